@@ -20,7 +20,7 @@ var attacksLockout = []mutant{
 		"r.Protocol != RouteProtocol ||", "r.Protocol == RouteProtocol ||"}, pkg: "./internal/agent", run: "^TestHostileRouteToAPI$"},
 	{fault: fault{"a pool, disabled or not, covers nodes, a gateway or the API server", "internal/calc/routes.go",
 		`		case by.overlap(p) != "":`, `		case by.overlap(p) == "never":`}, pkg: "./internal/calc", run: "^TestHostilePoolOverNodes$"},
-	{fault: fault{"a node claims an address in the pool of pods, so that agents refuse the pool", "internal/calc/overlaps.go",
+	{fault: fault{"a node claims an address in the pool of pods, so that agents refuse the pool", "internal/calc/pool_overlaps.go",
 		"!c.covered.needs(p.CIDR) && inUse(c, p)", "!c.covered.forbids(p.CIDR) && inUse(c, p)"}, pkg: "./internal/calc", run: "^TestHostilePoolByOneNode$"},
 	{fault: fault{"what Weir left in a node's kernel goes on after it was removed", "internal/agent/cleanup.go",
 		"return l.Alias == kernel.DeviceAlias }", "return l.Alias == kernel.DeviceAlias+\".\" }"}, pkg: "./internal/agent", run: "^TestHostileLeftovers$"},

@@ -27,7 +27,7 @@ var faults = []fault{
 		"	if (apart == ICMP_ONE_WAY)\n		return sport;", "	if (apart == ICMP_ONE_WAY && sport == dport)\n		return sport;"},
 	{"an echo has the key of its answer", "bpf/parse.h",
 		"	__be16 beyond = bpf_htons((__u16)(bpf_ntohs(id) + query));", "	__be16 beyond = bpf_htons((__u16)(bpf_ntohs(id) + (query == IP_ECHO ? 0 : query)));"},
-	{"new labels of a namespace do not reach its pods", "internal/calc/podindex.go",
+	{"new labels of a namespace do not reach its pods", "internal/calc/pod_index.go",
 		"				collect(&out.byNamespace, p)\n", "				collect(&out.byAccount, p)\n"},
 	{"the receiver's policy is not asked when the sender's allows", "bpf/policy.h",
 		"b->ingress_set && !(a && a->kind == ADDR_HOST)", "b->ingress_set && !(a && a->kind != ADDR_NODE)"},

@@ -13,7 +13,7 @@ import (
 // addrs returns what the node knows of single addresses. One address has one meaning: the node's
 // own comes before its endpoints, those before other nodes, those before pods elsewhere.
 func addrs(c *cluster, p *policyTables) map[netip.Addr]nodestate.Addr {
-	out := make(map[netip.Addr]nodestate.Addr, len(c.Local.HostAddrs)+len(c.Local.Endpoints)+len(c.Nodes)+len(c.held.pods))
+	out := make(map[netip.Addr]nodestate.Addr, len(c.Local.HostAddrs)+len(c.Local.Endpoints)+len(c.Nodes)+len(c.owners.pods))
 	pools := poolIndex(c)
 	addPodsOutside(c, pools, out)
 	addNodes(c, out)
@@ -78,12 +78,12 @@ func isolated(have map[netip.Addr]nodestate.Addr, p *policyTables) map[netip.Add
 
 // addPodsOutside adds the pods of other nodes that have addresses outside the blocks of their node.
 func addPodsOutside(c *cluster, pools *prefixes[*model.Pool], out map[netip.Addr]nodestate.Addr) {
-	for a, name := range c.held.pods {
+	for a, name := range c.owners.pods {
 		p := c.Pods[name]
 		if p == nil || p.Node == c.Local.Node || !c.carried(a) {
 			continue
 		}
-		if node, held := c.held.byAddr.lookup(a); held && node == p.Node {
+		if node, held := c.owners.byAddr.lookup(a); held && node == p.Node {
 			continue // its block says as much
 		}
 		n := c.Nodes[p.Node]

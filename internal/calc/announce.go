@@ -57,16 +57,16 @@ type announcements struct {
 	pools []netip.Prefix // of load balancers
 	own   []netip.Addr   // endpoints of this node that answer by themselves
 	wide  bool           // every load balancer's address, and pods
-	// taken are the addresses of nodes and gateways, each of which answers for its own, whatever a
-	// Service says; with the time in Unix seconds when a node came to claim it that did not have it
-	// at first, else 0.
+	// rejectAddress are the addresses of nodes and gateways, each of which answers for its own,
+	// whatever a Service says; with the time in Unix seconds when a node came to claim it that did
+	// not have it at first, else 0.
 	taken map[netip.Addr]int64
-	// admitted is serviceExternalIPs.
+	// sourceRanges is serviceExternalIPs.
 	admitted []netip.Prefix
 	holders  map[netip.Addr][]model.Name
 	of       map[model.Name][]netip.Addr
 	results  map[netip.Addr]announcement
-	// concerned are the Services for which the last update may have come to another answer.
+	// affected are the Services for which the last update may have come to another answer.
 	concerned map[model.Name]struct{}
 }
 
@@ -256,7 +256,7 @@ func (n *announcements) ofNode(a netip.Addr, svc *model.Service) bool {
 
 // ofPods reports whether a block of a node holds an address.
 func (n *announcements) ofPods(c *cluster, a netip.Addr) bool {
-	b := c.held.blockOf(a)
+	b := c.owners.blockOf(a)
 	return b != nil && b.Node != loadBalancers
 }
 

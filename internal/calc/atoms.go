@@ -102,7 +102,7 @@ type atoms struct {
 	used   int // atoms that the round used
 	// networks are those of the atoms that the round used.
 	networks int
-	// What the atoms' addresses come from beside pods: changes of these change them.
+	// What the atoms' addresses come from alongside pods: changes of these change them.
 	depends dependencies
 
 	// What this computation changed.
@@ -161,7 +161,7 @@ func (x *atoms) use(a *atom) *atom {
 	}
 	a.round = x.round
 	x.used++
-	x.follow(a, known)
+	x.updateAddrs(a, known)
 	x.networks += a.networks()
 	return a
 }
@@ -197,7 +197,7 @@ func (x *atoms) again(a *atom) *atom {
 	case x.round - 1: // it is the one that stands for its text
 		a.round = x.round
 		x.used++
-		x.follow(a, true)
+		x.updateAddrs(a, true)
 		x.networks += a.networks()
 	default:
 		return x.use(a)
@@ -205,8 +205,8 @@ func (x *atoms) again(a *atom) *atom {
 	return a
 }
 
-// follow brings the addresses of an atom up to date.
-func (x *atoms) follow(a *atom, known bool) {
+// updateAddrs brings the addresses of an atom up to date.
+func (x *atoms) updateAddrs(a *atom, known bool) {
 	cidrs, made := x.contents(a, !known)
 	if made && !slices.Equal(cidrs, a.cidrs) {
 		if known {
@@ -397,7 +397,7 @@ func (x *atoms) slicesOf(service model.Name) []*model.EndpointSlice {
 	if x.slices == nil {
 		x.slices = map[model.Name][]*model.EndpointSlice{}
 		for _, sl := range x.c.Slices {
-			if believed(x.c.Cluster, sl) {
+			if isAuthoritative(x.c.Cluster, sl) {
 				x.slices[sl.Service] = append(x.slices[sl.Service], sl)
 			}
 		}

@@ -32,15 +32,16 @@ type Calculator struct {
 	announce *announcements
 	policy   *policyTables
 	rules    table[nodestate.RuleID, nodestate.Rule]
-	// whole are the tables that there were without policies held back; nil while there are none.
-	whole      *policyTables
-	wholeRules table[nodestate.RuleID, nodestate.Rule]
-	node       string    // Local.Node of the last state
-	ipv6       bool      // it carried IPv6
-	held       *holdings // of the last state
-	holder     holder
-	covered    *covered      // what no pool may cover
-	overlaps   []PoolOverlap // pools that do
+	// unlimited are the tables that there were without policies held back; nil while there are
+	// none.
+	unlimited      *policyTables
+	unlimitedRules table[nodestate.RuleID, nodestate.Rule]
+	node           string     // Local.Node of the last state
+	ipv6           bool       // it carried IPv6
+	owners         *ownership // of the last state
+	ownership      ownershipIndex
+	covered        *covered      // what no pool may cover
+	overlaps       []PoolOverlap // pools that do
 }
 
 // New returns a calculator that has computed nothing yet: its first Update computes everything.
@@ -63,10 +64,10 @@ const (
 
 // Refused returns the claims of nodes that do not count in the last state, in an order of its own.
 func (k *Calculator) Refused() []Refusal {
-	if k.held == nil {
+	if k.owners == nil {
 		return nil
 	}
-	return k.held.all()
+	return k.owners.refusals()
 }
 
 // Update returns the state of the node c.Local.Node and the tables that differ from the state that
@@ -78,14 +79,14 @@ func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, 
 	if first {
 		k.state, dirty = nodestate.New(), model.AllDirty()
 	}
-	c := lookAt(all, k.holder.follow(all, &dirty))
+	c := newView(all, k.ownership.update(all, &dirty))
 	if k.node != c.Local.Node || k.ipv6 != c.ipv6 {
 		dirty = model.AllDirty() // which backends are local, which addresses count: everything turns on them
 	}
 	k.node, k.ipv6 = c.Local.Node, c.ipv6
-	defer func() { k.held = c.held }()
+	defer func() { k.owners = c.owners }()
 
-	if _, servers := dirty.Slices[apiServerSlice]; servers || k.held != c.held || dirty.Has(inputsCovered) {
+	if _, servers := dirty.Slices[apiServerSlice]; servers || k.owners != c.owners || dirty.Has(inputsCovered) {
 		if by := coveredBy(c); first || !by.equal(k.covered) {
 			k.covered = by
 			dirty.Add(model.KindPools) // which of them count
@@ -101,34 +102,34 @@ func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, 
 		}
 	}
 	if dirty.Has(inputsRoutes) {
-		replace(&next.Routes, routes(c), &keys, nodestate.TableRoutes)
+		storeMap(&next.Routes, routes(c), &keys, nodestate.TableRoutes)
 	}
 	bound := k.updatePolicy(c, &dirty, &next, &keys)
 	switch {
-	case dirty.Has(inputsAddrs) || k.held != c.held:
-		replace(&next.Addrs, addrs(c, k.policy), &keys, nodestate.TableAddrs)
+	case dirty.Has(inputsAddrs) || k.owners != c.owners:
+		storeMap(&next.Addrs, addrs(c, k.policy), &keys, nodestate.TableAddrs)
 	case bound:
-		replace(&next.Addrs, isolated(next.Addrs, k.policy), &keys, nodestate.TableAddrs)
+		storeMap(&next.Addrs, isolated(next.Addrs, k.policy), &keys, nodestate.TableAddrs)
 	}
 	if dirty.Has(inputsClients) {
-		replace(&next.Clients, clients(c), &keys, nodestate.TableClients)
+		storeMap(&next.Clients, clients(c), &keys, nodestate.TableClients)
 	}
 	k.services.update(c, &dirty)
-	if over := slices.Concat(k.policy.overAll(), k.services.shares.overdrawn); !slices.Equal(next.Overdrawn, over) {
+	if over := slices.Concat(k.policy.overdrawnAll(), k.services.quota.overdrawn); !slices.Equal(next.Overdrawn, over) {
 		next.Overdrawn, keys.Tables = over, keys.Tables|nodestate.TableStaged
 	}
 	if k.announce.update(c, &dirty, k.services) {
 		announced, watched := k.announce.tables()
-		replace(&next.Announced, announced, &keys, nodestate.TableAnnounced)
-		replace(&next.Watched, watched, &keys, nodestate.TableAnnounced)
+		storeMap(&next.Announced, announced, &keys, nodestate.TableAnnounced)
+		storeMap(&next.Watched, watched, &keys, nodestate.TableAnnounced)
 	}
 	k.services.reconsider(k.announce.concerned)
-	take(&k.services.frontends, &next.Frontends, &keys, nodestate.TableServices)
-	take(&k.services.backends, &next.Backends, &keys, nodestate.TableServices)
-	take(&k.services.health, &next.HealthChecks, &keys, nodestate.TableServices)
-	take(&k.services.refused, &next.Refused, &keys, nodestate.TableServices)
-	take(&k.services.ranges, &next.SourceRanges, &keys, nodestate.TableServices)
-	take(&k.rules, &next.Rules, &keys, nodestate.TableRules)
+	storeTable(&k.services.frontends, &next.Frontends, &keys, nodestate.TableServices)
+	storeTable(&k.services.backends, &next.Backends, &keys, nodestate.TableServices)
+	storeTable(&k.services.health, &next.HealthChecks, &keys, nodestate.TableServices)
+	storeTable(&k.services.refused, &next.Refused, &keys, nodestate.TableServices)
+	storeTable(&k.services.ranges, &next.SourceRanges, &keys, nodestate.TableServices)
+	storeTable(&k.rules, &next.Rules, &keys, nodestate.TableRules)
 	if first {
 		keys = nodestate.All()
 	}
@@ -142,30 +143,30 @@ func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, 
 // the isolation of endpoints may have changed.
 func (k *Calculator) updatePolicy(c *cluster, dirty *Dirty, next *nodestate.State, keys *nodestate.Keys) bool {
 	if dirty.Has(model.KindPods) {
-		k.policy.numbers.clear()
-		room, apart := k.policy.room, k.policy.apart
-		k.policy, k.whole = newPolicyTables(k.policy.digest, &k.rules), nil
-		k.policy.room, k.policy.apart = room, apart
+		k.policy.ruleIDs.clear()
+		room, apart := k.policy.capacity, k.policy.classQuota
+		k.policy, k.unlimited = newPolicyTables(k.policy.digest, &k.rules), nil
+		k.policy.capacity, k.policy.classQuota = room, apart
 	}
-	isolated := k.policy.follow(c, dirty)
-	isolated = k.divideClasses(c, dirty) || isolated
-	k.policy.policy = adopt(&next.Policy, k.policy.policy, keys, nodestate.TablePolicy)
-	k.policy.peers = adopt(&next.Peers, k.policy.peers, keys, nodestate.TablePolicy)
+	isolated := k.policy.update(c, dirty)
+	isolated = k.updateClassBudget(c, dirty) || isolated
+	k.policy.policy = storeChanges(&next.Policy, k.policy.policy, keys, nodestate.TablePolicy)
+	k.policy.peers = storeChanges(&next.Peers, k.policy.peers, keys, nodestate.TablePolicy)
 	if k.policy.classes != nil {
 		k.policy.classes.peersOut = k.policy.peers
 	}
-	replace(&next.HostEndpoints, k.policy.hosts, keys, nodestate.TablePolicy)
-	replace(&next.PeerCIDRs, k.policy.peerCIDRs, keys, nodestate.TablePolicy)
-	replace(&next.Staged, k.policy.staged, keys, nodestate.TableStaged)
-	replace(&next.HostStaged, k.policy.hostsStaged, keys, nodestate.TableStaged)
+	storeMap(&next.HostEndpoints, k.policy.hosts, keys, nodestate.TablePolicy)
+	storeMap(&next.PeerCIDRs, k.policy.peerCIDRs, keys, nodestate.TablePolicy)
+	storeMap(&next.Staged, k.policy.staged, keys, nodestate.TableStaged)
+	storeMap(&next.HostStaged, k.policy.hostsStaged, keys, nodestate.TableStaged)
 	if !slices.Equal(next.Unfit, k.policy.unfit) {
 		next.Unfit, keys.Tables = k.policy.unfit, keys.Tables|nodestate.TableStaged
 	}
 	return isolated
 }
 
-// replace puts a table into a state when it differs from the one there.
-func replace[K, V comparable](have *map[K]V, want map[K]V, keys *nodestate.Keys, t nodestate.Table) {
+// storeMap puts a table into a state when it differs from the one there.
+func storeMap[K, V comparable](have *map[K]V, want map[K]V, keys *nodestate.Keys, t nodestate.Table) {
 	if nodestate.SameMap(*have, want) || maps.Equal(*have, want) {
 		return
 	}
@@ -173,10 +174,10 @@ func replace[K, V comparable](have *map[K]V, want map[K]V, keys *nodestate.Keys,
 	keys.Tables |= t
 }
 
-// take puts a table into a state when something was written to it. What was written may be what was
-// there before all the same: numbers of rules that one source gives back and another takes, for
-// one.
-func take[K comparable, V any](from *table[K, V], have *nodestate.Map[K, V], keys *nodestate.Keys, t nodestate.Table) {
+// storeTable puts a table into a state when something was written to it. What was written may be
+// what was there before all the same: numbers of rules that one source gives back and another
+// takes, for one.
+func storeTable[K comparable, V any](from *table[K, V], have *nodestate.Map[K, V], keys *nodestate.Keys, t nodestate.Table) {
 	if !from.Changed() {
 		return
 	}
@@ -186,9 +187,9 @@ func take[K comparable, V any](from *table[K, V], have *nodestate.Map[K, V], key
 	}
 }
 
-// adopt changes a table of a state to the contents of want, and returns it: what is equal stays
-// shared with the states before.
-func adopt[K, V comparable](have *nodestate.Map[K, V], want nodestate.Map[K, V], keys *nodestate.Keys, t nodestate.Table) nodestate.Map[K, V] {
+// storeChanges changes a table of a state to the contents of want, and returns it: what is equal
+// stays shared with the states before.
+func storeChanges[K, V comparable](have *nodestate.Map[K, V], want nodestate.Map[K, V], keys *nodestate.Keys, t nodestate.Table) nodestate.Map[K, V] {
 	e := have.Edit()
 	for k, c := range nodestate.Changes(*have, want, func(a, b V) bool { return a == b }) {
 		if c.Is {

@@ -160,7 +160,7 @@ func weak(seed int) bool { return seed%5 == 2 }
 func calculator(seed int) *Calculator {
 	k := New()
 	if seed%3 == 0 {
-		k.policy.room, k.policy.apart = 600, 2
+		k.policy.capacity, k.policy.classQuota = 600, 2
 	}
 	if weak(seed) {
 		k.policy.digest = func(text string) nodestate.Class {

@@ -34,27 +34,27 @@ type classes struct {
 	idle  map[*class]struct{} // may have no users
 	fresh []*class            // have no number yet
 
-	peers      map[netip.Addr]*class // of addresses of pods that some atom picks
-	cidrs      *prefixes[*class]     // of the regions between the boundaries of CIDRs; nil: class 0
-	regions    *regions
-	replaced   []netip.Addr // peers that got another class
-	peersOut   nodestate.Map[netip.Addr, nodestate.Class]
-	cidrsOut   map[netip.Prefix]nodestate.Class
-	turnedOver bool     // classes came or went since asked
-	came, went []*class // which
-	renumbered bool     // others have other numbers since asked
+	peers          map[netip.Addr]*class // of addresses of pods that some atom picks
+	cidrs          *prefixes[*class]     // of the regions between the boundaries of CIDRs; nil: class 0
+	partition      *cidrPartition
+	replaced       []netip.Addr // peers that got another class
+	peersOut       nodestate.Map[netip.Addr, nodestate.Class]
+	cidrsOut       map[netip.Prefix]nodestate.Class
+	changed        bool     // classes came or went since asked
+	added, removed []*class // which
+	renumbered     bool     // others have other numbers since asked
 }
 
 func newClasses(digest func(text string) nodestate.Class) *classes {
 	return &classes{byKey: map[string]*class{}, ids: newIDs(digest), idle: map[*class]struct{}{},
-		peers: map[netip.Addr]*class{}, cidrs: newPrefixes[*class](), regions: newRegions(), cidrsOut: map[netip.Prefix]nodestate.Class{}}
+		peers: map[netip.Addr]*class{}, cidrs: newPrefixes[*class](), partition: newCIDRPartition(), cidrsOut: map[netip.Prefix]nodestate.Class{}}
 }
 
 // update follows what became of the atoms, those that are gone among them, and of the pods at some
 // addresses.
 func (k *classes) update(pods *podIndex, x *atoms, gone []*atom, at []netip.Addr) {
-	touched := k.followCIDRs(x, gone)
-	again := make(map[*atom]bool, len(x.added)+len(x.moved)+len(gone)) // atoms to ask anew
+	touched := k.updateCIDRs(x, gone)
+	again := make(map[*atom]bool, len(x.added)+len(x.moved)+len(gone)) // atoms to evaluate again
 	members := map[netip.Addr][]*atom{}
 	ask := func(a *atom) {
 		again[a] = true
@@ -87,16 +87,16 @@ func (k *classes) update(pods *podIndex, x *atoms, gone []*atom, at []netip.Addr
 		}
 	}
 	for addr, of := range members {
-		k.place(addr, k.refined(pods, addr, of, again))
+		k.assign(addr, k.reclassify(pods, addr, of, again))
 	}
 	for _, addr := range at {
-		k.place(addr, k.anew(pods, x, addr))
+		k.assign(addr, k.classify(pods, x, addr))
 	}
 	k.relabel(pods, x, pods.around.byNamespace, (*atom).asksNamespaces)
 	k.relabel(pods, x, pods.around.byAccount, (*atom).asksAccounts)
 	pods.around = relabelled{}
-	k.followRegions(touched)
-	k.number(touched)
+	k.updateRegions(touched)
+	k.assignIDs(touched)
 }
 
 // picked calls f for the addresses of the pods of which an atom is true.
@@ -124,9 +124,9 @@ func (x *podIndex) picked(a *atom, f func(netip.Addr)) {
 	}
 }
 
-// refined returns the atoms of an address's class after some were asked anew, of which now is what
-// pods say; nil when no atom picks a pod there.
-func (k *classes) refined(pods *podIndex, addr netip.Addr, now []*atom, again map[*atom]bool) []*atom {
+// reclassify returns the atoms of an address's class after some were evaluated again, of which now
+// is what pods say; nil when no atom picks a pod there.
+func (k *classes) reclassify(pods *podIndex, addr netip.Addr, now []*atom, again map[*atom]bool) []*atom {
 	of, picked := slices.Clone(now), len(now) > 0
 	if was := k.peers[addr]; was != nil {
 		for _, a := range was.atoms {
@@ -140,12 +140,12 @@ func (k *classes) refined(pods *podIndex, addr netip.Addr, now []*atom, again ma
 	if !picked {
 		return nil
 	}
-	return append(of, k.regions.at(netip.PrefixFrom(addr, addr.BitLen()))...)
+	return append(of, k.partition.at(netip.PrefixFrom(addr, addr.BitLen()))...)
 }
 
-// anew returns the atoms that are true of an address by all that is known now; nil when none picks
-// a pod there.
-func (k *classes) anew(pods *podIndex, x *atoms, addr netip.Addr) []*atom {
+// classify returns the atoms that are true of an address by all that is known now; nil when none
+// picks a pod there.
+func (k *classes) classify(pods *podIndex, x *atoms, addr netip.Addr) []*atom {
 	var of []*atom
 	for _, pod := range pods.at(addr) {
 		for _, a := range x.byText {
@@ -157,10 +157,10 @@ func (k *classes) anew(pods *podIndex, x *atoms, addr netip.Addr) []*atom {
 	if of == nil {
 		return nil
 	}
-	return append(of, k.regions.at(netip.PrefixFrom(addr, addr.BitLen()))...)
+	return append(of, k.partition.at(netip.PrefixFrom(addr, addr.BitLen()))...)
 }
 
-// relabel asks some atoms anew about addresses around whose pods labels changed.
+// relabel evaluates some atoms again for addresses around whose pods labels changed.
 func (k *classes) relabel(pods *podIndex, x *atoms, addrs map[netip.Addr]struct{}, asks func(*atom) bool) {
 	if len(addrs) == 0 {
 		return
@@ -182,12 +182,12 @@ func (k *classes) relabel(pods *podIndex, x *atoms, addrs map[netip.Addr]struct{
 				now = append(now, a)
 			}
 		}
-		k.place(addr, k.refined(pods, addr, now, again))
+		k.assign(addr, k.reclassify(pods, addr, now, again))
 	}
 }
 
-// place puts an address into the class of these atoms.
-func (k *classes) place(addr netip.Addr, of []*atom) {
+// assign puts an address into the class of these atoms.
+func (k *classes) assign(addr netip.Addr, of []*atom) {
 	was, now := k.peers[addr], k.of(of)
 	if was == now {
 		return
@@ -247,24 +247,24 @@ func classKey(atoms []*atom) string {
 	return string(key)
 }
 
-// followCIDRs takes the CIDRs of atoms into the regions, and returns the prefixes in which
+// updateCIDRs takes the CIDRs of atoms into the regions, and returns the prefixes in which
 // something changed thereby.
-func (k *classes) followCIDRs(x *atoms, gone []*atom) *touched {
+func (k *classes) updateCIDRs(x *atoms, gone []*atom) *touched {
 	t := &touched{prefixes: newPrefixes[struct{}]()}
 	for _, a := range gone {
 		for p := range a.each() {
-			k.regions.remove(p, p.cidrs, p.except)
+			k.partition.remove(p, p.cidrs, p.except)
 			t.add(p.cidrs, p.except)
 		}
 	}
 	for _, m := range x.moved {
-		k.regions.remove(m.atom, m.cidrs, m.except)
-		k.regions.add(m.atom, m.atom.cidrs, m.except)
+		k.partition.remove(m.atom, m.cidrs, m.except)
+		k.partition.add(m.atom, m.atom.cidrs, m.except)
 		t.add(m.cidrs, m.atom.cidrs, m.except)
 	}
 	for _, a := range x.added {
 		for p := range a.each() {
-			k.regions.add(p, p.cidrs, p.except)
+			k.partition.add(p, p.cidrs, p.except)
 			t.add(p.cidrs, p.except)
 		}
 	}
@@ -302,13 +302,13 @@ func (t *touched) within(p netip.Prefix) (is bool) {
 	return is
 }
 
-// followRegions gives the regions within touched prefixes their classes.
-func (k *classes) followRegions(t *touched) {
+// updateRegions gives the regions within touched prefixes their classes.
+func (k *classes) updateRegions(t *touched) {
 	if len(t.values) == 0 {
 		return
 	}
 	for p := range t.values {
-		if !k.regions.boundary(p) {
+		if !k.partition.boundary(p) {
 			k.swap(k.cidrs.values[p], nil)
 			delete(k.cidrs.values, p)
 		} else if _, is := k.cidrs.values[p]; !is {
@@ -317,16 +317,16 @@ func (k *classes) followRegions(t *touched) {
 	}
 	for p, was := range k.cidrs.values {
 		if t.within(p) {
-			now := k.of(k.regions.at(p))
+			now := k.of(k.partition.at(p))
 			k.swap(was, now)
 			k.cidrs.values[p] = now
 		}
 	}
 }
 
-// number gives new classes their numbers, forgets those without users, and writes the tables of
+// assignIDs gives new classes their numbers, forgets those without users, and writes the tables of
 // look-up 1. A prefix is left out where the next longer region around it has the same class.
-func (k *classes) number(t *touched) {
+func (k *classes) assignIDs(t *touched) {
 	var gone, come []string
 	for c := range k.idle {
 		if c.users > 0 {
@@ -338,13 +338,13 @@ func (k *classes) number(t *touched) {
 		}
 		if c.id != 0 {
 			gone = append(gone, c.text)
-			k.went = append(k.went, c)
+			k.removed = append(k.removed, c)
 		}
 	}
 	for _, c := range k.fresh {
 		if c.users > 0 {
 			come = append(come, c.text)
-			k.came = append(k.came, c)
+			k.added = append(k.added, c)
 		}
 	}
 	renumbered := len(k.ids.update(gone, come)) > 0
@@ -358,7 +358,7 @@ func (k *classes) number(t *touched) {
 		c.id = k.ids.byText[c.text]
 	}
 	clear(k.idle)
-	k.fresh, k.turnedOver = nil, k.turnedOver || len(gone)+len(come) > 0
+	k.fresh, k.changed = nil, k.changed || len(gone)+len(come) > 0
 
 	peers := k.peersOut.Edit()
 	for _, addr := range k.replaced {
@@ -369,11 +369,11 @@ func (k *classes) number(t *touched) {
 		}
 	}
 	k.peersOut, k.replaced = peers.Map(), nil
-	k.writeRegions(t, renumbered)
+	k.writeCIDRs(t, renumbered)
 }
 
-// writeRegions renews the part of look-up 1 that is about touched prefixes, or all of it.
-func (k *classes) writeRegions(t *touched, all bool) {
+// writeCIDRs renews the part of look-up 1 that is about touched prefixes, or all of it.
+func (k *classes) writeCIDRs(t *touched, all bool) {
 	if len(t.values) == 0 && !all {
 		return
 	}

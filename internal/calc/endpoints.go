@@ -36,7 +36,7 @@ type hints struct{ zones, nodes bool }
 func (s *services) choose(c *cluster, svc *model.Service, sp *model.ServicePort, fam int) (out []nodestate.Backend, relief bool) {
 	all := s.candidates(c, svc, sp, fam)
 	meant := meantFor(all)
-	if svc.Maglev { // all nodes must have the same list
+	if svc.Maglev { // refusals nodes must have the same list
 		meant = func(*candidate) bool { return true }
 	}
 	var ready, readyHere bool
@@ -85,7 +85,7 @@ func (s *services) candidates(c *cluster, svc *model.Service, sp *model.ServiceP
 	var all []candidate
 	for _, name := range s.slices[svc.Name] {
 		sl := c.Slices[name]
-		if sl == nil || !believed(c.Cluster, sl) {
+		if sl == nil || !isAuthoritative(c.Cluster, sl) {
 			continue
 		}
 		for _, ep := range sl.Ports {
@@ -123,16 +123,16 @@ func (s *services) appendCandidates(out []candidate, c *cluster, sl *model.Endpo
 			continue
 		}
 		v.hints = hints{zones: len(e.ForZones) > 0, nodes: len(e.ForNodes) > 0}
-		v.zone = s.around.zone != "" && slices.Contains(e.ForZones, s.around.zone)
+		v.zone = s.env.zone != "" && slices.Contains(e.ForZones, s.env.zone)
 		v.node = slices.Contains(e.ForNodes, c.Local.Node)
 		for _, a := range e.Addrs {
 			if a.IsValid() && c.carried(a) && family(a) == fam {
-				if why := s.apart(sl, a, v.port, proto); why != "" {
+				if why := s.rejectEndpoint(sl, a, v.port, proto); why != "" {
 					s.refuse(source{name: sl.Service}, "endpoints", netip.AddrPortFrom(a, v.port).String()+"/"+proto.String(), why+"; it is left out", actionBackend)
 					continue
 				}
 				v.addr, v.here = a, isLocal(c, e, a)
-				v.named, v.ended = v.here || e.Node != "", v.here && s.own.ended(a)
+				v.named, v.ended = v.here || e.Node != "", v.here && s.stale.isStale(a)
 				out = append(out, v)
 			}
 		}
@@ -158,7 +158,7 @@ func (s *services) updateHealth(c *cluster, name model.Name, affected map[nodest
 		p.frontends = append(p.frontends, nodestate.Frontend{Addr: all, Port: svc.HealthPort, Proto: model.ProtocolTCP})
 	}
 	p.id = p.frontends[0]
-	if why := s.guards.needed(p.id, ""); why != "" {
+	if why := s.protected.reservedFor(p.id, ""); why != "" {
 		s.refuse(src, "spec.healthCheckNodePort", strconv.Itoa(int(svc.HealthPort)), "nodes need this port: "+why+"; it is not answered", actionPort)
 		return
 	}

@@ -23,8 +23,8 @@ type Question struct {
 // verdict.
 type Explanation struct {
 	Pod model.Name `json:"pod"`
-	// HostEndpoint is the host endpoint that judges, in the place of a pod; of those Isolated says
-	// that there is something to judge by.
+	// HostEndpoint is the host endpoint that evaluates, in the place of a pod; of those Isolated
+	// says that there is something to evaluate by.
 	HostEndpoint string `json:"hostEndpoint,omitempty"`
 
 	Isolated bool            `json:"isolated"` // a policy of this direction selects the pod; without one everything is allowed
@@ -83,7 +83,7 @@ var actionNames = [...]string{model.Allow: "Allow", model.Deny: "Deny", model.Pa
 // false when no such endpoint is known. It comes to the verdict of the tables of Calc, as far as
 // these are not too large.
 func Explain(all *model.Cluster, q Question) (x Explanation, ok bool) {
-	c := look(all)
+	c := viewOf(all)
 	ep := c.Local.Endpoints[q.Endpoint]
 	if ep == nil || !c.carried(q.Endpoint) {
 		return x, false
@@ -125,13 +125,13 @@ func (s *sets) classAt(a netip.Addr) *class {
 	k := newClasses(digest64[nodestate.Class])
 	for _, x := range s.atoms.byText {
 		for p := range x.each() {
-			k.regions.add(p, p.cidrs, p.except)
+			k.partition.add(p, p.cidrs, p.except)
 		}
 	}
-	if of := k.anew(pods, s.atoms, a); of != nil {
+	if of := k.classify(pods, s.atoms, a); of != nil {
 		return k.of(of)
 	}
-	return k.of(k.regions.at(netip.PrefixFrom(a, a.BitLen())))
+	return k.of(k.partition.at(netip.PrefixFrom(a, a.BitLen())))
 }
 
 // explain walks the tiers of a set for peers of a class.

@@ -12,8 +12,8 @@ import (
 // HostUse says which of a host endpoint's sets is asked.
 type HostUse = hostUse
 
-// What host endpoints judge: what the node's own processes exchange, what the node hands on, what
-// comes in before Services, and each packet by itself.
+// What host endpoints evaluate: what the node's own processes exchange, what the node hands on,
+// what comes in before Services, and each packet by itself.
 const (
 	HostOwn       HostUse = useHost
 	HostForward   HostUse = useForward
@@ -32,7 +32,7 @@ type HostQuestion struct {
 // ExplainHost is Explain for a host endpoint of this node. ok is false where none is for the
 // interface.
 func ExplainHost(all *model.Cluster, q HostQuestion) (x Explanation, ok bool) {
-	c := look(all)
+	c := viewOf(all)
 	h := hostsHere(c)[q.At.IfIndex]
 	if h == nil || q.At.IPv6 && !c.ipv6 {
 		return x, false

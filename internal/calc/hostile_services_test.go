@@ -114,7 +114,7 @@ func TestHostileHostPortsOfOneNamespace(t *testing.T) {
 	var d model.Dirty // one that is refused goes with its interface
 	for _, name := range []string{"wide-0", "wide-1", "wide-2"} {
 		pod := model.Name{Namespace: "attacker", Name: name}
-		if k.services.shares.refused[source{hostPorts: true, name: pod}] {
+		if k.services.quota.refused[source{hostPorts: true, name: pod}] {
 			delete(c.Local.Endpoints, c.Pods[pod].Addrs[0])
 			delete(c.Pods, pod)
 			d.AddPod(pod)
@@ -200,7 +200,7 @@ func TestServicesBeyondTheTablesFollowTheObjects(t *testing.T) {
 			t.Fatalf("step %d: %d frontends", step, got.Frontends.Len())
 		}
 	}
-	if len(k.services.shares.refused) == 0 {
+	if len(k.services.quota.refused) == 0 {
 		t.Error("nothing is refused at the end: the world is too plain")
 	}
 	c.Settings.MaxFrontends = 1 << 16

@@ -139,7 +139,7 @@ func (w *world) rules() []model.Rule {
 			r.Ports = append(r.Ports, w.portRange())
 		}
 		if w.IntN(8) == 0 { // so many that its peers are one atom
-			for len(r.Peers)*len(r.Ports) <= maxApart {
+			for len(r.Peers)*len(r.Ports) <= maxSeparatePeers {
 				r.Peers, r.Ports = append(r.Peers, w.peer()), append(r.Ports, w.portRange())
 			}
 		}
@@ -286,7 +286,7 @@ func (w *world) addNode(i int) {
 	}
 	n.NotReady = w.IntN(4) == 0
 	n.Created = int64(w.claims.IntN(3))
-	if w.claims.IntN(8) == 0 { // claims what another one, or a pod, may have
+	if w.claims.IntN(8) == 0 { // pods what another one, or a pod, may have
 		n.Addrs = append(n.Addrs, pick(w.claims, w.claims.both("172.31.1.10", "fd00:31:1::10"), w.claims.both("10.1.0.7", "fd00:1::7"), w.claims.both("10.96.0.3", "fd01::3"))...)
 	}
 	if w.IntN(6) == 0 {

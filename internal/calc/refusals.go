@@ -91,7 +91,7 @@ func frontendText(f nodestate.Frontend) string {
 func (s *services) addresses(svc *model.Service, note func(field, value, message, action string)) (external, balanced []netip.Addr) {
 	pick := func(all []netip.Addr, field string, ofStatus bool) (out []netip.Addr) {
 		for _, a := range all {
-			why := s.taken(svc, a, ofStatus)
+			why := s.rejectAddress(svc, a, ofStatus)
 			if why == "" {
 				out = append(out, a)
 				continue
@@ -116,8 +116,8 @@ func Refusals(all *model.Cluster) nodestate.Map[nodestate.Object, []nodestate.Re
 	return s.Refused
 }
 
-// point says that a Service has addresses that nobody granted it.
-func (s *services) point(src source, external []netip.Addr) {
+// warnOpenExternalIPs says that a Service has addresses that nobody granted it.
+func (s *services) warnOpenExternalIPs(src source, external []netip.Addr) {
 	var words []string
 	for _, a := range external[:min(len(external), maxRefusals)] {
 		words = append(words, a.String())
@@ -126,19 +126,19 @@ func (s *services) point(src source, external []netip.Addr) {
 		Message: "every Service may name any address, because serviceExternalIPs is not set", Action: actionOpen})
 }
 
-// askedAddrs is what a Service asks for, and since when.
-type askedAddrs struct {
+// requestedAddrs is what a Service asks for, and since when.
+type requestedAddrs struct {
 	addrs   []netip.Addr
 	created int64
 	uid     string
 }
 
-// noteAsked keeps which addresses a Service asks for, nil for one that is gone. It returns those
-// about which that is new.
-func (s *services) noteAsked(name model.Name, svc *model.Service) []netip.Addr {
-	was, now := s.asked[name], askedAddrs{}
+// recordRequested keeps which addresses a Service asks for, nil for one that is gone. It returns
+// those about which that is new.
+func (s *services) recordRequested(name model.Name, svc *model.Service) []netip.Addr {
+	was, now := s.requested[name], requestedAddrs{}
 	if svc != nil && len(svc.ExternalIPs)+len(svc.LBIPs) > 0 {
-		now = askedAddrs{slices.Concat(svc.ExternalIPs, svc.LBIPs), svc.Created, svc.UID}
+		now = requestedAddrs{slices.Concat(svc.ExternalIPs, svc.LBIPs), svc.Created, svc.UID}
 	}
 	if slices.Equal(was.addrs, now.addrs) && was.created == now.created && was.uid == now.uid {
 		return nil
@@ -148,9 +148,9 @@ func (s *services) noteAsked(name model.Name, svc *model.Service) []netip.Addr {
 			delete(s.holders, a)
 		}
 	}
-	delete(s.asked, name)
+	delete(s.requested, name)
 	if len(now.addrs) > 0 {
-		s.asked[name] = now
+		s.requested[name] = now
 	}
 	for _, a := range now.addrs {
 		if s.holders[a] == nil {
@@ -165,7 +165,7 @@ func (s *services) noteAsked(name model.Name, svc *model.Service) []netip.Addr {
 func (s *services) oldest(a netip.Addr) (out model.Name) {
 	first := true
 	for name := range s.holders[a] {
-		x, o := s.asked[name], s.asked[out]
+		x, o := s.requested[name], s.requested[out]
 		if first || cmp.Or(cmp.Compare(x.created, o.created), strings.Compare(x.uid, o.uid), compareNames(name, out)) < 0 {
 			out, first = name, false
 		}
@@ -173,15 +173,15 @@ func (s *services) oldest(a netip.Addr) (out model.Name) {
 	return out
 }
 
-// allow takes from a Service's port the frontends that nodes need, and reports whether its cluster
-// IP is left. The Service of the API servers has its own.
-func (s *services) allow(p *port, svc *model.Service) bool {
+// removeProtected takes from a Service's port the frontends that nodes need, and reports whether
+// its cluster IP is left. The Service of the API servers has its own.
+func (s *services) removeProtected(p *port, svc *model.Service) bool {
 	p.frontends = slices.DeleteFunc(p.frontends, func(f nodestate.Frontend) bool {
-		if slices.Contains(p.asked, f) && !slices.Contains(p.internal, f) && s.guards.needed(f, "") == "" && s.guards.mayLead(f) {
+		if slices.Contains(p.asked, f) && !slices.Contains(p.internal, f) && s.protected.reservedFor(f, "") == "" && s.protected.mayForward(f) {
 			s.refuse(p.src, "spec.externalIPs", frontendText(f), "API servers on nodes have this port, and nodes may reach them by any address while serviceExternalIPs is not set; it is left out", actionLeads)
 			return true
 		}
-		why := s.guards.needed(f, "")
+		why := s.protected.reservedFor(f, "")
 		if why == "" || svc.Name == apiService && slices.Contains(p.internal, f) {
 			return false
 		}
@@ -200,20 +200,20 @@ func (s *services) allow(p *port, svc *model.Service) bool {
 	return slices.Contains(p.frontends, p.id)
 }
 
-// allowedHostPorts leaves out host ports that nodes need, and those at addresses that the node does
-// not have.
-func (s *services) allowedHostPorts(all []*port) []*port {
+// removeProtectedHostPorts leaves out host ports that nodes need, and those at addresses that the
+// node does not have.
+func (s *services) removeProtectedHostPorts(all []*port) []*port {
 	return slices.DeleteFunc(all, func(p *port) bool {
 		a := p.id.Addr
-		if why := s.guards.needed(p.id, s.guards.node); why != "" {
+		if why := s.protected.reservedFor(p.id, s.protected.node); why != "" {
 			s.refuse(p.src, "hostPort", frontendText(p.id), "the node needs this port: "+why+"; it is not served", actionPort)
 			return true
 		}
-		if why := ofLoopback(p.id); why != "" {
+		if why := rejectLoopback(p.id); why != "" {
 			s.refuse(p.src, "hostPort", frontendText(p.id), why+"; it is not served", "name 127.0.0.1 or ::1 and another port from 1024 on")
 			return true
 		}
-		if a.IsUnspecified() || a.IsLoopback() || slices.Contains(s.guards.own, a) {
+		if a.IsUnspecified() || a.IsLoopback() || slices.Contains(s.protected.own, a) {
 			return false
 		}
 		s.refuse(p.src, "hostIP", a.String(), "is no address of the node; the host port is not served", "name an address of the node, or none")
@@ -221,11 +221,11 @@ func (s *services) allowedHostPorts(all []*port) []*port {
 	})
 }
 
-// guard brings the guards up to date, and marks in dirty what is to be looked at again as a whole.
-// It returns the addresses for which the answer may be another one, and adds to affected the
-// frontends.
-func (s *services) guard(c *cluster, dirty *Dirty, affected map[nodestate.Frontend]struct{}) []netip.Addr {
-	moved, ports := s.pods.follow(c, dirty)
+// updateProtected brings the guards up to date, and marks in dirty what is to be looked at again as
+// a whole. It returns the addresses for which the answer may be another one, and adds to affected
+// the frontends.
+func (s *services) updateProtected(c *cluster, dirty *Dirty, affected map[nodestate.Frontend]struct{}) []netip.Addr {
+	moved, ports := s.pods.update(c, dirty)
 	for _, p := range ports {
 		for _, all := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
 			affected[nodestate.Frontend{Addr: all, Port: p.port, Proto: p.proto}] = struct{}{}
@@ -243,9 +243,9 @@ func (s *services) guard(c *cluster, dirty *Dirty, affected map[nodestate.Fronte
 	if !due {
 		return moved
 	}
-	now, before := guardsOf(c), s.guards
-	s.guards = now
-	if !now.equalBesideNodes(before) {
+	now, before := protectedOf(c), s.protected
+	s.protected = now
+	if !now.equalExceptNodes(before) {
 		dirty.Add(model.KindServices | model.KindPods)
 	}
 	others := now.movedNodes(before)

@@ -63,7 +63,7 @@ func settings(c *cluster) nodestate.Settings {
 	}
 	for _, p := range c.ServiceCIDRs {
 		if c.carriedPrefix(p) && !by.forbids(p) {
-			s.PoolRoutes[p.Masked()] = s.PodMTU // behind a cluster IP may be a pod of any pool
+			s.PoolRoutes[p.Masked()] = s.PodMTU // countEndpoints a cluster IP may be a pod of any pool
 		}
 	}
 	return s
@@ -78,8 +78,8 @@ func tunnelMTU(c *cluster) int {
 	return max(c.Local.LinkMTU-vxlanOverhead, 0)
 }
 
-// poolMTU returns the MTU of the way to a pool's addresses. A pool that is tunnelled to some nodes
-// only has the tunnel's MTU throughout: a pod has one MTU for all its peers.
+// poolMTU returns the MTU of the route to a pool's addresses. A pool that is tunnelled to some
+// nodes only has the tunnel's MTU throughout: a pod has one MTU for all its peers.
 func poolMTU(c *cluster, p *model.Pool) int {
 	switch {
 	case !encapsulates(p):

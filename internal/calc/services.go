@@ -22,7 +22,7 @@ type port struct {
 	src       source
 	text      string               // names its rule, unique
 	id        nodestate.Frontend   // its canonical frontend, and the key of its backends
-	frontends []nodestate.Frontend // all, with id; sorted, without repetition
+	frontends []nodestate.Frontend // refusals, with id; sorted, without repetition
 	value     nodestate.Service    // without the rule's number; of the frontends that are not external
 	external  nodestate.Service    // the same of those that are
 	internal  []nodestate.Frontend // the cluster IPs', and host ports
@@ -53,17 +53,17 @@ type services struct {
 	owners    map[model.Name]model.Name      // the Service of an EndpointSlice
 	touched   map[source]struct{}            // those that the last update computed again
 	nameless  addrIndex                      // the endpoints that name no node
-	own       own
+	stale     staleEndpoints
 	answers   func(model.Name, netip.Addr) bool // does this node answer neighbours for a Service's address?
 	ids       *ids[nodestate.RuleID]
-	around    surroundings
-	guards    *guards
+	env       serviceEnv
+	protected *protected
 	apiSlice  *model.EndpointSlice // see apiServersOf
 	machine   machine
 	pods      podAddrs
-	endpoints addrIndex                                              // all endpoints
+	endpoints addrIndex                                              // refusals endpoints
 	holders   map[netip.Addr]map[model.Name]struct{}                 // the Services that ask for an address
-	asked     map[model.Name]askedAddrs                              // the same the other way round
+	requested map[model.Name]requestedAddrs                          // the same the other way round
 	narrow    map[nodestate.Frontend]map[nodestate.Frontend]struct{} // frontends at nodes' addresses, by that on all of them
 	checks    map[source]*port                                       // the ports of health checks
 	refusals  map[source][]nodestate.Refusal                         // what was refused while a source's ports were made
@@ -74,17 +74,17 @@ type services struct {
 	ranges    table[nodestate.Frontend, []netip.Prefix]
 	health    table[model.Name, nodestate.HealthCheck]
 	rules     *table[nodestate.RuleID, nodestate.Rule] // of the state: those of policy are in it too
-	shares    serviceShares
+	quota     serviceQuota
 }
 
 func newServices(rules *table[nodestate.RuleID, nodestate.Rule]) *services {
 	return &services{
 		ports: map[source][]*port{}, hosts: map[source]struct{}{}, claims: map[nodestate.Frontend][]*port{},
 		slices: map[model.Name][]model.Name{}, owners: map[model.Name]model.Name{},
-		nameless: newAddrIndex(),
-		own:      newOwn(),
-		guards:   &guards{}, pods: newPodAddrs(), endpoints: newAddrIndex(),
-		holders: map[netip.Addr]map[model.Name]struct{}{}, asked: map[model.Name]askedAddrs{},
+		nameless:  newAddrIndex(),
+		stale:     newStaleEndpoints(),
+		protected: &protected{}, pods: newPodAddrs(), endpoints: newAddrIndex(),
+		holders: map[netip.Addr]map[model.Name]struct{}{}, requested: map[model.Name]requestedAddrs{},
 		narrow: map[nodestate.Frontend]map[nodestate.Frontend]struct{}{}, checks: map[source]*port{},
 		refusals: map[source][]nodestate.Refusal{}, lost: map[source]map[nodestate.Frontend]string{},
 		refused:   newTable[nodestate.Object](slices.Equal[[]nodestate.Refusal]),
@@ -117,13 +117,13 @@ func (t *table[K, V]) set(k K, v V) {
 // update brings the tables up to date.
 func (s *services) update(c *cluster, dirty *Dirty) {
 	all := *dirty
-	if around := surroundingsOf(c); !around.equal(s.around) {
-		s.around = around
+	if around := serviceEnvOf(c); !around.equal(s.env) {
+		s.env = around
 		all.Add(model.KindServices | model.KindPods)
 	}
 	affected := map[nodestate.Frontend]struct{}{}
 	servers := s.apiSlice
-	more := s.guard(c, &all, affected)
+	more := s.updateProtected(c, &all, affected)
 	sources := s.dirtySources(c, &all)
 	if servers != s.apiSlice { // whether others of apiService count may be another answer, too
 		sources[source{name: apiService}] = struct{}{}
@@ -136,12 +136,12 @@ func (s *services) update(c *cluster, dirty *Dirty) {
 			sources[source{name: s.owners[name]}] = struct{}{}
 		}
 	}
-	for _, a := range s.followAsked(c, sources) {
+	for _, a := range s.updateRequested(c, sources) {
 		for name := range s.holders[a] {
 			sources[source{name: name}] = struct{}{}
 		}
 	}
-	for _, src := range s.shares.follow(c, s, sources) {
+	for _, src := range s.quota.update(c, s, sources) {
 		sources[src] = struct{}{}
 	}
 	s.touched = sources
@@ -176,12 +176,12 @@ func (s *services) update(c *cluster, dirty *Dirty) {
 	s.report(sources)
 }
 
-// followAsked keeps which addresses the Services among sources ask for, and returns those about
+// updateRequested keeps which addresses the Services among sources ask for, and returns those about
 // which that is new.
-func (s *services) followAsked(c *cluster, sources map[source]struct{}) (moved []netip.Addr) {
+func (s *services) updateRequested(c *cluster, sources map[source]struct{}) (moved []netip.Addr) {
 	for src := range sources {
 		if !src.hostPorts {
-			moved = append(moved, s.noteAsked(src.name, c.Services[src.name])...)
+			moved = append(moved, s.recordRequested(src.name, c.Services[src.name])...)
 		}
 	}
 	return moved
@@ -195,7 +195,7 @@ func (s *services) dirtySources(c *cluster, dirty *Dirty) map[source]struct{} {
 		clear(s.slices)
 		clear(s.owners)
 		s.nameless.clear()
-		s.own.named.clear()
+		s.stale.byAddr.clear()
 		s.endpoints.clear()
 		for name := range c.Slices {
 			s.indexSlice(c, name)
@@ -224,7 +224,7 @@ func (s *services) dirtySources(c *cluster, dirty *Dirty) map[source]struct{} {
 		for src := range s.checks {
 			out[src] = struct{}{}
 		}
-		for name := range s.asked {
+		for name := range s.requested {
 			out[source{name: name}] = struct{}{}
 		}
 	}
@@ -233,9 +233,9 @@ func (s *services) dirtySources(c *cluster, dirty *Dirty) map[source]struct{} {
 	}
 	var moved []netip.Addr
 	if dirty.Has(model.KindLocal) {
-		moved = s.own.here.follow(c.Local.Endpoints)
+		moved = s.stale.local.update(c.Local.Endpoints)
 	}
-	for _, name := range append(s.nameless.of(moved), s.own.follow(c, dirty, moved)...) {
+	for _, name := range append(s.nameless.of(moved), s.stale.update(c, dirty, moved)...) {
 		out[source{name: s.owners[name]}] = struct{}{}
 	}
 	for name := range dirty.Pods {
@@ -248,7 +248,7 @@ func (s *services) dirtySources(c *cluster, dirty *Dirty) map[source]struct{} {
 		for src := range s.hosts {
 			out[src] = struct{}{}
 		}
-		for src := range s.shares.refused {
+		for src := range s.quota.refused {
 			if src.hostPorts {
 				out[src] = struct{}{}
 			}
@@ -280,7 +280,7 @@ func (s *services) indexSlice(c *cluster, name model.Name) {
 	if sl != nil && (sl.NotCarried || sl.Service == (model.Name{})) {
 		sl = nil
 	}
-	s.own.named.put(name, sl, func(e *model.ServiceEndpoint) bool { return e.Node == c.Local.Node })
+	s.stale.byAddr.put(name, sl, func(e *model.ServiceEndpoint) bool { return e.Node == c.Local.Node })
 	s.endpoints.put(name, sl, func(*model.ServiceEndpoint) bool { return true })
 	s.nameless.put(name, sl, func(e *model.ServiceEndpoint) bool { return e.Node == "" })
 	if sl == nil {
@@ -360,21 +360,21 @@ func (s *services) renumberOthers(moved map[string]bool, affected map[nodestate.
 // build returns the ports of a source as the cluster has them now, none when it is gone.
 func build(c *cluster, s *services, src source) []*port {
 	if src.hostPorts {
-		if s.shares.refused[src] {
+		if s.quota.refused[src] {
 			return nil
 		}
-		return s.allowedHostPorts(hostPorts(c, src))
+		return s.removeProtectedHostPorts(hostPorts(c, src))
 	}
 	svc := c.Services[src.name]
-	if svc != nil && s.shares.refused[src] {
+	if svc != nil && s.quota.refused[src] {
 		svc = nil
 	}
 	if svc == nil {
 		return nil
 	}
 	external, balanced := s.addresses(svc, func(field, value, message, action string) { s.refuse(src, field, value, message, action) })
-	if len(external) > 0 && s.guards.external == nil {
-		s.point(src, external)
+	if len(external) > 0 && s.protected.external == nil {
+		s.warnOpenExternalIPs(src, external)
 	}
 	var out []*port
 	seen := map[string]bool{}
@@ -387,17 +387,17 @@ func build(c *cluster, s *services, src source) []*port {
 		for i := range svc.Ports {
 			p := servicePort(src, svc, &svc.Ports[i], ips, asked, lb)
 			if svc.Restricted {
-				p.restrict(s.around.admitted(c, svc, lb, fam), lb)
+				p.restrict(s.env.sourceRanges(c, svc, lb, fam), lb)
 			}
 			if seen[p.text] {
 				continue
 			}
 			seen[p.text] = true
-			if !s.allow(p, svc) {
+			if !s.removeProtected(p, svc) {
 				continue
 			}
 			p.backends, p.relief = s.choose(c, svc, &svc.Ports[i], fam)
-			p.hostBackend = s.around.onHost(p.backends)
+			p.hostBackend = s.env.onHost(p.backends)
 			out = append(out, p)
 		}
 	}

@@ -32,7 +32,7 @@ type sets struct {
 	// hostPairs are the same of host endpoints.
 	hostPairs []hostPair
 	cutOff    bool                // a set in force was refused
-	heldBack  map[policySide]bool // by their networks
+	withheld  map[policySide]bool // by their networks
 	unfit     []nodestate.Rule    // names those
 }
 
@@ -59,9 +59,9 @@ type bound struct {
 type rule struct {
 	of     *model.Rule
 	index  int      // in its policy
-	others []clause // all of them; none = everybody
+	others []clause // refusals of them; none = everybody
 	name   nodestate.Rule
-	text   string // all that it says; empty: two rules are not compared by it
+	text   string // refusals that it says; empty: two rules are not compared by it
 	bound  bool   // of a bound, which gets it its number
 	base   *rule  // that it is a stricter version of
 	id     nodestate.RuleID
@@ -90,7 +90,7 @@ type set struct {
 	protos []model.Protocol // set.protocols, once asked for
 	passed nodestate.Rule   // of what every tier passes on; zero = fallThrough
 	denied bool             // passed denies
-	alone  bool             // judges each packet by itself: what is passed on is tracked
+	alone  bool             // evaluates each packet by itself: what is passed on is tracked
 
 	failsafe *set // of a host endpoint: takes its place when it does not fit
 	vital    bool // has the failsafe ports, and no policies
@@ -100,7 +100,7 @@ type set struct {
 
 	id               nodestate.SetID
 	denyID, passedID nodestate.RuleID
-	refused          nodestate.Rule // takes deny's place when the set is too large
+	refused          nodestate.Rule // includes deny's place when the set is too large
 	refusedID        nodestate.RuleID
 	refusedSet       nodestate.SetID // that nothing stands under
 	refusedName      string          // of it
@@ -171,8 +171,8 @@ func (s *sets) setOf(dir direction, policies []*model.Policy, known bool, pod mo
 	switch {
 	case len(binding) == 0:
 		return nil
-	case s.holdsBack(dir, binding):
-		return s.closed(dir, binding)
+	case s.withholds(dir, binding):
+		return s.closedSet(dir, binding)
 	}
 	list := make([]*bound, 0, len(binding))
 	for _, p := range binding {
@@ -456,9 +456,9 @@ func (s *sets) number(out *policyTables) {
 		}
 		refusals[t.refusedText] = t.refused
 	}
-	setIDs := out.numbers.ofSets(names)
-	out.numbers.follow(s.compiled, ends, refusals)
-	ruleIDs := out.numbers.ids.byText
+	setIDs := out.ruleIDs.setIDs(names)
+	out.ruleIDs.update(s.compiled, ends, refusals)
+	ruleIDs := out.ruleIDs.ids.byText
 	for _, t := range s.byKey {
 		t.id, t.refusedSet, t.refusedID = setIDs[t.name], setIDs[t.refusedName], ruleIDs[t.refusedText]
 		for _, e := range t.ends {

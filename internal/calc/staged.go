@@ -22,10 +22,10 @@ type pair struct {
 // stage indexes the policies that there would be with the staged ones in force.
 func (p *policyTables) stage(c *cluster) {
 	if len(c.Staged) == 0 {
-		p.would = nil
+		p.withStaged = nil
 		return
 	}
-	p.would = indexSubjects(asIfInForce(c.Policies, c.Staged), p.would)
+	p.withStaged = indexSubjects(asIfInForce(c.Policies, c.Staged), p.withStaged)
 }
 
 // asIfInForce returns the policies that there would be. A policy that would stay is the same one,
@@ -86,7 +86,8 @@ func (s *sets) isolateStaged(out *policyTables) {
 	out.unfit = sortedRules(append(unfit, s.unfit...))
 }
 
-// hostPair is a set that a host endpoint would have in one use and direction; nil judges nothing.
+// hostPair is a set that a host endpoint would have in one use and direction; nil evaluates
+// nothing.
 type hostPair struct {
 	user hostUser
 	dir  direction

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// licence is what a source is under, by its name (SPDX), empty for other files: eBPF programs under what
-// the kernel knows, all else under that of LICENSE.
+// licence is what a source is under, by its name (SPDX), empty for other files: eBPF programs under
+// what the kernel knows, all else under that of LICENSE.
 func licence(path string) string {
 	switch filepath.Ext(path) {
 	case ".c", ".h":

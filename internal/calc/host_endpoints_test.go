@@ -182,8 +182,8 @@ func TestUntrackedSetsHandOn(t *testing.T) {
 	}
 }
 
-// Staged policies say what host endpoints would judge by, under sets of their own, and leave what
-// they judge by as it is.
+// Staged policies say what host endpoints would evaluate by, under sets of their own, and leave
+// what they evaluate by as it is.
 func TestStagedPoliciesLeaveHostEndpointsAlone(t *testing.T) {
 	t.Parallel()
 	at := nodestate.HostInterface{}

@@ -67,19 +67,19 @@ func (x *addrIndex) of(addrs []netip.Addr) []model.Name {
 	return out
 }
 
-// hereAddrs are the addresses of the endpoints that this node has interfaces for.
-type hereAddrs map[netip.Addr]struct{}
+// localAddrs are the addresses of the endpoints that this node has interfaces for.
+type localAddrs map[netip.Addr]struct{}
 
-func (h hereAddrs) has(a netip.Addr) bool {
+func (h localAddrs) has(a netip.Addr) bool {
 	_, ok := h[a]
 	return ok
 }
 
-// follow takes over what interfaces the node has now, and returns the addresses that came or went
+// update takes over what interfaces the node has now, and returns the addresses that came or went
 // with them.
-func (h *hereAddrs) follow(endpoints map[netip.Addr]*model.LocalEndpoint) []netip.Addr {
+func (h *localAddrs) update(endpoints map[netip.Addr]*model.LocalEndpoint) []netip.Addr {
 	var moved []netip.Addr
-	now := make(hereAddrs, len(endpoints))
+	now := make(localAddrs, len(endpoints))
 	for a := range endpoints {
 		now[a] = struct{}{}
 		if !h.has(a) {

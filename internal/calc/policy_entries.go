@@ -11,28 +11,29 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// written is what of a set is in look-up 2.
-type written struct {
+// setEntries is what of a set is in look-up 2.
+type setEntries struct {
 	set       *set
 	zero      *decision
-	silent    bool              // class 0 has no entries
-	decisions map[*class]judged // of the classes that it tells from class 0
-	size      int               // entries; those of class 0 too when it has any
+	silent    bool                  // class 0 has no entries
+	decisions map[*class]evaluation // of the classes that it tells from class 0
+	size      int                   // entries; those of class 0 too when it has any
 }
 
-// judged is a decision about a class that had a number then; nil: decided as class 0.
-type judged struct {
+// evaluation is a decision about a class that had a number then; nil: decided as class 0.
+type evaluation struct {
 	id nodestate.Class
 	*decision
 }
 
-// write puts the entries of the sets that are admitted into look-up 2. What is there already stays.
-func (s *sets) write(p *policyTables) {
+// writeEntries puts the entries of the sets that are admitted into look-up 2. What is there already
+// stays.
+func (s *sets) writeEntries(p *policyTables) {
 	all := slices.SortedFunc(maps.Values(s.byKey), func(a, b *set) int {
 		return cmp.Or(last(!a.vital, !b.vital), last(!s.forHosts(a), !s.forHosts(b)), last(!s.inForce(a), !s.inForce(b)), strings.Compare(a.name, b.name))
 	})
-	w := &writing{entries: p.policy.Edit(), ports: s.portAtoms(), classes: p.classes, measured: p.measured, keep: map[nodestate.SetID]measure{},
-		anew: p.numbers.renumbered || p.classes.renumbered}
+	w := &entryWriter{entries: p.policy.Edit(), ports: s.portAtoms(), classes: p.classes, measured: p.measured, measuredNow: map[nodestate.SetID]measure{},
+		anew: p.ruleIDs.renumbered || p.classes.renumbered}
 	before, cut := p.written, map[string]nodestate.Rule{}
 	p.refused, s.unfit, s.cutOff = nil, nil, false
 	offers, offered := make([]*offer, 0, len(all)), make(map[nodestate.SetID]*set, len(all))
@@ -50,7 +51,7 @@ func (s *sets) write(p *policyTables) {
 		offers = append(offers, &offer{set: t, was: was})
 	}
 	s.admit(p, w, offers)
-	p.written, p.measured = make(map[nodestate.SetID]*written, len(offers)), w.keep
+	p.written, p.measured = make(map[nodestate.SetID]*setEntries, len(offers)), w.measuredNow
 	for _, o := range offers {
 		t, put := o.set, o.put
 		o.put = nil // which holds what it would write
@@ -75,9 +76,9 @@ func (s *sets) write(p *policyTables) {
 	for id, was := range before {
 		w.remove(id, was)
 	}
-	p.numbers.cutOff(cut)
-	p.numbers.renumbered, p.classes.renumbered = false, false
-	p.classes.came, p.classes.went = nil, nil
+	p.ruleIDs.setRefused(cut)
+	p.ruleIDs.renumbered, p.classes.renumbered = false, false
+	p.classes.added, p.classes.removed = nil, nil
 	p.policy = w.entries.Map()
 }
 
@@ -106,8 +107,8 @@ func (s *sets) portAtoms() map[portName][]*atom {
 	return out
 }
 
-// asksForNetworks reports whether a rule of the set is about networks.
-func (s *set) asksForNetworks() bool {
+// needsNetworks reports whether a rule of the set is about networks.
+func (s *set) needsNetworks() bool {
 	for a := range s.atoms() {
 		for p := range a.each() {
 			if len(p.cidrs) > 0 {
@@ -118,27 +119,27 @@ func (s *set) asksForNetworks() bool {
 	return false
 }
 
-// writing is one change of look-up 2.
-type writing struct {
+// entryWriter is one change of look-up 2.
+type entryWriter struct {
 	entries nodestate.Editor[nodestate.PolicyKey, nodestate.PolicyValue]
 	ports   map[portName][]*atom
 	classes *classes
-	anew    bool // numbers of rules or classes became others
+	anew    bool // ruleIDs of rules or classes became others
 
-	measured, keep map[nodestate.SetID]measure // of sets that are not written: before, and from now on
+	measured, measuredNow map[nodestate.SetID]measure // of sets that are not written: before, and from now on
 }
 
 // plan prepares to write a set, of which something is written already or, where was is nil,
 // nothing. It returns how many entries it has then, and what writes them and returns what is
 // written; no such function when it takes more than most entries.
-func (w *writing) plan(t *set, was *written, most int) (size int, put func() *written) {
+func (w *entryWriter) plan(t *set, was *setEntries, most int) (size int, put func() *setEntries) {
 	if was != nil && was.set == t {
 		return w.renew(t, was, map[*class]struct{}{}, most)
 	}
 	if was != nil {
-		if before, after, ok := t.differing(was.set); ok {
-			if concerned, ok := t.concerned(slices.Concat(before, after)); ok {
-				t.inherit(was.set, len(before) == len(after))
+		if before, after, ok := t.changedRules(was.set); ok {
+			if concerned, ok := t.affectedClasses(slices.Concat(before, after)); ok {
+				t.reuseIndex(was.set, len(before) == len(after))
 				return w.renew(t, was, concerned, most)
 			}
 		}
@@ -147,11 +148,11 @@ func (w *writing) plan(t *set, was *written, most int) (size int, put func() *wr
 	if now == nil {
 		return 0, nil
 	}
-	return now.size, func() *written { return w.put(t, was, now) }
+	return now.size, func() *setEntries { return w.put(t, was, now) }
 }
 
 // put writes a set's decisions in the place of what is written of it.
-func (w *writing) put(t *set, was, now *written) *written {
+func (w *entryWriter) put(t *set, was, now *setEntries) *setEntries {
 	if was == nil {
 		now.each(t.id, w.entries.Set)
 		return now
@@ -164,12 +165,12 @@ func (w *writing) put(t *set, was, now *written) *written {
 	}
 	for c, j := range was.decisions {
 		if is, still := now.decisions[c]; !still || !is.same(j) {
-			w.replace(t.id, j, judged{})
+			w.replace(t.id, j, evaluation{})
 		}
 	}
 	for c, j := range now.decisions {
 		if had, was := was.decisions[c]; !was || !had.same(j) {
-			w.replace(t.id, judged{}, j)
+			w.replace(t.id, evaluation{}, j)
 		}
 	}
 	return now
@@ -177,14 +178,14 @@ func (w *writing) put(t *set, was, now *written) *written {
 
 // renew decides anew what rules say of the concerned classes, and of those that came, and forgets
 // those that went: see plan.
-func (w *writing) renew(t *set, was *written, concerned map[*class]struct{}, most int) (total int, put func() *written) {
-	for _, c := range w.classes.came {
-		if t.knows(c) {
+func (w *entryWriter) renew(t *set, was *setEntries, concerned map[*class]struct{}, most int) (total int, put func() *setEntries) {
+	for _, c := range w.classes.added {
+		if t.distinguishes(c) {
 			concerned[c] = struct{}{}
 		}
 	}
-	changed, size := make(map[*class]judged, len(concerned)), was.size
-	note := func(c *class, j judged) {
+	changed, size := make(map[*class]evaluation, len(concerned)), was.size
+	note := func(c *class, j evaluation) {
 		if had := was.decisions[c]; had.decision != nil {
 			size -= had.size
 		}
@@ -200,7 +201,7 @@ func (w *writing) renew(t *set, was *written, concerned map[*class]struct{}, mos
 		if !ok {
 			return 0, nil
 		}
-		j := judged{id: c.id, decision: d}
+		j := evaluation{id: c.id, decision: d}
 		if d.equal(was.zero) {
 			j.decision = nil
 		}
@@ -208,15 +209,15 @@ func (w *writing) renew(t *set, was *written, concerned map[*class]struct{}, mos
 			note(c, j)
 		}
 	}
-	for _, c := range w.classes.went {
+	for _, c := range w.classes.removed {
 		if _, known := was.decisions[c]; known {
-			note(c, judged{})
+			note(c, evaluation{})
 		}
 	}
 	if size > most {
 		return 0, nil
 	}
-	return size, func() *written {
+	return size, func() *setEntries {
 		for c, j := range changed {
 			w.replace(t.id, was.decisions[c], j)
 			if j.id == 0 {
@@ -231,7 +232,7 @@ func (w *writing) renew(t *set, was *written, concerned map[*class]struct{}, mos
 }
 
 // same reports whether two decisions have the same entries.
-func (j judged) same(o judged) bool {
+func (j evaluation) same(o evaluation) bool {
 	if j.decision == nil || o.decision == nil {
 		return j.decision == nil && o.decision == nil
 	}
@@ -239,14 +240,14 @@ func (j judged) same(o judged) bool {
 }
 
 // set writes an entry unless it is there.
-func (w *writing) set(k nodestate.PolicyKey, v nodestate.PolicyValue) {
+func (w *entryWriter) set(k nodestate.PolicyKey, v nodestate.PolicyValue) {
 	if have, ok := w.entries.Get(k); !ok || have != v {
 		w.entries.Set(k, v)
 	}
 }
 
 // replace makes the entries of a decision those of another.
-func (w *writing) replace(id nodestate.SetID, was, is judged) {
+func (w *entryWriter) replace(id nodestate.SetID, was, is evaluation) {
 	now := map[nodestate.PolicyKey]struct{}{}
 	if is.decision != nil {
 		is.each(id, is.id, func(k nodestate.PolicyKey, v nodestate.PolicyValue) {
@@ -264,25 +265,25 @@ func (w *writing) replace(id nodestate.SetID, was, is judged) {
 }
 
 // remove takes all entries of a set out.
-func (w *writing) remove(id nodestate.SetID, was *written) {
+func (w *entryWriter) remove(id nodestate.SetID, was *setEntries) {
 	was.each(id, func(k nodestate.PolicyKey, _ nodestate.PolicyValue) { w.entries.Delete(k) })
 }
 
 // decisions returns what is to be written for which classes; nil when it is more than most entries.
 // Class 0 has a head when rules without peers decide something; another class has one when it is
 // decided otherwise than class 0.
-func (s *set) decisions(ports map[portName][]*atom, most int) *written {
+func (s *set) decisions(ports map[portName][]*atom, most int) *setEntries {
 	zero, ok := s.decide(nil, most)
 	if !ok {
 		return nil
 	}
-	now := &written{set: s, zero: zero, decisions: map[*class]judged{}}
+	now := &setEntries{set: s, zero: zero, decisions: map[*class]evaluation{}}
 	nothing := decision{head: verdict{rule: s.denyID}}
 	if now.silent = zero.equal(&nothing); !now.silent {
 		now.size = zero.size
 	}
 	for c := range s.classes(ports) {
-		j := judged{id: c.id}
+		j := evaluation{id: c.id}
 		if j.decision, ok = s.decide(c, most); !ok {
 			return nil
 		}
@@ -301,7 +302,7 @@ func (s *set) decisions(ports map[portName][]*atom, most int) *written {
 }
 
 // each calls f for every entry.
-func (w *written) each(id nodestate.SetID, f func(nodestate.PolicyKey, nodestate.PolicyValue)) {
+func (w *setEntries) each(id nodestate.SetID, f func(nodestate.PolicyKey, nodestate.PolicyValue)) {
 	if w == nil {
 		return
 	}

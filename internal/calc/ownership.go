@@ -18,11 +18,11 @@ import (
 // nothing from anybody else:
 //
 //   - a block, when it lies in a pool at a boundary of the pool's blocks and overlaps no older
-//     block (holdBlocks): in one that was deleted, when it is older than that;
+//     block (acceptBlocks): in one that was deleted, when it is older than that;
 //   - a pod's address, when a block of the pod's node holds it, or an object of an administrator
 //     grants it (podClaims);
 //   - an address of a Node, when no older Node has it and it is neither a Service's nor a pod's
-//     (holdNodes); one that it came to claim, when it is no gateway's or API server's either;
+//     (acceptNodes); one that it came to claim, when it is no gateway's or API server's either;
 //   - a subnet of a NodeStatus, when the node has an address in it or this node is in it too; a
 //     link address, when the kernel's neighbour table does not contradict it.
 //
@@ -37,8 +37,8 @@ type Refusal struct {
 	Node   string // that makes the claim
 }
 
-// holdings are the claims that count.
-type holdings struct {
+// ownership are the claims that count.
+type ownership struct {
 	blocks map[netip.Prefix]*model.Block
 	byAddr *prefixes[string] // the node of the block that holds an address
 	nodes  map[string]*model.Node
@@ -61,11 +61,11 @@ const (
 	refusedPods
 )
 
-// holder keeps holdings from one cluster to the next.
-type holder struct {
-	now    *holdings
-	claims podClaims
-	local  localFacts
+// ownershipIndex keeps holdings from one cluster to the next.
+type ownershipIndex struct {
+	current *ownership
+	pods    podClaims
+	local   localFacts
 }
 
 // localFacts are what of model.Local claims are held against.
@@ -94,21 +94,21 @@ func (f *localFacts) equal(o *localFacts) bool {
 		slices.Equal(f.gateways, o.gateways) && slices.Equal(f.servers, o.servers) && maps.Equal(f.neighbours, o.neighbours)
 }
 
-// follow returns the holdings of a cluster after a change. It adds to dirty what changes by claims
-// that come to count, or do so no longer; the addresses of pods apart, which podIndex.follow looks
-// at.
-func (h *holder) follow(c *model.Cluster, dirty *Dirty) *holdings {
+// update returns the holdings of a cluster after a change. It adds to dirty what changes by claims
+// that come to count, or do so no longer; the addresses of pods apart, which podIndex.updateAddrs
+// looks at.
+func (h *ownershipIndex) update(c *model.Cluster, dirty *Dirty) *ownership {
 	facts := factsOf(&c.Local)
-	local := h.now == nil || !facts.equal(&h.local)
+	local := h.current == nil || !facts.equal(&h.local)
 	h.local = facts
-	next := holdings{}
-	if h.now != nil {
-		next = *h.now
+	next := ownership{}
+	if h.current != nil {
+		next = *h.current
 	}
-	changed := h.now == nil
-	if h.now == nil || dirty.Has(model.KindBlocks|model.KindPools) {
+	changed := h.current == nil
+	if h.current == nil || dirty.Has(model.KindBlocks|model.KindPools) {
 		changed = true
-		h.holdBlocks(c, &next, dirty)
+		h.updateBlocks(c, &next, dirty)
 	}
 	_, servers := dirty.Slices[apiServerSlice]
 	around := changed || local || servers || dirty.Has(model.KindNodes|model.KindSettings|model.KindServiceCIDRs|model.KindReservations|model.KindSlices)
@@ -120,30 +120,30 @@ func (h *holder) follow(c *model.Cluster, dirty *Dirty) *holdings {
 	switch {
 	case around || dirty.Has(model.KindPods):
 		next.special = specialOf(c)
-		h.claims.anew(c, &next)
+		h.pods.rebuild(c, &next)
 		changed = true
 	case len(dirty.Pods) > 0:
-		if h.claims.follow(c, &next, dirty.Pods) {
+		if h.pods.update(c, &next, dirty.Pods) {
 			changed = true
 		} else if !changed {
-			return h.now
+			return h.current
 		}
 	case !changed:
-		return h.now
+		return h.current
 	}
-	next.pods, next.refused[refusedPods] = h.claims.decide(c, &next)
+	next.pods, next.refused[refusedPods] = h.pods.resolve(c, &next)
 	before := next.nodes
-	next.nodes, next.refused[refusedNodes] = holdNodes(c, &next, &h.claims, before)
-	if h.now != nil && !sameValues(before, next.nodes) {
+	next.nodes, next.refused[refusedNodes] = acceptNodes(c, &next, &h.pods, before)
+	if h.current != nil && !sameValues(before, next.nodes) {
 		dirty.Add(model.KindNodes)
 	}
-	h.now = &next
-	return h.now
+	h.current = &next
+	return h.current
 }
 
-// holdBlocks renews the blocks that count.
-func (h *holder) holdBlocks(c *model.Cluster, next *holdings, dirty *Dirty) {
-	blocks, refused := holdBlocks(c)
+// updateBlocks renews the blocks that count.
+func (h *ownershipIndex) updateBlocks(c *model.Cluster, next *ownership, dirty *Dirty) {
+	blocks, refused := acceptBlocks(c)
 	if next.blocks == nil || !maps.EqualFunc(blocks, next.blocks, func(a, b *model.Block) bool { return a.Node == b.Node }) {
 		next.byAddr = newPrefixes[string]()
 		for cidr, b := range blocks {
@@ -159,8 +159,8 @@ func sameValues(a, b map[string]*model.Node) bool {
 	return maps.EqualFunc(a, b, func(x, y *model.Node) bool { return x == y })
 }
 
-// all returns what is refused, in an order of its own.
-func (h *holdings) all() []Refusal {
+// refusals returns what is refused, in an order of its own.
+func (h *ownership) refusals() []Refusal {
 	out := slices.Concat(h.refused[:]...)
 	slices.SortFunc(out, func(a, b Refusal) int {
 		return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Object, b.Object), strings.Compare(a.Field, b.Field), strings.Compare(a.Value, b.Value))
@@ -168,9 +168,9 @@ func (h *holdings) all() []Refusal {
 	return out
 }
 
-// counts reports whether an address of a pod is the pod's, as far as the API says: what the node
+// ownsAddr reports whether an address of a pod is the pod's, as far as the API says: what the node
 // knows of its own endpoints comes before that.
-func (h *holdings) counts(c *cluster, p *model.Pod, a netip.Addr) bool {
+func (h *ownership) ownsAddr(c *cluster, p *model.Pod, a netip.Addr) bool {
 	if p.Node == c.Local.Node && p.Node != "" {
 		at, held := h.byAddr.lookup(a)
 		return !held || at == p.Node || h.pods[a] == p.Name // written by the kubelet of this node
@@ -184,7 +184,7 @@ func (h *holdings) counts(c *cluster, p *model.Pod, a netip.Addr) bool {
 }
 
 // blockOf returns the block that holds an address, nil when none does.
-func (h *holdings) blockOf(a netip.Addr) (of *model.Block) {
+func (h *ownership) blockOf(a netip.Addr) (of *model.Block) {
 	h.byAddr.containing(netip.PrefixFrom(a, a.BitLen()), func(cidr netip.Prefix, _ string) bool {
 		of = h.blocks[cidr]
 		return false
@@ -192,8 +192,8 @@ func (h *holdings) blockOf(a netip.Addr) (of *model.Block) {
 	return of
 }
 
-// differing calls f for the prefixes whose pods may count in one and not in the other.
-func (h *holdings) differing(o *holdings, f func(netip.Prefix)) {
+// eachChange calls f for the prefixes whose pods may count in one and not in the other.
+func (h *ownership) eachChange(o *ownership, f func(netip.Prefix)) {
 	if h.byAddr != o.byAddr {
 		for _, of := range [][2]*prefixes[string]{{h.byAddr, o.byAddr}, {o.byAddr, h.byAddr}} {
 			for cidr, node := range of[0].values {
@@ -230,8 +230,8 @@ type blockClaim struct {
 	root netip.Prefix
 }
 
-// holdBlocks returns the blocks that count, and why others do not.
-func holdBlocks(c *model.Cluster) (map[netip.Prefix]*model.Block, []Refusal) {
+// acceptBlocks returns the blocks that count, and why others do not.
+func acceptBlocks(c *model.Cluster) (map[netip.Prefix]*model.Block, []Refusal) {
 	pools := poolIndex(&cluster{Cluster: c})
 	out := make(map[netip.Prefix]*model.Block, len(c.Blocks))
 	var refused []Refusal

@@ -5,12 +5,12 @@ package calc
 import "slices"
 
 // Two sets of one name have the same policies. Where a few of their rules differ, only what these
-// rules are about has to be decided anew.
+// rules are about has to be decided again.
 
-// differing returns the rules of a set before, and of this one, between the first and the last that
-// differ in each tier. ok is false where something else differs, so that everything may be decided
-// otherwise.
-func (s *set) differing(was *set) (before, after []*setRule, ok bool) {
+// changedRules returns the rules of a set before, and of this one, between the first and the last
+// that differ in each tier. ok is false where something else differs, so that everything may be
+// decided otherwise.
+func (s *set) changedRules(was *set) (before, after []*setRule, ok bool) {
 	if s.dir != was.dir || s.six != was.six || s.denied != was.denied || s.denyID != was.denyID || s.passedID != was.passedID || len(s.tiers) != len(was.tiers) {
 		return nil, nil, false
 	}
@@ -54,12 +54,12 @@ func (m *portMatch) equal(o *portMatch) bool {
 	return m.any == o.any && slices.Equal(m.in, o.in) && slices.Equal(m.not, o.not)
 }
 
-// concerned returns the classes that some of these rules may be about. ok is false when a rule is
-// not about certain ones.
-func (s *set) concerned(rules []*setRule) (of map[*class]struct{}, ok bool) {
+// affectedClasses returns the classes that some of these rules may be about. ok is false when a
+// rule is not about certain ones.
+func (s *set) affectedClasses(rules []*setRule) (of map[*class]struct{}, ok bool) {
 	of = map[*class]struct{}{}
 	for _, r := range rules {
-		wants := r.wants()
+		wants := r.requiredClause()
 		if wants < 0 {
 			return nil, false
 		}
@@ -72,15 +72,16 @@ func (s *set) concerned(rules []*setRule) (of map[*class]struct{}, ok bool) {
 	return of, true
 }
 
-// wants returns the first clause that asks for atoms to be true alone, -1 when there is none.
-func (r *rule) wants() int {
+// requiredClause returns the first clause that asks for atoms to be true alone, -1 when there is
+// none.
+func (r *rule) requiredClause() int {
 	return slices.IndexFunc(r.others, func(x clause) bool {
 		return !slices.ContainsFunc(x, func(l literal) bool { return l.not })
 	})
 }
 
-// inherit takes over the index of a set before, when rules are where they were.
-func (s *set) inherit(was *set, places bool) {
+// reuseIndex takes over the index of a set before, when rules are where they were.
+func (s *set) reuseIndex(was *set, places bool) {
 	if s == was || was.byAtom == nil || !places {
 		return
 	}
@@ -92,22 +93,22 @@ func (s *set) inherit(was *set, places bool) {
 				continue
 			}
 			at := rulePlace{int32(t), int32(i)}
-			for _, l := range a[i].others[a[i].wants()] {
+			for _, l := range a[i].others[a[i].requiredClause()] {
 				if left := slices.DeleteFunc(slices.Clone(s.byAtom[l.atom]), func(p rulePlace) bool { return p == at }); len(left) > 0 {
 					s.byAtom[l.atom] = left
 				} else {
 					delete(s.byAtom, l.atom)
 				}
 			}
-			for _, l := range b[i].others[b[i].wants()] {
+			for _, l := range b[i].others[b[i].requiredClause()] {
 				s.byAtom[l.atom] = append(s.byAtom[l.atom], at)
 			}
 		}
 	}
 }
 
-// knows reports whether the rules may tell a class from class 0.
-func (s *set) knows(c *class) bool {
+// distinguishes reports whether the rules may tell a class from class 0.
+func (s *set) distinguishes(c *class) bool {
 	if s.byAtom == nil {
 		s.index()
 	}

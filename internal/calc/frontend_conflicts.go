@@ -24,7 +24,7 @@ func (s *services) claim(p *port, affected map[nodestate.Frontend]struct{}) {
 	for _, f := range p.frontends {
 		s.claims[f] = append(s.claims[f], p)
 		affected[f] = struct{}{}
-		if all := onAllAddresses(f); all != f && s.guards.ofNode(f.Addr) {
+		if all := onAllAddresses(f); all != f && s.protected.isNode(f.Addr) {
 			if s.narrow[all] == nil {
 				s.narrow[all] = map[nodestate.Frontend]struct{}{}
 			}
@@ -94,7 +94,7 @@ func (s *services) resolve(affected map[nodestate.Frontend]struct{}) {
 		v := s.valueAt(p, f)
 		v.HostBackend = p.hostBackend
 		v.Rule = s.ids.byText[p.text]
-		if model.Within(s.around.excluded, f.Addr) {
+		if model.Within(s.env.excluded, f.Addr) {
 			s.frontends.Delete(f) // its other frontends may stay, and are named by this one
 		} else {
 			s.frontends.set(f, v)
@@ -152,11 +152,11 @@ func (s *services) holder(f nodestate.Frontend) *port {
 // before returns who comes before an external IP at a node's address because it answers on all of
 // the node's addresses, nil when nobody does.
 func (s *services) before(p *port, f nodestate.Frontend) *port {
-	if p.src.hostPorts || f.Addr.IsUnspecified() || !s.guards.ofNode(f.Addr) || slices.Contains(p.internal, f) {
+	if p.src.hostPorts || f.Addr.IsUnspecified() || !s.protected.isNode(f.Addr) || slices.Contains(p.internal, f) {
 		return nil
 	}
 	if slices.Contains(p.asked, f) {
-		if node := s.guards.nodes[f.Addr]; s.pods.onNode(node, f, p) {
+		if node := s.protected.nodes[f.Addr]; s.pods.onNode(node, f, p) {
 			return &port{rule: nodestate.Rule{Kind: "a pod on node", Name: node}}
 		}
 	}

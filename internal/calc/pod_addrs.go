@@ -25,7 +25,7 @@ type podAddrs struct {
 	known   map[model.Name]knownPod
 	at      map[netip.Addr][]model.Name
 	claimed map[netip.Addr][]model.Name // the same with those that do not count
-	held    *holdings                   // by which they were counted
+	held    *ownership                  // by which they were counted
 	local   map[netip.Addr]model.Name   // of this node's interfaces: the API shows a new pod's address late
 	ports   map[hostSocket][]podPort
 }
@@ -61,9 +61,9 @@ func (p *podAddrs) foreign(namespace string, a netip.Addr) bool {
 	return p.has(a) && !(here && mine(owner)) && !slices.ContainsFunc(p.at[a], mine)
 }
 
-// follow takes over what changed. It returns the addresses that came or went with pods, and the
+// update takes over what changed. It returns the addresses that came or went with pods, and the
 // ports of nodes that did.
-func (p *podAddrs) follow(c *cluster, dirty *Dirty) (moved []netip.Addr, ports []socket) {
+func (p *podAddrs) update(c *cluster, dirty *Dirty) (moved []netip.Addr, ports []socket) {
 	put := func(name model.Name, anew bool) {
 		before, now := p.known[name], c.Pods[name]
 		if now != nil && now.Finished {
@@ -80,7 +80,7 @@ func (p *podAddrs) follow(c *cluster, dirty *Dirty) (moved []netip.Addr, ports [
 		next := knownPod{Pod: now}
 		if !now.HostNetwork {
 			for _, a := range now.Addrs {
-				if c.held.counts(c, now, a) {
+				if c.owners.ownsAddr(c, now, a) {
 					next.addrs = append(next.addrs, a)
 				}
 			}
@@ -99,21 +99,21 @@ func (p *podAddrs) follow(c *cluster, dirty *Dirty) (moved []netip.Addr, ports [
 	for name := range dirty.Pods {
 		put(name, false)
 	}
-	if was := p.held; was != nil && was != c.held {
-		c.held.differing(was, func(at netip.Prefix) {
+	if was := p.held; was != nil && was != c.owners {
+		c.owners.eachChange(was, func(at netip.Prefix) {
 			for _, name := range p.claimantsIn(at) {
 				put(name, true)
 			}
 		})
 	}
-	p.held = c.held
+	p.held = c.owners
 	if dirty.Has(model.KindLocal) {
-		p.followLocal(c, &moved)
+		p.updateLocal(c, &moved)
 	}
 	return moved, ports
 }
 
-func (p *podAddrs) followLocal(c *cluster, moved *[]netip.Addr) {
+func (p *podAddrs) updateLocal(c *cluster, moved *[]netip.Addr) {
 	for a := range p.local {
 		if c.Local.Endpoints[a] == nil {
 			delete(p.local, a)

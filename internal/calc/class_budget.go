@@ -11,28 +11,28 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// reservedApart is how many classes a namespace's policies may make in any case. What they make
+// reservedClasses is how many classes a namespace's policies may make in any case. What they make
 // beyond is lent while the sets of all others fit: the largest consumer is held back first.
-const reservedApart = 64
+const reservedClasses = 64
 
-// divider knows the classes that the policies of namespaces make.
-type divider struct {
-	sets   *sets
-	askers map[string]*asker
-	names  []string                  // of askers, sorted
-	owners map[*atom][]owned         // of atoms that policies of namespaces alone ask
-	kept   map[int]map[*class]uint64 // by cap: the classes, by what is left of them
+// classBudget knows the classes that the policies of namespaces make.
+type classBudget struct {
+	sets    *sets
+	tenants map[string]*tenant
+	names   []string                  // of askers, sorted
+	owners  map[*atom][]owned         // of atoms that policies of namespaces alone ask
+	kept    map[int]map[*class]uint64 // by cap: the classes, by what is left of them
 }
 
-// asker is a namespace.
-type asker struct {
-	all   []*asking // the oldest first
-	apart []int     // classes that the first so many of them tell apart by themselves
+// tenant is a namespace.
+type tenant struct {
+	all   []*policyAtoms // the oldest first
+	apart []int          // classes that the first so many of them tell apart by themselves
 }
 
 // owned is an atom to a namespace that asks it.
 type owned struct {
-	asker *asker
+	asker *tenant
 	rank  int32 // of the oldest policy that asks it
 }
 
@@ -43,14 +43,14 @@ func compareMarks(a, b asked) int {
 	return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.atom, b.atom))
 }
 
-func (s *sets) divider(k *classes) *divider {
-	d := &divider{sets: s, askers: map[string]*asker{}, owners: map[*atom][]owned{}, kept: map[int]map[*class]uint64{}}
-	for _, x := range s.askings() {
+func (s *sets) classBudget(k *classes) *classBudget {
+	d := &classBudget{sets: s, tenants: map[string]*tenant{}, owners: map[*atom][]owned{}, kept: map[int]map[*class]uint64{}}
+	for _, x := range s.policyAtoms() {
 		ns := x.id.Name.Namespace
-		o := d.askers[ns]
+		o := d.tenants[ns]
 		if o == nil {
-			o = &asker{}
-			d.askers[ns] = o
+			o = &tenant{}
+			d.tenants[ns] = o
 		}
 		for _, a := range x.atoms {
 			if of := d.owners[a]; !slices.ContainsFunc(of, func(w owned) bool { return w.asker == o }) {
@@ -59,10 +59,10 @@ func (s *sets) divider(k *classes) *divider {
 		}
 		o.all = append(o.all, x)
 	}
-	d.names = slices.Sorted(maps.Keys(d.askers))
-	marks := map[*asker][][]asked{}
+	d.names = slices.Sorted(maps.Keys(d.tenants))
+	marks := map[*tenant][][]asked{}
 	for _, c := range k.byKey {
-		of := map[*asker][]asked{}
+		of := map[*tenant][]asked{}
 		for _, a := range c.atoms {
 			for _, w := range d.owners[a] {
 				of[w.asker] = append(of[w.asker], asked{w.rank, a.index})
@@ -73,7 +73,7 @@ func (s *sets) divider(k *classes) *divider {
 			marks[o] = append(marks[o], list)
 		}
 	}
-	for _, o := range d.askers {
+	for _, o := range d.tenants {
 		o.count(marks[o])
 	}
 	return d
@@ -82,7 +82,7 @@ func (s *sets) divider(k *classes) *divider {
 // count finds out how many classes the oldest policies tell apart by themselves. Of two neighbours
 // in the order of their marks the first mark in which they differ says which policy tells them
 // apart; the first of all is told from class 0.
-func (o *asker) count(marks [][]asked) {
+func (o *tenant) count(marks [][]asked) {
 	o.apart = make([]int, len(o.all)+1)
 	slices.SortFunc(marks, func(a, b []asked) int { return slices.CompareFunc(a, b, compareMarks) })
 	var before []asked
@@ -106,19 +106,19 @@ func (o *asker) count(marks [][]asked) {
 }
 
 // first is how many of the oldest policies tell no more than most classes apart.
-func (o *asker) first(most int) int {
+func (o *tenant) first(most int) int {
 	n, _ := slices.BinarySearch(o.apart, most+1)
 	return n - 1
 }
 
 // left names, for each class, what is left of it when namespaces have no more than most classes
 // each: classes of one name are one then.
-func (d *divider) left(k *classes, most int) map[*class]uint64 {
+func (d *classBudget) left(k *classes, most int) map[*class]uint64 {
 	if have := d.kept[most]; have != nil {
 		return have
 	}
-	firsts := make(map[*asker]int32, len(d.askers))
-	for _, o := range d.askers {
+	firsts := make(map[*tenant]int32, len(d.tenants))
+	for _, o := range d.tenants {
 		firsts[o] = int32(o.first(most))
 	}
 	out := make(map[*class]uint64, len(k.byKey))
@@ -167,9 +167,9 @@ func (x *suspect) size(left map[*class]uint64) (n int) {
 // suspect looks at a refused set; nil when nobody but itself can be the reason: it takes too much
 // by its own rules, or knows no two classes that these do not tell apart. No more ranges of ports
 // are looked at than for one set; spent is how many are charged, in whatever order classes come.
-func (w *writing) suspect(o *offer) (x *suspect, spent int) {
+func (w *entryWriter) suspect(o *offer) (x *suspect, spent int) {
 	t := o.set
-	asks, kinds := t.asks(w.ports), map[uint64]*class{}
+	asks, kinds := t.requiredAtoms(w.ports), map[uint64]*class{}
 	known := map[*class]uint64{}
 	for c := range t.classes(w.ports) {
 		kind := uint64(0)
@@ -213,22 +213,22 @@ func (w *writing) suspect(o *offer) (x *suspect, spent int) {
 	return x, spent
 }
 
-// heldApart returns the policies to hold back because what they tell apart makes sets of others too
-// large, with the namespaces whose they are: none while nobody but those who ask for too much by
-// themselves is refused.
-func (p *policyTables) heldApart() (map[policySide]bool, []nodestate.Overdrawn) {
+// withholdClasses returns the policies to hold back because what they tell apart makes sets of
+// others too large, with the namespaces whose they are: none while nobody but those who ask for too
+// much by themselves is refused.
+func (p *policyTables) withholdClasses() (map[policySide]bool, []nodestate.Overdrawn) {
 	if p.sets == nil || !p.cutOff() {
 		return nil, nil
 	}
-	d := p.sets.divider(p.classes)
+	d := p.sets.classBudget(p.classes)
 	largest := 0
-	for _, o := range d.askers {
+	for _, o := range d.tenants {
 		largest = max(largest, o.apart[len(o.all)])
 	}
-	if largest <= p.apart {
+	if largest <= p.classQuota {
 		return nil, nil
 	}
-	w := &writing{ports: p.sets.portAtoms()}
+	w := &entryWriter{ports: p.sets.portAtoms()}
 	var suspects []*suspect
 	work := map[string]int{}
 	for _, o := range slices.Concat(p.hostOffers, p.tenants) {
@@ -243,11 +243,11 @@ func (p *policyTables) heldApart() (map[policySide]bool, []nodestate.Overdrawn) 
 	if len(suspects) == 0 {
 		return nil, nil
 	}
-	rightful := p.fitting(d, suspects, p.apart)
+	rightful := p.fitting(d, suspects, p.classQuota)
 	if len(rightful) == 0 {
 		return nil, nil
 	}
-	most := p.apart
+	most := p.classQuota
 	for try := largest - largest/4; try > most; try -= (try + 3) / 4 {
 		fit, all := p.fitting(d, suspects, try), true
 		for x := range rightful {
@@ -261,7 +261,7 @@ func (p *policyTables) heldApart() (map[policySide]bool, []nodestate.Overdrawn) 
 	out := map[policySide]bool{}
 	var over []nodestate.Overdrawn
 	for _, ns := range d.names {
-		o := d.askers[ns]
+		o := d.tenants[ns]
 		n := o.first(most)
 		if n == len(o.all) {
 			continue
@@ -270,7 +270,7 @@ func (p *policyTables) heldApart() (map[policySide]bool, []nodestate.Overdrawn) 
 			out[x.policySide] = true
 		}
 		over = append(over, nodestate.Overdrawn{Namespace: ns, Table: "kinds of peers", Asked: o.apart[len(o.all)], Granted: o.apart[n], Refused: len(o.all) - n,
-			Reserved: p.apart, Share: p.apart, Total: most})
+			Reserved: p.classQuota, Share: p.classQuota, Total: most})
 	}
 	return out, over
 }
@@ -284,7 +284,7 @@ func (p *policyTables) cutOff() bool {
 // workOn is about how many ranges of ports are looked at to decide for a class.
 func (t *set) workOn(c *class) int {
 	ranges, columns := 0, 1
-	for _, rules := range t.about(c) {
+	for _, rules := range t.applicableRules(c) {
 		for _, r := range rules {
 			sources := len(r.src.in) + len(r.src.not)
 			ranges += 1 + len(r.dst.in) + len(r.dst.not) + sources
@@ -296,7 +296,7 @@ func (t *set) workOn(c *class) int {
 
 // fitting returns those of the refused sets that are granted what they take when namespaces have no
 // more than most classes each.
-func (p *policyTables) fitting(d *divider, suspects []*suspect, most int) map[*suspect]bool {
+func (p *policyTables) fitting(d *classBudget, suspects []*suspect, most int) map[*suspect]bool {
 	left := d.left(p.classes, most)
 	bySet := make(map[*set]*suspect, len(suspects))
 	for _, x := range suspects {
@@ -307,7 +307,7 @@ func (p *policyTables) fitting(d *divider, suspects []*suspect, most int) map[*s
 	for _, o := range p.tenants {
 		x, size := bySet[o.set], o.size
 		if x != nil {
-			if d.holdsBack(o.set, most) {
+			if d.withholds(o.set, most) {
 				continue
 			}
 			size = x.size(left)
@@ -332,50 +332,50 @@ func (p *policyTables) fitting(d *divider, suspects []*suspect, most int) map[*s
 	return out
 }
 
-// holdsBack reports whether a policy of a set is not among the oldest that tell no more than most
+// withholds reports whether a policy of a set is not among the oldest that tell no more than most
 // classes apart.
-func (d *divider) holdsBack(t *set, most int) bool {
+func (d *classBudget) withholds(t *set, most int) bool {
 	return slices.ContainsFunc(t.of, func(b *bound) bool {
-		o := d.askers[b.policy.Name.Namespace]
+		o := d.tenants[b.policy.Name.Namespace]
 		if o == nil {
 			return false
 		}
 		n := o.first(most)
-		return slices.ContainsFunc(o.all[n:], func(x *asking) bool { return x.policySide == policySide{t.dir, b.policy.ID()} })
+		return slices.ContainsFunc(o.all[n:], func(x *policyAtoms) bool { return x.policySide == policySide{t.dir, b.policy.ID()} })
 	})
 }
 
-// divideClasses holds policies back, and takes up again, what others' sets leave no room for. Which
-// these are follows from all policies, those that are held back among them: while there are some,
-// tables of all of them are kept beside those in force. It reports whether the isolation of
-// endpoints may have changed.
-func (k *Calculator) divideClasses(c *cluster, dirty *Dirty) bool {
+// updateClassBudget holds policies back, and takes up again, what others' sets leave no room for.
+// Which these are follows from all policies, those that are held back among them: while there are
+// some, tables of all of them are kept alongside those in force. It reports whether the isolation
+// of endpoints may have changed.
+func (k *Calculator) updateClassBudget(c *cluster, dirty *Dirty) bool {
 	all := k.policy
-	if k.whole != nil {
-		all = k.whole
-		all.follow(c, dirty)
+	if k.unlimited != nil {
+		all = k.unlimited
+		all.update(c, dirty)
 	}
 	if !all.tenantsChanged {
 		return false
 	}
 	all.tenantsChanged = false
-	held, over := all.heldApart()
+	held, over := all.withholdClasses()
 	k.policy.overClasses = over
-	if maps.Equal(held, k.policy.heldBack) {
+	if maps.Equal(held, k.policy.withheld) {
 		return false
 	}
-	if k.whole == nil {
-		k.wholeRules = newTable[nodestate.RuleID](func(a, b nodestate.Rule) bool { return a == b })
-		k.whole = newPolicyTables(k.policy.digest, &k.wholeRules)
-		k.whole.room, k.whole.apart = k.policy.room, k.policy.apart
+	if k.unlimited == nil {
+		k.unlimitedRules = newTable[nodestate.RuleID](func(a, b nodestate.Rule) bool { return a == b })
+		k.unlimited = newPolicyTables(k.policy.digest, &k.unlimitedRules)
+		k.unlimited.capacity, k.unlimited.classQuota = k.policy.capacity, k.policy.classQuota
 		everything := model.AllDirty()
-		k.whole.follow(c, &everything)
-		k.whole.tenantsChanged = false
+		k.unlimited.update(c, &everything)
+		k.unlimited.tenantsChanged = false
 	}
 	if len(held) == 0 {
-		k.whole = nil
+		k.unlimited = nil
 	}
-	k.policy.heldBack = held
+	k.policy.withheld = held
 	k.policy.bind(c, dirty, nil)
 	return true
 }

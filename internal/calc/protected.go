@@ -21,10 +21,10 @@ type socket struct {
 	proto model.Protocol
 }
 
-// guards are what Services and host ports may not take.
-type guards struct {
+// protected are what Services and host ports may not take.
+type protected struct {
 	node     string                          // this one
-	ports    map[socket]string               // needed on each node's addresses, and for what
+	ports    map[socket]string               // reservedFor on each node's addresses, and for what
 	apiPorts map[hostSocket]struct{}         // at which an API server is on a node; of node "" those of any
 	servers  map[nodestate.Frontend]struct{} // API servers, wherever they are
 	nodes    map[netip.Addr]string           // the addresses of nodes, and whose
@@ -62,11 +62,11 @@ var metadata = map[netip.Addr]struct{}{
 
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-// guardsOf reads them from a cluster. Of API servers that are on nodes the port is needed on all
+// protectedOf reads them from a cluster. Of API servers that are on nodes the port is needed on all
 // addresses of these nodes; of others, as those of a cloud, the address and port alone: there the
 // port is 443, which much else is behind on nodes.
-func guardsOf(c *cluster) *guards {
-	g := &guards{node: c.Local.Node, ports: map[socket]string{}, apiPorts: map[hostSocket]struct{}{}, servers: map[nodestate.Frontend]struct{}{}, nodes: map[netip.Addr]string{},
+func protectedOf(c *cluster) *protected {
+	g := &protected{node: c.Local.Node, ports: map[socket]string{}, apiPorts: map[hostSocket]struct{}{}, servers: map[nodestate.Frontend]struct{}{}, nodes: map[netip.Addr]string{},
 		own: slices.Clone(c.Local.HostAddrs), gateways: slices.Clone(c.Local.Gateways), services: slices.Clone(c.ServiceCIDRs),
 		external: c.Settings.ServiceExternalIPs, trusted: map[string]struct{}{systemNamespace: {}}}
 	for _, n := range c.Nodes {
@@ -104,7 +104,7 @@ func guardsOf(c *cluster) *guards {
 }
 
 // addPorts adds what listens on nodes.
-func (g *guards) addPorts(c *cluster) {
+func (g *protected) addPorts(c *cluster) {
 	for _, p := range c.Settings.AgentPorts {
 		g.ports[socket{p, model.ProtocolTCP}] = "Weir listens there"
 	}
@@ -120,7 +120,7 @@ func (g *guards) addPorts(c *cluster) {
 // addServers adds the API servers: those that the cluster names and those that this node reached.
 // An address that a node came to claim later makes no port of that node needed, or a node could
 // take the port from everybody's host ports.
-func (g *guards) addServers(c *cluster) {
+func (g *protected) addServers(c *cluster) {
 	add := func(a netip.Addr, port uint16) {
 		if port == 0 {
 			return
@@ -157,9 +157,9 @@ func apiServersOf(c *model.Cluster) *model.EndpointSlice {
 	return nil
 }
 
-// believed reports whether an EndpointSlice counts for its Service: of apiService the API servers'
-// own does, and others only where these write none.
-func believed(c *model.Cluster, sl *model.EndpointSlice) bool {
+// isAuthoritative reports whether an EndpointSlice counts for its Service: of apiService the API
+// servers' own does, and others only where these write none.
+func isAuthoritative(c *model.Cluster, sl *model.EndpointSlice) bool {
 	return sl.Service != apiService || sl.Name == apiServerSlice || apiServersOf(c) == nil
 }
 
@@ -178,8 +178,8 @@ func (m machine) equal(o machine) bool {
 	return m.node == o.node && slices.Equal(m.addrs, o.addrs) && slices.Equal(m.gateways, o.gateways) && slices.Equal(m.servers, o.servers)
 }
 
-// equalBesideNodes reports whether the guards differ in the addresses of nodes at most.
-func (g *guards) equalBesideNodes(o *guards) bool {
+// equalExceptNodes reports whether the guards differ in the addresses of nodes at most.
+func (g *protected) equalExceptNodes(o *protected) bool {
 	external := (g.external == nil) == (o.external == nil) && slices.Equal(g.external, o.external)
 	return external && g.node == o.node && maps.Equal(g.ports, o.ports) && maps.Equal(g.apiPorts, o.apiPorts) && maps.Equal(g.servers, o.servers) && slices.Equal(g.own, o.own) &&
 		slices.Equal(g.gateways, o.gateways) && slices.Equal(g.pools, o.pools) && slices.Equal(g.podPools, o.podPools) &&
@@ -187,7 +187,7 @@ func (g *guards) equalBesideNodes(o *guards) bool {
 }
 
 // movedNodes returns the addresses that are of nodes by one and not by the other.
-func (g *guards) movedNodes(o *guards) []netip.Addr {
+func (g *protected) movedNodes(o *protected) []netip.Addr {
 	var out []netip.Addr
 	for a, name := range g.nodes {
 		if other, is := o.nodes[a]; !is || other != name {
@@ -202,14 +202,14 @@ func (g *guards) movedNodes(o *guards) []netip.Addr {
 	return out
 }
 
-func (g *guards) ofNode(a netip.Addr) bool {
+func (g *protected) isNode(a netip.Addr) bool {
 	_, is := g.nodes[a]
 	return is
 }
 
-// never says why an address is no Service's and no endpoint's, whatever else there is; "" = it may
-// be.
-func never(a netip.Addr) string {
+// rejectAlways says why an address is no Service's and no endpoint's, whatever else there is; "" =
+// it may be.
+func rejectAlways(a netip.Addr) string {
 	_, cloud := metadata[a]
 	switch {
 	case a.Is4In6():
@@ -222,14 +222,14 @@ func never(a netip.Addr) string {
 	return ""
 }
 
-// needed says what needs an address and port, so that no frontend may take it; "" = nothing does.
-// The unspecified address stands for all of a node's, and so do those of its loopback device: of
-// the node of that name, or of any where it is "".
-func (g *guards) needed(f nodestate.Frontend, node string) string {
+// reservedFor says what needs an address and port, so that no frontend may take it; "" = nothing
+// does. The unspecified address stands for all of a node's, and so do those of its loopback device:
+// of the node of that name, or of any where it is "".
+func (g *protected) reservedFor(f nodestate.Frontend, node string) string {
 	if _, is := g.servers[f]; is {
 		return "an API server listens there"
 	}
-	if f.Addr.IsUnspecified() || f.Addr.IsLoopback() || g.ofNode(f.Addr) {
+	if f.Addr.IsUnspecified() || f.Addr.IsLoopback() || g.isNode(f.Addr) {
 		if why := g.ports[socket{f.Port, f.Proto}]; why != "" {
 			return why
 		}
@@ -248,9 +248,9 @@ func (g *guards) needed(f nodestate.Frontend, node string) string {
 // RKE2, Talos), kube-proxy's ports.
 var loopbackPorts = []uint16{2379, 2380, 2381, 6443, 6444, 7445, kubeletHealthzPort, 10249, kubeletPort, 10255, 10256, 10257, 10258, 10259}
 
-// ofLoopback says why a host port may not be at a loopback address, "" where it may or is
+// rejectLoopback says why a host port may not be at a loopback address, "" where it may or is
 // elsewhere. Processes of the node are all that asks there: a resolver at 127.0.0.53 is theirs.
-func ofLoopback(f nodestate.Frontend) string {
+func rejectLoopback(f nodestate.Frontend) string {
 	switch a := f.Addr; {
 	case !a.IsLoopback():
 		return ""
@@ -262,19 +262,19 @@ func ofLoopback(f nodestate.Frontend) string {
 	return ""
 }
 
-// mayLead reports whether an address outside may lead to API servers that are on nodes: kubelets
+// mayForward reports whether an address outside may lead to API servers that are on nodes: kubelets
 // often use one that the cluster does not know, as that of a load balancer or one that moves
 // between these nodes, with the port that the servers have.
-func (g *guards) mayLead(f nodestate.Frontend) bool {
+func (g *protected) mayForward(f nodestate.Frontend) bool {
 	_, is := g.apiPorts[hostSocket{"", socket{f.Port, f.Proto}}]
 	return is && g.external == nil
 }
 
-// taken says whose an address is that a Service asks to have from outside; "" = it may have it.
-// ofStatus says that it is in the status of its load balancer, which tenants do not write: it may
-// be of a pool of load balancers, and is not limited by serviceExternalIPs.
-func (s *services) taken(svc *model.Service, a netip.Addr, ofStatus bool) string {
-	g := s.guards
+// rejectAddress says whose an address is that a Service asks to have from outside; "" = it may have
+// it. ofStatus says that it is in the status of its load balancer, which tenants do not write: it
+// may be of a pool of load balancers, and is not limited by serviceExternalIPs.
+func (s *services) rejectAddress(svc *model.Service, a netip.Addr, ofStatus bool) string {
+	g := s.protected
 	pools := g.pools
 	if ofStatus {
 		pools = g.podPools
@@ -282,21 +282,21 @@ func (s *services) taken(svc *model.Service, a netip.Addr, ofStatus bool) string
 	switch {
 	case slices.Contains(svc.ClusterIPs, a):
 		return "" // its own
-	case never(a) != "":
-		return never(a)
+	case rejectAlways(a) != "":
+		return rejectAlways(a)
 	case slices.Contains(g.gateways, a):
 		return "is a gateway of the node"
 	case s.pods.has(a):
 		return "is the address of a pod"
-	case g.ofNode(a) && (ofStatus || g.external == nil):
+	case g.isNode(a) && (ofStatus || g.external == nil):
 		return "" // its ports are another question
-	case !g.ofNode(a) && model.Within(pools, a):
+	case !g.isNode(a) && model.Within(pools, a):
 		return "is in an IPPool"
 	case model.Within(g.services, a):
 		return "is in the range of cluster IPs"
 	case !ofStatus && g.external != nil && !model.Within(g.external, a):
 		return "is not in serviceExternalIPs"
-	case !ofStatus && !g.ofNode(a):
+	case !ofStatus && !g.isNode(a):
 		if first := s.oldest(a); first.Namespace != svc.Name.Namespace && first != (model.Name{}) {
 			return "is an address of Service " + first.String() + ", which is older"
 		}
@@ -304,16 +304,16 @@ func (s *services) taken(svc *model.Service, a netip.Addr, ofStatus bool) string
 	return ""
 }
 
-// apart says why the Services of a namespace may not have an endpoint of an EndpointSlice; "" =
-// they may.
-func (s *services) apart(sl *model.EndpointSlice, a netip.Addr, port uint16, proto model.Protocol) string {
-	if why := never(a); why != "" {
+// rejectEndpoint says why the Services of a namespace may not have an endpoint of an EndpointSlice;
+// "" = they may.
+func (s *services) rejectEndpoint(sl *model.EndpointSlice, a netip.Addr, port uint16, proto model.Protocol) string {
+	if why := rejectAlways(a); why != "" {
 		return why
 	}
-	if _, trusted := s.guards.trusted[sl.Service.Namespace]; trusted || sl.Service == apiService && sl.Name == apiServerSlice {
+	if _, trusted := s.protected.trusted[sl.Service.Namespace]; trusted || sl.Service == apiService && sl.Name == apiServerSlice {
 		return ""
 	}
-	if what := s.guards.needed(nodestate.Frontend{Addr: a, Port: port, Proto: proto}, ""); what != "" {
+	if what := s.protected.reservedFor(nodestate.Frontend{Addr: a, Port: port, Proto: proto}, ""); what != "" {
 		return "is a port that nodes need: " + what
 	}
 	if s.pods.foreign(sl.Service.Namespace, a) {

@@ -11,15 +11,15 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// maxApart is how many peers times ranges of ports a rule may have whose peers are told apart: each
-// peer is an atom, and each class of one gets all entries of the ports. The peers of a larger rule
-// are one atom, and their ports are written once. It is not so for all rules, because a change of
-// such a list makes a class of another number.
-const maxApart = 256
+// maxSeparatePeers is how many peers times ranges of ports a rule may have whose peers are told
+// apart: each peer is an atom, and each class of one gets all entries of the ports. The peers of a
+// larger rule are one atom, and their ports are written once. It is not so for all rules, because a
+// change of such a list makes a class of another number.
+const maxSeparatePeers = 256
 
-// together returns the atom that is true of what one of many peers is, nil where no carried address
+// union returns the atom that is true of what one of many peers is, nil where no carried address
 // can be. Nodes are none of them: their addresses change.
-func (x *atoms) together(peers []model.Peer) *atom {
+func (x *atoms) union(peers []model.Peer) *atom {
 	a := &atom{}
 	text := sha256.New()
 	var plain []netip.Prefix
@@ -56,7 +56,7 @@ func (x *atoms) peers(r *model.Rule) clause {
 		}
 	}
 	apart := r.Peers
-	if len(r.Peers) > 1 && len(r.Peers)*max(1, len(r.Ports)) > maxApart {
+	if len(r.Peers) > 1 && len(r.Peers)*max(1, len(r.Ports)) > maxSeparatePeers {
 		var list []model.Peer
 		apart = nil
 		for _, p := range r.Peers {
@@ -66,7 +66,7 @@ func (x *atoms) peers(r *model.Rule) clause {
 				list = append(list, p)
 			}
 		}
-		add(x.together(list))
+		add(x.union(list))
 	}
 	for i := range apart {
 		if a := x.newPeer(&apart[i]); a != nil {

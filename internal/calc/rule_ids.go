@@ -7,28 +7,28 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// ruleNumbers gives the rules of policies their numbers, and keeps both from one computation to the
+// ruleIDs gives the rules of policies their numbers, and keeps both from one computation to the
 // next: of a policy of many rules only those that came or went are looked at.
-type ruleNumbers struct {
-	ids   *ids[nodestate.RuleID]
-	table *table[nodestate.RuleID, nodestate.Rule] // of a state, with rules that are not policies'
-	of    [directions]map[model.PolicyID]*bound
-	ends  map[string]nodestate.Rule // that sets have beside those of policies, in the table
-	named map[string]bool           // these, and those that are in the table once a set is refused
-	cut   map[string]nodestate.Rule // which are in the table
-	sets  *ids[nodestate.SetID]
+type ruleIDs struct {
+	ids      *ids[nodestate.RuleID]
+	table    *table[nodestate.RuleID, nodestate.Rule] // of a state, with rules that are not policies'
+	of       [directions]map[model.PolicyID]*bound
+	defaults map[string]nodestate.Rule // that sets have alongside those of policies, in the table
+	named    map[string]bool           // these, and those that are in the table once a set is refused
+	refused  map[string]nodestate.Rule // which are in the table
+	sets     *ids[nodestate.SetID]
 	// renumbered says that others than those that came have other numbers than before: two texts
 	// have one digest.
 	renumbered bool
 }
 
-func newRuleNumbers(t *table[nodestate.RuleID, nodestate.Rule]) *ruleNumbers {
-	return &ruleNumbers{ids: newIDs(digestPolicyRule[nodestate.RuleID]), table: t, ends: map[string]nodestate.Rule{},
-		named: map[string]bool{}, cut: map[string]nodestate.Rule{}, sets: newIDs(digest64[nodestate.SetID])}
+func newRuleIDs(t *table[nodestate.RuleID, nodestate.Rule]) *ruleIDs {
+	return &ruleIDs{ids: newIDs(digestPolicyRule[nodestate.RuleID]), table: t, defaults: map[string]nodestate.Rule{},
+		named: map[string]bool{}, refused: map[string]nodestate.Rule{}, sets: newIDs(digest64[nodestate.SetID])}
 }
 
-// ofSets gives these sets, and no others, their numbers.
-func (n *ruleNumbers) ofSets(names map[string]struct{}) map[string]nodestate.SetID {
+// setIDs gives these sets, and no others, their numbers.
+func (n *ruleIDs) setIDs(names map[string]struct{}) map[string]nodestate.SetID {
 	var gone, come []string
 	for name := range n.sets.byText {
 		if _, still := names[name]; !still {
@@ -45,16 +45,16 @@ func (n *ruleNumbers) ofSets(names map[string]struct{}) map[string]nodestate.Set
 }
 
 // clear takes all rules of policies out of the table.
-func (n *ruleNumbers) clear() {
+func (n *ruleIDs) clear() {
 	for _, id := range n.ids.byText {
 		n.table.Delete(id)
 	}
-	*n = *newRuleNumbers(n.table)
+	*n = *newRuleIDs(n.table)
 }
 
-// follow makes the rules of these policies, and those that sets have beside, the ones that have
+// update makes the rules of these policies, and those that sets have alongside, the ones that have
 // numbers. Those named in refusals are not in the table until they are cut.
-func (n *ruleNumbers) follow(compiled [directions]map[*model.Policy]*bound, ends, refusals map[string]nodestate.Rule) {
+func (n *ruleIDs) update(compiled [directions]map[*model.Policy]*bound, ends, refusals map[string]nodestate.Rule) {
 	var gone, come []string
 	fresh := map[string]nodestate.Rule{}
 	var numberless []*rule
@@ -108,12 +108,12 @@ func (n *ruleNumbers) follow(compiled [directions]map[*model.Policy]*bound, ends
 	for text, r := range fresh {
 		n.table.set(n.ids.byText[text], r)
 	}
-	n.end(ends, refusals)
+	n.updateDefaults(ends, refusals)
 }
 
 // compare calls gone and come for what differs between two versions of a policy's rules, nil for
 // none before. Rules of one name keep their number.
-func (n *ruleNumbers) compare(was, is *bound, gone, come func(*rule)) {
+func (n *ruleIDs) compare(was, is *bound, gone, come func(*rule)) {
 	var before []*rule
 	if was != nil {
 		before = was.rules
@@ -133,14 +133,15 @@ func (n *ruleNumbers) compare(was, is *bound, gone, come func(*rule)) {
 	}
 }
 
-// end brings the rules that sets have beside those of policies up to date in the table.
-func (n *ruleNumbers) end(ends, refusals map[string]nodestate.Rule) {
+// updateDefaults brings the rules that sets have alongside those of policies up to date in the
+// table.
+func (n *ruleIDs) updateDefaults(ends, refusals map[string]nodestate.Rule) {
 	for text := range refusals {
 		delete(ends, text)
 	}
-	for text := range n.ends {
+	for text := range n.defaults {
 		if _, still := ends[text]; !still {
-			if id := n.ids.byText[text]; id != 0 && n.cut[text].Kind == "" {
+			if id := n.ids.byText[text]; id != 0 && n.refused[text].Kind == "" {
 				n.table.Delete(id)
 			}
 		}
@@ -148,11 +149,11 @@ func (n *ruleNumbers) end(ends, refusals map[string]nodestate.Rule) {
 	for text, r := range ends {
 		n.table.set(n.ids.byText[text], r)
 	}
-	n.ends = ends
+	n.defaults = ends
 }
 
 // rewrite makes the table anew.
-func (n *ruleNumbers) rewrite() {
+func (n *ruleIDs) rewrite() {
 	var all []nodestate.RuleID
 	for id := range n.table.All() {
 		if id&policyRuleBit != 0 {
@@ -170,17 +171,17 @@ func (n *ruleNumbers) rewrite() {
 			}
 		}
 	}
-	for text, r := range n.cut {
+	for text, r := range n.refused {
 		if id := n.ids.byText[text]; id != 0 {
 			n.table.set(id, r)
 		}
 	}
 }
 
-// cutOff makes the rules of refused sets those that are in the table.
-func (n *ruleNumbers) cutOff(cut map[string]nodestate.Rule) {
-	for text := range n.cut {
-		if _, still := cut[text]; !still && n.ends[text].Kind == "" {
+// setRefused makes the rules of refused sets those that are in the table.
+func (n *ruleIDs) setRefused(cut map[string]nodestate.Rule) {
+	for text := range n.refused {
+		if _, still := cut[text]; !still && n.defaults[text].Kind == "" {
 			if id := n.ids.byText[text]; id != 0 {
 				n.table.Delete(id)
 			}
@@ -189,5 +190,5 @@ func (n *ruleNumbers) cutOff(cut map[string]nodestate.Rule) {
 	for text, r := range cut {
 		n.table.set(n.ids.byText[text], r)
 	}
-	n.cut = cut
+	n.refused = cut
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// hostUse is what a set of a host endpoint judges.
+// hostUse is what a set of a host endpoint evaluates.
 type hostUse int
 
 const (
@@ -27,8 +27,8 @@ const (
 
 func (u hostUse) String() string { return [...]string{"host", "forward", "preDNAT", "doNotTrack"}[u] }
 
-// takes reports whether a policy is for this use.
-func (u hostUse) takes(p *model.Policy) bool {
+// includes reports whether a policy is for this use.
+func (u hostUse) includes(p *model.Policy) bool {
 	switch u {
 	case usePreDNAT:
 		return p.PreDNAT && !p.DoNotTrack
@@ -158,13 +158,13 @@ func (s *sets) bindHost(h *model.HostEndpoint, policies []*model.Policy, user ho
 }
 
 // hostSet finds or makes the set of one use of a host endpoint in one direction, nil where there is
-// none: where no policy is for it, only what the node's own processes exchange is judged. Of one
+// none: where no policy is for it, only what the node's own processes exchange is evaluated. Of one
 // that staged policies would make staged is true: it is the one in force where that says the same,
 // and stands under a number of its own otherwise.
 func (s *sets) hostSet(h *model.HostEndpoint, policies []*model.Policy, user hostUser, dir direction, staged bool) *set {
 	var list []*bound
 	for _, p := range policies {
-		if user.use.takes(p) && (dir == ingress && p.AppliesIngress || dir == egress && p.AppliesEgress) {
+		if user.use.includes(p) && (dir == ingress && p.AppliesIngress || dir == egress && p.AppliesEgress) {
 			list = append(list, s.compile(p, dir))
 		}
 	}
@@ -300,7 +300,7 @@ func (t *set) end(h *model.HostEndpoint, user hostUser, text *strings.Builder) {
 }
 
 // failsafes is the tier of the ports that are open whatever policy says. Where each packet is
-// judged by itself, the answers of inbound ones are known by their source port, and those to
+// evaluated by itself, the answers of inbound ones are known by their source port, and those to
 // outbound ones too; all of these go on to be tracked.
 func (s *sets) failsafes(user hostUser, dir direction, text *strings.Builder) setTier {
 	tier := setTier{pass: true, deny: nodestate.Rule{Kind: "default-deny", Name: "failsafe", Detail: dir.String()}}
@@ -351,8 +351,8 @@ var apiService = model.Name{Namespace: "default", Name: "kubernetes"}
 // maxAPIServerPorts bounds the ports of apiService's endpoints that are open.
 const maxAPIServerPorts = 16
 
-// apiServers is the rule that leaves the way to the API servers open, or that of their answers, nil
-// where none is known.
+// apiServers is the rule that leaves the path to the API servers open, or that of their answers,
+// nil where none is known.
 func (s *sets) apiServers(text *strings.Builder, answers bool) *setRule {
 	var at []model.PortRange
 	for _, sl := range s.atoms.slicesOf(apiService) {

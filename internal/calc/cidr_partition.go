@@ -7,16 +7,16 @@ import (
 	"slices"
 )
 
-// regions tells which CIDR atoms are true between the boundaries of CIDRs and excepts.
-type regions struct {
+// cidrPartition tells which CIDR atoms are true between the boundaries of CIDRs and excepts.
+type cidrPartition struct {
 	cidrs, excepts *prefixes[[]*atom]
 }
 
-func newRegions() *regions {
-	return &regions{cidrs: newPrefixes[[]*atom](), excepts: newPrefixes[[]*atom]()}
+func newCIDRPartition() *cidrPartition {
+	return &cidrPartition{cidrs: newPrefixes[[]*atom](), excepts: newPrefixes[[]*atom]()}
 }
 
-func (r *regions) add(a *atom, cidrs, excepts []netip.Prefix) {
+func (r *cidrPartition) add(a *atom, cidrs, excepts []netip.Prefix) {
 	for _, p := range cidrs {
 		r.cidrs.set(p, append(r.cidrs.values[p], a))
 	}
@@ -25,7 +25,7 @@ func (r *regions) add(a *atom, cidrs, excepts []netip.Prefix) {
 	}
 }
 
-func (r *regions) remove(a *atom, cidrs, excepts []netip.Prefix) {
+func (r *cidrPartition) remove(a *atom, cidrs, excepts []netip.Prefix) {
 	without := func(of *prefixes[[]*atom], p netip.Prefix) {
 		left := slices.DeleteFunc(of.values[p], func(x *atom) bool { return x == a })
 		if len(left) == 0 {
@@ -43,13 +43,13 @@ func (r *regions) remove(a *atom, cidrs, excepts []netip.Prefix) {
 }
 
 // boundary reports whether a region begins at a prefix.
-func (r *regions) boundary(p netip.Prefix) bool {
+func (r *cidrPartition) boundary(p netip.Prefix) bool {
 	return len(r.cidrs.values[p]) > 0 || len(r.excepts.values[p]) > 0
 }
 
 // at returns the atoms that are true of the region of a prefix: of its addresses that no longer
 // prefix contains.
-func (r *regions) at(p netip.Prefix) []*atom {
+func (r *cidrPartition) at(p netip.Prefix) []*atom {
 	var excluded map[*atom]bool
 	r.excepts.containing(p, func(_ netip.Prefix, of []*atom) bool {
 		if excluded == nil {

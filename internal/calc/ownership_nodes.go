@@ -14,15 +14,15 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// holdNodes returns the nodes with those of their addresses, subnets and link addresses that count.
-// What was made for a node before is taken again where it is equal.
-func holdNodes(c *model.Cluster, h *holdings, claims *podClaims, before map[string]*model.Node) (map[string]*model.Node, []Refusal) {
+// acceptNodes returns the nodes with those of their addresses, subnets and link addresses that
+// count. What was made for a node before is taken again where it is equal.
+func acceptNodes(c *model.Cluster, h *ownership, claims *podClaims, before map[string]*model.Node) (map[string]*model.Node, []Refusal) {
 	out := make(map[string]*model.Node, len(c.Nodes))
 	first := firstNodes(c)
 	links := linksOf(c)
 	var refused []Refusal
 	for name, n := range c.Nodes {
-		v, why := holdNode(c, h, claims, n, first, links)
+		v, why := acceptNode(c, h, claims, n, first, links)
 		refused = append(refused, why...)
 		if was := before[name]; was != nil && (was == v || len(why) > 0 && reflect.DeepEqual(*was, *v)) {
 			v = was
@@ -61,8 +61,8 @@ func linksOf(c *model.Cluster) map[[6]byte]*model.Node {
 	return out
 }
 
-// holdNode returns a node with what counts of it: itself, where all does.
-func holdNode(c *model.Cluster, h *holdings, claims *podClaims, n *model.Node, first map[netip.Addr]*model.Node, links map[[6]byte]*model.Node) (*model.Node, []Refusal) {
+// acceptNode returns a node with what counts of it: itself, where all does.
+func acceptNode(c *model.Cluster, h *ownership, claims *podClaims, n *model.Node, first map[netip.Addr]*model.Node, links map[[6]byte]*model.Node) (*model.Node, []Refusal) {
 	if n.Name == c.Local.Node {
 		return n, nil // written by this machine
 	}
@@ -72,7 +72,7 @@ func holdNode(c *model.Cluster, h *holdings, claims *podClaims, n *model.Node, f
 	}
 	out := *n
 	out.Addrs = keepOf(n.Addrs, func(a netip.Addr) bool {
-		why := noNodeAddress(c, h, claims, n, first[a], a)
+		why := rejectNodeAddr(c, h, claims, n, first[a], a)
 		if why != "" {
 			refuse("Node", "status.addresses", a.String(), why)
 		}
@@ -85,7 +85,7 @@ func holdNode(c *model.Cluster, h *holdings, claims *podClaims, n *model.Node, f
 		refuse("NodeStatus", "status.subnets", p.String(), "has no address of the node in it")
 		return false
 	})
-	if why := noLinkAddress(c, &out, links[n.LinkAddress].Name); why != "" {
+	if why := rejectLinkAddr(c, &out, links[n.LinkAddress].Name); why != "" {
 		refuse("NodeStatus", "status.linkAddress", macText(n.LinkAddress), why)
 		out.LinkAddress = [6]byte{}
 	}
@@ -112,8 +112,8 @@ func keepOf[T any](all []T, keep func(T) bool) []T {
 	return out
 }
 
-// noNodeAddress says why an address is not another node's, "" when it is.
-func noNodeAddress(c *model.Cluster, h *holdings, claims *podClaims, n, first *model.Node, a netip.Addr) string {
+// rejectNodeAddr says why an address is not another node's, "" when it is.
+func rejectNodeAddr(c *model.Cluster, h *ownership, claims *podClaims, n, first *model.Node, a netip.Addr) string {
 	if first != n {
 		return fmt.Sprintf("is the address of node %s, which has claimed it for longer", first.Name)
 	}
@@ -195,11 +195,11 @@ func ofBalancer(b *model.Block, n *model.Node, a netip.Addr) bool {
 	return b.Node == loadBalancers && a != n.NodeAddr() && a != n.NodeAddr6()
 }
 
-// noLinkAddress says why a node is not reached at the link address that it published, "" when it
+// rejectLinkAddr says why a node is not reached at the link address that it published, "" when it
 // is. What the kernel's neighbour table has for one of the node's addresses decides; where it has
 // nothing yet, an address that others have is not taken: of several nodes that publish it first has
 // it, the oldest.
-func noLinkAddress(c *model.Cluster, n *model.Node, first string) string {
+func rejectLinkAddr(c *model.Cluster, n *model.Node, first string) string {
 	mac := n.LinkAddress
 	if mac == [6]byte{} {
 		return ""

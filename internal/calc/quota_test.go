@@ -21,7 +21,7 @@ func claimants(r *rand.Rand, total int) (out []claim) {
 }
 
 // sums adds up what each asks for and has, and what all have.
-func sums(claims []claim, granted []grade) (asked, held map[string]int, all int) {
+func sums(claims []claim, granted []outcome) (asked, held map[string]int, all int) {
 	asked, held = map[string]int{}, map[string]int{}
 	for i, c := range claims {
 		asked[c.owner] += c.size

@@ -38,18 +38,18 @@ func compareClaimAge(a, b *claim) int {
 // reserved is how much of a table each of some owners has in any case.
 func reserved(total, owners int) int { return total / 2 / max(shareOwners, owners) }
 
-// grade is how a claim was decided.
-type grade uint8
+// outcome is how a claim was decided.
+type outcome uint8
 
 const (
-	refused grade = iota
-	lent          // until somebody claims what is theirs
-	kept          // whatever younger claims there will be
+	refused outcome = iota
+	lent            // until somebody claims what is theirs
+	kept            // whatever younger claims there will be
 )
 
 // grant decides which claims get their places in a table of total.
-func grant(total int, claims []claim) (granted []grade) {
-	granted = make([]grade, len(claims))
+func grant(total int, claims []claim) (granted []outcome) {
+	granted = make([]outcome, len(claims))
 	order := make([]int, len(claims))
 	held := map[string]int{}
 	for i := range claims {
@@ -75,7 +75,7 @@ func grant(total int, claims []claim) (granted []grade) {
 }
 
 // lend grants what is left, to the owner with the least first.
-func lend(total int, claims []claim, order []int, held map[string]int, granted []grade) {
+func lend(total int, claims []claim, order []int, held map[string]int, granted []outcome) {
 	left := total
 	for _, n := range held {
 		left -= n

@@ -13,30 +13,30 @@ import (
 // zoneLabel names the zone of a node (KEP-17, well-known labels).
 const zoneLabel = "topology.kubernetes.io/zone"
 
-// surroundings are what all services depend on beside themselves and their endpoints.
-type surroundings struct {
+// serviceEnv are what all services depend on alongside themselves and their endpoints.
+type serviceEnv struct {
 	zone     string         // of this node; empty when it has none
 	node     []netip.Addr   // this node's addresses in the API
 	host     []netip.Addr   // this node's addresses on its interfaces
 	excluded []netip.Prefix // bpfExcludeCIDRsFromNAT
 }
 
-func surroundingsOf(c *cluster) surroundings {
-	s := surroundings{excluded: c.Settings.ExcludeFromNAT, host: c.Local.HostAddrs}
+func serviceEnvOf(c *cluster) serviceEnv {
+	s := serviceEnv{excluded: c.Settings.ExcludeFromNAT, host: c.Local.HostAddrs}
 	if own := c.Nodes[c.Local.Node]; own != nil {
 		s.zone, s.node = own.Labels[zoneLabel], own.Addrs
 	}
 	return s
 }
 
-func (s surroundings) equal(o surroundings) bool {
+func (s serviceEnv) equal(o serviceEnv) bool {
 	return s.zone == o.zone && slices.Equal(s.node, o.node) && slices.Equal(s.host, o.host) && slices.Equal(s.excluded, o.excluded)
 }
 
-// admitted returns the source ranges of one family. Where they admit this node, they admit the load
-// balancer's own addresses too: a node that has one on an interface sends from it to itself, as
-// kube-proxy found.
-func (s surroundings) admitted(c *cluster, svc *model.Service, lb []netip.Addr, fam int) []netip.Prefix {
+// sourceRanges returns the source ranges of one family. Where they admit this node, they admit the
+// load balancer's own addresses too: a node that has one on an interface sends from it to itself,
+// as kube-proxy found.
+func (s serviceEnv) sourceRanges(c *cluster, svc *model.Service, lb []netip.Addr, fam int) []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range svc.SourceRanges {
 		if c.carriedPrefix(p) && family(p.Addr()) == fam {
@@ -53,7 +53,7 @@ func (s surroundings) admitted(c *cluster, svc *model.Service, lb []netip.Addr, 
 }
 
 // onHost reports whether one of the backends is one of this node's own addresses.
-func (s surroundings) onHost(list []nodestate.Backend) bool {
+func (s serviceEnv) onHost(list []nodestate.Backend) bool {
 	return slices.ContainsFunc(list, func(b nodestate.Backend) bool { return slices.Contains(s.host, b.Addr) })
 }
 

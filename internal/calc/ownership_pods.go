@@ -45,16 +45,16 @@ func specialOf(c *model.Cluster) func(netip.Addr) bool {
 	}
 }
 
-// anew looks at every pod.
-func (x *podClaims) anew(c *model.Cluster, h *holdings) {
+// rebuild looks at every pod.
+func (x *podClaims) rebuild(c *model.Cluster, h *ownership) {
 	x.of, x.at = map[model.Name]podClaim{}, map[netip.Addr][]model.Name{}
 	for _, p := range c.Pods {
 		x.enter(p, h)
 	}
 }
 
-// follow looks at pods that changed, and reports whether anything is to be decided again.
-func (x *podClaims) follow(c *model.Cluster, h *holdings, names map[model.Name]struct{}) bool {
+// update looks at pods that changed, and reports whether anything is to be decided again.
+func (x *podClaims) update(c *model.Cluster, h *ownership, names map[model.Name]struct{}) bool {
 	changed := false
 	for name := range names {
 		was, had := x.of[name]
@@ -73,7 +73,7 @@ func (x *podClaims) follow(c *model.Cluster, h *holdings, names map[model.Name]s
 }
 
 // enter notes what is to be decided of a pod, and reports whether there is anything.
-func (x *podClaims) enter(p *model.Pod, h *holdings) bool {
+func (x *podClaims) enter(p *model.Pod, h *ownership) bool {
 	if p.HostNetwork || p.Finished || p.Node == "" {
 		return false
 	}
@@ -91,9 +91,9 @@ func (x *podClaims) enter(p *model.Pod, h *holdings) bool {
 	return len(addrs) > 0
 }
 
-// decide returns which pods have the addresses that are to be decided: of those with a title the
+// resolve returns which pods have the addresses that are to be decided: of those with a title the
 // one whose node's block holds it, else the oldest.
-func (x *podClaims) decide(c *model.Cluster, h *holdings) (map[netip.Addr]model.Name, []Refusal) {
+func (x *podClaims) resolve(c *model.Cluster, h *ownership) (map[netip.Addr]model.Name, []Refusal) {
 	out := make(map[netip.Addr]model.Name, len(x.at))
 	if len(x.at) == 0 {
 		return out, nil
@@ -105,7 +105,7 @@ func (x *podClaims) decide(c *model.Cluster, h *holdings) (map[netip.Addr]model.
 		why := make([]string, len(names))
 		for i, name := range names {
 			p := x.of[name].pod
-			if why[i] = noTitle(c, h, pools, p, a); why[i] == "" && (first == nil || firstPod(h, a, p, first) < 0) {
+			if why[i] = rejectPodAddr(c, h, pools, p, a); why[i] == "" && (first == nil || firstPod(h, a, p, first) < 0) {
 				first = p
 			}
 		}
@@ -124,8 +124,8 @@ func (x *podClaims) decide(c *model.Cluster, h *holdings) (map[netip.Addr]model.
 	return out, refused
 }
 
-// noTitle says why an address cannot be a pod's, "" when it can be.
-func noTitle(c *model.Cluster, h *holdings, pools *prefixes[*model.Pool], p *model.Pod, a netip.Addr) string {
+// rejectPodAddr says why an address cannot be a pod's, "" when it can be.
+func rejectPodAddr(c *model.Cluster, h *ownership, pools *prefixes[*model.Pool], p *model.Pod, a netip.Addr) string {
 	node, held := h.byAddr.lookup(a)
 	if held && node == p.Node {
 		return ""
@@ -150,7 +150,7 @@ func noTitle(c *model.Cluster, h *holdings, pools *prefixes[*model.Pool], p *mod
 
 // firstPod compares two pods that claim an address. A block is the better title than a reservation:
 // what a pod asks for, and what its status says, its node may have written long after it was made.
-func firstPod(h *holdings, at netip.Addr, a, b *model.Pod) int {
+func firstPod(h *ownership, at netip.Addr, a, b *model.Pod) int {
 	if node, held := h.byAddr.lookup(at); held && (a.Node == node) != (b.Node == node) {
 		if a.Node == node {
 			return -1
@@ -168,7 +168,7 @@ func ofService(c *model.Cluster, a netip.Addr) bool { return model.Within(c.Serv
 
 // holder returns the pod that has an address by a block of its node, among those whose addresses
 // were to be decided.
-func (x *podClaims) holder(h *holdings, a netip.Addr) *model.Pod {
+func (x *podClaims) holder(h *ownership, a netip.Addr) *model.Pod {
 	node, held := h.byAddr.lookup(a)
 	if name, ok := h.pods[a]; ok && held {
 		if p := x.of[name].pod; p != nil && p.Node == node {

@@ -47,7 +47,7 @@ type podIndex struct {
 	local   map[netip.Addr]model.Name     // whose endpoints here have an address
 	ours    map[model.Name][]netip.Addr   // the same the other way, carried addresses only
 
-	// What pods' labels are looked up in beside the pods, as it was looked at last.
+	// What pods' labels are looked up in alongside the pods, as it was looked at last.
 	namespaces map[string]*model.Namespace
 	accounts   map[model.Name]*model.ServiceAccount
 	around     relabelled // since the classes followed
@@ -128,13 +128,13 @@ func localPods(c *cluster) (map[netip.Addr]model.Name, map[model.Name][]netip.Ad
 	return local, ours
 }
 
-// follow takes over what changed, and returns the addresses that may have changed hands or whose
+// update takes over what changed, and returns the addresses that may have changed hands or whose
 // pods changed.
-func (x *podIndex) follow(c *cluster, dirty *Dirty) []netip.Addr {
+func (x *podIndex) update(c *cluster, dirty *Dirty) []netip.Addr {
 	names := map[model.Name]struct{}{}
 	maps.Copy(names, dirty.Pods)
-	if was := x.c.held; was != c.held {
-		c.held.differing(was, func(p netip.Prefix) {
+	if was := x.c.owners; was != c.owners {
+		c.owners.eachChange(was, func(p netip.Prefix) {
 			x.claimantsIn(p, func(of *peerPod) { names[of.pod.Name] = struct{}{} })
 		})
 	}
@@ -317,7 +317,7 @@ func peerAddrs(c *cluster, p *model.Pod, local []netip.Addr) []netip.Addr {
 	}
 	ours := func(i int, a netip.Addr) bool {
 		ep := c.Local.Endpoints[a]
-		return c.carried(a) && (ep == nil && c.held.counts(c, p, a) || ep != nil && ep.Pod == p.Name) && !slices.Contains(p.Addrs[:i], a)
+		return c.carried(a) && (ep == nil && c.owners.ownsAddr(c, p, a) || ep != nil && ep.Pod == p.Name) && !slices.Contains(p.Addrs[:i], a)
 	}
 	same := len(local) == 0
 	for i, a := range p.Addrs {

@@ -11,22 +11,22 @@ import (
 // cluster is a cluster as its node sees it.
 type cluster struct {
 	*model.Cluster
-	ipv6 bool // this node carries IPv6; IPv4 it always does
-	held *holdings
+	ipv6   bool // this node carries IPv6; IPv4 it always does
+	owners *ownership
 	// covered is what no pool may cover.
 	covered *covered
 }
 
-// look returns a cluster with those claims of nodes that count.
-func look(c *model.Cluster) *cluster {
+// viewOf returns a cluster with those claims of nodes that count.
+func viewOf(c *model.Cluster) *cluster {
 	all := model.AllDirty()
-	return lookAt(c, new(holder).follow(c, &all))
+	return newView(c, new(ownershipIndex).update(c, &all))
 }
 
-func lookAt(c *model.Cluster, held *holdings) *cluster {
+func newView(c *model.Cluster, held *ownership) *cluster {
 	of := *c
 	of.Blocks, of.Nodes = held.blocks, held.nodes
-	return &cluster{Cluster: &of, ipv6: of.CarriesIPv6(), held: held}
+	return &cluster{Cluster: &of, ipv6: of.CarriesIPv6(), owners: held}
 }
 
 // carried reports whether addresses of this family go into tables: the one place that says so.

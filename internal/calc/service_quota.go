@@ -34,14 +34,14 @@ const (
 	maxMaglevSlots = 1 << 26 // 256 MiB
 )
 
-// ask is how many places of each table and family a Service asks for.
-type ask [serviceTables][2]int
+// demand is how many places of each table and family a Service asks for.
+type demand [serviceTables][2]int
 
-// serviceShares decides which Services, and which pods' host ports, are carried, where they ask for
+// serviceQuota decides which Services, and which pods' host ports, are carried, where they ask for
 // more than there is.
-type serviceShares struct {
-	asks    map[source]ask
-	total   ask
+type serviceQuota struct {
+	asks    map[source]demand
+	total   demand
 	room    [serviceTables]int
 	refused map[source]bool
 	stale   bool // refused is to be found out again
@@ -49,17 +49,17 @@ type serviceShares struct {
 	overdrawn []nodestate.Overdrawn
 }
 
-// follow looks at those again that changed, and returns those that are refused now and were not
+// update looks at those again that changed, and returns those that are refused now and were not
 // before, or the other way round.
-func (x *serviceShares) follow(c *cluster, s *services, changed map[source]struct{}) (turned []source) {
+func (x *serviceQuota) update(c *cluster, s *services, changed map[source]struct{}) (turned []source) {
 	if x.asks == nil {
-		x.asks = map[source]ask{}
+		x.asks = map[source]demand{}
 	}
 	for src := range changed {
 		if src.hostPorts {
-			x.note(src, askOfHostPorts(hostPorts(c, src)))
+			x.record(src, hostPortDemand(hostPorts(c, src)))
 		} else {
-			x.note(src, s.ask(c, src.name))
+			x.record(src, s.demandOf(c, src.name))
 		}
 	}
 	room := [serviceTables]int{frontendTable: cmp.Or(c.Settings.MaxFrontends, maxFrontends), backendTable: cmp.Or(c.Settings.MaxBackends, maxBackends),
@@ -76,7 +76,7 @@ func (x *serviceShares) follow(c *cluster, s *services, changed map[source]struc
 	for t := range serviceTables {
 		for fam := range 2 {
 			if x.total[t][fam] > x.room[t] {
-				x.divide(c, t, fam)
+				x.distribute(c, t, fam)
 			}
 		}
 	}
@@ -93,13 +93,13 @@ func (x *serviceShares) follow(c *cluster, s *services, changed map[source]struc
 	return turned
 }
 
-// note takes over what a source asks for.
-func (x *serviceShares) note(src source, now ask) {
+// record takes over what a source asks for.
+func (x *serviceQuota) record(src source, now demand) {
 	before := x.asks[src]
 	switch {
-	case now == ask{} && before == ask{}:
+	case now == demand{} && before == demand{}:
 		return // as of nearly every pod
-	case now == ask{}:
+	case now == demand{}:
 		delete(x.asks, src)
 	default:
 		x.asks[src] = now
@@ -126,8 +126,8 @@ func createdAt(c *cluster, src source) (at int64, ok bool) {
 	return 0, false
 }
 
-// divide refuses sources what their namespaces are not granted of a table.
-func (x *serviceShares) divide(c *cluster, t serviceTable, fam int) {
+// distribute refuses sources what their namespaces are not granted of a table.
+func (x *serviceQuota) distribute(c *cluster, t serviceTable, fam int) {
 	var claims []claim
 	var sources []source
 	for src, asked := range x.asks {
@@ -166,8 +166,8 @@ func (x *serviceShares) divide(c *cluster, t serviceTable, fam int) {
 	}
 }
 
-// ask counts what a Service asks for, without making any of it.
-func (s *services) ask(c *cluster, name model.Name) (out ask) {
+// demandOf counts what a Service asks for, without making any of it.
+func (s *services) demandOf(c *cluster, name model.Name) (out demand) {
 	svc := c.Services[name]
 	if svc == nil {
 		return out
@@ -185,7 +185,7 @@ func (s *services) ask(c *cluster, name model.Name) (out ask) {
 			if sp.NodePort != 0 {
 				external++
 			}
-			behind := s.behind(c, svc, sp, fam)
+			behind := s.countEndpoints(c, svc, sp, fam)
 			out[frontendTable][fam] += own + external
 			out[backendTable][fam] += behind
 			if svc.Restricted && len(lb) > 0 {
@@ -199,8 +199,8 @@ func (s *services) ask(c *cluster, name model.Name) (out ask) {
 	return out
 }
 
-// askOfHostPorts counts what a pod's host ports ask for.
-func askOfHostPorts(ports []*port) (out ask) {
+// hostPortDemand counts what a pod's host ports ask for.
+func hostPortDemand(ports []*port) (out demand) {
 	for _, p := range ports {
 		fam := family(p.id.Addr)
 		out[frontendTable][fam] += len(p.frontends)
@@ -209,9 +209,9 @@ func askOfHostPorts(ports []*port) (out ask) {
 	return out
 }
 
-// behind counts the endpoints of a Service's port in one family. One on this node counts twice,
-// being in two lists.
-func (s *services) behind(c *cluster, svc *model.Service, sp *model.ServicePort, fam int) (n int) {
+// countEndpoints counts the endpoints of a Service's port in one family. One on this node counts
+// twice, being in two lists.
+func (s *services) countEndpoints(c *cluster, svc *model.Service, sp *model.ServicePort, fam int) (n int) {
 	for _, name := range s.slices[svc.Name] {
 		sl := c.Slices[name]
 		if sl == nil {

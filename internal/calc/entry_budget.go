@@ -21,19 +21,19 @@ const (
 // offer is a set with what it would take of look-up 2.
 type offer struct {
 	set     *set
-	was     *written
+	was     *setEntries
 	owner   string // the namespace that is charged
 	created int64
 	size    int
-	known   bool            // size was looked for, and is no more than a set may have
-	put     func() *written // writes it
-	ok      bool            // it is to be written
+	known   bool               // size was looked for, and is no more than a set may have
+	put     func() *setEntries // writes it
+	ok      bool               // it is to be written
 }
 
 // admit decides which sets are written: those of host endpoints first, which tenants' policies must
 // not push out, then what namespaces are granted, then what staged policies alone make.
-func (s *sets) admit(p *policyTables, w *writing, offers []*offer) {
-	left := p.room
+func (s *sets) admit(p *policyTables, w *entryWriter, offers []*offer) {
+	left := p.capacity
 	p.hostOffers = nil
 	var tenants []*offer
 	for _, o := range offers {
@@ -41,7 +41,7 @@ func (s *sets) admit(p *policyTables, w *writing, offers []*offer) {
 			continue
 		}
 		if s.forHosts(o.set) {
-			s.take(p, w, o, &left)
+			s.admitOne(p, w, o, &left)
 			p.hostOffers = append(p.hostOffers, o)
 		} else if s.inForce(o.set) {
 			o.owner, o.created = s.ownerOf(o.set), s.createdAt(o.set)
@@ -57,21 +57,21 @@ func (s *sets) admit(p *policyTables, w *writing, offers []*offer) {
 	}
 	for _, o := range offers {
 		if !o.set.closed && !s.forHosts(o.set) && !s.inForce(o.set) {
-			s.take(p, w, o, &left)
+			s.admitOne(p, w, o, &left)
 		}
 	}
 }
 
-// take admits a set if it fits.
-func (s *sets) take(p *policyTables, w *writing, o *offer, left *int) {
-	if o.ok = p.roomForNetworks(s, o.set) && w.measure(o) && o.size <= *left; o.ok {
+// admitOne admits a set if it fits.
+func (s *sets) admitOne(p *policyTables, w *entryWriter, o *offer, left *int) {
+	if o.ok = p.networksFit(s, o.set) && w.measure(o) && o.size <= *left; o.ok {
 		*left -= o.size
 	}
 }
 
 // admitTenants admits what namespaces are granted of total entries, and notes who is refused
 // something.
-func (s *sets) admitTenants(p *policyTables, w *writing, tenants []*offer, total int) {
+func (s *sets) admitTenants(p *policyTables, w *entryWriter, tenants []*offer, total int) {
 	slices.SortFunc(tenants, func(a, b *offer) int {
 		return cmp.Or(strings.Compare(a.owner, b.owner), cmp.Compare(a.created, b.created), strings.Compare(a.set.name, b.set.name))
 	})
@@ -82,7 +82,7 @@ func (s *sets) admitTenants(p *policyTables, w *writing, tenants []*offer, total
 		if i == 0 || o.owner != tenants[i-1].owner {
 			asked, work = 0, 0
 		}
-		if !p.roomForNetworks(s, o.set) || asked > total || work > maxOwnerWork {
+		if !p.networksFit(s, o.set) || asked > total || work > maxOwnerWork {
 			continue // more than all there is: the younger sets are not looked at
 		}
 		work += min(o.set.work(), maxSetWork)
@@ -129,14 +129,14 @@ func overdrawn(tenants []*offer, total int) (out []nodestate.Overdrawn) {
 
 // measure finds out how much a set would take. False: more than a set may, or more work than it may
 // make.
-func (w *writing) measure(o *offer) bool {
+func (w *entryWriter) measure(o *offer) bool {
 	t := o.set
 	if m, ok := w.measured[t.id]; ok && o.was == nil && m.set == t && !w.anew && !w.touches(t) {
-		w.keep[t.id] = m
+		w.measuredNow[t.id] = m
 		if o.size, o.known = m.size, m.fits; !m.fits {
 			return false
 		}
-		o.put = func() *written {
+		o.put = func() *setEntries {
 			now := t.decisions(w.ports, maxSetEntries)
 			now.each(t.id, w.entries.Set)
 			return now
@@ -147,7 +147,7 @@ func (w *writing) measure(o *offer) bool {
 		o.size, o.put = w.plan(t, o.was, maxSetEntries)
 	}
 	o.known = o.put != nil
-	w.keep[t.id] = measure{t, o.size, o.known}
+	w.measuredNow[t.id] = measure{t, o.size, o.known}
 	return o.known
 }
 
@@ -159,8 +159,8 @@ type measure struct {
 }
 
 // touches reports whether classes came or went that a set knows.
-func (w *writing) touches(t *set) bool {
-	return slices.ContainsFunc(w.classes.came, t.knows) || slices.ContainsFunc(w.classes.went, t.knows)
+func (w *entryWriter) touches(t *set) bool {
+	return slices.ContainsFunc(w.classes.added, t.distinguishes) || slices.ContainsFunc(w.classes.removed, t.distinguishes)
 }
 
 // work is about how many ranges of ports are to be looked at to decide for all classes that the set
@@ -175,7 +175,7 @@ func (t *set) work() int {
 				ranges += sources
 				columns = min(maxSourceColumns, columns*2, columns+2*sources)
 			}
-			wants := r.wants()
+			wants := r.requiredClause()
 			for j, c := range r.others {
 				for _, l := range c {
 					told += len(l.atom.classes)
@@ -221,7 +221,7 @@ func (s *sets) createdAt(t *set) int64 {
 	return cmp.Or(own, all)
 }
 
-// roomForNetworks reports whether a set may ask for the networks that its rules are about.
-func (p *policyTables) roomForNetworks(s *sets, t *set) bool {
-	return !p.crowded || t.vital || s.forHosts(t) && !p.hostsCrowded || !t.asksForNetworks()
+// networksFit reports whether a set may ask for the networks that its rules are about.
+func (p *policyTables) networksFit(s *sets, t *set) bool {
+	return !p.crowded || t.vital || s.forHosts(t) && !p.hostsCrowded || !t.needsNetworks()
 }

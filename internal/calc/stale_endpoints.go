@@ -14,32 +14,33 @@ import (
 // seconds later, more on a busy machine. An endpoint on this node whose address lies in a block of
 // this node, and that no interface here has, has ended: what is sent there is refused.
 
-// own keeps what tells the endpoints that have ended.
-type own struct {
+// staleEndpoints keeps what tells the endpoints that have ended.
+type staleEndpoints struct {
 	blocks []netip.Prefix // of this node, sorted
-	named  addrIndex      // the endpoints that EndpointSlices place on this node
-	here   hereAddrs
+	byAddr addrIndex      // the endpoints that EndpointSlices place on this node
+	local  localAddrs
 }
 
-func newOwn() own { return own{named: newAddrIndex()} }
+func newStaleEndpoints() staleEndpoints { return staleEndpoints{byAddr: newAddrIndex()} }
 
-// ended reports whether an address that an EndpointSlice places on this node is nobody's any more.
-func (o *own) ended(a netip.Addr) bool {
-	if o.here.has(a) {
+// isStale reports whether an address that an EndpointSlice places on this node is nobody's any
+// more.
+func (o *staleEndpoints) isStale(a netip.Addr) bool {
+	if o.local.has(a) {
 		return false
 	}
 	return slices.ContainsFunc(o.blocks, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// follow takes over what blocks the node has now, and what interfaces: moved are the addresses that
+// update takes over what blocks the node has now, and what interfaces: moved are the addresses that
 // came or went with them. It returns the slices whose endpoints may have ended by it, or be there
 // again.
-func (o *own) follow(c *cluster, dirty *Dirty, moved []netip.Addr) []model.Name {
-	out := o.named.of(moved)
+func (o *staleEndpoints) update(c *cluster, dirty *Dirty, moved []netip.Addr) []model.Name {
+	out := o.byAddr.of(moved)
 	if dirty.Has(model.KindBlocks | model.KindLocal) {
 		if blocks := blocksOf(c); !slices.Equal(blocks, o.blocks) {
 			o.blocks = blocks
-			out = slices.Collect(maps.Keys(o.named.addrs))
+			out = slices.Collect(maps.Keys(o.byAddr.addrs))
 		}
 	}
 	return out

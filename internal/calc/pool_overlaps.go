@@ -20,7 +20,7 @@ var apiServerSlice = model.Name{Namespace: "default", Name: "kubernetes"}
 
 // covered is what no pool may cover, with the words that say so.
 type covered struct {
-	// own are the networks and addresses that this node depends on: what it is on, its gateways,
+	// stale are the networks and addresses that this node depends on: what it is on, its gateways,
 	// and API servers.
 	own []coveredPrefix
 	// others are other nodes' addresses and networks, and the ranges of cluster IPs. Nodes tell
@@ -194,7 +194,7 @@ func (k *Calculator) PoolOverlaps() []PoolOverlap { return k.overlaps }
 
 // PoolOverlaps returns those of a cluster.
 func PoolOverlaps(all *model.Cluster) []PoolOverlap {
-	c := look(all)
+	c := viewOf(all)
 	c.covered = coveredBy(c)
 	return poolOverlaps(c)
 }

@@ -23,27 +23,28 @@ type policySide struct {
 	id  model.PolicyID
 }
 
-// asking is a policy of a namespace in one direction, with what its rules ask about the other end.
-type asking struct {
+// policyAtoms is a policy of a namespace in one direction, with what its rules ask about the other
+// end.
+type policyAtoms struct {
 	policySide
 	created int64
 	atoms   []*atom
 }
 
-func compareAskings(a, b *asking) int {
+func comparePolicyAtoms(a, b *policyAtoms) int {
 	return cmp.Or(strings.Compare(a.id.Name.Namespace, b.id.Name.Namespace), cmp.Compare(a.created, b.created), strings.Compare(a.id.Name.Name, b.id.Name.Name),
 		strings.Compare(a.id.Kind, b.id.Kind), cmp.Compare(a.dir, b.dir))
 }
 
-// askings returns the policies of namespaces that bind endpoints here, by namespace and the oldest
-// first, without what policies of the cluster and host endpoints ask, too.
-func (s *sets) askings() []*asking {
-	var all []*asking
+// policyAtoms returns the policies of namespaces that bind endpoints here, by namespace and the
+// oldest first, without what policies of the cluster and host endpoints ask, too.
+func (s *sets) policyAtoms() []*policyAtoms {
+	var all []*policyAtoms
 	wide := map[*atom]bool{}
 	ports := s.portAtoms()
 	for dir := range directions {
 		for p, b := range s.compiled[dir] {
-			x := &asking{policySide: policySide{dir, p.ID()}, created: p.Created}
+			x := &policyAtoms{policySide: policySide{dir, p.ID()}, created: p.Created}
 			for _, r := range b.rules {
 				for _, c := range r.others {
 					for _, l := range c {
@@ -72,7 +73,7 @@ func (s *sets) askings() []*asking {
 		slices.SortFunc(x.atoms, func(a, b *atom) int { return int(a.index - b.index) })
 		x.atoms = slices.DeleteFunc(slices.Compact(x.atoms), func(a *atom) bool { return wide[a] })
 	}
-	slices.SortFunc(all, compareAskings)
+	slices.SortFunc(all, comparePolicyAtoms)
 	return all
 }
 
@@ -87,18 +88,19 @@ func (a *atom) networks() (n int) {
 	return n
 }
 
-// crowdedOut returns the policies of namespaces whose networks do not fit beside those of the
-// cluster's policies, and notes of which namespaces they are. Staged policies are left out first.
-func (s *sets) crowdedOut(p *policyTables) map[policySide]bool {
+// withholdNetworks returns the policies of namespaces whose networks do not fit alongside those of
+// the cluster's policies, and notes of which namespaces they are. Staged policies are left out
+// first.
+func (s *sets) withholdNetworks(p *policyTables) map[policySide]bool {
 	p.overNetworks = nil
-	if s.atoms.networks <= p.most || len(s.pairs)+len(s.hostPairs) > 0 {
+	if s.atoms.networks <= p.maxNetworks || len(s.pairs)+len(s.hostPairs) > 0 {
 		return nil
 	}
-	all := s.askings()
+	all := s.policyAtoms()
 	own := map[*atom]bool{}
-	left := p.most - s.atoms.networks
+	left := p.maxNetworks - s.atoms.networks
 	var claims []claim
-	var of []*asking
+	var of []*policyAtoms
 	for _, x := range all {
 		n := 0
 		for _, a := range x.atoms {
@@ -137,17 +139,17 @@ func (s *sets) crowdedOut(p *policyTables) map[policySide]bool {
 	return out
 }
 
-// holdsBack reports whether one of some policies is held back.
-func (s *sets) holdsBack(dir direction, policies []*model.Policy) bool {
+// withholds reports whether one of some policies is held back.
+func (s *sets) withholds(dir direction, policies []*model.Policy) bool {
 	return slices.ContainsFunc(policies, func(p *model.Policy) bool {
 		side := policySide{dir, p.ID()}
-		return s.heldBack[side] || s.before.heldBack[side]
+		return s.withheld[side] || s.before.withheld[side]
 	})
 }
 
-// closed finds or makes the set of policies of which one is held back: it is never written, and
+// closedSet finds or makes the set of policies of which one is held back: it is never written, and
 // asks for nothing.
-func (s *sets) closed(dir direction, policies []*model.Policy) *set {
+func (s *sets) closedSet(dir direction, policies []*model.Policy) *set {
 	var key strings.Builder
 	key.WriteString(dir.String() + " closed")
 	list := make([]*bound, len(policies))
