@@ -12,7 +12,7 @@ import (
 
 // addrs returns what the node knows of single addresses. One address has one meaning: the node's
 // own comes before its endpoints, those before other nodes, those before pods elsewhere.
-func addrs(c *cluster, p *policyTables) map[netip.Addr]nodestate.Addr {
+func addrs(c *cluster, ingress, egress map[netip.Addr]nodestate.Isolation) map[netip.Addr]nodestate.Addr {
 	out := make(map[netip.Addr]nodestate.Addr, len(c.Local.HostAddrs)+len(c.Local.Endpoints)+len(c.Nodes)+len(c.owners.pods))
 	pools := poolIndex(c)
 	addPodsOutside(c, pools, out)
@@ -25,7 +25,7 @@ func addrs(c *cluster, p *policyTables) map[netip.Addr]nodestate.Addr {
 		out[a] = nodestate.Addr{
 			Kind: nodestate.AddrEndpoint, MAC: ep.MAC, Interface: ep.Interface, IfIndex: ep.IfIndex,
 			NATOutgoing: pool != nil && pool.NATOutgoing, Owner: ep.Pod,
-			Ingress: p.ingress[a], Egress: p.egress[a],
+			Ingress: ingress[a], Egress: egress[a],
 		}
 	}
 	own := c.Nodes[c.Local.Node]
@@ -61,16 +61,16 @@ func nodePortsAt(c *cluster, a netip.Addr, primary bool) bool {
 }
 
 // isolated returns the same addresses with the isolation that policy gives to endpoints.
-func isolated(have map[netip.Addr]nodestate.Addr, p *policyTables) map[netip.Addr]nodestate.Addr {
+func isolated(have map[netip.Addr]nodestate.Addr, ingress, egress map[netip.Addr]nodestate.Isolation) map[netip.Addr]nodestate.Addr {
 	out := have
 	for a, v := range have {
-		if v.Kind != nodestate.AddrEndpoint || v.Ingress == p.ingress[a] && v.Egress == p.egress[a] {
+		if v.Kind != nodestate.AddrEndpoint || v.Ingress == ingress[a] && v.Egress == egress[a] {
 			continue
 		}
 		if nodestate.SameMap(out, have) {
 			out = maps.Clone(have)
 		}
-		v.Ingress, v.Egress = p.ingress[a], p.egress[a]
+		v.Ingress, v.Egress = ingress[a], egress[a]
 		out[a] = v
 	}
 	return out

@@ -90,7 +90,7 @@ const inputsAnnounced = model.KindNodes | model.KindPools | model.KindBlocks | m
 
 // update brings the answers up to date. touched are the Services that may have changed, after the
 // index of their slices followed.
-func (n *announcements) update(c *cluster, dirty *Dirty, s *services) (changed bool) {
+func (n *announcements) update(c *cluster, dirty *model.Dirty, s *services) (changed bool) {
 	all := dirty.Has(model.KindServices | model.KindSlices)
 	if all || dirty.Has(inputsAnnounced) {
 		nodes, pools, wide := announcers(c), balancerPools(c), c.Settings.L2Reachability

@@ -95,7 +95,7 @@ func (l clause) trueOf(c *class) bool {
 // atoms interns the atoms of the node, and keeps them from one computation to the next.
 type atoms struct {
 	c      *cluster
-	dirty  *Dirty
+	dirty  *model.Dirty
 	byText map[string]*atom
 	next   int32
 	round  uint64
@@ -121,7 +121,7 @@ type formerly struct {
 func newAtoms() *atoms { return &atoms{byText: map[string]*atom{}} }
 
 // begin starts a computation.
-func (x *atoms) begin(c *cluster, dirty *Dirty) {
+func (x *atoms) begin(c *cluster, dirty *model.Dirty) {
 	x.c, x.dirty, x.slices = c, dirty, nil
 	x.round++
 	x.used, x.networks = 0, 0

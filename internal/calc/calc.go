@@ -8,7 +8,6 @@
 package calc
 
 import (
-	"maps"
 	"reflect"
 	"slices"
 
@@ -29,27 +28,22 @@ func Calc(c *model.Cluster) *nodestate.State {
 type Calculator struct {
 	state    *nodestate.State // handed out last, never changed
 	services *services
-	announce *announcements
-	policy   *policyTables
+	policy   *compiler
 	rules    table[nodestate.RuleID, nodestate.Rule]
 	// unlimited are the tables that there were without policies held back; nil while there are
 	// none.
-	unlimited      *policyTables
-	unlimitedRules table[nodestate.RuleID, nodestate.Rule]
-	node           string     // Local.Node of the last state
-	ipv6           bool       // it carried IPv6
-	owners         *ownership // of the last state
-	ownership      ownershipIndex
-	covered        *covered      // what no pool may cover
-	overlaps       []PoolOverlap // pools that do
+	node      string     // Local.Node of the last state
+	ipv6      bool       // it carried IPv6
+	owners    *ownership // of the last state
+	ownership ownershipIndex
+	covered   *covered      // what no pool may cover
+	overlaps  []PoolOverlap // pools that do
 }
 
 // New returns a calculator that has computed nothing yet: its first Update computes everything.
 func New() *Calculator {
 	k := &Calculator{rules: newTable[nodestate.RuleID](func(a, b nodestate.Rule) bool { return a == b })}
-	k.policy = newPolicyTables(digest64[nodestate.Class], &k.rules)
-	k.services, k.announce = newServices(&k.rules), newAnnouncements()
-	k.services.answers = k.announce.answers
+	k.policy, k.services = newCompiler(&k.rules), newServices(&k.rules)
 	return k
 }
 
@@ -57,7 +51,6 @@ func New() *Calculator {
 const (
 	inputsSettings = model.KindSettings | model.KindBlocks | model.KindPools | model.KindNodes | model.KindLocal | model.KindServiceCIDRs
 	inputsRoutes   = model.KindPools | model.KindBlocks | model.KindNodes | model.KindLocal
-	inputsPolicy   = model.KindSettings | model.KindHostEndpoints | model.KindPolicies | model.KindTiers | model.KindNetworkSets | model.KindServiceAccounts | model.KindPods | model.KindNamespaces | model.KindLocal
 	inputsAddrs    = model.KindSettings | model.KindNodes | model.KindPods | model.KindPools | model.KindBlocks | model.KindLocal
 	inputsClients  = model.KindLocal
 )
@@ -74,7 +67,7 @@ func (k *Calculator) Refused() []Refusal {
 // was returned before. Whatever changed in c since then must be marked in dirty; what is marked and
 // did not change costs time only. When nothing differs the earlier state is returned again.
 // Tables that do not differ are shared between the states.
-func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, nodestate.Keys) {
+func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.State, nodestate.Keys) {
 	first := k.state == nil
 	if first {
 		k.state, dirty = nodestate.New(), model.AllDirty()
@@ -104,31 +97,21 @@ func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, 
 	if dirty.Has(inputsRoutes) {
 		storeMap(&next.Routes, routes(c), &keys, nodestate.TableRoutes)
 	}
-	bound := k.updatePolicy(c, &dirty, &next, &keys)
+	bound := k.policy.update(c, &dirty, &next, &keys)
+	ingress, egress := k.policy.isolation()
 	switch {
 	case dirty.Has(inputsAddrs) || k.owners != c.owners:
-		storeMap(&next.Addrs, addrs(c, k.policy), &keys, nodestate.TableAddrs)
+		storeMap(&next.Addrs, addrs(c, ingress, egress), &keys, nodestate.TableAddrs)
 	case bound:
-		storeMap(&next.Addrs, isolated(next.Addrs, k.policy), &keys, nodestate.TableAddrs)
+		storeMap(&next.Addrs, isolated(next.Addrs, ingress, egress), &keys, nodestate.TableAddrs)
 	}
 	if dirty.Has(inputsClients) {
 		storeMap(&next.Clients, clients(c), &keys, nodestate.TableClients)
 	}
-	k.services.update(c, &dirty)
-	if over := slices.Concat(k.policy.overdrawnAll(), k.services.quota.overdrawn); !slices.Equal(next.Overdrawn, over) {
+	k.services.updateAll(c, &dirty, &next, &keys)
+	if over := slices.Concat(k.policy.overdrawn(), k.services.overdrawn()); !slices.Equal(next.Overdrawn, over) {
 		next.Overdrawn, keys.Tables = over, keys.Tables|nodestate.TableStaged
 	}
-	if k.announce.update(c, &dirty, k.services) {
-		announced, watched := k.announce.tables()
-		storeMap(&next.Announced, announced, &keys, nodestate.TableAnnounced)
-		storeMap(&next.Watched, watched, &keys, nodestate.TableAnnounced)
-	}
-	k.services.reconsider(k.announce.concerned)
-	storeTable(&k.services.frontends, &next.Frontends, &keys, nodestate.TableServices)
-	storeTable(&k.services.backends, &next.Backends, &keys, nodestate.TableServices)
-	storeTable(&k.services.health, &next.HealthChecks, &keys, nodestate.TableServices)
-	storeTable(&k.services.refused, &next.Refused, &keys, nodestate.TableServices)
-	storeTable(&k.services.ranges, &next.SourceRanges, &keys, nodestate.TableServices)
 	storeTable(&k.rules, &next.Rules, &keys, nodestate.TableRules)
 	if first {
 		keys = nodestate.All()
@@ -139,68 +122,13 @@ func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, 
 	return k.state, keys
 }
 
-// updatePolicy brings the policy tables, and the rules of policies, up to date. It reports whether
-// the isolation of endpoints may have changed.
-func (k *Calculator) updatePolicy(c *cluster, dirty *Dirty, next *nodestate.State, keys *nodestate.Keys) bool {
-	if dirty.Has(model.KindPods) {
-		k.policy.ruleIDs.clear()
-		room, apart := k.policy.capacity, k.policy.classQuota
-		k.policy, k.unlimited = newPolicyTables(k.policy.digest, &k.rules), nil
-		k.policy.capacity, k.policy.classQuota = room, apart
-	}
-	isolated := k.policy.update(c, dirty)
-	isolated = k.updateClassBudget(c, dirty) || isolated
-	k.policy.policy = storeChanges(&next.Policy, k.policy.policy, keys, nodestate.TablePolicy)
-	k.policy.peers = storeChanges(&next.Peers, k.policy.peers, keys, nodestate.TablePolicy)
-	if k.policy.classes != nil {
-		k.policy.classes.peersOut = k.policy.peers
-	}
-	storeMap(&next.HostEndpoints, k.policy.hosts, keys, nodestate.TablePolicy)
-	storeMap(&next.PeerCIDRs, k.policy.peerCIDRs, keys, nodestate.TablePolicy)
-	storeMap(&next.Staged, k.policy.staged, keys, nodestate.TableStaged)
-	storeMap(&next.HostStaged, k.policy.hostsStaged, keys, nodestate.TableStaged)
-	if !slices.Equal(next.Unfit, k.policy.unfit) {
-		next.Unfit, keys.Tables = k.policy.unfit, keys.Tables|nodestate.TableStaged
-	}
-	return isolated
-}
+// PoolOverlaps returns them, sorted by name, as of the last Update. Nothing of such a pool is
+// routed but its blocks, and no node takes blocks of it unless Gives.
+func (k *Calculator) PoolOverlaps() []PoolOverlap { return k.overlaps }
 
-// storeMap puts a table into a state when it differs from the one there.
-func storeMap[K, V comparable](have *map[K]V, want map[K]V, keys *nodestate.Keys, t nodestate.Table) {
-	if nodestate.SameMap(*have, want) || maps.Equal(*have, want) {
-		return
-	}
-	*have = want
-	keys.Tables |= t
-}
-
-// storeTable puts a table into a state when something was written to it. What was written may be
-// what was there before all the same: numbers of rules that one source gives back and another
-// takes, for one.
-func storeTable[K comparable, V any](from *table[K, V], have *nodestate.Map[K, V], keys *nodestate.Keys, t nodestate.Table) {
-	if !from.Changed() {
-		return
-	}
-	if now := from.Map(); !nodestate.EqualMapsFunc(*have, now, from.equal) {
-		*have = now
-		keys.Tables |= t
-	}
-}
-
-// storeChanges changes a table of a state to the contents of want, and returns it: what is equal
-// stays shared with the states before.
-func storeChanges[K, V comparable](have *nodestate.Map[K, V], want nodestate.Map[K, V], keys *nodestate.Keys, t nodestate.Table) nodestate.Map[K, V] {
-	e := have.Edit()
-	for k, c := range nodestate.Changes(*have, want, func(a, b V) bool { return a == b }) {
-		if c.Is {
-			e.Set(k, c.After)
-		} else {
-			e.Delete(k)
-		}
-	}
-	if e.Changed() {
-		*have = e.Map()
-		keys.Tables |= t
-	}
-	return *have
+// Refusals returns what of Services and host ports is not in force, as every agent finds it: of a
+// cluster of which no node's view is asked for.
+func Refusals(all *model.Cluster) nodestate.Map[nodestate.Object, []nodestate.Refusal] {
+	s, _ := New().Update(all, model.AllDirty())
+	return s.Refused
 }

@@ -160,10 +160,10 @@ func weak(seed int) bool { return seed%5 == 2 }
 func calculator(seed int) *Calculator {
 	k := New()
 	if seed%3 == 0 {
-		k.policy.capacity, k.policy.classQuota = 600, 2
+		k.policy.tables.capacity, k.policy.tables.classQuota = 600, 2
 	}
 	if weak(seed) {
-		k.policy.digest = func(text string) nodestate.Class {
+		k.policy.tables.digest = func(text string) nodestate.Class {
 			if strings.Contains(text, "\x00") { // hashed again
 				return digest64[nodestate.Class](text)
 			}

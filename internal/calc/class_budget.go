@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -343,39 +342,4 @@ func (d *classBudget) withholds(t *set, most int) bool {
 		n := o.first(most)
 		return slices.ContainsFunc(o.all[n:], func(x *policyAtoms) bool { return x.policySide == policySide{t.dir, b.policy.ID()} })
 	})
-}
-
-// updateClassBudget holds policies back, and takes up again, what others' sets leave no room for.
-// Which these are follows from all policies, those that are held back among them: while there are
-// some, tables of all of them are kept alongside those in force. It reports whether the isolation
-// of endpoints may have changed.
-func (k *Calculator) updateClassBudget(c *cluster, dirty *Dirty) bool {
-	all := k.policy
-	if k.unlimited != nil {
-		all = k.unlimited
-		all.update(c, dirty)
-	}
-	if !all.tenantsChanged {
-		return false
-	}
-	all.tenantsChanged = false
-	held, over := all.withholdClasses()
-	k.policy.overClasses = over
-	if maps.Equal(held, k.policy.withheld) {
-		return false
-	}
-	if k.unlimited == nil {
-		k.unlimitedRules = newTable[nodestate.RuleID](func(a, b nodestate.Rule) bool { return a == b })
-		k.unlimited = newPolicyTables(k.policy.digest, &k.unlimitedRules)
-		k.unlimited.capacity, k.unlimited.classQuota = k.policy.capacity, k.policy.classQuota
-		everything := model.AllDirty()
-		k.unlimited.update(c, &everything)
-		k.unlimited.tenantsChanged = false
-	}
-	if len(held) == 0 {
-		k.unlimited = nil
-	}
-	k.policy.withheld = held
-	k.policy.bind(c, dirty, nil)
-	return true
 }

@@ -202,10 +202,6 @@ func compareAge(a, b *port) int {
 	return cmp.Or(cmp.Compare(a.created, b.created), strings.Compare(a.uid, b.uid), compareNames(a.src.name, b.src.name), strings.Compare(a.text, b.text))
 }
 
-func compareNames(a, b model.Name) int {
-	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-}
-
 func compareFrontends(a, b nodestate.Frontend) int {
 	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Proto, b.Proto))
 }

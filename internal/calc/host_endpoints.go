@@ -344,10 +344,6 @@ func (s *sets) failsafes(user hostUser, dir direction, text *strings.Builder) se
 	return tier
 }
 
-// apiService is the Service that the API servers stand behind: a node that does not reach them
-// cannot learn that policy was mended.
-var apiService = model.Name{Namespace: "default", Name: "kubernetes"}
-
 // maxAPIServerPorts bounds the ports of apiService's endpoints that are open.
 const maxAPIServerPorts = 16
 

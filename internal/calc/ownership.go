@@ -97,7 +97,7 @@ func (f *localFacts) equal(o *localFacts) bool {
 // update returns the holdings of a cluster after a change. It adds to dirty what changes by claims
 // that come to count, or do so no longer; the addresses of pods apart, which podIndex.updateAddrs
 // looks at.
-func (h *ownershipIndex) update(c *model.Cluster, dirty *Dirty) *ownership {
+func (h *ownershipIndex) update(c *model.Cluster, dirty *model.Dirty) *ownership {
 	facts := factsOf(&c.Local)
 	local := h.current == nil || !facts.equal(&h.local)
 	h.local = facts
@@ -142,7 +142,7 @@ func (h *ownershipIndex) update(c *model.Cluster, dirty *Dirty) *ownership {
 }
 
 // updateBlocks renews the blocks that count.
-func (h *ownershipIndex) updateBlocks(c *model.Cluster, next *ownership, dirty *Dirty) {
+func (h *ownershipIndex) updateBlocks(c *model.Cluster, next *ownership, dirty *model.Dirty) {
 	blocks, refused := acceptBlocks(c)
 	if next.blocks == nil || !maps.EqualFunc(blocks, next.blocks, func(a, b *model.Block) bool { return a.Node == b.Node }) {
 		next.byAddr = newPrefixes[string]()

@@ -63,7 +63,7 @@ func (p *podAddrs) foreign(namespace string, a netip.Addr) bool {
 
 // update takes over what changed. It returns the addresses that came or went with pods, and the
 // ports of nodes that did.
-func (p *podAddrs) update(c *cluster, dirty *Dirty) (moved []netip.Addr, ports []socket) {
+func (p *podAddrs) update(c *cluster, dirty *model.Dirty) (moved []netip.Addr, ports []socket) {
 	put := func(name model.Name, anew bool) {
 		before, now := p.known[name], c.Pods[name]
 		if now != nil && now.Finished {

@@ -69,7 +69,7 @@ func newPodIndex(c *cluster) *podIndex {
 type relabelled struct{ byNamespace, byAccount map[netip.Addr]struct{} }
 
 // relabel finds the pods around which labels changed.
-func (x *podIndex) relabel(c *cluster, dirty *Dirty) (out relabelled) {
+func (x *podIndex) relabel(c *cluster, dirty *model.Dirty) (out relabelled) {
 	collect := func(into *map[netip.Addr]struct{}, of *peerPod) {
 		if *into == nil {
 			*into = map[netip.Addr]struct{}{}
@@ -130,7 +130,7 @@ func localPods(c *cluster) (map[netip.Addr]model.Name, map[model.Name][]netip.Ad
 
 // update takes over what changed, and returns the addresses that may have changed hands or whose
 // pods changed.
-func (x *podIndex) update(c *cluster, dirty *Dirty) []netip.Addr {
+func (x *podIndex) update(c *cluster, dirty *model.Dirty) []netip.Addr {
 	names := map[model.Name]struct{}{}
 	maps.Copy(names, dirty.Pods)
 	if was := x.c.owners; was != c.owners {

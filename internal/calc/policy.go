@@ -65,7 +65,7 @@ func newPolicyTables(digest func(text string) nodestate.Class, rules *table[node
 
 // update brings the tables up to date. It reports whether the isolation of endpoints may have
 // changed.
-func (p *policyTables) update(c *cluster, dirty *Dirty) bool {
+func (p *policyTables) update(c *cluster, dirty *model.Dirty) bool {
 	var at []netip.Addr // whose pods changed
 	if p.pods != nil {
 		at = p.pods.update(c, dirty)
@@ -97,7 +97,7 @@ func (p *policyTables) update(c *cluster, dirty *Dirty) bool {
 
 // affected reports whether a change may concern the sets, rather than the classes of pods
 // elsewhere alone.
-func (p *policyTables) affected(c *cluster, dirty *Dirty) bool {
+func (p *policyTables) affected(c *cluster, dirty *model.Dirty) bool {
 	if dirty.Has(inputsPolicy) || p.sets != nil && p.atoms.depends.affected(c, dirty) {
 		return true
 	}
@@ -116,7 +116,7 @@ func (p *policyTables) affected(c *cluster, dirty *Dirty) bool {
 //
 // Staged policies make classes of their own, which take room of the sets in force too. Where those
 // or the classes do not fit with them, they are left out.
-func (p *policyTables) bind(c *cluster, dirty *Dirty, at []netip.Addr) {
+func (p *policyTables) bind(c *cluster, dirty *model.Dirty, at []netip.Addr) {
 	if p.subjects == nil || dirty.Has(model.KindPolicies) {
 		p.subjects = indexSubjects(c.Policies, p.subjects)
 		p.stage(c)
@@ -138,7 +138,7 @@ func (p *policyTables) bind(c *cluster, dirty *Dirty, at []netip.Addr) {
 }
 
 // resolve binds the node's endpoints and makes the tables of their sets.
-func (p *policyTables) resolve(c *cluster, dirty *Dirty, at []netip.Addr, would *subjects) *sets {
+func (p *policyTables) resolve(c *cluster, dirty *model.Dirty, at []netip.Addr, would *subjects) *sets {
 	p.ingress, p.egress = map[netip.Addr]nodestate.Isolation{}, map[netip.Addr]nodestate.Isolation{}
 	p.staged, p.hosts = map[netip.Addr]nodestate.StagedIsolation{}, map[nodestate.HostInterface]nodestate.HostEndpoint{}
 	p.hostsStaged = map[nodestate.HostInterface]nodestate.HostEndpoint{}
@@ -223,7 +223,7 @@ type dependencies struct {
 }
 
 // affected reports whether a change concerns them.
-func (d *dependencies) affected(c *cluster, dirty *Dirty) bool {
+func (d *dependencies) affected(c *cluster, dirty *model.Dirty) bool {
 	if d.nodes && dirty.Has(model.KindNodes) {
 		return true
 	}

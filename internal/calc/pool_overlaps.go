@@ -15,9 +15,6 @@ import (
 // would lead that to pods: such a pool is refused as a whole, and the blocks that it has go on as
 // far as they cover nothing of it.
 
-// apiServerSlice is the EndpointSlice that API servers write themselves about apiService.
-var apiServerSlice = model.Name{Namespace: "default", Name: "kubernetes"}
-
 // covered is what no pool may cover, with the words that say so.
 type covered struct {
 	// stale are the networks and addresses that this node depends on: what it is on, its gateways,
@@ -187,10 +184,6 @@ type PoolOverlap struct {
 	// Gives says that nodes go on giving addresses of it: it had blocks before.
 	Gives bool
 }
-
-// PoolOverlaps returns them, sorted by name, as of the last Update. Nothing of such a pool is
-// routed but its blocks, and no node takes blocks of it unless Gives.
-func (k *Calculator) PoolOverlaps() []PoolOverlap { return k.overlaps }
 
 // PoolOverlaps returns those of a cluster.
 func PoolOverlaps(all *model.Cluster) []PoolOverlap {

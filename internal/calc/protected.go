@@ -148,21 +148,6 @@ func (g *protected) addServers(c *cluster) {
 	}
 }
 
-// apiServersOf returns the EndpointSlice that the API servers write about themselves, nil where
-// there is none. Others of apiService are whoever's may write to its namespace.
-func apiServersOf(c *model.Cluster) *model.EndpointSlice {
-	if sl := c.Slices[apiServerSlice]; sl != nil && sl.Service == apiService {
-		return sl
-	}
-	return nil
-}
-
-// isAuthoritative reports whether an EndpointSlice counts for its Service: of apiService the API
-// servers' own does, and others only where these write none.
-func isAuthoritative(c *model.Cluster, sl *model.EndpointSlice) bool {
-	return sl.Service != apiService || sl.Name == apiServerSlice || apiServersOf(c) == nil
-}
-
 // machine is what guards are made from of model.Local.
 type machine struct {
 	node            string

@@ -109,13 +109,6 @@ func (s *services) addresses(svc *model.Service, note func(field, value, message
 	return pick(svc.ExternalIPs, "spec.externalIPs", false), pick(svc.LBIPs, "status.loadBalancer.ingress", true)
 }
 
-// Refusals returns what of Services and host ports is not in force, as every agent finds it: of a
-// cluster of which no node's view is asked for.
-func Refusals(all *model.Cluster) nodestate.Map[nodestate.Object, []nodestate.Refusal] {
-	s, _ := New().Update(all, model.AllDirty())
-	return s.Refused
-}
-
 // warnOpenExternalIPs says that a Service has addresses that nobody granted it.
 func (s *services) warnOpenExternalIPs(src source, external []netip.Addr) {
 	var words []string
@@ -224,7 +217,7 @@ func (s *services) removeProtectedHostPorts(all []*port) []*port {
 // updateProtected brings the guards up to date, and marks in dirty what is to be looked at again as
 // a whole. It returns the addresses for which the answer may be another one, and adds to affected
 // the frontends.
-func (s *services) updateProtected(c *cluster, dirty *Dirty, affected map[nodestate.Frontend]struct{}) []netip.Addr {
+func (s *services) updateProtected(c *cluster, dirty *model.Dirty, affected map[nodestate.Frontend]struct{}) []netip.Addr {
 	moved, ports := s.pods.update(c, dirty)
 	for _, p := range ports {
 		for _, all := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {

@@ -3,7 +3,6 @@
 package calc
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 
@@ -132,9 +131,6 @@ func routes(c *cluster) map[netip.Prefix]nodestate.Route {
 	return out
 }
 
-// loadBalancers is the node of blocks whose addresses Services have (weirv1.LoadBalancers).
-const loadBalancers = "virtual:load-balancer"
-
 // amongNodes reports whether a pool that is only for load balancers has addresses of nodes in it,
 // as one that is the whole of a subnet: it cannot be routed as one.
 func amongNodes(c *cluster, p *model.Pool) bool {
@@ -147,25 +143,4 @@ func amongNodes(c *cluster, p *model.Pool) bool {
 		}
 	}
 	return slices.ContainsFunc(c.Local.HostAddrs, p.CIDR.Contains)
-}
-
-// poolIndex finds the pool of an address. Of two pools with one CIDR the smaller name counts.
-func poolIndex(c *cluster) *prefixes[*model.Pool] {
-	sorted := make([]*model.Pool, 0, len(c.Pools))
-	for _, p := range c.Pools {
-		if p.CIDR.IsValid() {
-			sorted = append(sorted, p)
-		}
-	}
-	slices.SortFunc(sorted, func(a, b *model.Pool) int { return cmp.Compare(b.Name, a.Name) })
-	index := newPrefixes[*model.Pool]()
-	for _, p := range sorted {
-		index.set(p.CIDR, p)
-	}
-	return index
-}
-
-// sameLink reports whether a node's address is reached without a router between.
-func sameLink(c *cluster, a netip.Addr) bool {
-	return slices.ContainsFunc(c.Local.Subnets, func(p netip.Prefix) bool { return p.Contains(a) })
 }

@@ -5,7 +5,6 @@ package calc
 import (
 	"net/netip"
 	"slices"
-	"strconv"
 
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -75,10 +74,11 @@ type services struct {
 	health    table[model.Name, nodestate.HealthCheck]
 	rules     *table[nodestate.RuleID, nodestate.Rule] // of the state: those of policy are in it too
 	quota     serviceQuota
+	announce  *announcements
 }
 
 func newServices(rules *table[nodestate.RuleID, nodestate.Rule]) *services {
-	return &services{
+	s := &services{
 		ports: map[source][]*port{}, hosts: map[source]struct{}{}, claims: map[nodestate.Frontend][]*port{},
 		slices: map[model.Name][]model.Name{}, owners: map[model.Name]model.Name{},
 		nameless:  newAddrIndex(),
@@ -88,34 +88,40 @@ func newServices(rules *table[nodestate.RuleID, nodestate.Rule]) *services {
 		narrow: map[nodestate.Frontend]map[nodestate.Frontend]struct{}{}, checks: map[source]*port{},
 		refusals: map[source][]nodestate.Refusal{}, lost: map[source]map[nodestate.Frontend]string{},
 		refused:   newTable[nodestate.Object](slices.Equal[[]nodestate.Refusal]),
-		answers:   func(model.Name, netip.Addr) bool { return false },
 		ids:       newIDs(digestServiceRule[nodestate.RuleID]),
 		frontends: newTable[nodestate.Frontend](func(a, b nodestate.Service) bool { return a == b }),
 		backends:  newTable[nodestate.Frontend](slices.Equal[[]nodestate.Backend]),
 		health:    newTable[model.Name](func(a, b nodestate.HealthCheck) bool { return a == b }),
 		ranges:    newTable[nodestate.Frontend](slices.Equal[[]netip.Prefix]),
 		rules:     rules,
+		announce:  newAnnouncements(),
 	}
+	s.answers = s.announce.answers
+	return s
 }
 
-// table is a table of a state under work: only what differs is written to it.
-type table[K comparable, V any] struct {
-	nodestate.Editor[K, V]
-	equal func(a, b V) bool
-}
-
-func newTable[K comparable, V any](equal func(a, b V) bool) table[K, V] {
-	return table[K, V]{equal: equal}
-}
-
-func (t *table[K, V]) set(k K, v V) {
-	if have, ok := t.Get(k); !ok || !t.equal(have, v) {
-		t.Set(k, v)
+// updateAll brings the tables of Services in next up to date, with what this node answers for on
+// its links: keys gets those that differ.
+func (s *services) updateAll(c *cluster, dirty *model.Dirty, next *nodestate.State, keys *nodestate.Keys) {
+	s.update(c, dirty)
+	if s.announce.update(c, dirty, s) {
+		announced, watched := s.announce.tables()
+		storeMap(&next.Announced, announced, keys, nodestate.TableAnnounced)
+		storeMap(&next.Watched, watched, keys, nodestate.TableAnnounced)
 	}
+	s.reconsider(s.announce.concerned)
+	storeTable(&s.frontends, &next.Frontends, keys, nodestate.TableServices)
+	storeTable(&s.backends, &next.Backends, keys, nodestate.TableServices)
+	storeTable(&s.health, &next.HealthChecks, keys, nodestate.TableServices)
+	storeTable(&s.refused, &next.Refused, keys, nodestate.TableServices)
+	storeTable(&s.ranges, &next.SourceRanges, keys, nodestate.TableServices)
 }
+
+// overdrawn names the namespaces whose Services and host ports are refused something.
+func (s *services) overdrawn() []nodestate.Overdrawn { return s.quota.overdrawn }
 
 // update brings the tables up to date.
-func (s *services) update(c *cluster, dirty *Dirty) {
+func (s *services) update(c *cluster, dirty *model.Dirty) {
 	all := *dirty
 	if around := serviceEnvOf(c); !around.equal(s.env) {
 		s.env = around
@@ -188,7 +194,7 @@ func (s *services) updateRequested(c *cluster, sources map[source]struct{}) (mov
 }
 
 // dirtySources says which services to compute again, and keeps the index of slices.
-func (s *services) dirtySources(c *cluster, dirty *Dirty) map[source]struct{} {
+func (s *services) dirtySources(c *cluster, dirty *model.Dirty) map[source]struct{} {
 	out := map[source]struct{}{}
 	switch {
 	case dirty.Has(model.KindSlices):
@@ -454,17 +460,4 @@ func (s *services) valueAt(p *port, f nodestate.Frontend) nodestate.Service {
 	v.Restricted = slices.Contains(p.limited, f)
 	v.LocalPolicy = v.LocalPolicy && !(p.relief && s.answers(p.src.name, f.Addr))
 	return v
-}
-
-func portText(n uint16, p model.Protocol) string {
-	return strconv.Itoa(int(n)) + "/" + p.String()
-}
-
-// ruleText is the text that a rule's number is made from.
-func ruleText(r nodestate.Rule) string {
-	text := r.Kind + "\x00" + r.Name + "\x00" + r.Detail
-	if r.Tier != "" {
-		text += "\x00" + r.Tier
-	}
-	return text
 }

@@ -35,7 +35,7 @@ func (o *staleEndpoints) isStale(a netip.Addr) bool {
 // update takes over what blocks the node has now, and what interfaces: moved are the addresses that
 // came or went with them. It returns the slices whose endpoints may have ended by it, or be there
 // again.
-func (o *staleEndpoints) update(c *cluster, dirty *Dirty, moved []netip.Addr) []model.Name {
+func (o *staleEndpoints) update(c *cluster, dirty *model.Dirty, moved []netip.Addr) []model.Name {
 	out := o.byAddr.of(moved)
 	if dirty.Has(model.KindBlocks | model.KindLocal) {
 		if blocks := blocksOf(c); !slices.Equal(blocks, o.blocks) {
