@@ -425,8 +425,3 @@ func (s *sets) ownHolds(e *model.Entity, h *model.HostEndpoint, a netip.Addr) bo
 	}
 	return (e.Selector == "" || picks(e.Selector)) && (e.NotSelector == "" || !picks(e.NotSelector))
 }
-
-// hostLabels are a host endpoint's to expressions: its own.
-func hostLabels(h *model.HostEndpoint) labels {
-	return func(key string) (string, bool) { return ownLabel(h.Labels, key) }
-}

@@ -77,17 +77,6 @@ func (s *sets) policyAtoms() []*policyAtoms {
 	return all
 }
 
-// networks is how many CIDRs an atom is made of.
-func (a *atom) networks() (n int) {
-	if a.parts == nil {
-		return len(a.cidrs) + len(a.except)
-	}
-	for p := range a.each() {
-		n += len(p.cidrs) + len(p.except)
-	}
-	return n
-}
-
 // withholdNetworks returns the policies of namespaces whose networks do not fit alongside those of
 // the cluster's policies, and notes of which namespaces they are. Staged policies are left out
 // first.

@@ -215,32 +215,6 @@ func (p *policyTables) writeSets() bool {
 	return !slices.Equal(before, p.refused)
 }
 
-// dependencies are what policy depends on in some clusters only.
-type dependencies struct {
-	nodes    bool                // nodes' labels and addresses
-	services map[model.Name]bool // the endpoints of these Services
-	slices   map[model.Name]bool // which are in these slices now
-}
-
-// affected reports whether a change concerns them.
-func (d *dependencies) affected(c *cluster, dirty *model.Dirty) bool {
-	if d.nodes && dirty.Has(model.KindNodes) {
-		return true
-	}
-	if len(d.services) == 0 {
-		return false
-	}
-	if dirty.Has(model.KindSlices) {
-		return true
-	}
-	for name := range dirty.Slices {
-		if sl := c.Slices[name]; d.slices[name] || sl != nil && d.services[sl.Service] {
-			return true
-		}
-	}
-	return false
-}
-
 // direction of traffic as the isolated endpoint sees it.
 type direction int
 

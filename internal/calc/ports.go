@@ -10,6 +10,14 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
+// portName is what a rule calls a port. Protocol ProtocolAny asks for the name only. With a service
+// it stands for the ports of that one's endpoints.
+type portName struct {
+	proto   model.Protocol
+	name    string
+	service model.Name
+}
+
 func (n portName) text() string {
 	if n.service != (model.Name{}) {
 		return n.proto.String() + " port of " + strconv.Quote(n.service.String())
@@ -245,4 +253,8 @@ func portPrefixes(s span) []portPrefix {
 		at += size
 	}
 	return out
+}
+
+func (m *portMatch) equal(o *portMatch) bool {
+	return m.any == o.any && slices.Equal(m.in, o.in) && slices.Equal(m.not, o.not)
 }

@@ -50,10 +50,6 @@ func (r *setRule) same(o *setRule) bool {
 	return r.dst.equal(&o.dst) && r.src.equal(&o.src)
 }
 
-func (m *portMatch) equal(o *portMatch) bool {
-	return m.any == o.any && slices.Equal(m.in, o.in) && slices.Equal(m.not, o.not)
-}
-
 // affectedClasses returns the classes that some of these rules may be about. ok is false when a
 // rule is not about certain ones.
 func (s *set) affectedClasses(rules []*setRule) (of map[*class]struct{}, ok bool) {

@@ -69,14 +69,6 @@ type rule struct {
 	everywhere *setRule // as it is in all sets, once one asked, if it is so
 }
 
-// portName is what a rule calls a port. Protocol ProtocolAny asks for the name only. With a service
-// it stands for the ports of that one's endpoints.
-type portName struct {
-	proto   model.Protocol
-	name    string
-	service model.Name
-}
-
 // set is a list of policies in one direction, with the rules as they are for its endpoints.
 type set struct {
 	dir    direction
