@@ -61,7 +61,7 @@ var faults = []fault{
 		"	if strings.HasPrefix(key, model.PrefixNamespace) || strings.HasPrefix(key, model.PrefixAccount) {",
 		"	if strings.HasPrefix(key, model.PrefixAccount) {"},
 	{"the order of policies is their names'", "internal/calc/tiers.go",
-		"cmp.Compare(a.Order, b.Order), compareNames(a.Name, b.Name),", "compareNames(a.Name, b.Name), cmp.Compare(a.Order, b.Order),"},
+		"cmp.Compare(a.Order, b.Order), table.CompareNames(a.Name, b.Name),", "table.CompareNames(a.Name, b.Name), cmp.Compare(a.Order, b.Order),"},
 	{"policy changes without a transition", "internal/dataplane/ebpf/policy_transition.go",
 		"	if !mixed && (!s.replaced() || len(s.classes) == 0) {", "	if true || !mixed && (!s.replaced() || len(s.classes) == 0) {"},
 	{"a policy that cannot be read passes on", "internal/watch/policy_calico.go",

@@ -6,22 +6,24 @@ import (
 	"maps"
 	"net/netip"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // addrs returns what the node knows of single addresses. One address has one meaning: the node's
 // own comes before its endpoints, those before other nodes, those before pods elsewhere.
-func addrs(c *cluster, ingress, egress map[netip.Addr]nodestate.Isolation) map[netip.Addr]nodestate.Addr {
-	out := make(map[netip.Addr]nodestate.Addr, len(c.Local.HostAddrs)+len(c.Local.Endpoints)+len(c.Nodes)+len(c.owners.pods))
-	pools := poolIndex(c)
+func addrs(c *cluster.View, ingress, egress map[netip.Addr]nodestate.Isolation) map[netip.Addr]nodestate.Addr {
+	out := make(map[netip.Addr]nodestate.Addr, len(c.Local.HostAddrs)+len(c.Local.Endpoints)+len(c.Nodes)+len(c.Owners.Pods))
+	pools := cluster.PoolIndex(c)
 	addPodsOutside(c, pools, out)
 	addNodes(c, out)
 	for a, ep := range c.Local.Endpoints {
-		if !c.carried(a) {
+		if !c.Carried(a) {
 			continue
 		}
-		pool, _ := pools.lookup(a)
+		pool, _ := pools.Lookup(a)
 		out[a] = nodestate.Addr{
 			Kind: nodestate.AddrEndpoint, MAC: ep.MAC, Interface: ep.Interface, IfIndex: ep.IfIndex,
 			NATOutgoing: pool != nil && pool.NATOutgoing, Owner: ep.Pod,
@@ -30,7 +32,7 @@ func addrs(c *cluster, ingress, egress map[netip.Addr]nodestate.Isolation) map[n
 	}
 	own := c.Nodes[c.Local.Node]
 	for _, a := range c.Local.HostAddrs {
-		if c.carried(a) {
+		if c.Carried(a) {
 			primary := own != nil && a == own.AddrLike(a)
 			out[a] = nodestate.Addr{Kind: nodestate.AddrHost, Primary: primary, NodePorts: nodePortsAt(c, a, primary)}
 		}
@@ -38,25 +40,25 @@ func addrs(c *cluster, ingress, egress map[netip.Addr]nodestate.Isolation) map[n
 	return out
 }
 
-func addNodes(c *cluster, out map[netip.Addr]nodestate.Addr) {
+func addNodes(c *cluster.View, out map[netip.Addr]nodestate.Addr) {
 	for _, n := range c.Nodes {
 		if n.Name == c.Local.Node {
 			continue
 		}
 		for _, a := range n.Addrs {
-			if !c.carried(a) {
+			if !c.Carried(a) {
 				continue
 			}
 			primary := n.AddrLike(a)
 			put(out, a, nodestate.Addr{Kind: nodestate.AddrNode, Node: primary, MAC: n.LinkAddress,
-				SameLink: sameLink(c, primary), KeepSource: c.Settings.NATExcludeHostIPs, Owner: model.Name{Name: n.Name},
+				SameLink: cluster.SameLink(c, primary), KeepSource: c.Settings.NATExcludeHostIPs, Owner: model.Name{Name: n.Name},
 				NodePorts: nodePortsAt(c, a, a == primary)})
 		}
 	}
 }
 
 // nodePortsAt reports whether node ports answer on an address of a node.
-func nodePortsAt(c *cluster, a netip.Addr, primary bool) bool {
+func nodePortsAt(c *cluster.View, a netip.Addr, primary bool) bool {
 	return c.Settings.NodePorts.Has(a, primary) && !model.Within(c.Settings.ExcludeFromNAT, a)
 }
 
@@ -77,13 +79,13 @@ func isolated(have map[netip.Addr]nodestate.Addr, ingress, egress map[netip.Addr
 }
 
 // addPodsOutside adds the pods of other nodes that have addresses outside the blocks of their node.
-func addPodsOutside(c *cluster, pools *prefixes[*model.Pool], out map[netip.Addr]nodestate.Addr) {
-	for a, name := range c.owners.pods {
+func addPodsOutside(c *cluster.View, pools *cluster.Prefixes[*model.Pool], out map[netip.Addr]nodestate.Addr) {
+	for a, name := range c.Owners.Pods {
 		p := c.Pods[name]
-		if p == nil || p.Node == c.Local.Node || !c.carried(a) {
+		if p == nil || p.Node == c.Local.Node || !c.Carried(a) {
 			continue
 		}
-		if node, held := c.owners.byAddr.lookup(a); held && node == p.Node {
+		if node, held := c.Owners.ByAddr.Lookup(a); held && node == p.Node {
 			continue // its block says as much
 		}
 		n := c.Nodes[p.Node]
@@ -91,15 +93,15 @@ func addPodsOutside(c *cluster, pools *prefixes[*model.Pool], out map[netip.Addr
 			continue
 		}
 		node := n.AddrLike(a)
-		pool, _ := pools.lookup(a)
-		link := sameLink(c, node)
+		pool, _ := pools.Lookup(a)
+		link := cluster.SameLink(c, node)
 		out[a] = nodestate.Addr{Kind: nodestate.AddrPod, Node: node, SameLink: link, Tunnel: tunnelled(pool, link), Owner: name}
 	}
 }
 
 // put stores v unless an address of the same kind with a smaller owner is there.
 func put(out map[netip.Addr]nodestate.Addr, a netip.Addr, v nodestate.Addr) {
-	if have, ok := out[a]; ok && have.Kind == v.Kind && compareNames(have.Owner, v.Owner) <= 0 {
+	if have, ok := out[a]; ok && have.Kind == v.Kind && table.CompareNames(have.Owner, v.Owner) <= 0 {
 		return
 	}
 	out[a] = v
@@ -107,10 +109,10 @@ func put(out map[netip.Addr]nodestate.Addr, a netip.Addr, v nodestate.Addr) {
 
 // clients returns the addresses behind the network namespaces of this node's pods: of several in
 // one family the smallest.
-func clients(c *cluster) map[uint64]nodestate.Client {
+func clients(c *cluster.View) map[uint64]nodestate.Client {
 	out := make(map[uint64]nodestate.Client, len(c.Local.Endpoints))
 	for a, ep := range c.Local.Endpoints {
-		if !c.carried(a) || ep.NetnsCookie == 0 {
+		if !c.Carried(a) || ep.NetnsCookie == 0 {
 			continue
 		}
 		client := out[ep.NetnsCookie]

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -90,7 +92,7 @@ const inputsAnnounced = model.KindNodes | model.KindPools | model.KindBlocks | m
 
 // update brings the answers up to date. touched are the Services that may have changed, after the
 // index of their slices followed.
-func (n *announcements) update(c *cluster, dirty *model.Dirty, s *services) (changed bool) {
+func (n *announcements) update(c *cluster.View, dirty *model.Dirty, s *services) (changed bool) {
 	all := dirty.Has(model.KindServices | model.KindSlices)
 	if all || dirty.Has(inputsAnnounced) {
 		nodes, pools, wide := announcers(c), balancerPools(c), c.Settings.L2Reachability
@@ -144,7 +146,7 @@ func (n *announcements) update(c *cluster, dirty *model.Dirty, s *services) (cha
 }
 
 // index follows which addresses a Service has; those concerned are added to affected.
-func (n *announcements) index(c *cluster, s *services, name model.Name, affected map[netip.Addr]struct{}) {
+func (n *announcements) index(c *cluster.View, s *services, name model.Name, affected map[netip.Addr]struct{}) {
 	if len(n.of[name]) > 0 {
 		n.concerned[name] = struct{}{}
 	}
@@ -163,7 +165,7 @@ func (n *announcements) index(c *cluster, s *services, name model.Name, affected
 	var addrs []netip.Addr
 	external, balanced := s.addresses(svc, nil)
 	for _, a := range balanced {
-		if !c.carried(a) {
+		if !c.Carried(a) {
 			continue
 		}
 		if n.wide || slices.ContainsFunc(n.pools, func(p netip.Prefix) bool { return p.Contains(a) }) {
@@ -172,7 +174,7 @@ func (n *announcements) index(c *cluster, s *services, name model.Name, affected
 	}
 	if n.wide {
 		for fam := range 2 {
-			addrs = append(addrs, c.carriedOf(external, fam)...)
+			addrs = append(addrs, c.CarriedOf(external, fam)...)
 		}
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
@@ -180,7 +182,7 @@ func (n *announcements) index(c *cluster, s *services, name model.Name, affected
 	for _, a := range addrs {
 		affected[a] = struct{}{}
 		of := n.holders[a]
-		i, _ := slices.BinarySearchFunc(of, name, compareNames)
+		i, _ := slices.BinarySearchFunc(of, name, table.CompareNames)
 		n.holders[a] = slices.Insert(of, i, name)
 	}
 	if len(addrs) > 0 {
@@ -195,7 +197,7 @@ func (n *announcements) answers(name model.Name, a netip.Addr) bool {
 
 // elect says whether this node answers for an address, and which nodes it watches to take over from
 // them.
-func (n *announcements) elect(c *cluster, a netip.Addr, svc *model.Service, s *services) announcement {
+func (n *announcements) elect(c *cluster.View, a netip.Addr, svc *model.Service, s *services) announcement {
 	if n.ofNode(a, svc) || n.ofPods(c, a) {
 		return announcement{}
 	}
@@ -209,7 +211,7 @@ func (n *announcements) elect(c *cluster, a netip.Addr, svc *model.Service, s *s
 			link = slices.DeleteFunc(slices.Clone(node.subnets), func(p netip.Prefix) bool { return !p.Contains(a) })
 		}
 	}
-	fam := family(a)
+	fam := cluster.Family(a)
 	var local map[string]bool
 	if svc.ExternalLocal {
 		local = s.serving(c, svc, fam)
@@ -255,9 +257,9 @@ func (n *announcements) ofNode(a netip.Addr, svc *model.Service) bool {
 }
 
 // ofPods reports whether a block of a node holds an address.
-func (n *announcements) ofPods(c *cluster, a netip.Addr) bool {
-	b := c.owners.blockOf(a)
-	return b != nil && b.Node != loadBalancers
+func (n *announcements) ofPods(c *cluster.View, a netip.Addr) bool {
+	b := c.Owners.BlockOf(a)
+	return b != nil && b.Node != cluster.LoadBalancers
 }
 
 // tables returns what the state holds: the addresses that this node answers for, and the nodes that
@@ -279,7 +281,7 @@ func (n *announcements) tables() (announced map[netip.Addr]bool, watched map[net
 }
 
 // announcers returns the nodes that may answer, by name.
-func announcers(c *cluster) []announcer {
+func announcers(c *cluster.View) []announcer {
 	var out []announcer
 	for _, name := range slices.Sorted(maps.Keys(c.Nodes)) {
 		node := c.Nodes[name]
@@ -305,7 +307,7 @@ func announcers(c *cluster) []announcer {
 // notAnnounced returns the addresses that nobody answers for but those who have them: of all nodes,
 // of this machine and of its gateways; with the time of the claim where a node has it not from the
 // start.
-func notAnnounced(c *cluster) map[netip.Addr]int64 {
+func notAnnounced(c *cluster.View) map[netip.Addr]int64 {
 	out := map[netip.Addr]int64{}
 	for _, node := range c.Nodes {
 		for _, a := range node.Addrs {
@@ -320,7 +322,7 @@ func notAnnounced(c *cluster) map[netip.Addr]int64 {
 	return out
 }
 
-func balancerPools(c *cluster) []netip.Prefix {
+func balancerPools(c *cluster.View) []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range c.Pools {
 		if p.LoadBalancer && p.CIDR.IsValid() {
@@ -332,14 +334,14 @@ func balancerPools(c *cluster) []netip.Prefix {
 }
 
 // ownAnswers returns the endpoints of this node that lie in one of its subnets.
-func ownAnswers(c *cluster, wide bool) []netip.Addr {
+func ownAnswers(c *cluster.View, wide bool) []netip.Addr {
 	node := c.Nodes[c.Local.Node]
 	if !wide || node == nil {
 		return nil
 	}
 	var out []netip.Addr
 	for a := range c.Local.Endpoints {
-		if c.carried(a) && slices.ContainsFunc(node.Subnets, func(p netip.Prefix) bool { return p.Contains(a) }) {
+		if c.Carried(a) && slices.ContainsFunc(node.Subnets, func(p netip.Prefix) bool { return p.Contains(a) }) {
 			out = append(out, a)
 		}
 	}
@@ -349,12 +351,12 @@ func ownAnswers(c *cluster, wide bool) []netip.Addr {
 
 // serving returns the nodes that have endpoints of a Service in one family that take new
 // connections: ready ones or, on nodes without, such as serve while they terminate (KEP-1669).
-func (s *services) serving(c *cluster, svc *model.Service, fam int) map[string]bool {
+func (s *services) serving(c *cluster.View, svc *model.Service, fam int) map[string]bool {
 	out := map[string]bool{}
 	for _, name := range s.slices[svc.Name] {
 		for i := range c.Slices[name].Endpoints {
 			e := &c.Slices[name].Endpoints[i]
-			if e.Node != "" && len(c.carriedOf(e.Addrs, fam)) > 0 && (e.Ready || svc.PublishNotReady || e.Serving && e.Terminating) {
+			if e.Node != "" && len(c.CarriedOf(e.Addrs, fam)) > 0 && (e.Ready || svc.PublishNotReady || e.Serving && e.Terminating) {
 				out[e.Node] = true
 			}
 		}

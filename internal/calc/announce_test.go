@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -203,7 +204,7 @@ func TestPoolAmongNodesIsNotRouted(t *testing.T) {
 		t.Errorf("a pool beside the nodes: %v %v", s.Routes, s.Settings.PoolRoutes)
 	}
 	c.Pools["lb"].CIDR = prefix("172.31.1.0/24")
-	c.Blocks[prefix("172.31.1.128/26")] = &model.Block{CIDR: prefix("172.31.1.128/26"), Node: loadBalancers}
+	c.Blocks[prefix("172.31.1.128/26")] = &model.Block{CIDR: prefix("172.31.1.128/26"), Node: cluster.LoadBalancers}
 	if s := Calc(c); len(s.Routes) != 0 || len(s.Settings.PoolRoutes) != 0 {
 		t.Errorf("a pool that is the nodes' subnet: %v %v", s.Routes, s.Settings.PoolRoutes)
 	}

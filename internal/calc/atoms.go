@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/selector"
 )
@@ -67,7 +69,7 @@ func (a *atom) asksNamespaces() bool {
 func (a *atom) asksAccounts() bool { return a.expr != nil && looksAt(a.expr, model.PrefixAccount) }
 
 // trueOf reports whether an atom about pods is true of a pod.
-func (a *atom) trueOf(c *cluster, pod *model.Pod) bool {
+func (a *atom) trueOf(c *cluster.View, pod *model.Pod) bool {
 	switch {
 	case a.pods != nil:
 		return selects(c, a.pods, pod)
@@ -94,7 +96,7 @@ func (l clause) trueOf(c *class) bool {
 
 // atoms interns the atoms of the node, and keeps them from one computation to the next.
 type atoms struct {
-	c      *cluster
+	c      *cluster.View
 	dirty  *model.Dirty
 	byText map[string]*atom
 	next   int32
@@ -121,7 +123,7 @@ type formerly struct {
 func newAtoms() *atoms { return &atoms{byText: map[string]*atom{}} }
 
 // begin starts a computation.
-func (x *atoms) begin(c *cluster, dirty *model.Dirty) {
+func (x *atoms) begin(c *cluster.View, dirty *model.Dirty) {
 	x.c, x.dirty, x.slices = c, dirty, nil
 	x.round++
 	x.used, x.networks = 0, 0
@@ -314,7 +316,7 @@ func (x *atoms) newNets(in, except []netip.Prefix) *atom {
 func (x *atoms) carried(all []netip.Prefix) []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range all {
-		if x.c.carriedPrefix(p) {
+		if x.c.CarriedPrefix(p) {
 			out = append(out, p.Masked())
 		}
 	}
@@ -359,7 +361,7 @@ func (x *atoms) setsWith(expr *selector.Selector) []netip.Prefix {
 }
 
 // hostsByNode reports whether some host endpoint is known by its node's addresses.
-func hostsByNode(c *cluster) bool {
+func hostsByNode(c *cluster.View) bool {
 	for _, h := range c.HostEndpoints {
 		if len(h.ExpectedIPs) == 0 && h.Interface == model.AllInterfaces {
 			return true
@@ -397,7 +399,7 @@ func (x *atoms) slicesOf(service model.Name) []*model.EndpointSlice {
 	if x.slices == nil {
 		x.slices = map[model.Name][]*model.EndpointSlice{}
 		for _, sl := range x.c.Slices {
-			if isAuthoritative(x.c.Cluster, sl) {
+			if cluster.IsAuthoritative(x.c.Cluster, sl) {
 				x.slices[sl.Service] = append(x.slices[sl.Service], sl)
 			}
 		}
@@ -433,5 +435,5 @@ func (x *atoms) port(n portName, number numbered) *atom {
 }
 
 func namedText(n portName, number numbered) string {
-	return n.text() + " = " + portText(number.port, number.proto)
+	return n.text() + " = " + table.PortText(number.port, number.proto)
 }

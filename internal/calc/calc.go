@@ -11,12 +11,23 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // Dirty says what of a cluster changed; see model.Dirty.
 type Dirty = model.Dirty
+
+// What the first stage reports of claims and pools.
+type (
+	Refusal     = cluster.Refusal
+	PoolOverlap = cluster.PoolOverlap
+)
+
+// PoolOverlaps returns the pools of a cluster that cover what nodes need.
+func PoolOverlaps(all *model.Cluster) []PoolOverlap { return cluster.PoolOverlaps(all) }
 
 // Calc returns the desired state of the node c.Local.Node.
 func Calc(c *model.Cluster) *nodestate.State {
@@ -29,20 +40,20 @@ type Calculator struct {
 	state    *nodestate.State // handed out last, never changed
 	services *services
 	policy   *compiler
-	rules    table[nodestate.RuleID, nodestate.Rule]
+	rules    table.Table[nodestate.RuleID, nodestate.Rule]
 	// unlimited are the tables that there were without policies held back; nil while there are
 	// none.
-	node      string     // Local.Node of the last state
-	ipv6      bool       // it carried IPv6
-	owners    *ownership // of the last state
-	ownership ownershipIndex
-	covered   *covered      // what no pool may cover
-	overlaps  []PoolOverlap // pools that do
+	node      string             // Local.Node of the last state
+	ipv6      bool               // it carried IPv6
+	owners    *cluster.Ownership // of the last state
+	ownership cluster.OwnershipIndex
+	covered   *cluster.Covered      // what no pool may cover
+	overlaps  []cluster.PoolOverlap // pools that do
 }
 
 // New returns a calculator that has computed nothing yet: its first Update computes everything.
 func New() *Calculator {
-	k := &Calculator{rules: newTable[nodestate.RuleID](func(a, b nodestate.Rule) bool { return a == b })}
+	k := &Calculator{rules: table.New[nodestate.RuleID](func(a, b nodestate.Rule) bool { return a == b })}
 	k.policy, k.services = newCompiler(&k.rules), newServices(&k.rules)
 	return k
 }
@@ -56,11 +67,11 @@ const (
 )
 
 // Refused returns the claims of nodes that do not count in the last state, in an order of its own.
-func (k *Calculator) Refused() []Refusal {
+func (k *Calculator) Refused() []cluster.Refusal {
 	if k.owners == nil {
 		return nil
 	}
-	return k.owners.refusals()
+	return k.owners.Refusals()
 }
 
 // Update returns the state of the node c.Local.Node and the tables that differ from the state that
@@ -72,47 +83,47 @@ func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.S
 	if first {
 		k.state, dirty = nodestate.New(), model.AllDirty()
 	}
-	c := newView(all, k.ownership.update(all, &dirty))
-	if k.node != c.Local.Node || k.ipv6 != c.ipv6 {
+	c := cluster.NewView(all, k.ownership.Update(all, &dirty))
+	if k.node != c.Local.Node || k.ipv6 != c.Ipv6 {
 		dirty = model.AllDirty() // which backends are local, which addresses count: everything turns on them
 	}
-	k.node, k.ipv6 = c.Local.Node, c.ipv6
-	defer func() { k.owners = c.owners }()
+	k.node, k.ipv6 = c.Local.Node, c.Ipv6
+	defer func() { k.owners = c.Owners }()
 
-	if _, servers := dirty.Slices[apiServerSlice]; servers || k.owners != c.owners || dirty.Has(inputsCovered) {
-		if by := coveredBy(c); first || !by.equal(k.covered) {
+	if _, servers := dirty.Slices[cluster.APIServerSlice]; servers || k.owners != c.Owners || dirty.Has(cluster.InputsCovered) {
+		if by := cluster.CoveredBy(c); first || !by.Equal(k.covered) {
 			k.covered = by
 			dirty.Add(model.KindPools) // which of them count
 		}
 	}
-	c.covered = k.covered
+	c.Covered = k.covered
 
 	next, keys := *k.state, nodestate.Keys{}
 	if dirty.Has(inputsSettings) {
-		k.overlaps = poolOverlaps(c)
+		k.overlaps = cluster.PoolOverlapsIn(c)
 		if v := settings(c); !reflect.DeepEqual(v, next.Settings) {
 			next.Settings, keys.Tables = v, keys.Tables|nodestate.TableSettings
 		}
 	}
 	if dirty.Has(inputsRoutes) {
-		storeMap(&next.Routes, routes(c), &keys, nodestate.TableRoutes)
+		table.StoreMap(&next.Routes, routes(c), &keys, nodestate.TableRoutes)
 	}
 	bound := k.policy.update(c, &dirty, &next, &keys)
 	ingress, egress := k.policy.isolation()
 	switch {
-	case dirty.Has(inputsAddrs) || k.owners != c.owners:
-		storeMap(&next.Addrs, addrs(c, ingress, egress), &keys, nodestate.TableAddrs)
+	case dirty.Has(inputsAddrs) || k.owners != c.Owners:
+		table.StoreMap(&next.Addrs, addrs(c, ingress, egress), &keys, nodestate.TableAddrs)
 	case bound:
-		storeMap(&next.Addrs, isolated(next.Addrs, ingress, egress), &keys, nodestate.TableAddrs)
+		table.StoreMap(&next.Addrs, isolated(next.Addrs, ingress, egress), &keys, nodestate.TableAddrs)
 	}
 	if dirty.Has(inputsClients) {
-		storeMap(&next.Clients, clients(c), &keys, nodestate.TableClients)
+		table.StoreMap(&next.Clients, clients(c), &keys, nodestate.TableClients)
 	}
 	k.services.updateAll(c, &dirty, &next, &keys)
 	if over := slices.Concat(k.policy.overdrawn(), k.services.overdrawn()); !slices.Equal(next.Overdrawn, over) {
 		next.Overdrawn, keys.Tables = over, keys.Tables|nodestate.TableStaged
 	}
-	storeTable(&k.rules, &next.Rules, &keys, nodestate.TableRules)
+	table.Store(&k.rules, &next.Rules, &keys, nodestate.TableRules)
 	if first {
 		keys = nodestate.All()
 	}
@@ -124,7 +135,7 @@ func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.S
 
 // PoolOverlaps returns them, sorted by name, as of the last Update. Nothing of such a pool is
 // routed but its blocks, and no node takes blocks of it unless Gives.
-func (k *Calculator) PoolOverlaps() []PoolOverlap { return k.overlaps }
+func (k *Calculator) PoolOverlaps() []cluster.PoolOverlap { return k.overlaps }
 
 // Refusals returns what of Services and host ports is not in force, as every agent finds it: of a
 // cluster of which no node's view is asked for.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -165,21 +166,21 @@ func calculator(seed int) *Calculator {
 	if weak(seed) {
 		k.policy.tables.digest = func(text string) nodestate.Class {
 			if strings.Contains(text, "\x00") { // hashed again
-				return digest64[nodestate.Class](text)
+				return table.Digest64[nodestate.Class](text)
 			}
-			return digest64[nodestate.Class](text) % 13
+			return table.Digest64[nodestate.Class](text) % 13
 		}
 	}
 	if seed%2 == 1 {
-		k.services.ids.digest = func(text string) nodestate.RuleID {
-			return digestServiceRule[nodestate.RuleID](text) % 97
+		k.services.ids.Digest = func(text string) nodestate.RuleID {
+			return table.DigestServiceRule[nodestate.RuleID](text) % 97
 		}
 		if seed%4 == 1 { // hashed again they are apart
-			k.services.ids.digest = func(text string) nodestate.RuleID {
+			k.services.ids.Digest = func(text string) nodestate.RuleID {
 				if text[len(text)-2] == 0 {
-					return digestServiceRule[nodestate.RuleID](text)
+					return table.DigestServiceRule[nodestate.RuleID](text)
 				}
-				return digestServiceRule[nodestate.RuleID](text) % 11
+				return table.DigestServiceRule[nodestate.RuleID](text) % 11
 			}
 		}
 	}

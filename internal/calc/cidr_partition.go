@@ -5,33 +5,35 @@ package calc
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/weir-net/weir/internal/calc/cluster"
 )
 
 // cidrPartition tells which CIDR atoms are true between the boundaries of CIDRs and excepts.
 type cidrPartition struct {
-	cidrs, excepts *prefixes[[]*atom]
+	cidrs, excepts *cluster.Prefixes[[]*atom]
 }
 
 func newCIDRPartition() *cidrPartition {
-	return &cidrPartition{cidrs: newPrefixes[[]*atom](), excepts: newPrefixes[[]*atom]()}
+	return &cidrPartition{cidrs: cluster.NewPrefixes[[]*atom](), excepts: cluster.NewPrefixes[[]*atom]()}
 }
 
 func (r *cidrPartition) add(a *atom, cidrs, excepts []netip.Prefix) {
 	for _, p := range cidrs {
-		r.cidrs.set(p, append(r.cidrs.values[p], a))
+		r.cidrs.Set(p, append(r.cidrs.Values[p], a))
 	}
 	for _, p := range excepts {
-		r.excepts.set(p, append(r.excepts.values[p], a))
+		r.excepts.Set(p, append(r.excepts.Values[p], a))
 	}
 }
 
 func (r *cidrPartition) remove(a *atom, cidrs, excepts []netip.Prefix) {
-	without := func(of *prefixes[[]*atom], p netip.Prefix) {
-		left := slices.DeleteFunc(of.values[p], func(x *atom) bool { return x == a })
+	without := func(of *cluster.Prefixes[[]*atom], p netip.Prefix) {
+		left := slices.DeleteFunc(of.Values[p], func(x *atom) bool { return x == a })
 		if len(left) == 0 {
-			delete(of.values, p)
+			delete(of.Values, p)
 		} else {
-			of.values[p] = left
+			of.Values[p] = left
 		}
 	}
 	for _, p := range cidrs {
@@ -44,14 +46,14 @@ func (r *cidrPartition) remove(a *atom, cidrs, excepts []netip.Prefix) {
 
 // boundary reports whether a region begins at a prefix.
 func (r *cidrPartition) boundary(p netip.Prefix) bool {
-	return len(r.cidrs.values[p]) > 0 || len(r.excepts.values[p]) > 0
+	return len(r.cidrs.Values[p]) > 0 || len(r.excepts.Values[p]) > 0
 }
 
 // at returns the atoms that are true of the region of a prefix: of its addresses that no longer
 // prefix contains.
 func (r *cidrPartition) at(p netip.Prefix) []*atom {
 	var excluded map[*atom]bool
-	r.excepts.containing(p, func(_ netip.Prefix, of []*atom) bool {
+	r.excepts.Containing(p, func(_ netip.Prefix, of []*atom) bool {
 		if excluded == nil {
 			excluded = map[*atom]bool{}
 		}
@@ -61,7 +63,7 @@ func (r *cidrPartition) at(p netip.Prefix) []*atom {
 		return true
 	})
 	var out []*atom
-	r.cidrs.containing(p, func(_ netip.Prefix, of []*atom) bool {
+	r.cidrs.Containing(p, func(_ netip.Prefix, of []*atom) bool {
 		for _, a := range of {
 			if !excluded[a] {
 				out = append(out, a.all())

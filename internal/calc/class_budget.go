@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -301,7 +302,7 @@ func (p *policyTables) fitting(d *classBudget, suspects []*suspect, most int) ma
 	for _, x := range suspects {
 		bySet[x.offer.set] = x
 	}
-	var claims []claim
+	var claims []table.Claim
 	var of []*suspect
 	for _, o := range p.tenants {
 		x, size := bySet[o.set], o.size
@@ -314,7 +315,7 @@ func (p *policyTables) fitting(d *classBudget, suspects []*suspect, most int) ma
 		if x == nil && !o.ok || size > maxSetEntries {
 			continue
 		}
-		claims = append(claims, claim{owner: o.owner, created: o.created, name: o.set.name, size: size})
+		claims = append(claims, table.Claim{Owner: o.owner, Created: o.created, Name: o.set.name, Size: size})
 		of = append(of, x)
 	}
 	out := map[*suspect]bool{}
@@ -323,8 +324,8 @@ func (p *policyTables) fitting(d *classBudget, suspects []*suspect, most int) ma
 			out[x] = true
 		}
 	}
-	for i, as := range grant(p.tenantRoom, claims) {
-		if as != refused && of[i] != nil {
+	for i, as := range table.Grant(p.tenantRoom, claims) {
+		if as != table.Refused && of[i] != nil {
 			out[of[i]] = true
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -30,12 +32,12 @@ func (c *class) has(a *atom) bool {
 // what neither concerns is not looked at.
 type classes struct {
 	byKey map[string]*class // "" is not in it: class 0
-	ids   *ids[nodestate.Class]
+	ids   *table.Ids[nodestate.Class]
 	idle  map[*class]struct{} // may have no users
 	fresh []*class            // have no number yet
 
-	peers          map[netip.Addr]*class // of addresses of pods that some atom picks
-	cidrs          *prefixes[*class]     // of the regions between the boundaries of CIDRs; nil: class 0
+	peers          map[netip.Addr]*class     // of addresses of pods that some atom picks
+	cidrs          *cluster.Prefixes[*class] // of the regions between the boundaries of CIDRs; nil: class 0
 	partition      *cidrPartition
 	replaced       []netip.Addr // peers that got another class
 	peersOut       nodestate.Map[netip.Addr, nodestate.Class]
@@ -46,8 +48,8 @@ type classes struct {
 }
 
 func newClasses(digest func(text string) nodestate.Class) *classes {
-	return &classes{byKey: map[string]*class{}, ids: newIDs(digest), idle: map[*class]struct{}{},
-		peers: map[netip.Addr]*class{}, cidrs: newPrefixes[*class](), partition: newCIDRPartition(), cidrsOut: map[netip.Prefix]nodestate.Class{}}
+	return &classes{byKey: map[string]*class{}, ids: table.NewIDs(digest), idle: map[*class]struct{}{},
+		peers: map[netip.Addr]*class{}, cidrs: cluster.NewPrefixes[*class](), partition: newCIDRPartition(), cidrsOut: map[netip.Prefix]nodestate.Class{}}
 }
 
 // update follows what became of the atoms, those that are gone among them, and of the pods at some
@@ -79,7 +81,7 @@ func (k *classes) update(pods *podIndex, x *atoms, gone []*atom, at []netip.Addr
 			hit[c] = true
 		}
 	}
-	if len(hit)+len(touched.values) > 0 {
+	if len(hit)+len(touched.Values) > 0 {
 		for addr, c := range k.peers {
 			if _, is := members[addr]; !is && (hit[c] || touched.contains(addr)) {
 				members[addr] = nil
@@ -250,7 +252,7 @@ func classKey(atoms []*atom) string {
 // updateCIDRs takes the CIDRs of atoms into the regions, and returns the prefixes in which
 // something changed thereby.
 func (k *classes) updateCIDRs(x *atoms, gone []*atom) *touched {
-	t := &touched{prefixes: newPrefixes[struct{}]()}
+	t := &touched{Prefixes: cluster.NewPrefixes[struct{}]()}
 	for _, a := range gone {
 		for p := range a.each() {
 			k.partition.remove(p, p.cidrs, p.except)
@@ -273,53 +275,53 @@ func (k *classes) updateCIDRs(x *atoms, gone []*atom) *touched {
 
 // touched are prefixes in which something changed.
 type touched struct {
-	*prefixes[struct{}]
+	*cluster.Prefixes[struct{}]
 }
 
 func (t *touched) add(lists ...[]netip.Prefix) {
 	for _, list := range lists {
 		for _, p := range list {
-			t.set(p, struct{}{})
+			t.Set(p, struct{}{})
 		}
 	}
 }
 
 func (t *touched) contains(a netip.Addr) bool {
-	if len(t.values) <= 8 {
-		for p := range t.values {
+	if len(t.Values) <= 8 {
+		for p := range t.Values {
 			if p.Contains(a) {
 				return true
 			}
 		}
 		return false
 	}
-	_, is := t.lookup(a)
+	_, is := t.Lookup(a)
 	return is
 }
 
 func (t *touched) within(p netip.Prefix) (is bool) {
-	t.containing(p, func(netip.Prefix, struct{}) bool { is = true; return false })
+	t.Containing(p, func(netip.Prefix, struct{}) bool { is = true; return false })
 	return is
 }
 
 // updateRegions gives the regions within touched prefixes their classes.
 func (k *classes) updateRegions(t *touched) {
-	if len(t.values) == 0 {
+	if len(t.Values) == 0 {
 		return
 	}
-	for p := range t.values {
+	for p := range t.Values {
 		if !k.partition.boundary(p) {
-			k.swap(k.cidrs.values[p], nil)
-			delete(k.cidrs.values, p)
-		} else if _, is := k.cidrs.values[p]; !is {
-			k.cidrs.set(p, nil)
+			k.swap(k.cidrs.Values[p], nil)
+			delete(k.cidrs.Values, p)
+		} else if _, is := k.cidrs.Values[p]; !is {
+			k.cidrs.Set(p, nil)
 		}
 	}
-	for p, was := range k.cidrs.values {
+	for p, was := range k.cidrs.Values {
 		if t.within(p) {
 			now := k.of(k.partition.at(p))
 			k.swap(was, now)
-			k.cidrs.values[p] = now
+			k.cidrs.Values[p] = now
 		}
 	}
 }
@@ -347,7 +349,7 @@ func (k *classes) assignIDs(t *touched) {
 			k.added = append(k.added, c)
 		}
 	}
-	renumbered := len(k.ids.update(gone, come)) > 0
+	renumbered := len(k.ids.Update(gone, come)) > 0
 	of := k.fresh
 	k.renumbered = k.renumbered || renumbered
 	if renumbered { // two texts have one digest
@@ -355,7 +357,7 @@ func (k *classes) assignIDs(t *touched) {
 		k.replaced = slices.AppendSeq(k.replaced, maps.Keys(k.peers))
 	}
 	for _, c := range of {
-		c.id = k.ids.byText[c.text]
+		c.id = k.ids.ByText[c.text]
 	}
 	clear(k.idle)
 	k.fresh, k.changed = nil, k.changed || len(gone)+len(come) > 0
@@ -374,14 +376,14 @@ func (k *classes) assignIDs(t *touched) {
 
 // writeCIDRs renews the part of look-up 1 that is about touched prefixes, or all of it.
 func (k *classes) writeCIDRs(t *touched, all bool) {
-	if len(t.values) == 0 && !all {
+	if len(t.Values) == 0 && !all {
 		return
 	}
 	k.cidrsOut = maps.Clone(k.cidrsOut)
-	for p := range t.values {
+	for p := range t.Values {
 		delete(k.cidrsOut, p)
 	}
-	for p, c := range k.cidrs.values {
+	for p, c := range k.cidrs.Values {
 		if !all && !t.within(p) {
 			continue
 		}
@@ -399,7 +401,7 @@ func (k *classes) writeCIDRs(t *touched, all bool) {
 
 // enclosing returns the class of the smallest region around p, p itself not counted.
 func (k *classes) enclosing(p netip.Prefix) (around *class) {
-	k.cidrs.containing(p, func(q netip.Prefix, v *class) bool {
+	k.cidrs.Containing(p, func(q netip.Prefix, v *class) bool {
 		if q == p {
 			return true
 		}

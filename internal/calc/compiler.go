@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -18,15 +20,15 @@ const inputsPolicy = model.KindSettings | model.KindHostEndpoints | model.KindPo
 // next.
 type compiler struct {
 	tables *policyTables
-	rules  *table[nodestate.RuleID, nodestate.Rule] // of the state: those of Services are in it too
+	rules  *table.Table[nodestate.RuleID, nodestate.Rule] // of the state: those of Services are in it too
 	// unlimited are the tables that there were without policies held back; nil while there are
 	// none.
 	unlimited      *policyTables
-	unlimitedRules table[nodestate.RuleID, nodestate.Rule]
+	unlimitedRules table.Table[nodestate.RuleID, nodestate.Rule]
 }
 
-func newCompiler(rules *table[nodestate.RuleID, nodestate.Rule]) *compiler {
-	return &compiler{tables: newPolicyTables(digest64[nodestate.Class], rules), rules: rules}
+func newCompiler(rules *table.Table[nodestate.RuleID, nodestate.Rule]) *compiler {
+	return &compiler{tables: newPolicyTables(table.Digest64[nodestate.Class], rules), rules: rules}
 }
 
 // isolation returns which endpoints policy isolates.
@@ -39,7 +41,7 @@ func (k *compiler) overdrawn() []nodestate.Overdrawn { return k.tables.overdrawn
 
 // update brings the policy tables, and the rules of policies, up to date. It reports whether
 // the isolation of endpoints may have changed.
-func (k *compiler) update(c *cluster, dirty *model.Dirty, next *nodestate.State, keys *nodestate.Keys) bool {
+func (k *compiler) update(c *cluster.View, dirty *model.Dirty, next *nodestate.State, keys *nodestate.Keys) bool {
 	if dirty.Has(model.KindPods) {
 		k.tables.ruleIDs.clear()
 		room, apart := k.tables.capacity, k.tables.classQuota
@@ -48,15 +50,15 @@ func (k *compiler) update(c *cluster, dirty *model.Dirty, next *nodestate.State,
 	}
 	changed := k.tables.update(c, dirty)
 	changed = k.updateClassBudget(c, dirty) || changed
-	k.tables.policy = storeChanges(&next.Policy, k.tables.policy, keys, nodestate.TablePolicy)
-	k.tables.peers = storeChanges(&next.Peers, k.tables.peers, keys, nodestate.TablePolicy)
+	k.tables.policy = table.StoreChanges(&next.Policy, k.tables.policy, keys, nodestate.TablePolicy)
+	k.tables.peers = table.StoreChanges(&next.Peers, k.tables.peers, keys, nodestate.TablePolicy)
 	if k.tables.classes != nil {
 		k.tables.classes.peersOut = k.tables.peers
 	}
-	storeMap(&next.HostEndpoints, k.tables.hosts, keys, nodestate.TablePolicy)
-	storeMap(&next.PeerCIDRs, k.tables.peerCIDRs, keys, nodestate.TablePolicy)
-	storeMap(&next.Staged, k.tables.staged, keys, nodestate.TableStaged)
-	storeMap(&next.HostStaged, k.tables.hostsStaged, keys, nodestate.TableStaged)
+	table.StoreMap(&next.HostEndpoints, k.tables.hosts, keys, nodestate.TablePolicy)
+	table.StoreMap(&next.PeerCIDRs, k.tables.peerCIDRs, keys, nodestate.TablePolicy)
+	table.StoreMap(&next.Staged, k.tables.staged, keys, nodestate.TableStaged)
+	table.StoreMap(&next.HostStaged, k.tables.hostsStaged, keys, nodestate.TableStaged)
 	if !slices.Equal(next.Unfit, k.tables.unfit) {
 		next.Unfit, keys.Tables = k.tables.unfit, keys.Tables|nodestate.TableStaged
 	}
@@ -67,7 +69,7 @@ func (k *compiler) update(c *cluster, dirty *model.Dirty, next *nodestate.State,
 // Which these are follows from all policies, those that are held back among them: while there are
 // some, tables of all of them are kept alongside those in force. It reports whether the isolation
 // of endpoints may have changed.
-func (k *compiler) updateClassBudget(c *cluster, dirty *model.Dirty) bool {
+func (k *compiler) updateClassBudget(c *cluster.View, dirty *model.Dirty) bool {
 	all := k.tables
 	if k.unlimited != nil {
 		all = k.unlimited
@@ -83,7 +85,7 @@ func (k *compiler) updateClassBudget(c *cluster, dirty *model.Dirty) bool {
 		return false
 	}
 	if k.unlimited == nil {
-		k.unlimitedRules = newTable[nodestate.RuleID](func(a, b nodestate.Rule) bool { return a == b })
+		k.unlimitedRules = table.New[nodestate.RuleID](func(a, b nodestate.Rule) bool { return a == b })
 		k.unlimited = newPolicyTables(k.tables.digest, &k.unlimitedRules)
 		k.unlimited.capacity, k.unlimited.classQuota = k.tables.capacity, k.tables.classQuota
 		everything := model.AllDirty()

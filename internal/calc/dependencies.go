@@ -2,7 +2,10 @@
 
 package calc
 
-import "github.com/weir-net/weir/internal/model"
+import (
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/model"
+)
 
 // dependencies are what policy depends on in some clusters only.
 type dependencies struct {
@@ -12,7 +15,7 @@ type dependencies struct {
 }
 
 // affected reports whether a change concerns them.
-func (d *dependencies) affected(c *cluster, dirty *model.Dirty) bool {
+func (d *dependencies) affected(c *cluster.View, dirty *model.Dirty) bool {
 	if d.nodes && dirty.Has(model.KindNodes) {
 		return true
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -33,10 +35,10 @@ type hints struct{ zones, nodes bool }
 // (all of them, when the Service publishes those that are not ready); where there are none, those
 // that still serve while they terminate. Hints (trafficDistribution) cut the ready ones of the
 // whole cluster down. Sorted, each once. relief: see port.
-func (s *services) choose(c *cluster, svc *model.Service, sp *model.ServicePort, fam int) (out []nodestate.Backend, relief bool) {
+func (s *services) choose(c *cluster.View, svc *model.Service, sp *model.ServicePort, fam int) (out []nodestate.Backend, relief bool) {
 	all := s.candidates(c, svc, sp, fam)
 	meant := meantFor(all)
-	if svc.Maglev { // refusals nodes must have the same list
+	if svc.Maglev { // Refusals nodes must have the same list
 		meant = func(*candidate) bool { return true }
 	}
 	var ready, readyHere bool
@@ -81,11 +83,11 @@ func meantFor(all []candidate) func(*candidate) bool {
 // once: while slices are rewritten an endpoint may be in two, and what either says for it counts.
 // Those that have ended on this node are left out when there are others (but not of a Service whose
 // list must be the same on all nodes).
-func (s *services) candidates(c *cluster, svc *model.Service, sp *model.ServicePort, fam int) []candidate {
+func (s *services) candidates(c *cluster.View, svc *model.Service, sp *model.ServicePort, fam int) []candidate {
 	var all []candidate
 	for _, name := range s.slices[svc.Name] {
 		sl := c.Slices[name]
-		if sl == nil || !isAuthoritative(c.Cluster, sl) {
+		if sl == nil || !cluster.IsAuthoritative(c.Cluster, sl) {
 			continue
 		}
 		for _, ep := range sl.Ports {
@@ -114,7 +116,7 @@ func (s *services) candidates(c *cluster, svc *model.Service, sp *model.ServiceP
 
 // appendCandidates appends a slice's endpoints; like has the port, and ready when all are
 // published.
-func (s *services) appendCandidates(out []candidate, c *cluster, sl *model.EndpointSlice, proto model.Protocol, like candidate, fam int) []candidate {
+func (s *services) appendCandidates(out []candidate, c *cluster.View, sl *model.EndpointSlice, proto model.Protocol, like candidate, fam int) []candidate {
 	for i := range sl.Endpoints {
 		e := &sl.Endpoints[i]
 		v := like
@@ -126,7 +128,7 @@ func (s *services) appendCandidates(out []candidate, c *cluster, sl *model.Endpo
 		v.zone = s.env.zone != "" && slices.Contains(e.ForZones, s.env.zone)
 		v.node = slices.Contains(e.ForNodes, c.Local.Node)
 		for _, a := range e.Addrs {
-			if a.IsValid() && c.carried(a) && family(a) == fam {
+			if a.IsValid() && c.Carried(a) && cluster.Family(a) == fam {
 				if why := s.rejectEndpoint(sl, a, v.port, proto); why != "" {
 					s.refuse(source{name: sl.Service}, "endpoints", netip.AddrPortFrom(a, v.port).String()+"/"+proto.String(), why+"; it is left out", actionBackend)
 					continue
@@ -141,7 +143,7 @@ func (s *services) appendCandidates(out []candidate, c *cluster, sl *model.Endpo
 }
 
 // updateHealth brings what load balancers are told of a Service up to date.
-func (s *services) updateHealth(c *cluster, name model.Name, affected map[nodestate.Frontend]struct{}) {
+func (s *services) updateHealth(c *cluster.View, name model.Name, affected map[nodestate.Frontend]struct{}) {
 	src, svc := source{name: name}, c.Services[name]
 	if p := s.checks[src]; p != nil {
 		s.withdraw(p, affected)
@@ -151,7 +153,7 @@ func (s *services) updateHealth(c *cluster, name model.Name, affected map[nodest
 	if svc == nil || svc.HealthPort == 0 {
 		return
 	}
-	p := &port{src: src, text: ruleText(nodestate.Rule{Kind: "Service", Name: name.String(), Detail: "healthCheckNodePort"}), created: svc.Created, uid: svc.UID,
+	p := &port{src: src, text: table.RuleText(nodestate.Rule{Kind: "Service", Name: name.String(), Detail: "healthCheckNodePort"}), created: svc.Created, uid: svc.UID,
 		reserved: true, rule: nodestate.Rule{Kind: "Service", Name: name.String()},
 		health: nodestate.HealthCheck{Port: svc.HealthPort, Local: readyHere(c, s.slices[name], svc)}}
 	for _, all := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
@@ -169,7 +171,7 @@ func (s *services) updateHealth(c *cluster, name model.Name, affected map[nodest
 // readyHere counts the ready endpoints of a Service on this node, in the family that has more: a
 // pod of two families is one. Those that terminate do not count, so that load balancers turn away
 // from them.
-func readyHere(c *cluster, names []model.Name, svc *model.Service) int {
+func readyHere(c *cluster.View, names []model.Name, svc *model.Service) int {
 	var found [2]map[netip.Addr]bool
 	for _, name := range names {
 		sl := c.Slices[name]
@@ -179,13 +181,13 @@ func readyHere(c *cluster, names []model.Name, svc *model.Service) int {
 		for i := range sl.Endpoints {
 			e := &sl.Endpoints[i]
 			for _, a := range e.Addrs {
-				if !a.IsValid() || !c.carried(a) || !e.Ready && !svc.PublishNotReady || !isLocal(c, e, a) {
+				if !a.IsValid() || !c.Carried(a) || !e.Ready && !svc.PublishNotReady || !isLocal(c, e, a) {
 					continue
 				}
-				if found[family(a)] == nil {
-					found[family(a)] = map[netip.Addr]bool{}
+				if found[cluster.Family(a)] == nil {
+					found[cluster.Family(a)] = map[netip.Addr]bool{}
 				}
-				found[family(a)][a] = true
+				found[cluster.Family(a)][a] = true
 			}
 		}
 	}
@@ -194,7 +196,7 @@ func readyHere(c *cluster, names []model.Name, svc *model.Service) int {
 
 // isLocal reports whether an endpoint is on this node. One that names no node, as those of the API
 // server and those written by hand, is where its address is.
-func isLocal(c *cluster, e *model.ServiceEndpoint, a netip.Addr) bool {
+func isLocal(c *cluster.View, e *model.ServiceEndpoint, a netip.Addr) bool {
 	if e.Node != "" {
 		return e.Node == c.Local.Node
 	}
@@ -202,7 +204,7 @@ func isLocal(c *cluster, e *model.ServiceEndpoint, a netip.Addr) bool {
 }
 
 // hostPorts returns the host ports of a pod that runs here.
-func hostPorts(c *cluster, src source) []*port {
+func hostPorts(c *cluster.View, src source) []*port {
 	pod := c.Pods[src.name]
 	if pod == nil || pod.HostNetwork || pod.Finished || pod.Node != c.Local.Node || !hasHostPort(pod) {
 		return nil
@@ -222,7 +224,7 @@ func hostPorts(c *cluster, src source) []*port {
 			continue
 		}
 		for fam := range 2 {
-			p := hostPort(src, pp, c.carriedOf(own, fam))
+			p := hostPort(src, pp, c.CarriedOf(own, fam))
 			if p != nil && !seen[p.text] {
 				seen[p.text] = true
 				out = append(out, p)
@@ -244,19 +246,19 @@ func hostPort(src source, pp *model.PodPort, own []netip.Addr) *port {
 	at := pp.HostIP
 	switch {
 	case !at.IsValid() || at.IsUnspecified() && at.Is4() == own[0].Is4():
-		at = unspecified(own[0])
-	case family(at) != family(own[0]):
+		at = cluster.Unspecified(own[0])
+	case cluster.Family(at) != cluster.Family(own[0]):
 		return nil
 	}
 	id := nodestate.Frontend{Addr: at, Port: pp.HostPort, Proto: pp.Protocol}
-	detail := "port " + portText(pp.HostPort, pp.Protocol)
+	detail := "port " + table.PortText(pp.HostPort, pp.Protocol)
 	if !at.IsUnspecified() || !at.Is4() {
 		detail += " on " + at.String()
 	}
 	p := &port{src: src, uid: src.name.String(), id: id, frontends: []nodestate.Frontend{id}, internal: []nodestate.Frontend{id},
 		value: nodestate.Service{ID: id, LocalOnly: true},
 		rule:  nodestate.Rule{Kind: "HostPort", Name: src.name.String(), Detail: detail}}
-	p.text = ruleText(p.rule)
+	p.text = table.RuleText(p.rule)
 	for _, a := range own {
 		p.backends = append(p.backends, nodestate.Backend{Addr: a, Port: pp.Port, Local: true})
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -25,7 +26,7 @@ type offer struct {
 	owner   string // the namespace that is charged
 	created int64
 	size    int
-	known   bool               // size was looked for, and is no more than a set may have
+	known   bool               // Size was looked for, and is no more than a set may have
 	put     func() *setEntries // writes it
 	ok      bool               // it is to be written
 }
@@ -75,7 +76,7 @@ func (s *sets) admitTenants(p *policyTables, w *entryWriter, tenants []*offer, t
 	slices.SortFunc(tenants, func(a, b *offer) int {
 		return cmp.Or(strings.Compare(a.owner, b.owner), cmp.Compare(a.created, b.created), strings.Compare(a.set.name, b.set.name))
 	})
-	var claims []claim
+	var claims []table.Claim
 	var of []*offer
 	asked, work := 0, 0
 	for i, o := range tenants {
@@ -91,11 +92,11 @@ func (s *sets) admitTenants(p *policyTables, w *entryWriter, tenants []*offer, t
 			continue
 		}
 		asked += o.size
-		claims = append(claims, claim{owner: o.owner, created: o.created, name: o.set.name, size: o.size})
+		claims = append(claims, table.Claim{Owner: o.owner, Created: o.created, Name: o.set.name, Size: o.size})
 		of = append(of, o)
 	}
-	for i, as := range grant(total, claims) {
-		of[i].ok = as != refused
+	for i, as := range table.Grant(total, claims) {
+		of[i].ok = as != table.Refused
 	}
 	p.overdrawn = overdrawn(tenants, total)
 }
@@ -120,7 +121,7 @@ func overdrawn(tenants []*offer, total int) (out []nodestate.Overdrawn) {
 	}
 	for _, ns := range slices.Sorted(maps.Keys(owners)) {
 		if x := owners[ns]; x.Refused > 0 {
-			x.Reserved, x.Share, x.Total = reserved(total, len(owners)), total/shareParts, total
+			x.Reserved, x.Share, x.Total = table.Reserved(total, len(owners)), total/table.ShareParts, total
 			out = append(out, *x)
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -70,7 +72,7 @@ type ExplainedRule struct {
 const (
 	NotEnforced   = "not enforced" // it would allow or pass, and its policy cannot be enforced exactly
 	NotLog        = "logs only"    // it does match: the connection is logged, and the rules after it decide
-	NotOwnEnd     = "own end"      // family, or what the rule asks of the endpoint itself
+	NotOwnEnd     = "own end"      // Family, or what the rule asks of the endpoint itself
 	NotProtocol   = "protocol"
 	NotPeer       = "peer"
 	NotPort       = "port" // of the destination; of ICMP type and code
@@ -83,9 +85,9 @@ var actionNames = [...]string{model.Allow: "Allow", model.Deny: "Deny", model.Pa
 // false when no such endpoint is known. It comes to the verdict of the tables of Calc, as far as
 // these are not too large.
 func Explain(all *model.Cluster, q Question) (x Explanation, ok bool) {
-	c := viewOf(all)
+	c := cluster.ViewOf(all)
 	ep := c.Local.Endpoints[q.Endpoint]
-	if ep == nil || !c.carried(q.Endpoint) {
+	if ep == nil || !c.Carried(q.Endpoint) {
 		return x, false
 	}
 	// All from the objects, with nothing of what a Calculator keeps: it must come to the same.
@@ -122,7 +124,7 @@ func (s *sets) classAt(a netip.Addr) *class {
 	for n := range s.named {
 		s.atoms.ports(n, pods)
 	}
-	k := newClasses(digest64[nodestate.Class])
+	k := newClasses(table.Digest64[nodestate.Class])
 	for _, x := range s.atoms.byText {
 		for p := range x.each() {
 			k.partition.add(p, p.cidrs, p.except)

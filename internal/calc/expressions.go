@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/selector"
 )
@@ -24,7 +25,7 @@ type labels = func(key string) (value string, ok bool)
 
 // podLabels are a pod's labels to expressions: what names it, its own, and those of its namespace
 // and its service account below their prefixes.
-func podLabels(c *cluster, p *model.Pod) labels {
+func podLabels(c *cluster.View, p *model.Pod) labels {
 	return func(key string) (string, bool) {
 		switch key {
 		case model.LabelNamespace:
@@ -59,7 +60,7 @@ func podLabels(c *cluster, p *model.Pod) labels {
 }
 
 // setLabels are a network set's: its own and, in a namespace, those of the namespace.
-func setLabels(c *cluster, s *model.NetworkSet) labels {
+func setLabels(c *cluster.View, s *model.NetworkSet) labels {
 	return func(key string) (string, bool) {
 		if ns := s.Name.Namespace; ns != "" {
 			if key == model.LabelNamespace {
@@ -85,7 +86,7 @@ func ownLabel(of map[string]string, key string) (string, bool) {
 }
 
 // namespaceLabel looks up a label below the prefix of namespaces.
-func namespaceLabel(c *cluster, name, key string) (string, bool) {
+func namespaceLabel(c *cluster.View, name, key string) (string, bool) {
 	own, is := strings.CutPrefix(key, model.PrefixNamespace)
 	ns := c.Namespaces[name]
 	if !is || ns == nil {

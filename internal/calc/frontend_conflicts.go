@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -36,7 +38,7 @@ func (s *services) claim(p *port, affected map[nodestate.Frontend]struct{}) {
 // onAllAddresses is the frontend on all addresses of a node that a frontend on one of them competes
 // with.
 func onAllAddresses(f nodestate.Frontend) nodestate.Frontend {
-	f.Addr = unspecified(f.Addr)
+	f.Addr = cluster.Unspecified(f.Addr)
 	return f
 }
 
@@ -93,19 +95,19 @@ func (s *services) resolve(affected map[nodestate.Frontend]struct{}) {
 		}
 		v := s.valueAt(p, f)
 		v.HostBackend = p.hostBackend
-		v.Rule = s.ids.byText[p.text]
+		v.Rule = s.ids.ByText[p.text]
 		if model.Within(s.env.excluded, f.Addr) {
 			s.frontends.Delete(f) // its other frontends may stay, and are named by this one
 		} else {
-			s.frontends.set(f, v)
+			s.frontends.Put(f, v)
 		}
 		if p.id == f && len(p.backends) > 0 {
-			s.backends.set(f, p.backends)
+			s.backends.Put(f, p.backends)
 		} else {
 			s.backends.Delete(f)
 		}
 		if p.id == f && len(p.ranges) > 0 {
-			s.ranges.set(f, p.ranges)
+			s.ranges.Put(f, p.ranges)
 		} else {
 			s.ranges.Delete(f)
 		}
@@ -128,7 +130,7 @@ func (s *services) noteLosers(f nodestate.Frontend, holder *port, concerned map[
 		switch {
 		case !p.reserved || p.id != f:
 		case p == holder:
-			s.health.set(p.src.name, p.health)
+			s.health.Put(p.src.name, p.health)
 		default:
 			s.health.Delete(p.src.name)
 		}
@@ -199,7 +201,7 @@ func compareClaims(f nodestate.Frontend, a, b *port) int {
 
 // compareAge says which of two ports' objects is the older one, and tells those of one age apart.
 func compareAge(a, b *port) int {
-	return cmp.Or(cmp.Compare(a.created, b.created), strings.Compare(a.uid, b.uid), compareNames(a.src.name, b.src.name), strings.Compare(a.text, b.text))
+	return cmp.Or(cmp.Compare(a.created, b.created), strings.Compare(a.uid, b.uid), table.CompareNames(a.src.name, b.src.name), strings.Compare(a.text, b.text))
 }
 
 func compareFrontends(a, b nodestate.Frontend) int {

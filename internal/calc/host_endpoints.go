@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -75,7 +77,7 @@ func (u hostUser) isolate(dir direction, iso nodestate.Isolation, hosts map[node
 // interfaces. Of several for one interface that with the smallest name counts. An automatic one,
 // which the controller makes and which allows what no policy denies, counts only where no other one
 // has its interface or all of them.
-func hostsHere(c *cluster) map[int]*model.HostEndpoint {
+func hostsHere(c *cluster.View) map[int]*model.HostEndpoint {
 	out := map[int]*model.HostEndpoint{}
 	put := func(index int, h *model.HostEndpoint) {
 		have := out[index]
@@ -114,7 +116,7 @@ func (s *sets) bindHosts(out *policyTables) {
 		}
 		differs := s.staged != nil && !slices.Equal(policies, would)
 		for _, six := range []bool{false, true} {
-			if six && !s.c.ipv6 {
+			if six && !s.c.Ipv6 {
 				continue
 			}
 			at := nodestate.HostInterface{IfIndex: index, IPv6: six}
@@ -234,7 +236,7 @@ func (s *sets) intern(t *set) *set {
 func (s *sets) newFailsafeSet(of *set, user hostUser, dir direction) *set {
 	t := &set{dir: dir, six: of.six, vital: true, deny: of.refused, passed: of.refused, denied: true, alone: of.alone, refused: of.refused}
 	var text strings.Builder
-	text.WriteString("host endpoint, too large: " + ruleText(of.refused) + "\n" + user.use.String() + " " + dir.String() + " " + strconv.FormatBool(t.six) + "\n")
+	text.WriteString("host endpoint, too large: " + table.RuleText(of.refused) + "\n" + user.use.String() + " " + dir.String() + " " + strconv.FormatBool(t.six) + "\n")
 	t.name = text.String()
 	t.tiers = append(t.tiers, s.failsafes(user, dir, &text))
 	t.text = text.String()
@@ -317,8 +319,8 @@ func (s *sets) failsafes(user hostUser, dir direction, text *strings.Builder) se
 			if f.Net.IsValid() {
 				m.Other = &model.Entity{InNets: true, Nets: []netip.Prefix{f.Net}}
 			}
-			r := rule{of: m, others: s.atoms.others(m), name: nodestate.Rule{Kind: "failsafe", Name: field, Detail: portText(f.Port, f.Protocol)},
-				text: "failsafe " + portText(f.Port, f.Protocol) + " " + f.Net.String() + " " + strconv.FormatBool(answers) + "\n"}
+			r := rule{of: m, others: s.atoms.others(m), name: nodestate.Rule{Kind: "failsafe", Name: field, Detail: table.PortText(f.Port, f.Protocol)},
+				text: "failsafe " + table.PortText(f.Port, f.Protocol) + " " + f.Net.String() + " " + strconv.FormatBool(answers) + "\n"}
 			text.WriteString(r.text)
 			tier.rules = append(tier.rules, &setRule{rule: &r, dst: newPortMatch(m.Ports, nil), src: newPortMatch(m.SourcePorts, nil), on: alone})
 		}
@@ -344,15 +346,15 @@ func (s *sets) failsafes(user hostUser, dir direction, text *strings.Builder) se
 	return tier
 }
 
-// maxAPIServerPorts bounds the ports of apiService's endpoints that are open.
+// maxAPIServerPorts bounds the ports of APIService's endpoints that are open.
 const maxAPIServerPorts = 16
 
 // apiServers is the rule that leaves the path to the API servers open, or that of their answers,
 // nil where none is known.
 func (s *sets) apiServers(text *strings.Builder, answers bool) *setRule {
 	var at []model.PortRange
-	for _, sl := range s.atoms.slicesOf(apiService) {
-		if sl.Name != apiServerSlice {
+	for _, sl := range s.atoms.slicesOf(cluster.APIService) {
+		if sl.Name != cluster.APIServerSlice {
 			continue // it opens ports
 		}
 		for _, p := range sl.Ports {
@@ -367,13 +369,13 @@ func (s *sets) apiServers(text *strings.Builder, answers bool) *setRule {
 	if len(at) == 0 {
 		return nil
 	}
-	m := &model.Rule{Action: model.Allow, Ports: at, Other: &model.Entity{Service: apiService}}
+	m := &model.Rule{Action: model.Allow, Ports: at, Other: &model.Entity{Service: cluster.APIService}}
 	if answers {
 		m.Ports, m.SourcePorts = []model.PortRange{{Protocol: model.ProtocolTCP, Last: 65535}}, at
 	}
-	r := rule{of: m, others: s.atoms.others(m), name: nodestate.Rule{Kind: "failsafe", Name: "API servers", Detail: apiService.String()}}
+	r := rule{of: m, others: s.atoms.others(m), name: nodestate.Rule{Kind: "failsafe", Name: "API servers", Detail: cluster.APIService.String()}}
 	for _, p := range at {
-		r.text += "failsafe API servers " + portText(p.First, p.Protocol) + " " + strconv.FormatBool(answers) + "\n"
+		r.text += "failsafe API servers " + table.PortText(p.First, p.Protocol) + " " + strconv.FormatBool(answers) + "\n"
 	}
 	text.WriteString(r.text)
 	return &setRule{rule: &r, dst: newPortMatch(m.Ports, nil), src: newPortMatch(m.SourcePorts, nil)}

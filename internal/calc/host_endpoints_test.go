@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -78,7 +79,7 @@ func TestWayToAPIServersIsOpen(t *testing.T) {
 		}
 	}
 	check("false default-deny", "false default-deny")
-	sl := &model.EndpointSlice{Name: model.Name{Namespace: "default", Name: "kubernetes"}, Service: apiService, NotCarried: true,
+	sl := &model.EndpointSlice{Name: model.Name{Namespace: "default", Name: "kubernetes"}, Service: cluster.APIService, NotCarried: true,
 		Ports: []model.EndpointPort{{Name: "https", Protocol: model.ProtocolTCP, Port: 8443}}, Endpoints: []model.ServiceEndpoint{{Addrs: []netip.Addr{addr("192.0.2.7")}, Ready: true}}}
 	c.Slices = map[model.Name]*model.EndpointSlice{sl.Name: sl}
 	d = model.Dirty{Slices: map[model.Name]struct{}{sl.Name: {}}}
@@ -146,7 +147,7 @@ func TestUntrackedSetsHandOn(t *testing.T) {
 		p.ApplyOnForward, p.DoNotTrack = true, p.Name.Name == "hosts"
 	}
 	c.Settings.FailsafeIn, c.Settings.FailsafeOut = model.DefaultFailsafes()
-	sl := &model.EndpointSlice{Name: model.Name{Namespace: "default", Name: "kubernetes"}, Service: apiService, NotCarried: true,
+	sl := &model.EndpointSlice{Name: model.Name{Namespace: "default", Name: "kubernetes"}, Service: cluster.APIService, NotCarried: true,
 		Ports: []model.EndpointPort{{Name: "https", Protocol: model.ProtocolTCP, Port: 8443}}, Endpoints: []model.ServiceEndpoint{{Addrs: []netip.Addr{addr("192.0.2.7")}, Ready: true}}}
 	c.Slices = map[model.Name]*model.EndpointSlice{sl.Name: sl}
 	s := Calc(c)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -88,7 +89,7 @@ func (s *sets) withholdNetworks(p *policyTables) map[policySide]bool {
 	all := s.policyAtoms()
 	own := map[*atom]bool{}
 	left := p.maxNetworks - s.atoms.networks
-	var claims []claim
+	var claims []table.Claim
 	var of []*policyAtoms
 	for _, x := range all {
 		n := 0
@@ -100,20 +101,20 @@ func (s *sets) withholdNetworks(p *policyTables) map[policySide]bool {
 			}
 		}
 		if n > 0 {
-			claims = append(claims, claim{owner: x.id.Name.Namespace, created: x.created, name: x.dir.String() + " " + x.id.Kind + " " + x.id.Name.Name, size: n})
+			claims = append(claims, table.Claim{Owner: x.id.Name.Namespace, Created: x.created, Name: x.dir.String() + " " + x.id.Kind + " " + x.id.Name.Name, Size: n})
 			of = append(of, x)
 		}
 	}
 	total := max(0, left)
 	out, owners := map[policySide]bool{}, map[string]*nodestate.Overdrawn{}
-	for i, as := range grant(total, claims) {
-		o := owners[claims[i].owner]
+	for i, as := range table.Grant(total, claims) {
+		o := owners[claims[i].Owner]
 		if o == nil {
-			o = &nodestate.Overdrawn{Namespace: claims[i].owner, Table: "networks", Share: total / shareParts, Total: total}
-			owners[claims[i].owner] = o
+			o = &nodestate.Overdrawn{Namespace: claims[i].Owner, Table: "networks", Share: total / table.ShareParts, Total: total}
+			owners[claims[i].Owner] = o
 		}
-		if o.Asked += claims[i].size; as != refused {
-			o.Granted += claims[i].size
+		if o.Asked += claims[i].Size; as != table.Refused {
+			o.Granted += claims[i].Size
 		} else {
 			o.Refused++
 			out[of[i].policySide] = true
@@ -121,7 +122,7 @@ func (s *sets) withholdNetworks(p *policyTables) map[policySide]bool {
 	}
 	for _, ns := range slices.Sorted(maps.Keys(owners)) {
 		if o := owners[ns]; o.Refused > 0 {
-			o.Reserved = reserved(total, len(owners))
+			o.Reserved = table.Reserved(total, len(owners))
 			p.overNetworks = append(p.overNetworks, *o)
 		}
 	}

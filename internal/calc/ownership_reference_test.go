@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -24,7 +25,7 @@ func (r reference) blocks() []*model.Block {
 	var all, out []*model.Block
 	for _, b := range r.c.Blocks {
 		for _, p := range r.c.Pools {
-			if p.CIDR.Bits() <= b.CIDR.Bits() && p.CIDR.Contains(b.CIDR.Addr()) && blockBits(p) <= b.CIDR.Bits() && (p.Deleted == 0 || b.Created <= p.Deleted) {
+			if p.CIDR.Bits() <= b.CIDR.Bits() && p.CIDR.Contains(b.CIDR.Addr()) && cluster.BlockBits(p) <= b.CIDR.Bits() && (p.Deleted == 0 || b.Created <= p.Deleted) {
 				all = append(all, b)
 				break
 			}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -25,7 +26,7 @@ type podAddrs struct {
 	known   map[model.Name]knownPod
 	at      map[netip.Addr][]model.Name
 	claimed map[netip.Addr][]model.Name // the same with those that do not count
-	held    *ownership                  // by which they were counted
+	held    *cluster.Ownership          // by which they were counted
 	local   map[netip.Addr]model.Name   // of this node's interfaces: the API shows a new pod's address late
 	ports   map[hostSocket][]podPort
 }
@@ -63,7 +64,7 @@ func (p *podAddrs) foreign(namespace string, a netip.Addr) bool {
 
 // update takes over what changed. It returns the addresses that came or went with pods, and the
 // ports of nodes that did.
-func (p *podAddrs) update(c *cluster, dirty *model.Dirty) (moved []netip.Addr, ports []socket) {
+func (p *podAddrs) update(c *cluster.View, dirty *model.Dirty) (moved []netip.Addr, ports []socket) {
 	put := func(name model.Name, anew bool) {
 		before, now := p.known[name], c.Pods[name]
 		if now != nil && now.Finished {
@@ -80,7 +81,7 @@ func (p *podAddrs) update(c *cluster, dirty *model.Dirty) (moved []netip.Addr, p
 		next := knownPod{Pod: now}
 		if !now.HostNetwork {
 			for _, a := range now.Addrs {
-				if c.owners.ownsAddr(c, now, a) {
+				if c.Owners.OwnsAddr(c, now, a) {
 					next.addrs = append(next.addrs, a)
 				}
 			}
@@ -99,21 +100,21 @@ func (p *podAddrs) update(c *cluster, dirty *model.Dirty) (moved []netip.Addr, p
 	for name := range dirty.Pods {
 		put(name, false)
 	}
-	if was := p.held; was != nil && was != c.owners {
-		c.owners.eachChange(was, func(at netip.Prefix) {
+	if was := p.held; was != nil && was != c.Owners {
+		c.Owners.EachChange(was, func(at netip.Prefix) {
 			for _, name := range p.claimantsIn(at) {
 				put(name, true)
 			}
 		})
 	}
-	p.held = c.owners
+	p.held = c.Owners
 	if dirty.Has(model.KindLocal) {
 		p.updateLocal(c, &moved)
 	}
 	return moved, ports
 }
 
-func (p *podAddrs) updateLocal(c *cluster, moved *[]netip.Addr) {
+func (p *podAddrs) updateLocal(c *cluster.View, moved *[]netip.Addr) {
 	for a := range p.local {
 		if c.Local.Endpoints[a] == nil {
 			delete(p.local, a)

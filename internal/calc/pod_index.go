@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/selector"
 )
@@ -19,12 +20,12 @@ type peerPod struct {
 }
 
 // claims calls f for the addresses of a pod, and for those that another pod's endpoint has.
-func (p *peerPod) claims(c *cluster, f func(netip.Addr)) {
+func (p *peerPod) claims(c *cluster.View, f func(netip.Addr)) {
 	for _, a := range p.addrs {
 		f(a)
 	}
 	for i, a := range p.pod.Addrs {
-		if c.carried(a) && !slices.Contains(p.addrs, a) && !slices.Contains(p.pod.Addrs[:i], a) {
+		if c.Carried(a) && !slices.Contains(p.addrs, a) && !slices.Contains(p.pod.Addrs[:i], a) {
 			f(a)
 		}
 	}
@@ -37,13 +38,13 @@ type podSet map[*peerPod]struct{}
 // endpoints comes before what the API says, which shows a new pod's address late and an old pod's
 // for too long.
 type podIndex struct {
-	c       *cluster
+	c       *cluster.View
 	byName  map[model.Name]*peerPod
 	byClaim map[netip.Addr]*peerPod   // one of those that claim an address
 	claimed map[netip.Addr][]*peerPod // the others, where there are several
 	byNS    map[string]podSet
 	byLabel map[string]map[string]podSet  // key, value; keys are indexed when first asked for
-	numbers map[portName]map[numbered]int // pods with such a port; names are counted when first asked for
+	numbers map[portName]map[numbered]int // Pods with such a port; names are counted when first asked for
 	local   map[netip.Addr]model.Name     // whose endpoints here have an address
 	ours    map[model.Name][]netip.Addr   // the same the other way, carried addresses only
 
@@ -53,7 +54,7 @@ type podIndex struct {
 	around     relabelled // since the classes followed
 }
 
-func newPodIndex(c *cluster) *podIndex {
+func newPodIndex(c *cluster.View) *podIndex {
 	x := &podIndex{c: c, byName: make(map[model.Name]*peerPod, len(c.Pods)), byClaim: make(map[netip.Addr]*peerPod, len(c.Pods)), claimed: map[netip.Addr][]*peerPod{},
 		byNS: map[string]podSet{}, byLabel: map[string]map[string]podSet{}, numbers: map[portName]map[numbered]int{}}
 	x.local, x.ours = localPods(c)
@@ -69,7 +70,7 @@ func newPodIndex(c *cluster) *podIndex {
 type relabelled struct{ byNamespace, byAccount map[netip.Addr]struct{} }
 
 // relabel finds the pods around which labels changed.
-func (x *podIndex) relabel(c *cluster, dirty *model.Dirty) (out relabelled) {
+func (x *podIndex) relabel(c *cluster.View, dirty *model.Dirty) (out relabelled) {
 	collect := func(into *map[netip.Addr]struct{}, of *peerPod) {
 		if *into == nil {
 			*into = map[netip.Addr]struct{}{}
@@ -117,11 +118,11 @@ func relabels[K comparable, V any](before, now map[K]*V, labels func(*V) map[str
 	return out
 }
 
-func localPods(c *cluster) (map[netip.Addr]model.Name, map[model.Name][]netip.Addr) {
+func localPods(c *cluster.View) (map[netip.Addr]model.Name, map[model.Name][]netip.Addr) {
 	local, ours := make(map[netip.Addr]model.Name, len(c.Local.Endpoints)), map[model.Name][]netip.Addr{}
 	for a, ep := range c.Local.Endpoints {
 		local[a] = ep.Pod
-		if c.carried(a) {
+		if c.Carried(a) {
 			ours[ep.Pod] = append(ours[ep.Pod], a)
 		}
 	}
@@ -130,11 +131,11 @@ func localPods(c *cluster) (map[netip.Addr]model.Name, map[model.Name][]netip.Ad
 
 // update takes over what changed, and returns the addresses that may have changed hands or whose
 // pods changed.
-func (x *podIndex) update(c *cluster, dirty *model.Dirty) []netip.Addr {
+func (x *podIndex) update(c *cluster.View, dirty *model.Dirty) []netip.Addr {
 	names := map[model.Name]struct{}{}
 	maps.Copy(names, dirty.Pods)
-	if was := x.c.owners; was != c.owners {
-		c.owners.eachChange(was, func(p netip.Prefix) {
+	if was := x.c.Owners; was != c.Owners {
+		c.Owners.EachChange(was, func(p netip.Prefix) {
 			x.claimantsIn(p, func(of *peerPod) { names[of.pod.Name] = struct{}{} })
 		})
 	}
@@ -311,13 +312,13 @@ func (x *podIndex) keepNumbers(asked map[portName]bool) {
 }
 
 // peerAddrs returns the addresses by which others see a pod, with those of its endpoints here.
-func peerAddrs(c *cluster, p *model.Pod, local []netip.Addr) []netip.Addr {
+func peerAddrs(c *cluster.View, p *model.Pod, local []netip.Addr) []netip.Addr {
 	if p.HostNetwork || p.Finished {
 		return nil
 	}
 	ours := func(i int, a netip.Addr) bool {
 		ep := c.Local.Endpoints[a]
-		return c.carried(a) && (ep == nil && c.owners.ownsAddr(c, p, a) || ep != nil && ep.Pod == p.Name) && !slices.Contains(p.Addrs[:i], a)
+		return c.Carried(a) && (ep == nil && c.Owners.OwnsAddr(c, p, a) || ep != nil && ep.Pod == p.Name) && !slices.Contains(p.Addrs[:i], a)
 	}
 	same := len(local) == 0
 	for i, a := range p.Addrs {

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/selector"
@@ -59,13 +61,13 @@ type policyTables struct {
 	leftOut      int // classes that there were when staged policies were left out; 0 = they are not
 }
 
-func newPolicyTables(digest func(text string) nodestate.Class, rules *table[nodestate.RuleID, nodestate.Rule]) *policyTables {
+func newPolicyTables(digest func(text string) nodestate.Class, rules *table.Table[nodestate.RuleID, nodestate.Rule]) *policyTables {
 	return &policyTables{digest: digest, capacity: maxPolicyEntries, classQuota: reservedClasses, ruleIDs: newRuleIDs(rules), peerCIDRs: map[netip.Prefix]nodestate.Class{}}
 }
 
 // update brings the tables up to date. It reports whether the isolation of endpoints may have
 // changed.
-func (p *policyTables) update(c *cluster, dirty *model.Dirty) bool {
+func (p *policyTables) update(c *cluster.View, dirty *model.Dirty) bool {
 	var at []netip.Addr // whose pods changed
 	if p.pods != nil {
 		at = p.pods.update(c, dirty)
@@ -97,7 +99,7 @@ func (p *policyTables) update(c *cluster, dirty *model.Dirty) bool {
 
 // affected reports whether a change may concern the sets, rather than the classes of pods
 // elsewhere alone.
-func (p *policyTables) affected(c *cluster, dirty *model.Dirty) bool {
+func (p *policyTables) affected(c *cluster.View, dirty *model.Dirty) bool {
 	if dirty.Has(inputsPolicy) || p.sets != nil && p.atoms.depends.affected(c, dirty) {
 		return true
 	}
@@ -116,7 +118,7 @@ func (p *policyTables) affected(c *cluster, dirty *model.Dirty) bool {
 //
 // Staged policies make classes of their own, which take room of the sets in force too. Where those
 // or the classes do not fit with them, they are left out.
-func (p *policyTables) bind(c *cluster, dirty *model.Dirty, at []netip.Addr) {
+func (p *policyTables) bind(c *cluster.View, dirty *model.Dirty, at []netip.Addr) {
 	if p.subjects == nil || dirty.Has(model.KindPolicies) {
 		p.subjects = indexSubjects(c.Policies, p.subjects)
 		p.stage(c)
@@ -138,7 +140,7 @@ func (p *policyTables) bind(c *cluster, dirty *model.Dirty, at []netip.Addr) {
 }
 
 // resolve binds the node's endpoints and makes the tables of their sets.
-func (p *policyTables) resolve(c *cluster, dirty *model.Dirty, at []netip.Addr, would *subjects) *sets {
+func (p *policyTables) resolve(c *cluster.View, dirty *model.Dirty, at []netip.Addr, would *subjects) *sets {
 	p.ingress, p.egress = map[netip.Addr]nodestate.Isolation{}, map[netip.Addr]nodestate.Isolation{}
 	p.staged, p.hosts = map[netip.Addr]nodestate.StagedIsolation{}, map[nodestate.HostInterface]nodestate.HostEndpoint{}
 	p.hostsStaged = map[nodestate.HostInterface]nodestate.HostEndpoint{}
@@ -173,11 +175,11 @@ func (p *policyTables) resolve(c *cluster, dirty *model.Dirty, at []netip.Addr, 
 }
 
 // bound finds or makes the sets of the node's endpoints, with some policies held back.
-func (p *policyTables) bound(c *cluster, would *subjects, heldBack map[policySide]bool) *sets {
+func (p *policyTables) bound(c *cluster.View, would *subjects, heldBack map[policySide]bool) *sets {
 	s := newSets(c, p)
 	s.staged, s.withheld = would, heldBack
 	for a, ep := range c.Local.Endpoints {
-		if c.carried(a) {
+		if c.Carried(a) {
 			s.bind(a, ep)
 		}
 	}
@@ -278,7 +280,7 @@ func indexSubjects(policies map[model.PolicyID]*model.Policy, before *subjects) 
 }
 
 // selects reports whether the policy selects a pod.
-func (s *subject) selects(c *cluster, pod *model.Pod) bool {
+func (s *subject) selects(c *cluster.View, pod *model.Pod) bool {
 	return selects(c, &s.policy.Subject, pod) && (s.expr == nil || s.expr.MatchesFunc(podLabels(c, pod)))
 }
 
@@ -286,7 +288,7 @@ func (s *subject) selects(c *cluster, pod *model.Pod) bool {
 // known (yet) might have any labels: every policy that could select it does, and known is false. So
 // it is with a pod whose namespace or service account is not known, where the labels of these
 // matter.
-func (s *subjects) of(c *cluster, name model.Name) (list []*model.Policy, known bool) {
+func (s *subjects) of(c *cluster.View, name model.Name) (list []*model.Policy, known bool) {
 	pod := c.Pods[name]
 	switch {
 	case pod == nil:

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -64,7 +65,7 @@ func numbersText(ports []numbered) string {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		b.WriteString(portText(p.port, p.proto))
+		b.WriteString(table.PortText(p.port, p.proto))
 	}
 	return b.String()
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -65,7 +66,7 @@ var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 // protectedOf reads them from a cluster. Of API servers that are on nodes the port is needed on all
 // addresses of these nodes; of others, as those of a cloud, the address and port alone: there the
 // port is 443, which much else is behind on nodes.
-func protectedOf(c *cluster) *protected {
+func protectedOf(c *cluster.View) *protected {
 	g := &protected{node: c.Local.Node, ports: map[socket]string{}, apiPorts: map[hostSocket]struct{}{}, servers: map[nodestate.Frontend]struct{}{}, nodes: map[netip.Addr]string{},
 		own: slices.Clone(c.Local.HostAddrs), gateways: slices.Clone(c.Local.Gateways), services: slices.Clone(c.ServiceCIDRs),
 		external: c.Settings.ServiceExternalIPs, trusted: map[string]struct{}{systemNamespace: {}}}
@@ -104,7 +105,7 @@ func protectedOf(c *cluster) *protected {
 }
 
 // addPorts adds what listens on nodes.
-func (g *protected) addPorts(c *cluster) {
+func (g *protected) addPorts(c *cluster.View) {
 	for _, p := range c.Settings.AgentPorts {
 		g.ports[socket{p, model.ProtocolTCP}] = "Weir listens there"
 	}
@@ -120,7 +121,7 @@ func (g *protected) addPorts(c *cluster) {
 // addServers adds the API servers: those that the cluster names and those that this node reached.
 // An address that a node came to claim later makes no port of that node needed, or a node could
 // take the port from everybody's host ports.
-func (g *protected) addServers(c *cluster) {
+func (g *protected) addServers(c *cluster.View) {
 	add := func(a netip.Addr, port uint16) {
 		if port == 0 {
 			return
@@ -132,7 +133,7 @@ func (g *protected) addServers(c *cluster) {
 			}
 		}
 	}
-	if sl := apiServersOf(c.Cluster); sl != nil {
+	if sl := cluster.APIServersOf(c.Cluster); sl != nil {
 		for _, p := range sl.Ports {
 			for i := range sl.Endpoints {
 				for _, a := range sl.Endpoints[i].Addrs {
@@ -155,7 +156,7 @@ type machine struct {
 	servers         []netip.AddrPort
 }
 
-func machineOf(c *cluster) machine {
+func machineOf(c *cluster.View) machine {
 	return machine{c.Local.Node, c.Local.HostAddrs, c.Local.Gateways, c.Local.APIServers}
 }
 
@@ -295,7 +296,7 @@ func (s *services) rejectEndpoint(sl *model.EndpointSlice, a netip.Addr, port ui
 	if why := rejectAlways(a); why != "" {
 		return why
 	}
-	if _, trusted := s.protected.trusted[sl.Service.Namespace]; trusted || sl.Service == apiService && sl.Name == apiServerSlice {
+	if _, trusted := s.protected.trusted[sl.Service.Namespace]; trusted || sl.Service == cluster.APIService && sl.Name == cluster.APIServerSlice {
 		return ""
 	}
 	if what := s.protected.reservedFor(nodestate.Frontend{Addr: a, Port: port, Proto: proto}, ""); what != "" {

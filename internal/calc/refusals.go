@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -66,7 +68,7 @@ func (s *services) report(sources map[source]struct{}) {
 		if len(list) == 0 {
 			s.refused.Delete(about)
 		} else {
-			s.refused.set(about, list)
+			s.refused.Put(about, list)
 		}
 	}
 }
@@ -159,7 +161,7 @@ func (s *services) oldest(a netip.Addr) (out model.Name) {
 	first := true
 	for name := range s.holders[a] {
 		x, o := s.requested[name], s.requested[out]
-		if first || cmp.Or(cmp.Compare(x.created, o.created), strings.Compare(x.uid, o.uid), compareNames(name, out)) < 0 {
+		if first || cmp.Or(cmp.Compare(x.created, o.created), strings.Compare(x.uid, o.uid), table.CompareNames(name, out)) < 0 {
 			out, first = name, false
 		}
 	}
@@ -175,7 +177,7 @@ func (s *services) removeProtected(p *port, svc *model.Service) bool {
 			return true
 		}
 		why := s.protected.reservedFor(f, "")
-		if why == "" || svc.Name == apiService && slices.Contains(p.internal, f) {
+		if why == "" || svc.Name == cluster.APIService && slices.Contains(p.internal, f) {
 			return false
 		}
 		field := "spec.clusterIPs"
@@ -217,7 +219,7 @@ func (s *services) removeProtectedHostPorts(all []*port) []*port {
 // updateProtected brings the guards up to date, and marks in dirty what is to be looked at again as
 // a whole. It returns the addresses for which the answer may be another one, and adds to affected
 // the frontends.
-func (s *services) updateProtected(c *cluster, dirty *model.Dirty, affected map[nodestate.Frontend]struct{}) []netip.Addr {
+func (s *services) updateProtected(c *cluster.View, dirty *model.Dirty, affected map[nodestate.Frontend]struct{}) []netip.Addr {
 	moved, ports := s.pods.update(c, dirty)
 	for _, p := range ports {
 		for _, all := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
@@ -225,7 +227,7 @@ func (s *services) updateProtected(c *cluster, dirty *model.Dirty, affected map[
 		}
 	}
 	due := dirty.Has(model.KindNodes | model.KindSettings | model.KindPools | model.KindServiceCIDRs | model.KindNamespaces)
-	if sl := apiServersOf(c.Cluster); sl != s.apiSlice {
+	if sl := cluster.APIServersOf(c.Cluster); sl != s.apiSlice {
 		s.apiSlice, due = sl, true
 	}
 	if dirty.Has(model.KindLocal) {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -19,41 +20,41 @@ const (
 )
 
 // settings returns the node's scalars.
-func settings(c *cluster) nodestate.Settings {
+func settings(c *cluster.View) nodestate.Settings {
 	m := &c.Settings
 	s := nodestate.Settings{
 		DSR: m.DSR, ConnectTime: m.ConnectTime, SNATFirst: m.SNATPortFirst, SNATLast: m.SNATPortLast,
 		Tunnel:     nodestate.Tunnel{Port: m.VXLANPort, VNI: m.VXLANVNI, MTU: tunnelMTU(c)},
 		DataIfaces: m.DataIfaces, InterfacePrefix: m.InterfacePrefix, PoolRoutes: map[netip.Prefix]int{}, PodMTU: c.Local.LinkMTU,
-		HostNAT: m.HostNAT, ToHost: m.ToHost, VXLANFromPods: m.VXLANFromPods, IPIPFromPods: m.IPIPFromPods, RPFStrict: m.RPFStrict, IPv6: c.ipv6, MaxFlows: m.MaxFlows, Timeouts: m.Timeouts, DSRTimes: m.DSRTimes,
+		HostNAT: m.HostNAT, ToHost: m.ToHost, VXLANFromPods: m.VXLANFromPods, IPIPFromPods: m.IPIPFromPods, RPFStrict: m.RPFStrict, IPv6: c.Ipv6, MaxFlows: m.MaxFlows, Timeouts: m.Timeouts, DSRTimes: m.DSRTimes,
 		KubeProxy: c.Local.KubeProxy, ProxyRules: c.Local.ProxyRules, HandOver: c.Local.HandOver,
 	}
 	for _, p := range m.DSROptOut {
-		if c.carriedPrefix(p) {
+		if c.CarriedPrefix(p) {
 			s.DSROptOut = append(s.DSROptOut, p)
 		}
 	}
 	if own := c.Nodes[c.Local.Node]; own != nil {
 		s.Node = own.NodeAddr()
-		if c.ipv6 {
+		if c.Ipv6 {
 			s.Node6 = own.NodeAddr6()
 		}
 	}
-	by := c.covered
+	by := c.Covered
 	for _, p := range c.Pools {
-		if !c.carriedPrefix(p.CIDR) || amongNodes(c, p) {
+		if !c.CarriedPrefix(p.CIDR) || amongNodes(c, p) {
 			continue
 		}
 		mtu := poolMTU(c, p)
 		switch {
-		case by.overlap(p) != "":
+		case by.Overlap(p) != "":
 			if p.Workload || !p.LoadBalancer {
-				for _, b := range by.blocksIn(c, p) {
+				for _, b := range by.BlocksIn(c, p) {
 					s.PoolRoutes[b] = mtu
 				}
 			}
 			continue
-		case p.Gives() || inUse(c, p):
+		case p.Gives() || cluster.InUse(c, p):
 			s.PoolRoutes[p.CIDR.Masked()] = mtu
 		}
 		if p.Gives() {
@@ -61,7 +62,7 @@ func settings(c *cluster) nodestate.Settings {
 		}
 	}
 	for _, p := range c.ServiceCIDRs {
-		if c.carriedPrefix(p) && !by.forbids(p) {
+		if c.CarriedPrefix(p) && !by.Forbids(p) {
 			s.PoolRoutes[p.Masked()] = s.PodMTU // countEndpoints a cluster IP may be a pod of any pool
 		}
 	}
@@ -70,7 +71,7 @@ func settings(c *cluster) nodestate.Settings {
 
 // tunnelMTU returns the bytes of an inner IPv4 packet, 0 when neither the settings nor the uplink
 // say.
-func tunnelMTU(c *cluster) int {
+func tunnelMTU(c *cluster.View) int {
 	if c.Settings.VXLANMTU > 0 {
 		return c.Settings.VXLANMTU
 	}
@@ -79,7 +80,7 @@ func tunnelMTU(c *cluster) int {
 
 // poolMTU returns the MTU of the route to a pool's addresses. A pool that is tunnelled to some
 // nodes only has the tunnel's MTU throughout: a pod has one MTU for all its peers.
-func poolMTU(c *cluster, p *model.Pool) int {
+func poolMTU(c *cluster.View, p *model.Pool) int {
 	switch {
 	case !encapsulates(p):
 		return c.Local.LinkMTU
@@ -104,26 +105,26 @@ func tunnelled(pool *model.Pool, sameLink bool) bool {
 
 // routes returns a route for every pool and every block. A block whose node is not known, or has no
 // address, is part of its pool and no more: nothing is sent there.
-func routes(c *cluster) map[netip.Prefix]nodestate.Route {
+func routes(c *cluster.View) map[netip.Prefix]nodestate.Route {
 	out := make(map[netip.Prefix]nodestate.Route, len(c.Pools)+len(c.Blocks))
-	by := c.covered
+	by := c.Covered
 	for _, p := range c.Pools {
-		if c.carriedPrefix(p.CIDR) && !amongNodes(c, p) && by.overlap(p) == "" {
+		if c.CarriedPrefix(p.CIDR) && !amongNodes(c, p) && by.Overlap(p) == "" {
 			out[p.CIDR.Masked()] = nodestate.Route{Pool: true}
 		}
 	}
-	pools := poolIndex(c)
+	pools := cluster.PoolIndex(c)
 	for _, b := range c.Blocks {
-		if !c.carriedPrefix(b.CIDR) || b.Node == loadBalancers || by.forbids(b.CIDR) {
+		if !c.CarriedPrefix(b.CIDR) || b.Node == cluster.LoadBalancers || by.Forbids(b.CIDR) {
 			continue
 		}
 		r := nodestate.Route{Pool: true}
 		if b.Node == c.Local.Node && b.Node != "" {
 			r.Local = true
 		} else if n := c.Nodes[b.Node]; n != nil && n.AddrLike(b.CIDR.Addr()).IsValid() {
-			pool, _ := pools.lookup(b.CIDR.Addr())
+			pool, _ := pools.Lookup(b.CIDR.Addr())
 			r.Node = n.AddrLike(b.CIDR.Addr())
-			r.SameLink = sameLink(c, r.Node)
+			r.SameLink = cluster.SameLink(c, r.Node)
 			r.Tunnel = tunnelled(pool, r.SameLink)
 		}
 		out[b.CIDR.Masked()] = r
@@ -133,7 +134,7 @@ func routes(c *cluster) map[netip.Prefix]nodestate.Route {
 
 // amongNodes reports whether a pool that is only for load balancers has addresses of nodes in it,
 // as one that is the whole of a subnet: it cannot be routed as one.
-func amongNodes(c *cluster, p *model.Pool) bool {
+func amongNodes(c *cluster.View, p *model.Pool) bool {
 	if !p.LoadBalancer || p.Workload {
 		return false
 	}

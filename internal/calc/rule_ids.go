@@ -3,6 +3,7 @@
 package calc
 
 import (
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -10,43 +11,43 @@ import (
 // ruleIDs gives the rules of policies their numbers, and keeps both from one computation to the
 // next: of a policy of many rules only those that came or went are looked at.
 type ruleIDs struct {
-	ids      *ids[nodestate.RuleID]
-	table    *table[nodestate.RuleID, nodestate.Rule] // of a state, with rules that are not policies'
+	ids      *table.Ids[nodestate.RuleID]
+	table    *table.Table[nodestate.RuleID, nodestate.Rule] // of a state, with rules that are not policies'
 	of       [directions]map[model.PolicyID]*bound
 	defaults map[string]nodestate.Rule // that sets have alongside those of policies, in the table
 	named    map[string]bool           // these, and those that are in the table once a set is refused
 	refused  map[string]nodestate.Rule // which are in the table
-	sets     *ids[nodestate.SetID]
+	sets     *table.Ids[nodestate.SetID]
 	// renumbered says that others than those that came have other numbers than before: two texts
 	// have one digest.
 	renumbered bool
 }
 
-func newRuleIDs(t *table[nodestate.RuleID, nodestate.Rule]) *ruleIDs {
-	return &ruleIDs{ids: newIDs(digestPolicyRule[nodestate.RuleID]), table: t, defaults: map[string]nodestate.Rule{},
-		named: map[string]bool{}, refused: map[string]nodestate.Rule{}, sets: newIDs(digest64[nodestate.SetID])}
+func newRuleIDs(t *table.Table[nodestate.RuleID, nodestate.Rule]) *ruleIDs {
+	return &ruleIDs{ids: table.NewIDs(table.DigestPolicyRule[nodestate.RuleID]), table: t, defaults: map[string]nodestate.Rule{},
+		named: map[string]bool{}, refused: map[string]nodestate.Rule{}, sets: table.NewIDs(table.Digest64[nodestate.SetID])}
 }
 
 // setIDs gives these sets, and no others, their numbers.
 func (n *ruleIDs) setIDs(names map[string]struct{}) map[string]nodestate.SetID {
 	var gone, come []string
-	for name := range n.sets.byText {
+	for name := range n.sets.ByText {
 		if _, still := names[name]; !still {
 			gone = append(gone, name)
 		}
 	}
 	for name := range names {
-		if _, had := n.sets.byText[name]; !had {
+		if _, had := n.sets.ByText[name]; !had {
 			come = append(come, name)
 		}
 	}
-	n.sets.update(gone, come)
-	return n.sets.byText
+	n.sets.Update(gone, come)
+	return n.sets.ByText
 }
 
 // clear takes all rules of policies out of the table.
 func (n *ruleIDs) clear() {
-	for _, id := range n.ids.byText {
+	for _, id := range n.ids.ByText {
 		n.table.Delete(id)
 	}
 	*n = *newRuleIDs(n.table)
@@ -67,8 +68,8 @@ func (n *ruleIDs) update(compiled [directions]map[*model.Policy]*bound, ends, re
 			if was == b {
 				continue
 			}
-			n.compare(was, b, func(r *rule) { gone = append(gone, ruleText(r.name)) }, func(r *rule) {
-				text := ruleText(r.name)
+			n.compare(was, b, func(r *rule) { gone = append(gone, table.RuleText(r.name)) }, func(r *rule) {
+				text := table.RuleText(r.name)
 				come = append(come, text)
 				fresh[text], numberless = r.name, append(numberless, r)
 			})
@@ -76,7 +77,7 @@ func (n *ruleIDs) update(compiled [directions]map[*model.Policy]*bound, ends, re
 		for id, b := range n.of[dir] {
 			if now[id] == nil {
 				for _, r := range b.rules {
-					gone = append(gone, ruleText(r.name))
+					gone = append(gone, table.RuleText(r.name))
 				}
 			}
 		}
@@ -96,17 +97,17 @@ func (n *ruleIDs) update(compiled [directions]map[*model.Policy]*bound, ends, re
 		}
 	}
 	for _, text := range gone {
-		n.table.Delete(n.ids.byText[text])
+		n.table.Delete(n.ids.ByText[text])
 	}
 	n.named = named
-	if n.renumbered = len(n.ids.update(gone, come)) > 0; n.renumbered {
+	if n.renumbered = len(n.ids.Update(gone, come)) > 0; n.renumbered {
 		n.rewrite()
 	}
 	for _, r := range numberless {
-		r.id = n.ids.byText[ruleText(r.name)]
+		r.id = n.ids.ByText[table.RuleText(r.name)]
 	}
 	for text, r := range fresh {
-		n.table.set(n.ids.byText[text], r)
+		n.table.Put(n.ids.ByText[text], r)
 	}
 	n.updateDefaults(ends, refusals)
 }
@@ -141,13 +142,13 @@ func (n *ruleIDs) updateDefaults(ends, refusals map[string]nodestate.Rule) {
 	}
 	for text := range n.defaults {
 		if _, still := ends[text]; !still {
-			if id := n.ids.byText[text]; id != 0 && n.refused[text].Kind == "" {
+			if id := n.ids.ByText[text]; id != 0 && n.refused[text].Kind == "" {
 				n.table.Delete(id)
 			}
 		}
 	}
 	for text, r := range ends {
-		n.table.set(n.ids.byText[text], r)
+		n.table.Put(n.ids.ByText[text], r)
 	}
 	n.defaults = ends
 }
@@ -156,7 +157,7 @@ func (n *ruleIDs) updateDefaults(ends, refusals map[string]nodestate.Rule) {
 func (n *ruleIDs) rewrite() {
 	var all []nodestate.RuleID
 	for id := range n.table.All() {
-		if id&policyRuleBit != 0 {
+		if id&table.PolicyRuleBit != 0 {
 			all = append(all, id)
 		}
 	}
@@ -166,14 +167,14 @@ func (n *ruleIDs) rewrite() {
 	for dir := range directions {
 		for _, b := range n.of[dir] {
 			for _, r := range b.rules {
-				r.id = n.ids.byText[ruleText(r.name)]
-				n.table.set(r.id, r.name)
+				r.id = n.ids.ByText[table.RuleText(r.name)]
+				n.table.Put(r.id, r.name)
 			}
 		}
 	}
 	for text, r := range n.refused {
-		if id := n.ids.byText[text]; id != 0 {
-			n.table.set(id, r)
+		if id := n.ids.ByText[text]; id != 0 {
+			n.table.Put(id, r)
 		}
 	}
 }
@@ -182,13 +183,13 @@ func (n *ruleIDs) rewrite() {
 func (n *ruleIDs) setRefused(cut map[string]nodestate.Rule) {
 	for text := range n.refused {
 		if _, still := cut[text]; !still && n.defaults[text].Kind == "" {
-			if id := n.ids.byText[text]; id != 0 {
+			if id := n.ids.ByText[text]; id != 0 {
 				n.table.Delete(id)
 			}
 		}
 	}
 	for text, r := range cut {
-		n.table.set(n.ids.byText[text], r)
+		n.table.Put(n.ids.ByText[text], r)
 	}
 	n.refused = cut
 }

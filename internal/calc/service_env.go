@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -21,7 +22,7 @@ type serviceEnv struct {
 	excluded []netip.Prefix // bpfExcludeCIDRsFromNAT
 }
 
-func serviceEnvOf(c *cluster) serviceEnv {
+func serviceEnvOf(c *cluster.View) serviceEnv {
 	s := serviceEnv{excluded: c.Settings.ExcludeFromNAT, host: c.Local.HostAddrs}
 	if own := c.Nodes[c.Local.Node]; own != nil {
 		s.zone, s.node = own.Labels[zoneLabel], own.Addrs
@@ -36,10 +37,10 @@ func (s serviceEnv) equal(o serviceEnv) bool {
 // sourceRanges returns the source ranges of one family. Where they admit this node, they admit the
 // load balancer's own addresses too: a node that has one on an interface sends from it to itself,
 // as kube-proxy found.
-func (s serviceEnv) sourceRanges(c *cluster, svc *model.Service, lb []netip.Addr, fam int) []netip.Prefix {
+func (s serviceEnv) sourceRanges(c *cluster.View, svc *model.Service, lb []netip.Addr, fam int) []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range svc.SourceRanges {
-		if c.carriedPrefix(p) && family(p.Addr()) == fam {
+		if c.CarriedPrefix(p) && cluster.Family(p.Addr()) == fam {
 			out = append(out, p.Masked())
 		}
 	}

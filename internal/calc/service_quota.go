@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -44,14 +46,14 @@ type serviceQuota struct {
 	total   demand
 	room    [serviceTables]int
 	refused map[source]bool
-	stale   bool // refused is to be found out again
+	stale   bool // Refused is to be found out again
 
 	overdrawn []nodestate.Overdrawn
 }
 
 // update looks at those again that changed, and returns those that are refused now and were not
 // before, or the other way round.
-func (x *serviceQuota) update(c *cluster, s *services, changed map[source]struct{}) (turned []source) {
+func (x *serviceQuota) update(c *cluster.View, s *services, changed map[source]struct{}) (turned []source) {
 	if x.asks == nil {
 		x.asks = map[source]demand{}
 	}
@@ -115,7 +117,7 @@ func (x *serviceQuota) record(src source, now demand) {
 }
 
 // createdAt returns since when a source claims something; ok is false when it is gone.
-func createdAt(c *cluster, src source) (at int64, ok bool) {
+func createdAt(c *cluster.View, src source) (at int64, ok bool) {
 	if src.hostPorts {
 		if pod := c.Pods[src.name]; pod != nil {
 			return pod.Created, true
@@ -127,8 +129,8 @@ func createdAt(c *cluster, src source) (at int64, ok bool) {
 }
 
 // distribute refuses sources what their namespaces are not granted of a table.
-func (x *serviceQuota) distribute(c *cluster, t serviceTable, fam int) {
-	var claims []claim
+func (x *serviceQuota) distribute(c *cluster.View, t serviceTable, fam int) {
+	var claims []table.Claim
 	var sources []source
 	for src, asked := range x.asks {
 		if at, there := createdAt(c, src); there && asked[t][fam] > 0 && !x.refused[src] {
@@ -136,20 +138,20 @@ func (x *serviceQuota) distribute(c *cluster, t serviceTable, fam int) {
 			if src.hostPorts {
 				name = "pod " + name // which no Service is named
 			}
-			claims = append(claims, claim{owner: src.name.Namespace, created: at, name: name, size: asked[t][fam]})
+			claims = append(claims, table.Claim{Owner: src.name.Namespace, Created: at, Name: name, Size: asked[t][fam]})
 			sources = append(sources, src)
 		}
 	}
 	owners := map[string]*nodestate.Overdrawn{}
-	for i, as := range grant(x.room[t], claims) {
-		o := owners[claims[i].owner]
+	for i, as := range table.Grant(x.room[t], claims) {
+		o := owners[claims[i].Owner]
 		if o == nil {
-			o = &nodestate.Overdrawn{Namespace: claims[i].owner, Table: t.String()}
+			o = &nodestate.Overdrawn{Namespace: claims[i].Owner, Table: t.String()}
 			owners[o.Namespace] = o
 		}
-		o.Asked += claims[i].size
-		if as != refused {
-			o.Granted += claims[i].size
+		o.Asked += claims[i].Size
+		if as != table.Refused {
+			o.Granted += claims[i].Size
 			continue
 		}
 		o.Refused++
@@ -160,25 +162,25 @@ func (x *serviceQuota) distribute(c *cluster, t serviceTable, fam int) {
 	}
 	for _, ns := range slices.Sorted(maps.Keys(owners)) {
 		if o := owners[ns]; o.Refused > 0 {
-			o.Reserved, o.Share, o.Total = reserved(x.room[t], len(owners)), x.room[t]/shareParts, x.room[t]
+			o.Reserved, o.Share, o.Total = table.Reserved(x.room[t], len(owners)), x.room[t]/table.ShareParts, x.room[t]
 			x.overdrawn = append(x.overdrawn, *o)
 		}
 	}
 }
 
 // demandOf counts what a Service asks for, without making any of it.
-func (s *services) demandOf(c *cluster, name model.Name) (out demand) {
+func (s *services) demandOf(c *cluster.View, name model.Name) (out demand) {
 	svc := c.Services[name]
 	if svc == nil {
 		return out
 	}
 	for fam := range 2 {
-		own := len(c.carriedOf(svc.ClusterIPs, fam))
+		own := len(c.CarriedOf(svc.ClusterIPs, fam))
 		if own == 0 {
 			continue
 		}
-		lb := c.carriedOf(svc.LBIPs, fam)
-		more := len(c.carriedOf(svc.ExternalIPs, fam)) + len(lb)
+		lb := c.CarriedOf(svc.LBIPs, fam)
+		more := len(c.CarriedOf(svc.ExternalIPs, fam)) + len(lb)
 		for i := range svc.Ports {
 			sp := &svc.Ports[i]
 			external := more
@@ -202,7 +204,7 @@ func (s *services) demandOf(c *cluster, name model.Name) (out demand) {
 // hostPortDemand counts what a pod's host ports ask for.
 func hostPortDemand(ports []*port) (out demand) {
 	for _, p := range ports {
-		fam := family(p.id.Addr)
+		fam := cluster.Family(p.id.Addr)
 		out[frontendTable][fam] += len(p.frontends)
 		out[backendTable][fam] += len(p.backends)
 	}
@@ -211,7 +213,7 @@ func hostPortDemand(ports []*port) (out demand) {
 
 // countEndpoints counts the endpoints of a Service's port in one family. One on this node counts
 // twice, being in two lists.
-func (s *services) countEndpoints(c *cluster, svc *model.Service, sp *model.ServicePort, fam int) (n int) {
+func (s *services) countEndpoints(c *cluster.View, svc *model.Service, sp *model.ServicePort, fam int) (n int) {
 	for _, name := range s.slices[svc.Name] {
 		sl := c.Slices[name]
 		if sl == nil {
@@ -232,7 +234,7 @@ func (s *services) countEndpoints(c *cluster, svc *model.Service, sp *model.Serv
 				continue
 			}
 			for _, a := range e.Addrs {
-				if a.IsValid() && c.carried(a) && family(a) == fam {
+				if a.IsValid() && c.Carried(a) && cluster.Family(a) == fam {
 					if n += ports; e.Node == c.Local.Node {
 						n += ports
 					}

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -21,7 +23,7 @@ type port struct {
 	src       source
 	text      string               // names its rule, unique
 	id        nodestate.Frontend   // its canonical frontend, and the key of its backends
-	frontends []nodestate.Frontend // refusals, with id; sorted, without repetition
+	frontends []nodestate.Frontend // Refusals, with id; sorted, without repetition
 	value     nodestate.Service    // without the rule's number; of the frontends that are not external
 	external  nodestate.Service    // the same of those that are
 	internal  []nodestate.Frontend // the cluster IPs', and host ports
@@ -29,7 +31,7 @@ type port struct {
 	limited   []nodestate.Frontend // those that are for the source ranges alone
 	ranges    []netip.Prefix       // sorted
 	rule      nodestate.Rule
-	// created and uid tell how old its Service is.
+	// Created and uid tell how old its Service is.
 	created int64
 	uid     string
 	// reserved: nothing is to be sent here, the agent listens here itself for health.
@@ -54,30 +56,30 @@ type services struct {
 	nameless  addrIndex                      // the endpoints that name no node
 	stale     staleEndpoints
 	answers   func(model.Name, netip.Addr) bool // does this node answer neighbours for a Service's address?
-	ids       *ids[nodestate.RuleID]
+	ids       *table.Ids[nodestate.RuleID]
 	env       serviceEnv
 	protected *protected
-	apiSlice  *model.EndpointSlice // see apiServersOf
+	apiSlice  *model.EndpointSlice // see APIServersOf
 	machine   machine
 	pods      podAddrs
-	endpoints addrIndex                                              // refusals endpoints
+	endpoints addrIndex                                              // Refusals endpoints
 	holders   map[netip.Addr]map[model.Name]struct{}                 // the Services that ask for an address
 	requested map[model.Name]requestedAddrs                          // the same the other way round
 	narrow    map[nodestate.Frontend]map[nodestate.Frontend]struct{} // frontends at nodes' addresses, by that on all of them
 	checks    map[source]*port                                       // the ports of health checks
 	refusals  map[source][]nodestate.Refusal                         // what was refused while a source's ports were made
 	lost      map[source]map[nodestate.Frontend]string               // frontends that are others'
-	refused   table[nodestate.Object, []nodestate.Refusal]
-	frontends table[nodestate.Frontend, nodestate.Service]
-	backends  table[nodestate.Frontend, []nodestate.Backend]
-	ranges    table[nodestate.Frontend, []netip.Prefix]
-	health    table[model.Name, nodestate.HealthCheck]
-	rules     *table[nodestate.RuleID, nodestate.Rule] // of the state: those of policy are in it too
+	refused   table.Table[nodestate.Object, []nodestate.Refusal]
+	frontends table.Table[nodestate.Frontend, nodestate.Service]
+	backends  table.Table[nodestate.Frontend, []nodestate.Backend]
+	ranges    table.Table[nodestate.Frontend, []netip.Prefix]
+	health    table.Table[model.Name, nodestate.HealthCheck]
+	rules     *table.Table[nodestate.RuleID, nodestate.Rule] // of the state: those of policy are in it too
 	quota     serviceQuota
 	announce  *announcements
 }
 
-func newServices(rules *table[nodestate.RuleID, nodestate.Rule]) *services {
+func newServices(rules *table.Table[nodestate.RuleID, nodestate.Rule]) *services {
 	s := &services{
 		ports: map[source][]*port{}, hosts: map[source]struct{}{}, claims: map[nodestate.Frontend][]*port{},
 		slices: map[model.Name][]model.Name{}, owners: map[model.Name]model.Name{},
@@ -87,12 +89,12 @@ func newServices(rules *table[nodestate.RuleID, nodestate.Rule]) *services {
 		holders: map[netip.Addr]map[model.Name]struct{}{}, requested: map[model.Name]requestedAddrs{},
 		narrow: map[nodestate.Frontend]map[nodestate.Frontend]struct{}{}, checks: map[source]*port{},
 		refusals: map[source][]nodestate.Refusal{}, lost: map[source]map[nodestate.Frontend]string{},
-		refused:   newTable[nodestate.Object](slices.Equal[[]nodestate.Refusal]),
-		ids:       newIDs(digestServiceRule[nodestate.RuleID]),
-		frontends: newTable[nodestate.Frontend](func(a, b nodestate.Service) bool { return a == b }),
-		backends:  newTable[nodestate.Frontend](slices.Equal[[]nodestate.Backend]),
-		health:    newTable[model.Name](func(a, b nodestate.HealthCheck) bool { return a == b }),
-		ranges:    newTable[nodestate.Frontend](slices.Equal[[]netip.Prefix]),
+		refused:   table.New[nodestate.Object](slices.Equal[[]nodestate.Refusal]),
+		ids:       table.NewIDs(table.DigestServiceRule[nodestate.RuleID]),
+		frontends: table.New[nodestate.Frontend](func(a, b nodestate.Service) bool { return a == b }),
+		backends:  table.New[nodestate.Frontend](slices.Equal[[]nodestate.Backend]),
+		health:    table.New[model.Name](func(a, b nodestate.HealthCheck) bool { return a == b }),
+		ranges:    table.New[nodestate.Frontend](slices.Equal[[]netip.Prefix]),
 		rules:     rules,
 		announce:  newAnnouncements(),
 	}
@@ -102,26 +104,26 @@ func newServices(rules *table[nodestate.RuleID, nodestate.Rule]) *services {
 
 // updateAll brings the tables of Services in next up to date, with what this node answers for on
 // its links: keys gets those that differ.
-func (s *services) updateAll(c *cluster, dirty *model.Dirty, next *nodestate.State, keys *nodestate.Keys) {
+func (s *services) updateAll(c *cluster.View, dirty *model.Dirty, next *nodestate.State, keys *nodestate.Keys) {
 	s.update(c, dirty)
 	if s.announce.update(c, dirty, s) {
 		announced, watched := s.announce.tables()
-		storeMap(&next.Announced, announced, keys, nodestate.TableAnnounced)
-		storeMap(&next.Watched, watched, keys, nodestate.TableAnnounced)
+		table.StoreMap(&next.Announced, announced, keys, nodestate.TableAnnounced)
+		table.StoreMap(&next.Watched, watched, keys, nodestate.TableAnnounced)
 	}
 	s.reconsider(s.announce.concerned)
-	storeTable(&s.frontends, &next.Frontends, keys, nodestate.TableServices)
-	storeTable(&s.backends, &next.Backends, keys, nodestate.TableServices)
-	storeTable(&s.health, &next.HealthChecks, keys, nodestate.TableServices)
-	storeTable(&s.refused, &next.Refused, keys, nodestate.TableServices)
-	storeTable(&s.ranges, &next.SourceRanges, keys, nodestate.TableServices)
+	table.Store(&s.frontends, &next.Frontends, keys, nodestate.TableServices)
+	table.Store(&s.backends, &next.Backends, keys, nodestate.TableServices)
+	table.Store(&s.health, &next.HealthChecks, keys, nodestate.TableServices)
+	table.Store(&s.refused, &next.Refused, keys, nodestate.TableServices)
+	table.Store(&s.ranges, &next.SourceRanges, keys, nodestate.TableServices)
 }
 
 // overdrawn names the namespaces whose Services and host ports are refused something.
 func (s *services) overdrawn() []nodestate.Overdrawn { return s.quota.overdrawn }
 
 // update brings the tables up to date.
-func (s *services) update(c *cluster, dirty *model.Dirty) {
+func (s *services) update(c *cluster.View, dirty *model.Dirty) {
 	all := *dirty
 	if around := serviceEnvOf(c); !around.equal(s.env) {
 		s.env = around
@@ -131,8 +133,8 @@ func (s *services) update(c *cluster, dirty *model.Dirty) {
 	servers := s.apiSlice
 	more := s.updateProtected(c, &all, affected)
 	sources := s.dirtySources(c, &all)
-	if servers != s.apiSlice { // whether others of apiService count may be another answer, too
-		sources[source{name: apiService}] = struct{}{}
+	if servers != s.apiSlice { // whether others of APIService count may be another answer, too
+		sources[source{name: cluster.APIService}] = struct{}{}
 	}
 	for _, a := range more {
 		for name := range s.holders[a] {
@@ -184,7 +186,7 @@ func (s *services) update(c *cluster, dirty *model.Dirty) {
 
 // updateRequested keeps which addresses the Services among sources ask for, and returns those about
 // which that is new.
-func (s *services) updateRequested(c *cluster, sources map[source]struct{}) (moved []netip.Addr) {
+func (s *services) updateRequested(c *cluster.View, sources map[source]struct{}) (moved []netip.Addr) {
 	for src := range sources {
 		if !src.hostPorts {
 			moved = append(moved, s.recordRequested(src.name, c.Services[src.name])...)
@@ -194,7 +196,7 @@ func (s *services) updateRequested(c *cluster, sources map[source]struct{}) (mov
 }
 
 // dirtySources says which services to compute again, and keeps the index of slices.
-func (s *services) dirtySources(c *cluster, dirty *model.Dirty) map[source]struct{} {
+func (s *services) dirtySources(c *cluster.View, dirty *model.Dirty) map[source]struct{} {
 	out := map[source]struct{}{}
 	switch {
 	case dirty.Has(model.KindSlices):
@@ -269,10 +271,10 @@ func (s *services) dirtySources(c *cluster, dirty *model.Dirty) map[source]struc
 }
 
 // indexSlice brings the index up to date with one slice, which may be gone.
-func (s *services) indexSlice(c *cluster, name model.Name) {
+func (s *services) indexSlice(c *cluster.View, name model.Name) {
 	if owner, ok := s.owners[name]; ok {
 		of := s.slices[owner]
-		if i, found := slices.BinarySearchFunc(of, name, compareNames); found {
+		if i, found := slices.BinarySearchFunc(of, name, table.CompareNames); found {
 			of = slices.Delete(of, i, i+1)
 		}
 		if len(of) == 0 {
@@ -293,7 +295,7 @@ func (s *services) indexSlice(c *cluster, name model.Name) {
 		return
 	}
 	of := s.slices[sl.Service]
-	if i, found := slices.BinarySearchFunc(of, name, compareNames); !found {
+	if i, found := slices.BinarySearchFunc(of, name, table.CompareNames); !found {
 		s.slices[sl.Service] = slices.Insert(of, i, name)
 	}
 	s.owners[name] = sl.Service
@@ -320,20 +322,20 @@ func (s *services) renumber(gone, come []*port, affected map[nodestate.Frontend]
 	var remove, add []string
 	for _, p := range gone {
 		remove = append(remove, p.text)
-		s.rules.Delete(s.ids.byText[p.text])
+		s.rules.Delete(s.ids.ByText[p.text])
 	}
 	for _, p := range come {
 		add = append(add, p.text)
 	}
 	others := map[string]bool{}
-	for _, text := range s.ids.update(remove, add) {
+	for _, text := range s.ids.Update(remove, add) {
 		others[text] = true
 	}
 	if len(others) > 0 { // rare: digests collide
 		s.renumberOthers(others, affected)
 	}
 	for _, p := range come {
-		s.rules.set(s.ids.byText[p.text], p.rule)
+		s.rules.Put(s.ids.ByText[p.text], p.rule)
 	}
 }
 
@@ -342,13 +344,13 @@ func (s *services) renumber(gone, come []*port, affected map[nodestate.Frontend]
 func (s *services) renumberOthers(moved map[string]bool, affected map[nodestate.Frontend]struct{}) {
 	stale := map[nodestate.RuleID]bool{}
 	for id := range s.rules.All() {
-		stale[id] = id&policyRuleBit == 0
+		stale[id] = id&table.PolicyRuleBit == 0
 	}
 	for _, of := range s.ports {
 		for _, p := range of {
-			id := s.ids.byText[p.text]
+			id := s.ids.ByText[p.text]
 			stale[id] = false
-			s.rules.set(id, p.rule)
+			s.rules.Put(id, p.rule)
 			if moved[p.text] {
 				for _, f := range p.frontends {
 					affected[f] = struct{}{}
@@ -364,7 +366,7 @@ func (s *services) renumberOthers(moved map[string]bool, affected map[nodestate.
 }
 
 // build returns the ports of a source as the cluster has them now, none when it is gone.
-func build(c *cluster, s *services, src source) []*port {
+func build(c *cluster.View, s *services, src source) []*port {
 	if src.hostPorts {
 		if s.quota.refused[src] {
 			return nil
@@ -385,11 +387,11 @@ func build(c *cluster, s *services, src source) []*port {
 	var out []*port
 	seen := map[string]bool{}
 	for fam := range 2 {
-		ips := c.carriedOf(svc.ClusterIPs, fam)
+		ips := c.CarriedOf(svc.ClusterIPs, fam)
 		if len(ips) == 0 {
 			continue
 		}
-		lb, asked := c.carriedOf(balanced, fam), c.carriedOf(external, fam)
+		lb, asked := c.CarriedOf(balanced, fam), c.CarriedOf(external, fam)
 		for i := range svc.Ports {
 			p := servicePort(src, svc, &svc.Ports[i], ips, asked, lb)
 			if svc.Restricted {
@@ -414,14 +416,14 @@ func build(c *cluster, s *services, src source) []*port {
 func servicePort(src source, svc *model.Service, sp *model.ServicePort, ips, asked, lb []netip.Addr) *port {
 	detail := "port " + sp.Name
 	if sp.Name == "" {
-		detail = "port " + portText(sp.Port, sp.Protocol)
+		detail = "port " + table.PortText(sp.Port, sp.Protocol)
 	}
 	p := &port{src: src, created: svc.Created, uid: svc.UID, id: nodestate.Frontend{Addr: ips[0], Port: sp.Port, Proto: sp.Protocol},
 		rule: nodestate.Rule{Kind: "Service", Name: svc.Name.String(), Detail: detail}}
 	if !ips[0].Is4() {
 		p.rule.Detail += " IPv6"
 	}
-	p.text = ruleText(p.rule)
+	p.text = table.RuleText(p.rule)
 	p.value = nodestate.Service{ID: p.id, Affinity: svc.Affinity, LocalPolicy: svc.InternalLocal}
 	p.external = nodestate.Service{ID: p.id, Affinity: svc.Affinity, External: true, LocalPolicy: svc.ExternalLocal,
 		Mode: svc.ExternalMode}
@@ -441,7 +443,7 @@ func servicePort(src source, svc *model.Service, sp *model.ServicePort, ips, ask
 		p.frontends = append(p.frontends, nodestate.Frontend{Addr: ip, Port: sp.Port, Proto: sp.Protocol})
 	}
 	if sp.NodePort != 0 {
-		p.frontends = append(p.frontends, nodestate.Frontend{Addr: unspecified(ips[0]), Port: sp.NodePort, Proto: sp.Protocol})
+		p.frontends = append(p.frontends, nodestate.Frontend{Addr: cluster.Unspecified(ips[0]), Port: sp.NodePort, Proto: sp.Protocol})
 	}
 	slices.SortFunc(p.frontends, compareFrontends)
 	p.frontends = slices.Compact(p.frontends)

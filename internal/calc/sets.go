@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -15,7 +17,7 @@ import (
 // sets are the policy sets of the node: the lists of policies that bind its endpoints. Endpoints
 // with one list share a set, unless the list names ports that they have at different numbers.
 type sets struct {
-	c        *cluster
+	c        *cluster.View
 	before   *policyTables // with what was compiled before
 	compiled [directions]map[*model.Policy]*bound
 	byKey    map[string]*set
@@ -36,7 +38,7 @@ type sets struct {
 	unfit     []nodestate.Rule    // names those
 }
 
-func newSets(c *cluster, p *policyTables) *sets {
+func newSets(c *cluster.View, p *policyTables) *sets {
 	return &sets{
 		c: c, before: p, byKey: map[string]*set{}, users: map[*set][]netip.Addr{}, hosts: map[*set][]hostUser{}, owners: map[*set]map[string]struct{}{},
 		compiled: [directions]map[*model.Policy]*bound{{}, {}},
@@ -59,9 +61,9 @@ type bound struct {
 type rule struct {
 	of     *model.Rule
 	index  int      // in its policy
-	others []clause // refusals of them; none = everybody
+	others []clause // Refusals of them; none = everybody
 	name   nodestate.Rule
-	text   string // refusals that it says; empty: two rules are not compared by it
+	text   string // Refusals that it says; empty: two rules are not compared by it
 	bound  bool   // of a bound, which gets it its number
 	base   *rule  // that it is a stricter version of
 	id     nodestate.RuleID
@@ -450,7 +452,7 @@ func (s *sets) number(out *policyTables) {
 	}
 	setIDs := out.ruleIDs.setIDs(names)
 	out.ruleIDs.update(s.compiled, ends, refusals)
-	ruleIDs := out.ruleIDs.ids.byText
+	ruleIDs := out.ruleIDs.ids.ByText
 	for _, t := range s.byKey {
 		t.id, t.refusedSet, t.refusedID = setIDs[t.name], setIDs[t.refusedName], ruleIDs[t.refusedText]
 		for _, e := range t.ends {
@@ -481,8 +483,8 @@ func (t *set) findEnds() {
 	if t.ends != nil {
 		return
 	}
-	t.refusedName, t.refusedText = "too large\n"+t.name, ruleText(t.refused)
-	t.eachEnd(func(r nodestate.Rule, id *nodestate.RuleID) { t.ends = append(t.ends, end{r, ruleText(r), id}) })
+	t.refusedName, t.refusedText = "too large\n"+t.name, table.RuleText(t.refused)
+	t.eachEnd(func(r nodestate.Rule, id *nodestate.RuleID) { t.ends = append(t.ends, end{r, table.RuleText(r), id}) })
 }
 
 // inForce reports whether a set binds an endpoint: otherwise staged policies alone make it.

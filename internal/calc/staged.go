@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -20,7 +21,7 @@ type pair struct {
 }
 
 // stage indexes the policies that there would be with the staged ones in force.
-func (p *policyTables) stage(c *cluster) {
+func (p *policyTables) stage(c *cluster.View) {
 	if len(c.Staged) == 0 {
 		p.withStaged = nil
 		return

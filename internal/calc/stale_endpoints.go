@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -35,7 +36,7 @@ func (o *staleEndpoints) isStale(a netip.Addr) bool {
 // update takes over what blocks the node has now, and what interfaces: moved are the addresses that
 // came or went with them. It returns the slices whose endpoints may have ended by it, or be there
 // again.
-func (o *staleEndpoints) update(c *cluster, dirty *model.Dirty, moved []netip.Addr) []model.Name {
+func (o *staleEndpoints) update(c *cluster.View, dirty *model.Dirty, moved []netip.Addr) []model.Name {
 	out := o.byAddr.of(moved)
 	if dirty.Has(model.KindBlocks | model.KindLocal) {
 		if blocks := blocksOf(c); !slices.Equal(blocks, o.blocks) {
@@ -47,7 +48,7 @@ func (o *staleEndpoints) update(c *cluster, dirty *model.Dirty, moved []netip.Ad
 }
 
 // blocksOf returns the blocks of this node.
-func blocksOf(c *cluster) []netip.Prefix {
+func blocksOf(c *cluster.View) []netip.Prefix {
 	var out []netip.Prefix
 	for _, b := range c.Blocks {
 		if b.Node == c.Local.Node && b.Node != "" && b.CIDR.IsValid() {

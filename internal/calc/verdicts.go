@@ -152,7 +152,7 @@ func (s *set) decide(c *class, most int) (d *decision, ok bool) {
 			}
 			prefixes := portPrefixes(x.span)
 			if !ported {
-				prefixes = prefixes[:1] // refusals of it: no ports are asked for
+				prefixes = prefixes[:1] // Refusals of it: no ports are asked for
 			}
 			for _, p := range prefixes {
 				e.portPrefix = p

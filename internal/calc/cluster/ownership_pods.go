@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package cluster
 
 import (
 	"cmp"
@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -33,20 +34,20 @@ func specialOf(c *model.Cluster) func(netip.Addr) bool {
 			nodes[a] = true
 		}
 	}
-	reserved := newPrefixes[struct{}]()
+	reserved := NewPrefixes[struct{}]()
 	for _, p := range c.Reservations {
 		if p.IsValid() {
-			reserved.set(p, struct{}{})
+			reserved.Set(p, struct{}{})
 		}
 	}
 	return func(a netip.Addr) bool {
-		_, is := reserved.lookup(a)
+		_, is := reserved.Lookup(a)
 		return is || nodes[a]
 	}
 }
 
 // rebuild looks at every pod.
-func (x *podClaims) rebuild(c *model.Cluster, h *ownership) {
+func (x *podClaims) rebuild(c *model.Cluster, h *Ownership) {
 	x.of, x.at = map[model.Name]podClaim{}, map[netip.Addr][]model.Name{}
 	for _, p := range c.Pods {
 		x.enter(p, h)
@@ -54,7 +55,7 @@ func (x *podClaims) rebuild(c *model.Cluster, h *ownership) {
 }
 
 // update looks at pods that changed, and reports whether anything is to be decided again.
-func (x *podClaims) update(c *model.Cluster, h *ownership, names map[model.Name]struct{}) bool {
+func (x *podClaims) update(c *model.Cluster, h *Ownership, names map[model.Name]struct{}) bool {
 	changed := false
 	for name := range names {
 		was, had := x.of[name]
@@ -73,13 +74,13 @@ func (x *podClaims) update(c *model.Cluster, h *ownership, names map[model.Name]
 }
 
 // enter notes what is to be decided of a pod, and reports whether there is anything.
-func (x *podClaims) enter(p *model.Pod, h *ownership) bool {
+func (x *podClaims) enter(p *model.Pod, h *Ownership) bool {
 	if p.HostNetwork || p.Finished || p.Node == "" {
 		return false
 	}
 	var addrs []netip.Addr
 	for i, a := range p.Addrs {
-		node, held := h.byAddr.lookup(a)
+		node, held := h.ByAddr.Lookup(a)
 		if (!held || node != p.Node || h.special(a)) && !slices.Contains(p.Addrs[:i], a) {
 			addrs = append(addrs, a)
 			x.at[a] = append(x.at[a], p.Name)
@@ -93,12 +94,12 @@ func (x *podClaims) enter(p *model.Pod, h *ownership) bool {
 
 // resolve returns which pods have the addresses that are to be decided: of those with a title the
 // one whose node's block holds it, else the oldest.
-func (x *podClaims) resolve(c *model.Cluster, h *ownership) (map[netip.Addr]model.Name, []Refusal) {
+func (x *podClaims) resolve(c *model.Cluster, h *Ownership) (map[netip.Addr]model.Name, []Refusal) {
 	out := make(map[netip.Addr]model.Name, len(x.at))
 	if len(x.at) == 0 {
 		return out, nil
 	}
-	pools := poolIndex(&cluster{Cluster: c})
+	pools := PoolIndex(&View{Cluster: c})
 	var refused []Refusal
 	for a, names := range x.at {
 		var first *model.Pod
@@ -125,12 +126,12 @@ func (x *podClaims) resolve(c *model.Cluster, h *ownership) (map[netip.Addr]mode
 }
 
 // rejectPodAddr says why an address cannot be a pod's, "" when it can be.
-func rejectPodAddr(c *model.Cluster, h *ownership, pools *prefixes[*model.Pool], p *model.Pod, a netip.Addr) string {
-	node, held := h.byAddr.lookup(a)
+func rejectPodAddr(c *model.Cluster, h *Ownership, pools *Prefixes[*model.Pool], p *model.Pod, a netip.Addr) string {
+	node, held := h.ByAddr.Lookup(a)
 	if held && node == p.Node {
 		return ""
 	}
-	_, inPool := pools.lookup(a)
+	_, inPool := pools.Lookup(a)
 	switch {
 	case !inPool:
 		return "lies in no IPPool"
@@ -150,14 +151,14 @@ func rejectPodAddr(c *model.Cluster, h *ownership, pools *prefixes[*model.Pool],
 
 // firstPod compares two pods that claim an address. A block is the better title than a reservation:
 // what a pod asks for, and what its status says, its node may have written long after it was made.
-func firstPod(h *ownership, at netip.Addr, a, b *model.Pod) int {
-	if node, held := h.byAddr.lookup(at); held && (a.Node == node) != (b.Node == node) {
+func firstPod(h *Ownership, at netip.Addr, a, b *model.Pod) int {
+	if node, held := h.ByAddr.Lookup(at); held && (a.Node == node) != (b.Node == node) {
 		if a.Node == node {
 			return -1
 		}
 		return 1
 	}
-	return cmp.Or(cmp.Compare(a.Created, b.Created), strings.Compare(a.UID, b.UID), compareNames(a.Name, b.Name))
+	return cmp.Or(cmp.Compare(a.Created, b.Created), strings.Compare(a.UID, b.UID), table.CompareNames(a.Name, b.Name))
 }
 
 // ofMachine reports whether an address is this machine's own.
@@ -168,9 +169,9 @@ func ofService(c *model.Cluster, a netip.Addr) bool { return model.Within(c.Serv
 
 // holder returns the pod that has an address by a block of its node, among those whose addresses
 // were to be decided.
-func (x *podClaims) holder(h *ownership, a netip.Addr) *model.Pod {
-	node, held := h.byAddr.lookup(a)
-	if name, ok := h.pods[a]; ok && held {
+func (x *podClaims) holder(h *Ownership, a netip.Addr) *model.Pod {
+	node, held := h.ByAddr.Lookup(a)
+	if name, ok := h.Pods[a]; ok && held {
 		if p := x.of[name].pod; p != nil && p.Node == node {
 			return p
 		}

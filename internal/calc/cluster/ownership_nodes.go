@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package cluster
 
 import (
 	"cmp"
@@ -16,7 +16,7 @@ import (
 
 // acceptNodes returns the nodes with those of their addresses, subnets and link addresses that
 // count. What was made for a node before is taken again where it is equal.
-func acceptNodes(c *model.Cluster, h *ownership, claims *podClaims, before map[string]*model.Node) (map[string]*model.Node, []Refusal) {
+func acceptNodes(c *model.Cluster, h *Ownership, claims *podClaims, before map[string]*model.Node) (map[string]*model.Node, []Refusal) {
 	out := make(map[string]*model.Node, len(c.Nodes))
 	first := firstNodes(c)
 	links := linksOf(c)
@@ -62,7 +62,7 @@ func linksOf(c *model.Cluster) map[[6]byte]*model.Node {
 }
 
 // acceptNode returns a node with what counts of it: itself, where all does.
-func acceptNode(c *model.Cluster, h *ownership, claims *podClaims, n *model.Node, first map[netip.Addr]*model.Node, links map[[6]byte]*model.Node) (*model.Node, []Refusal) {
+func acceptNode(c *model.Cluster, h *Ownership, claims *podClaims, n *model.Node, first map[netip.Addr]*model.Node, links map[[6]byte]*model.Node) (*model.Node, []Refusal) {
 	if n.Name == c.Local.Node {
 		return n, nil // written by this machine
 	}
@@ -113,14 +113,14 @@ func keepOf[T any](all []T, keep func(T) bool) []T {
 }
 
 // rejectNodeAddr says why an address is not another node's, "" when it is.
-func rejectNodeAddr(c *model.Cluster, h *ownership, claims *podClaims, n, first *model.Node, a netip.Addr) string {
+func rejectNodeAddr(c *model.Cluster, h *Ownership, claims *podClaims, n, first *model.Node, a netip.Addr) string {
 	if first != n {
 		return fmt.Sprintf("is the address of node %s, which has claimed it for longer", first.Name)
 	}
 	if p := claims.holder(h, a); p != nil && p.Node != n.Name {
 		return fmt.Sprintf("is the address of pod %s on node %s", p.Name, p.Node)
 	}
-	if b := h.blockOf(a); b != nil && b.Node != n.Name && (b.Created <= n.ClaimedAt(a) || ofBalancer(b, n, a)) {
+	if b := h.BlockOf(a); b != nil && b.Node != n.Name && (b.Created <= n.ClaimedAt(a) || ofBalancer(b, n, a)) {
 		return fmt.Sprintf("lies in the older block %s of node %s", b.CIDR, b.Node)
 	}
 	switch {
@@ -162,9 +162,9 @@ func rangedOf(c *model.Cluster) map[netip.Addr]int64 {
 	return out
 }
 
-// controlPlane is the label of nodes that have API servers. Kubelets cannot give it to themselves
+// ControlPlane is the label of nodes that have API servers. Kubelets cannot give it to themselves
 // (NodeRestriction).
-const controlPlane = "node-role.kubernetes.io/control-plane"
+const ControlPlane = "node-role.kubernetes.io/control-plane"
 
 // ofOutside says whose an address is that a node came to claim, and that was there before: a
 // gateway of this node, or an API server. It may be the node's where the link finds the node there;
@@ -173,7 +173,7 @@ func ofOutside(c *model.Cluster, n *model.Node, a netip.Addr) string {
 	if mac, known := c.Local.Neighbours[a]; known && mac == n.LinkAddress {
 		return ""
 	}
-	_, hasServer := n.Labels[controlPlane]
+	_, hasServer := n.Labels[ControlPlane]
 	switch {
 	case slices.Contains(c.Local.Gateways, a):
 		return "is a gateway of node " + c.Local.Node
@@ -182,7 +182,7 @@ func ofOutside(c *model.Cluster, n *model.Node, a netip.Addr) string {
 	case slices.ContainsFunc(c.Local.APIServers, func(at netip.AddrPort) bool { return at.Addr().Unmap() == a }):
 		return "is where node " + c.Local.Node + " reaches an API server"
 	}
-	if sl := apiServersOf(c); sl != nil && slices.ContainsFunc(sl.Endpoints, func(e model.ServiceEndpoint) bool { return slices.Contains(e.Addrs, a) }) {
+	if sl := APIServersOf(c); sl != nil && slices.ContainsFunc(sl.Endpoints, func(e model.ServiceEndpoint) bool { return slices.Contains(e.Addrs, a) }) {
 		return "is the address of an API server"
 	}
 	return ""
@@ -192,7 +192,7 @@ func ofOutside(c *model.Cluster, n *model.Node, a netip.Addr) string {
 // that is reached by an address has it as its first: so blocks of load balancers take that from
 // none that was there before them, even where somebody made a pool of nodes' addresses.
 func ofBalancer(b *model.Block, n *model.Node, a netip.Addr) bool {
-	return b.Node == loadBalancers && a != n.NodeAddr() && a != n.NodeAddr6()
+	return b.Node == LoadBalancers && a != n.NodeAddr() && a != n.NodeAddr6()
 }
 
 // rejectLinkAddr says why a node is not reached at the link address that it published, "" when it
@@ -205,7 +205,7 @@ func rejectLinkAddr(c *model.Cluster, n *model.Node, first string) string {
 		return ""
 	}
 	for _, a := range n.Addrs {
-		if known, ok := c.Local.Neighbours[a]; ok && sameLink(&cluster{Cluster: c}, a) {
+		if known, ok := c.Local.Neighbours[a]; ok && SameLink(&View{Cluster: c}, a) {
 			if known != mac {
 				return "is not the link address at which this node finds " + a.String() + ", " + macText(known)
 			}

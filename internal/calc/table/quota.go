@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package table
 
 import (
 	"cmp"
@@ -14,59 +14,59 @@ import (
 //
 //   - One half of the table is reserved: each namespace has a part of it, shareOwners of them fit.
 //     Who asks for no more is never refused, whatever others ask for.
-//   - With the other half a namespace may have up to its share, one in shareParts of the table, in
+//   - With the other half a namespace may have up to its share, one in ShareParts of the table, in
 //     all; the older claim comes first. What is granted so is never taken back for a younger claim.
 //   - What is left then is lent, to the namespace that has least first: the largest consumer is the
 //     first to be refused. What is lent goes back when others claim what is theirs.
 const (
 	shareOwners = 128 // namespaces whose reserved parts make up half of a table
-	shareParts  = 8   // how many whole shares make up a table
+	ShareParts  = 8   // how many whole shares make up a table
 )
 
-// claim asks for places in a table, all of them or none.
-type claim struct {
-	owner   string // the namespace; empty: those who write cluster-wide objects
-	created int64  // seconds: the older claim is kept
-	name    string // decides between equal ages
-	size    int
+// Claim asks for places in a table, all of them or none.
+type Claim struct {
+	Owner   string // the namespace; empty: those who write cluster-wide objects
+	Created int64  // seconds: the older claim is kept
+	Name    string // decides between equal ages
+	Size    int
 }
 
-func compareClaimAge(a, b *claim) int {
-	return cmp.Or(cmp.Compare(a.created, b.created), strings.Compare(a.name, b.name), strings.Compare(a.owner, b.owner))
+func compareClaimAge(a, b *Claim) int {
+	return cmp.Or(cmp.Compare(a.Created, b.Created), strings.Compare(a.Name, b.Name), strings.Compare(a.Owner, b.Owner))
 }
 
-// reserved is how much of a table each of some owners has in any case.
-func reserved(total, owners int) int { return total / 2 / max(shareOwners, owners) }
+// Reserved is how much of a table each of some owners has in any case.
+func Reserved(total, owners int) int { return total / 2 / max(shareOwners, owners) }
 
 // outcome is how a claim was decided.
 type outcome uint8
 
 const (
-	refused outcome = iota
+	Refused outcome = iota
 	lent            // until somebody claims what is theirs
 	kept            // whatever younger claims there will be
 )
 
-// grant decides which claims get their places in a table of total.
-func grant(total int, claims []claim) (granted []outcome) {
+// Grant decides which claims get their places in a table of total.
+func Grant(total int, claims []Claim) (granted []outcome) {
 	granted = make([]outcome, len(claims))
 	order := make([]int, len(claims))
 	held := map[string]int{}
 	for i := range claims {
-		order[i], held[claims[i].owner] = i, 0
+		order[i], held[claims[i].Owner] = i, 0
 	}
 	slices.SortFunc(order, func(a, b int) int { return compareClaimAge(&claims[a], &claims[b]) })
-	own, common := reserved(total, len(held)), total-total/2
+	own, common := Reserved(total, len(held)), total-total/2
 	for _, i := range order {
 		c := &claims[i]
-		most := total / shareParts
-		if c.owner == "" {
+		most := total / ShareParts
+		if c.Owner == "" {
 			most *= 2
 		}
-		beyond := max(0, c.size-max(0, own-held[c.owner]))
-		if held[c.owner]+c.size <= max(own, most) && beyond <= common {
+		beyond := max(0, c.Size-max(0, own-held[c.Owner]))
+		if held[c.Owner]+c.Size <= max(own, most) && beyond <= common {
 			granted[i] = kept
-			held[c.owner] += c.size
+			held[c.Owner] += c.Size
 			common -= beyond
 		}
 	}
@@ -75,7 +75,7 @@ func grant(total int, claims []claim) (granted []outcome) {
 }
 
 // lend grants what is left, to the owner with the least first.
-func lend(total int, claims []claim, order []int, held map[string]int, granted []outcome) {
+func lend(total int, claims []Claim, order []int, held map[string]int, granted []outcome) {
 	left := total
 	for _, n := range held {
 		left -= n
@@ -83,11 +83,11 @@ func lend(total int, claims []claim, order []int, held map[string]int, granted [
 	waiting := map[string]*borrower{}
 	var all borrowers
 	for _, i := range order {
-		if c := &claims[i]; granted[i] == refused {
-			b := waiting[c.owner]
+		if c := &claims[i]; granted[i] == Refused {
+			b := waiting[c.Owner]
 			if b == nil {
-				b = &borrower{owner: c.owner, held: held[c.owner]}
-				waiting[c.owner], all = b, append(all, b)
+				b = &borrower{owner: c.Owner, held: held[c.Owner]}
+				waiting[c.Owner], all = b, append(all, b)
 			}
 			b.claims = append(b.claims, i)
 		}
@@ -96,10 +96,10 @@ func lend(total int, claims []claim, order []int, held map[string]int, granted [
 	for len(all) > 0 {
 		b := all[0]
 		i := b.claims[0]
-		if b.claims = b.claims[1:]; claims[i].size <= left {
+		if b.claims = b.claims[1:]; claims[i].Size <= left {
 			granted[i] = lent
-			b.held += claims[i].size
-			left -= claims[i].size
+			b.held += claims[i].Size
+			left -= claims[i].Size
 		}
 		if len(b.claims) == 0 {
 			heap.Pop(&all)

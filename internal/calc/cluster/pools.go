@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package cluster
 
 import (
 	"cmp"
@@ -10,11 +10,11 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// loadBalancers is the node of blocks whose addresses Services have (weirv1.LoadBalancers).
-const loadBalancers = "virtual:load-balancer"
+// LoadBalancers is the node of blocks whose addresses Services have (weirv1.LoadBalancers).
+const LoadBalancers = "virtual:load-balancer"
 
-// poolIndex finds the pool of an address. Of two pools with one CIDR the smaller name counts.
-func poolIndex(c *cluster) *prefixes[*model.Pool] {
+// PoolIndex finds the pool of an address. Of two pools with one CIDR the smaller name counts.
+func PoolIndex(c *View) *Prefixes[*model.Pool] {
 	sorted := make([]*model.Pool, 0, len(c.Pools))
 	for _, p := range c.Pools {
 		if p.CIDR.IsValid() {
@@ -22,14 +22,14 @@ func poolIndex(c *cluster) *prefixes[*model.Pool] {
 		}
 	}
 	slices.SortFunc(sorted, func(a, b *model.Pool) int { return cmp.Compare(b.Name, a.Name) })
-	index := newPrefixes[*model.Pool]()
+	index := NewPrefixes[*model.Pool]()
 	for _, p := range sorted {
-		index.set(p.CIDR, p)
+		index.Set(p.CIDR, p)
 	}
 	return index
 }
 
-// sameLink reports whether a node's address is reached without a router between.
-func sameLink(c *cluster, a netip.Addr) bool {
+// SameLink reports whether a node's address is reached without a router between.
+func SameLink(c *View, a netip.Addr) bool {
 	return slices.ContainsFunc(c.Local.Subnets, func(p netip.Prefix) bool { return p.Contains(a) })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package cluster
 
 import (
 	"cmp"
@@ -15,8 +15,8 @@ import (
 // would lead that to pods: such a pool is refused as a whole, and the blocks that it has go on as
 // far as they cover nothing of it.
 
-// covered is what no pool may cover, with the words that say so.
-type covered struct {
+// Covered is what no pool may cover, with the words that say so.
+type Covered struct {
 	// stale are the networks and addresses that this node depends on: what it is on, its gateways,
 	// and API servers.
 	own []coveredPrefix
@@ -45,16 +45,16 @@ func (p coveredPrefix) text() string {
 	return p.Prefix.String()
 }
 
-func (c *covered) equal(o *covered) bool {
+func (c *Covered) Equal(o *Covered) bool {
 	return slices.Equal(c.own, o.own) && slices.Equal(c.others, o.others)
 }
 
-// inputsCovered are the kinds that it is read from, with apiServerSlice.
-const inputsCovered = model.KindNodes | model.KindLocal | model.KindSettings | model.KindServiceCIDRs | model.KindSlices
+// InputsCovered are the kinds that it is read from, with APIServerSlice.
+const InputsCovered = model.KindNodes | model.KindLocal | model.KindSettings | model.KindServiceCIDRs | model.KindSlices
 
-// coveredBy reads it from a cluster.
-func coveredBy(c *cluster) *covered {
-	out := &covered{}
+// CoveredBy reads it from a cluster.
+func CoveredBy(c *View) *Covered {
+	out := &Covered{}
 	add := func(to *[]coveredPrefix, p netip.Prefix, what, of string) {
 		if a := p.Addr(); p.IsValid() && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !a.IsUnspecified() {
 			*to = append(*to, coveredPrefix{p.Masked(), what, of})
@@ -71,7 +71,7 @@ func coveredBy(c *cluster) *covered {
 	for _, a := range c.Local.Gateways {
 		single(&out.own, a, "the gateway", "this node")
 	}
-	if s := apiServersOf(c.Cluster); s != nil {
+	if s := APIServersOf(c.Cluster); s != nil {
 		for _, e := range s.Endpoints {
 			for _, a := range e.Addrs {
 				single(&out.own, a, "the API server", "")
@@ -117,10 +117,10 @@ func overlapping(all []coveredPrefix, p netip.Prefix, singles bool) string {
 	return ""
 }
 
-// overlap says what of the nodes' a pool covers, "" when nothing. One that is for load balancers
+// Overlap says what of the nodes' a pool covers, "" when nothing. One that is for load balancers
 // alone may be a part of the network that nodes are on, whose neighbours are answered for it: only
 // single addresses count.
-func (c *covered) overlap(p *model.Pool) string {
+func (c *Covered) Overlap(p *model.Pool) string {
 	if p.CIDR.Bits() == 0 {
 		return "everything"
 	}
@@ -139,11 +139,11 @@ var everywhere = []coveredPrefix{
 	{netip.MustParsePrefix("ff00::/8"), "the multicast addresses", ""},
 }
 
-// blocksIn returns the blocks of a pool that are routed although it is not.
-func (c *covered) blocksIn(all *cluster, p *model.Pool) []netip.Prefix {
+// BlocksIn returns the blocks of a pool that are routed although it is not.
+func (c *Covered) BlocksIn(all *View, p *model.Pool) []netip.Prefix {
 	var out []netip.Prefix
 	for _, b := range all.Blocks {
-		if b.Node != loadBalancers && b.CIDR.IsValid() && b.CIDR.Bits() >= p.CIDR.Bits() && p.CIDR.Contains(b.CIDR.Addr()) && !c.forbids(b.CIDR) {
+		if b.Node != LoadBalancers && b.CIDR.IsValid() && b.CIDR.Bits() >= p.CIDR.Bits() && p.CIDR.Contains(b.CIDR.Addr()) && !c.Forbids(b.CIDR) {
 			out = append(out, b.CIDR.Masked())
 		}
 	}
@@ -151,18 +151,18 @@ func (c *covered) blocksIn(all *cluster, p *model.Pool) []netip.Prefix {
 }
 
 // needs reports whether a prefix covers what this node depends on.
-func (c *covered) needs(p netip.Prefix) bool {
+func (c *Covered) needs(p netip.Prefix) bool {
 	return p.Bits() == 0 || overlapping(everywhere, p, false) != "" || overlapping(c.own, p, false) != ""
 }
 
-// forbids reports whether nothing may be routed to a prefix: it covers what this node depends on,
+// Forbids reports whether nothing may be routed to a prefix: it covers what this node depends on,
 // or another node's address.
-func (c *covered) forbids(p netip.Prefix) bool {
+func (c *Covered) Forbids(p netip.Prefix) bool {
 	return c.needs(p) || overlapping(c.others, p, true) != ""
 }
 
-// inUse reports whether a pool has a block, or a pod of this node an address of it.
-func inUse(c *cluster, p *model.Pool) bool {
+// InUse reports whether a pool has a block, or a pod of this node an address of it.
+func InUse(c *View, p *model.Pool) bool {
 	for _, b := range c.Blocks {
 		if b.CIDR.IsValid() && p.CIDR.Overlaps(b.CIDR) {
 			return true
@@ -187,20 +187,20 @@ type PoolOverlap struct {
 
 // PoolOverlaps returns those of a cluster.
 func PoolOverlaps(all *model.Cluster) []PoolOverlap {
-	c := viewOf(all)
-	c.covered = coveredBy(c)
-	return poolOverlaps(c)
+	c := ViewOf(all)
+	c.Covered = CoveredBy(c)
+	return PoolOverlapsIn(c)
 }
 
-func poolOverlaps(c *cluster) []PoolOverlap {
+func PoolOverlapsIn(c *View) []PoolOverlap {
 	var out []PoolOverlap
 	for _, p := range c.Pools {
 		if !p.CIDR.IsValid() {
 			continue
 		}
-		if what := c.covered.overlap(p); what != "" {
+		if what := c.Covered.Overlap(p); what != "" {
 			out = append(out, PoolOverlap{Pool: p.Name, CIDR: p.CIDR, What: what,
-				Gives: p.LoadBalancer && !p.Workload || !c.covered.needs(p.CIDR) && inUse(c, p)})
+				Gives: p.LoadBalancer && !p.Workload || !c.Covered.needs(p.CIDR) && InUse(c, p)})
 		}
 	}
 	slices.SortFunc(out, func(a, b PoolOverlap) int { return cmp.Compare(a.Pool, b.Pool) })

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package table
 
 import (
 	"maps"
@@ -12,15 +12,15 @@ import (
 // narrow is a digest with few values, 0 among them, so that most texts collide.
 func narrow(text string) uint32 {
 	if len(text) > 2 { // salted: leave the narrow range by and by
-		return digestServiceRule[uint32](text) % 61
+		return DigestServiceRule[uint32](text) % 61
 	}
-	return digestServiceRule[uint32](text) % 7
+	return DigestServiceRule[uint32](text) % 7
 }
 
 func TestNumbersDependOnTheSetOfTextsOnly(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
-	g := newIDs(narrow)
+	g := NewIDs(narrow)
 	have := map[string]bool{}
 	for step := range 2000 {
 		var add, remove []string
@@ -38,16 +38,16 @@ func TestNumbersDependOnTheSetOfTextsOnly(t *testing.T) {
 		}
 		// A text that is taken out after it was put in: update does the removals first.
 		add = slices.DeleteFunc(add, func(x string) bool { return !have[x] })
-		before := maps.Clone(g.byText)
-		changed := g.update(remove, add)
+		before := maps.Clone(g.ByText)
+		changed := g.Update(remove, add)
 
 		texts := slices.Collect(maps.Keys(have))
 		r.Shuffle(len(texts), func(i, j int) { texts[i], texts[j] = texts[j], texts[i] })
-		if want := assign(narrow, texts); !maps.Equal(g.byText, want) {
-			t.Fatalf("step %d: numbers %v, by all at once %v", step, g.byText, want)
+		if want := assign(narrow, texts); !maps.Equal(g.ByText, want) {
+			t.Fatalf("step %d: numbers %v, by all at once %v", step, g.ByText, want)
 		}
 		seen := map[uint32]string{}
-		for text, id := range g.byText {
+		for text, id := range g.ByText {
 			if other, twice := seen[id]; twice || id == 0 {
 				t.Fatalf("step %d: %q has number %d, as has %q", step, text, id, other)
 			}
@@ -61,11 +61,11 @@ func TestNumbersDependOnTheSetOfTextsOnly(t *testing.T) {
 
 func TestSmallerTextKeepsItsDigest(t *testing.T) {
 	t.Parallel()
-	same := func(text string) uint32 { // equal for all unsalted ones
+	same := func(text string) uint32 { // Equal for all unsalted ones
 		if len(text) == 1 {
 			return 5
 		}
-		return digestServiceRule[uint32](text)
+		return DigestServiceRule[uint32](text)
 	}
 	for _, order := range [][]string{{"a", "b", "c"}, {"c", "b", "a"}, {"b", "a", "c"}} {
 		got := assign(same, order)

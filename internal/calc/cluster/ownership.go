@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package cluster
 
 import (
 	"cmp"
@@ -37,12 +37,12 @@ type Refusal struct {
 	Node   string // that makes the claim
 }
 
-// ownership are the claims that count.
-type ownership struct {
+// Ownership are the claims that count.
+type Ownership struct {
 	blocks map[netip.Prefix]*model.Block
-	byAddr *prefixes[string] // the node of the block that holds an address
+	ByAddr *Prefixes[string] // the node of the block that holds an address
 	nodes  map[string]*model.Node
-	pods   map[netip.Addr]model.Name // pods with an address that no block of their node holds
+	Pods   map[netip.Addr]model.Name // Pods with an address that no block of their node holds
 	// special are the addresses of pods that more than their block decides on: those that
 	// reservations cover, or that other Nodes claim. Of them pods has all that count.
 	special func(netip.Addr) bool
@@ -54,16 +54,16 @@ type ownership struct {
 	refused [3][]Refusal // of blocks, nodes, pods
 }
 
-// The indices of holdings.refused.
+// The indices of holdings.Refused.
 const (
 	refusedBlocks = iota
 	refusedNodes
 	refusedPods
 )
 
-// ownershipIndex keeps holdings from one cluster to the next.
-type ownershipIndex struct {
-	current *ownership
+// OwnershipIndex keeps holdings from one cluster to the next.
+type OwnershipIndex struct {
+	current *Ownership
 	pods    podClaims
 	local   localFacts
 }
@@ -94,14 +94,14 @@ func (f *localFacts) equal(o *localFacts) bool {
 		slices.Equal(f.gateways, o.gateways) && slices.Equal(f.servers, o.servers) && maps.Equal(f.neighbours, o.neighbours)
 }
 
-// update returns the holdings of a cluster after a change. It adds to dirty what changes by claims
+// Update returns the holdings of a cluster after a change. It adds to dirty what changes by claims
 // that come to count, or do so no longer; the addresses of pods apart, which podIndex.updateAddrs
 // looks at.
-func (h *ownershipIndex) update(c *model.Cluster, dirty *model.Dirty) *ownership {
+func (h *OwnershipIndex) Update(c *model.Cluster, dirty *model.Dirty) *Ownership {
 	facts := factsOf(&c.Local)
 	local := h.current == nil || !facts.equal(&h.local)
 	h.local = facts
-	next := ownership{}
+	next := Ownership{}
 	if h.current != nil {
 		next = *h.current
 	}
@@ -110,7 +110,7 @@ func (h *ownershipIndex) update(c *model.Cluster, dirty *model.Dirty) *ownership
 		changed = true
 		h.updateBlocks(c, &next, dirty)
 	}
-	_, servers := dirty.Slices[apiServerSlice]
+	_, servers := dirty.Slices[APIServerSlice]
 	around := changed || local || servers || dirty.Has(model.KindNodes|model.KindSettings|model.KindServiceCIDRs|model.KindReservations|model.KindSlices)
 	if around || len(next.ranged) > 0 && (dirty.Has(model.KindServices) || len(dirty.Services) > 0) {
 		ranged := rangedOf(c)
@@ -131,7 +131,7 @@ func (h *ownershipIndex) update(c *model.Cluster, dirty *model.Dirty) *ownership
 	case !changed:
 		return h.current
 	}
-	next.pods, next.refused[refusedPods] = h.pods.resolve(c, &next)
+	next.Pods, next.refused[refusedPods] = h.pods.resolve(c, &next)
 	before := next.nodes
 	next.nodes, next.refused[refusedNodes] = acceptNodes(c, &next, &h.pods, before)
 	if h.current != nil && !sameValues(before, next.nodes) {
@@ -142,12 +142,12 @@ func (h *ownershipIndex) update(c *model.Cluster, dirty *model.Dirty) *ownership
 }
 
 // updateBlocks renews the blocks that count.
-func (h *ownershipIndex) updateBlocks(c *model.Cluster, next *ownership, dirty *model.Dirty) {
+func (h *OwnershipIndex) updateBlocks(c *model.Cluster, next *Ownership, dirty *model.Dirty) {
 	blocks, refused := acceptBlocks(c)
 	if next.blocks == nil || !maps.EqualFunc(blocks, next.blocks, func(a, b *model.Block) bool { return a.Node == b.Node }) {
-		next.byAddr = newPrefixes[string]()
+		next.ByAddr = NewPrefixes[string]()
 		for cidr, b := range blocks {
-			next.byAddr.set(cidr, b.Node)
+			next.ByAddr.Set(cidr, b.Node)
 		}
 		dirty.Add(model.KindBlocks)
 	}
@@ -159,8 +159,8 @@ func sameValues(a, b map[string]*model.Node) bool {
 	return maps.EqualFunc(a, b, func(x, y *model.Node) bool { return x == y })
 }
 
-// refusals returns what is refused, in an order of its own.
-func (h *ownership) refusals() []Refusal {
+// Refusals returns what is refused, in an order of its own.
+func (h *Ownership) Refusals() []Refusal {
 	out := slices.Concat(h.refused[:]...)
 	slices.SortFunc(out, func(a, b Refusal) int {
 		return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Object, b.Object), strings.Compare(a.Field, b.Field), strings.Compare(a.Value, b.Value))
@@ -168,42 +168,42 @@ func (h *ownership) refusals() []Refusal {
 	return out
 }
 
-// ownsAddr reports whether an address of a pod is the pod's, as far as the API says: what the node
+// OwnsAddr reports whether an address of a pod is the pod's, as far as the API says: what the node
 // knows of its own endpoints comes before that.
-func (h *ownership) ownsAddr(c *cluster, p *model.Pod, a netip.Addr) bool {
+func (h *Ownership) OwnsAddr(c *View, p *model.Pod, a netip.Addr) bool {
 	if p.Node == c.Local.Node && p.Node != "" {
-		at, held := h.byAddr.lookup(a)
-		return !held || at == p.Node || h.pods[a] == p.Name // written by the kubelet of this node
+		at, held := h.ByAddr.Lookup(a)
+		return !held || at == p.Node || h.Pods[a] == p.Name // written by the kubelet of this node
 	}
 	if h.special == nil || !h.special(a) {
-		if node, held := h.byAddr.lookup(a); held && node == p.Node {
+		if node, held := h.ByAddr.Lookup(a); held && node == p.Node {
 			return true
 		}
 	}
-	return h.pods[a] == p.Name
+	return h.Pods[a] == p.Name
 }
 
-// blockOf returns the block that holds an address, nil when none does.
-func (h *ownership) blockOf(a netip.Addr) (of *model.Block) {
-	h.byAddr.containing(netip.PrefixFrom(a, a.BitLen()), func(cidr netip.Prefix, _ string) bool {
+// BlockOf returns the block that holds an address, nil when none does.
+func (h *Ownership) BlockOf(a netip.Addr) (of *model.Block) {
+	h.ByAddr.Containing(netip.PrefixFrom(a, a.BitLen()), func(cidr netip.Prefix, _ string) bool {
 		of = h.blocks[cidr]
 		return false
 	})
 	return of
 }
 
-// eachChange calls f for the prefixes whose pods may count in one and not in the other.
-func (h *ownership) eachChange(o *ownership, f func(netip.Prefix)) {
-	if h.byAddr != o.byAddr {
-		for _, of := range [][2]*prefixes[string]{{h.byAddr, o.byAddr}, {o.byAddr, h.byAddr}} {
-			for cidr, node := range of[0].values {
-				if other, ok := of[1].values[cidr]; !ok || other != node {
+// EachChange calls f for the prefixes whose pods may count in one and not in the other.
+func (h *Ownership) EachChange(o *Ownership, f func(netip.Prefix)) {
+	if h.ByAddr != o.ByAddr {
+		for _, of := range [][2]*Prefixes[string]{{h.ByAddr, o.ByAddr}, {o.ByAddr, h.ByAddr}} {
+			for cidr, node := range of[0].Values {
+				if other, ok := of[1].Values[cidr]; !ok || other != node {
 					f(cidr)
 				}
 			}
 		}
 	}
-	for _, of := range [][2]map[netip.Addr]model.Name{{h.pods, o.pods}, {o.pods, h.pods}} {
+	for _, of := range [][2]map[netip.Addr]model.Name{{h.Pods, o.Pods}, {o.Pods, h.Pods}} {
 		for a, name := range of[0] {
 			if other, ok := of[1][a]; !ok || other != name {
 				f(netip.PrefixFrom(a, a.BitLen()))
@@ -212,8 +212,8 @@ func (h *ownership) eachChange(o *ownership, f func(netip.Prefix)) {
 	}
 }
 
-// blockBits is the length of the prefix of a pool's blocks.
-func blockBits(p *model.Pool) int {
+// BlockBits is the length of the prefix of a pool's blocks.
+func BlockBits(p *model.Pool) int {
 	bits := p.BlockBits
 	if bits == 0 {
 		if bits = 26; p.CIDR.Addr().Is6() {
@@ -232,7 +232,7 @@ type blockClaim struct {
 
 // acceptBlocks returns the blocks that count, and why others do not.
 func acceptBlocks(c *model.Cluster) (map[netip.Prefix]*model.Block, []Refusal) {
-	pools := poolIndex(&cluster{Cluster: c})
+	pools := PoolIndex(&View{Cluster: c})
 	out := make(map[netip.Prefix]*model.Block, len(c.Blocks))
 	var refused []Refusal
 	refuse := func(b *model.Block, why string) {
@@ -259,18 +259,18 @@ func acceptBlocks(c *model.Cluster) (map[netip.Prefix]*model.Block, []Refusal) {
 
 // rootOf returns the prefix of the size of the largest block that a block could overlap in its
 // pools, or why the block does not count.
-func rootOf(pools *prefixes[*model.Pool], b *model.Block) (root netip.Prefix, why string) {
+func rootOf(pools *Prefixes[*model.Pool], b *model.Block) (root netip.Prefix, why string) {
 	if !b.CIDR.IsValid() || b.CIDR != b.CIDR.Masked() || b.CIDR.Addr().Is4In6() {
 		return root, "is not the address of a network"
 	}
 	bits, inPool, fits := b.CIDR.Bits(), false, false
 	late := ""
-	pools.containing(b.CIDR, func(_ netip.Prefix, p *model.Pool) bool {
+	pools.Containing(b.CIDR, func(_ netip.Prefix, p *model.Pool) bool {
 		if p.Deleted != 0 && b.Created > p.Deleted {
 			late = p.Name
 			return true
 		}
-		size := blockBits(p)
+		size := BlockBits(p)
 		inPool, fits, bits = true, fits || size <= b.CIDR.Bits(), min(bits, size)
 		return true
 	})
@@ -290,16 +290,16 @@ func resolveOverlaps(group []blockClaim, out map[netip.Prefix]*model.Block, refu
 	slices.SortFunc(group, func(a, b blockClaim) int {
 		return cmp.Or(cmp.Compare(a.Created, b.Created), strings.Compare(a.UID, b.UID), a.CIDR.Compare(b.CIDR))
 	})
-	held := newPrefixes[*model.Block]()
-	inside := map[netip.Prefix]*model.Block{} // prefixes that have a block that counts in them
+	held := NewPrefixes[*model.Block]()
+	inside := map[netip.Prefix]*model.Block{} // Prefixes that have a block that counts in them
 	for _, b := range group {
 		over := inside[b.CIDR]
-		held.containing(b.CIDR, func(_ netip.Prefix, o *model.Block) bool { over = o; return false })
+		held.Containing(b.CIDR, func(_ netip.Prefix, o *model.Block) bool { over = o; return false })
 		if over != nil {
 			refuse(b.Block, fmt.Sprintf("overlaps the older block %s of node %s", over.CIDR, over.Node))
 			continue
 		}
-		held.set(b.CIDR, b.Block)
+		held.Set(b.CIDR, b.Block)
 		out[b.CIDR] = b.Block
 		for bits := b.CIDR.Bits() - 1; bits >= b.root.Bits(); bits-- {
 			inside[netip.PrefixFrom(b.CIDR.Addr(), bits).Masked()] = b.Block
