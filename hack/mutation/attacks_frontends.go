@@ -3,9 +3,9 @@
 package main
 
 const (
-	protectedFile = "internal/calc/protected.go"
-	conflictsFile = "internal/calc/frontend_conflicts.go"
-	refusalsFile  = "internal/calc/refusals.go"
+	protectedFile = "internal/calc/service/protected.go"
+	conflictsFile = "internal/calc/service/frontend_conflicts.go"
+	refusalsFile  = "internal/calc/service/refusals.go"
 	calcPackage   = "./internal/calc"
 )
 
@@ -49,11 +49,11 @@ var attacksFrontends = []mutant{
 		pkg: calcPackage, run: "^TestHostileBackendOfAPIServer$"},
 	{fault: fault{"a tenant's EndpointSlice leads to link-local, loopback or a cloud's metadata", protectedFile,
 		"	if why := rejectAlways(a); why != \"\" {\n		return why\n	}\n	if _, trusted", "	if _, trusted"}, pkg: calcPackage, run: "^TestHostileBackendOfMetadata$"},
-	{fault: fault{"a tenant's EndpointSlice leads to another tenant's pod", "internal/calc/pod_addrs.go",
+	{fault: fault{"a tenant's EndpointSlice leads to another tenant's pod", "internal/calc/service/pod_addrs.go",
 		"	return p.has(a) && !(here", "	return here && !(here"}, pkg: calcPackage, run: "^TestHostileBackendOfOtherTenant$"},
 	{fault: fault{"a tenant's EndpointSlice says that it is on the victim's node, for its zone, and no longer ready", protectedFile,
 		"	if s.pods.foreign(sl.Service.Namespace, a) {", "	if false {"}, pkg: calcPackage, run: "^TestHostileBackendWithTargetRef$"},
-	{fault: fault{"a healthCheckNodePort takes a port that the node needs", "internal/calc/endpoints.go",
+	{fault: fault{"a healthCheckNodePort takes a port that the node needs", "internal/calc/service/endpoints.go",
 		"	if why := s.protected.reservedFor(p.id, \"\"); why != \"\" {", "	if why := s.protected.reservedFor(p.id, \"\"); false {"}, pkg: calcPackage, run: "^TestHostileHealthCheckPort$"},
 	{fault: fault{"a healthCheckNodePort takes another Service's node port or health check, or a pod's host port", conflictsFile,
 		"		case p == holder:\n			s.health.Put", "		case p == holder || true:\n			s.health.Put"}, pkg: calcPackage, run: "^TestHostileHealthCheckPortOfOthers$"},
@@ -64,10 +64,10 @@ var attacksFrontends = []mutant{
 		"	case !ofStatus && g.external != nil && !model.Within(g.external, a):\n		return \"is not in serviceExternalIPs\"\n", ""}, pkg: calcPackage, run: "^TestHostileExternalIPOutside$"},
 	{fault: fault{"a Service's external IP takes the node's gateway", protectedFile,
 		"	case slices.Contains(g.gateways, a):\n		return \"is a gateway of the node\"\n", ""}, pkg: calcPackage, run: "^TestHostileExternalIPOfGateway$"},
-	{fault: fault{"a Service's refused external IP is answered for on the link", "internal/calc/announce.go",
+	{fault: fault{"a Service's refused external IP is answered for on the link", "internal/calc/service/announce.go",
 		"c.CarriedOf(external, fam)", "c.CarriedOf(append(external, svc.ExternalIPs...), fam)"}, pkg: calcPackage, run: "^TestHostileAnnounced$"},
 	{fault: fault{"a Service with thousands of refused external IPs fills the report", refusalsFile,
-		"if n := len(list) - maxRefusals; n > 0 {", "if n := len(list) - maxRefusals; n > 1<<20 {"}, pkg: calcPackage, run: "^TestHostileManyExternalIPs$"},
+		"if n := len(list) - MaxRefusals; n > 0 {", "if n := len(list) - MaxRefusals; n > 1<<20 {"}, pkg: calcPackage, run: "^TestHostileManyExternalIPs$"},
 	{fault: fault{"a healthCheckNodePort takes the port of a process of the host while that restarts", "internal/agent/lbhealth/servicechecks.go",
 		"	if !c.held.free(portOf(at)) {", "	if false {"}, pkg: "./internal/agent/lbhealth", run: "^TestHostileHealthCheckPortOfHost$"},
 	{fault: fault{"a tenant's refused Services crowd the node's own problems out of its status", "internal/agent/problems/problems.go",

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/weir-net/weir/internal/calc/service"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -28,10 +29,10 @@ func TestWhatComesConcernsItsServicesAlone(t *testing.T) {
 	more.Endpoints = append(more.Endpoints, model.ServiceEndpoint{Addrs: []netip.Addr{addr("10.244.7.9")}, Ready: true, Serving: true})
 	k := New()
 	k.Update(c, model.AllDirty())
-	concerned := func() map[source]struct{} {
-		out := map[source]struct{}{}
-		for src := range k.services.touched {
-			if !src.hostPorts {
+	concerned := func() map[service.Source]struct{} {
+		out := map[service.Source]struct{}{}
+		for src := range k.services.Touched {
+			if !src.HostPorts {
 				out[src] = struct{}{}
 			}
 		}

@@ -12,6 +12,8 @@ import (
 	"slices"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/route"
+	"github.com/weir-net/weir/internal/calc/service"
 	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -38,7 +40,7 @@ func Calc(c *model.Cluster) *nodestate.State {
 // Calculator computes the states of one node one after the other. It is for one goroutine.
 type Calculator struct {
 	state    *nodestate.State // handed out last, never changed
-	services *services
+	services *service.Services
 	policy   *compiler
 	rules    table.Table[nodestate.RuleID, nodestate.Rule]
 	// unlimited are the tables that there were without policies held back; nil while there are
@@ -54,7 +56,7 @@ type Calculator struct {
 // New returns a calculator that has computed nothing yet: its first Update computes everything.
 func New() *Calculator {
 	k := &Calculator{rules: table.New[nodestate.RuleID](func(a, b nodestate.Rule) bool { return a == b })}
-	k.policy, k.services = newCompiler(&k.rules), newServices(&k.rules)
+	k.policy, k.services = newCompiler(&k.rules), service.New(&k.rules)
 	return k
 }
 
@@ -101,26 +103,26 @@ func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.S
 	next, keys := *k.state, nodestate.Keys{}
 	if dirty.Has(inputsSettings) {
 		k.overlaps = cluster.PoolOverlapsIn(c)
-		if v := settings(c); !reflect.DeepEqual(v, next.Settings) {
+		if v := route.Settings(c); !reflect.DeepEqual(v, next.Settings) {
 			next.Settings, keys.Tables = v, keys.Tables|nodestate.TableSettings
 		}
 	}
 	if dirty.Has(inputsRoutes) {
-		table.StoreMap(&next.Routes, routes(c), &keys, nodestate.TableRoutes)
+		table.StoreMap(&next.Routes, route.Routes(c), &keys, nodestate.TableRoutes)
 	}
 	bound := k.policy.update(c, &dirty, &next, &keys)
 	ingress, egress := k.policy.isolation()
 	switch {
 	case dirty.Has(inputsAddrs) || k.owners != c.Owners:
-		table.StoreMap(&next.Addrs, addrs(c, ingress, egress), &keys, nodestate.TableAddrs)
+		table.StoreMap(&next.Addrs, route.Addrs(c, ingress, egress), &keys, nodestate.TableAddrs)
 	case bound:
-		table.StoreMap(&next.Addrs, isolated(next.Addrs, ingress, egress), &keys, nodestate.TableAddrs)
+		table.StoreMap(&next.Addrs, route.Isolate(next.Addrs, ingress, egress), &keys, nodestate.TableAddrs)
 	}
 	if dirty.Has(inputsClients) {
-		table.StoreMap(&next.Clients, clients(c), &keys, nodestate.TableClients)
+		table.StoreMap(&next.Clients, route.Clients(c), &keys, nodestate.TableClients)
 	}
-	k.services.updateAll(c, &dirty, &next, &keys)
-	if over := slices.Concat(k.policy.overdrawn(), k.services.overdrawn()); !slices.Equal(next.Overdrawn, over) {
+	k.services.UpdateAll(c, &dirty, &next, &keys)
+	if over := slices.Concat(k.policy.overdrawn(), k.services.Overdrawn()); !slices.Equal(next.Overdrawn, over) {
 		next.Overdrawn, keys.Tables = over, keys.Tables|nodestate.TableStaged
 	}
 	table.Store(&k.rules, &next.Rules, &keys, nodestate.TableRules)

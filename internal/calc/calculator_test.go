@@ -172,11 +172,11 @@ func calculator(seed int) *Calculator {
 		}
 	}
 	if seed%2 == 1 {
-		k.services.ids.Digest = func(text string) nodestate.RuleID {
+		k.services.Ids.Digest = func(text string) nodestate.RuleID {
 			return table.DigestServiceRule[nodestate.RuleID](text) % 97
 		}
 		if seed%4 == 1 { // hashed again they are apart
-			k.services.ids.Digest = func(text string) nodestate.RuleID {
+			k.services.Ids.Digest = func(text string) nodestate.RuleID {
 				if text[len(text)-2] == 0 {
 					return table.DigestServiceRule[nodestate.RuleID](text)
 				}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/service"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -334,7 +335,7 @@ func TestHostileManyExternalIPs(t *testing.T) {
 		a = a.Next()
 	}
 	list := Calc(c).Refused.At(nodestate.Object{Kind: "Service", Name: evilName})
-	if len(list) != maxRefusals+1 || list[maxRefusals].Value != "4996 more" {
+	if len(list) != service.MaxRefusals+1 || list[service.MaxRefusals].Value != "4996 more" {
 		t.Errorf("%d: %v", len(list), list[len(list)-1])
 	}
 }
@@ -342,7 +343,7 @@ func TestHostileManyExternalIPs(t *testing.T) {
 // An administrator's namespace may have what a tenant's may not.
 func TestBackendsOfTrustedNamespaces(t *testing.T) {
 	t.Parallel()
-	for ns, labels := range map[string]map[string]string{"kube-system": nil, "monitoring": {labelBackends: backendsAny}} {
+	for ns, labels := range map[string]map[string]string{"kube-system": nil, "monitoring": {service.LabelBackends: service.BackendsAny}} {
 		c := attacked()
 		c.Namespaces[ns] = &model.Namespace{Name: ns, Labels: labels}
 		n := name(ns, "kubelet")

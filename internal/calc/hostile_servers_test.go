@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/service"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -22,7 +23,7 @@ func TestHostileExternalIPOfUnknownServers(t *testing.T) {
 	c := attacked()
 	evilService(c, 6443, external(ips...))
 	keeps(t, c, model.ProtocolTCP, 6443, ips...)
-	if list := Calc(c).Refused.At(nodestate.Object{Kind: "Service", Name: evilName}); !slices.ContainsFunc(list, func(r nodestate.Refusal) bool { return r.Action == actionLeads }) {
+	if list := Calc(c).Refused.At(nodestate.Object{Kind: "Service", Name: evilName}); !slices.ContainsFunc(list, func(r nodestate.Refusal) bool { return r.Action == service.ActionLeads }) {
 		t.Errorf("the setting is not named: %v", list)
 	}
 	c.Settings.ServiceExternalIPs = []netip.Prefix{prefix("172.31.1.100/32"), prefix("2001:db8:a::/64")} // an administrator knows better
@@ -124,7 +125,7 @@ func TestHostileNodeIsAPIServer(t *testing.T) {
 				out = append(out, f)
 			}
 		}
-		slices.SortFunc(out, compareFrontends)
+		slices.SortFunc(out, service.CompareFrontends)
 		return out
 	}
 	was := fronts()

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/service"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -291,7 +292,7 @@ func (w *world) addNode(i int) {
 		n.Addrs = append(n.Addrs, pick(w.claims, w.claims.both("172.31.1.10", "fd00:31:1::10"), w.claims.both("10.1.0.7", "fd00:1::7"), w.claims.both("10.96.0.3", "fd01::3"))...)
 	}
 	if w.IntN(6) == 0 {
-		n.Labels = map[string]string{noBalancers: ""}
+		n.Labels = map[string]string{service.NoBalancers: ""}
 	}
 	w.c.Nodes[n.Name] = n
 }
@@ -331,7 +332,7 @@ func (w *world) addNamespace(i int) {
 	n := worldNamespaces[i%len(worldNamespaces)]
 	w.c.Namespaces[n] = &model.Namespace{Name: n, Labels: w.labels()}
 	if w.later.IntN(4) == 0 {
-		w.c.Namespaces[n].Labels[labelBackends] = backendsAny
+		w.c.Namespaces[n].Labels[service.LabelBackends] = service.BackendsAny
 	}
 }
 

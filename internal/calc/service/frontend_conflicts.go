@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package service
 
 import (
 	"cmp"
@@ -22,7 +22,7 @@ import (
 // is, so that nobody takes it, and has no frontend.
 
 // claim enters a port's claims; affected collects the frontends to be resolved again.
-func (s *services) claim(p *port, affected map[nodestate.Frontend]struct{}) {
+func (s *Services) claim(p *port, affected map[nodestate.Frontend]struct{}) {
 	for _, f := range p.frontends {
 		s.claims[f] = append(s.claims[f], p)
 		affected[f] = struct{}{}
@@ -43,7 +43,7 @@ func onAllAddresses(f nodestate.Frontend) nodestate.Frontend {
 }
 
 // withdraw takes a port's claims back.
-func (s *services) withdraw(p *port, affected map[nodestate.Frontend]struct{}) {
+func (s *Services) withdraw(p *port, affected map[nodestate.Frontend]struct{}) {
 	for _, f := range p.frontends {
 		affected[f] = struct{}{}
 		s.lose(p.src, f, nil)
@@ -62,7 +62,7 @@ func (s *services) withdraw(p *port, affected map[nodestate.Frontend]struct{}) {
 }
 
 // resolve writes the affected frontends, and those that hang on them, into the tables.
-func (s *services) resolve(affected map[nodestate.Frontend]struct{}) {
+func (s *Services) resolve(affected map[nodestate.Frontend]struct{}) {
 	var more []nodestate.Frontend
 	for f := range affected {
 		for _, p := range s.claims[f] {
@@ -83,7 +83,7 @@ func (s *services) resolve(affected map[nodestate.Frontend]struct{}) {
 	for _, f := range more {
 		affected[f] = struct{}{}
 	}
-	concerned := map[source]struct{}{}
+	concerned := map[Source]struct{}{}
 	for f := range affected {
 		p := s.holder(f)
 		s.noteLosers(f, p, concerned)
@@ -95,7 +95,7 @@ func (s *services) resolve(affected map[nodestate.Frontend]struct{}) {
 		}
 		v := s.valueAt(p, f)
 		v.HostBackend = p.hostBackend
-		v.Rule = s.ids.ByText[p.text]
+		v.Rule = s.Ids.ByText[p.text]
 		if model.Within(s.env.excluded, f.Addr) {
 			s.frontends.Delete(f) // its other frontends may stay, and are named by this one
 		} else {
@@ -117,7 +117,7 @@ func (s *services) resolve(affected map[nodestate.Frontend]struct{}) {
 
 // noteLosers keeps who does not get a frontend, and brings the health checks up to date that are
 // claimed there.
-func (s *services) noteLosers(f nodestate.Frontend, holder *port, concerned map[source]struct{}) {
+func (s *Services) noteLosers(f nodestate.Frontend, holder *port, concerned map[Source]struct{}) {
 	for _, p := range s.claims[f] {
 		concerned[p.src] = struct{}{}
 		by := holder
@@ -130,15 +130,15 @@ func (s *services) noteLosers(f nodestate.Frontend, holder *port, concerned map[
 		switch {
 		case !p.reserved || p.id != f:
 		case p == holder:
-			s.health.Put(p.src.name, p.health)
+			s.health.Put(p.src.Name, p.health)
 		default:
-			s.health.Delete(p.src.name)
+			s.health.Delete(p.src.Name)
 		}
 	}
 }
 
 // holder returns the port that holds a frontend, nil when none does.
-func (s *services) holder(f nodestate.Frontend) *port {
+func (s *Services) holder(f nodestate.Frontend) *port {
 	var best *port
 	for _, p := range s.claims[f] {
 		if p.id != f && s.canonicalHolder(p.id) != p || s.before(p, f) != nil {
@@ -153,8 +153,8 @@ func (s *services) holder(f nodestate.Frontend) *port {
 
 // before returns who comes before an external IP at a node's address because it answers on all of
 // the node's addresses, nil when nobody does.
-func (s *services) before(p *port, f nodestate.Frontend) *port {
-	if p.src.hostPorts || f.Addr.IsUnspecified() || !s.protected.isNode(f.Addr) || slices.Contains(p.internal, f) {
+func (s *Services) before(p *port, f nodestate.Frontend) *port {
+	if p.src.HostPorts || f.Addr.IsUnspecified() || !s.protected.isNode(f.Addr) || slices.Contains(p.internal, f) {
 		return nil
 	}
 	if slices.Contains(p.asked, f) {
@@ -164,7 +164,7 @@ func (s *services) before(p *port, f nodestate.Frontend) *port {
 	}
 	var oldest *port
 	for _, q := range s.claims[onAllAddresses(f)] {
-		if q.src != p.src && !q.src.hostPorts && compareAge(q, p) < 0 && (q.reserved || s.canonicalHolder(q.id) == q) {
+		if q.src != p.src && !q.src.HostPorts && compareAge(q, p) < 0 && (q.reserved || s.canonicalHolder(q.id) == q) {
 			if oldest == nil || compareAge(q, oldest) < 0 {
 				oldest = q
 			}
@@ -174,7 +174,7 @@ func (s *services) before(p *port, f nodestate.Frontend) *port {
 }
 
 // canonicalHolder returns the port that holds f as its canonical frontend.
-func (s *services) canonicalHolder(f nodestate.Frontend) *port {
+func (s *Services) canonicalHolder(f nodestate.Frontend) *port {
 	var best *port
 	for _, p := range s.claims[f] {
 		if p.id == f && (best == nil || compareClaims(f, p, best) < 0) {
@@ -189,7 +189,7 @@ func compareClaims(f nodestate.Frontend, a, b *port) int {
 		switch {
 		case p.reserved:
 			return 3
-		case p.src.hostPorts:
+		case p.src.HostPorts:
 			return 2
 		case p.id != f:
 			return 1
@@ -201,9 +201,9 @@ func compareClaims(f nodestate.Frontend, a, b *port) int {
 
 // compareAge says which of two ports' objects is the older one, and tells those of one age apart.
 func compareAge(a, b *port) int {
-	return cmp.Or(cmp.Compare(a.created, b.created), strings.Compare(a.uid, b.uid), table.CompareNames(a.src.name, b.src.name), strings.Compare(a.text, b.text))
+	return cmp.Or(cmp.Compare(a.created, b.created), strings.Compare(a.uid, b.uid), table.CompareNames(a.src.Name, b.src.Name), strings.Compare(a.text, b.text))
 }
 
-func compareFrontends(a, b nodestate.Frontend) int {
+func CompareFrontends(a, b nodestate.Frontend) int {
 	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Proto, b.Proto))
 }

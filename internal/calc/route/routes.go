@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package route
 
 import (
 	"net/netip"
@@ -19,8 +19,8 @@ const (
 	ipv6Extra     = 20
 )
 
-// settings returns the node's scalars.
-func settings(c *cluster.View) nodestate.Settings {
+// Settings returns the node's scalars.
+func Settings(c *cluster.View) nodestate.Settings {
 	m := &c.Settings
 	s := nodestate.Settings{
 		DSR: m.DSR, ConnectTime: m.ConnectTime, SNATFirst: m.SNATPortFirst, SNATLast: m.SNATPortLast,
@@ -103,9 +103,9 @@ func tunnelled(pool *model.Pool, sameLink bool) bool {
 	return pool.VXLAN == model.EncapAlways || pool.VXLAN == model.EncapCrossSubnet && !sameLink
 }
 
-// routes returns a route for every pool and every block. A block whose node is not known, or has no
+// Routes returns a route for every pool and every block. A block whose node is not known, or has no
 // address, is part of its pool and no more: nothing is sent there.
-func routes(c *cluster.View) map[netip.Prefix]nodestate.Route {
+func Routes(c *cluster.View) map[netip.Prefix]nodestate.Route {
 	out := make(map[netip.Prefix]nodestate.Route, len(c.Pools)+len(c.Blocks))
 	by := c.Covered
 	for _, p := range c.Pools {

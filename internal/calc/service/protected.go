@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package service
 
 import (
 	"maps"
@@ -47,11 +47,11 @@ const (
 // systemNamespace holds what runs the cluster: whoever may write there has the cluster.
 const systemNamespace = "kube-system"
 
-// labelBackends on a Namespace, which tenants cannot write, says what its EndpointSlices may name:
-// backendsAny lifts the limits to the pods of the namespace and to ports that nodes do not need.
+// LabelBackends on a Namespace, which tenants cannot write, says what its EndpointSlices may name:
+// BackendsAny lifts the limits to the pods of the namespace and to ports that nodes do not need.
 const (
-	labelBackends = "weir.dev/service-backends"
-	backendsAny   = "any"
+	LabelBackends = "weir.dev/service-backends"
+	BackendsAny   = "any"
 )
 
 // metadata are addresses at which clouds give out credentials or configuration, beyond the
@@ -95,7 +95,7 @@ func protectedOf(c *cluster.View) *protected {
 	slices.SortFunc(g.pools, netip.Prefix.Compare)
 	slices.SortFunc(g.podPools, netip.Prefix.Compare)
 	for name, ns := range c.Namespaces {
-		if ns.Labels[labelBackends] == backendsAny {
+		if ns.Labels[LabelBackends] == BackendsAny {
 			g.trusted[name] = struct{}{}
 		}
 	}
@@ -259,7 +259,7 @@ func (g *protected) mayForward(f nodestate.Frontend) bool {
 // rejectAddress says whose an address is that a Service asks to have from outside; "" = it may have
 // it. ofStatus says that it is in the status of its load balancer, which tenants do not write: it
 // may be of a pool of load balancers, and is not limited by serviceExternalIPs.
-func (s *services) rejectAddress(svc *model.Service, a netip.Addr, ofStatus bool) string {
+func (s *Services) rejectAddress(svc *model.Service, a netip.Addr, ofStatus bool) string {
 	g := s.protected
 	pools := g.pools
 	if ofStatus {
@@ -292,7 +292,7 @@ func (s *services) rejectAddress(svc *model.Service, a netip.Addr, ofStatus bool
 
 // rejectEndpoint says why the Services of a namespace may not have an endpoint of an EndpointSlice;
 // "" = they may.
-func (s *services) rejectEndpoint(sl *model.EndpointSlice, a netip.Addr, port uint16, proto model.Protocol) string {
+func (s *Services) rejectEndpoint(sl *model.EndpointSlice, a netip.Addr, port uint16, proto model.Protocol) string {
 	if why := rejectAlways(a); why != "" {
 		return why
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package service
 
 import (
 	"cmp"
@@ -26,8 +26,8 @@ import (
 // subnet, by which the link tells whether they are there, come before all others of their kind; and
 // of an address that a node came to claim later the link has to tell first.
 
-// noBalancers is the label of nodes that load balancers leave out (kubernetes/api WellKnownLabels).
-const noBalancers = "node.kubernetes.io/exclude-from-external-load-balancers"
+// NoBalancers is the label of nodes that load balancers leave out (kubernetes/api WellKnownLabels).
+const NoBalancers = "node.kubernetes.io/exclude-from-external-load-balancers"
 
 // watchers is how many of the nodes that come next watch those before them.
 const watchers = 2
@@ -92,7 +92,7 @@ const inputsAnnounced = model.KindNodes | model.KindPools | model.KindBlocks | m
 
 // update brings the answers up to date. touched are the Services that may have changed, after the
 // index of their slices followed.
-func (n *announcements) update(c *cluster.View, dirty *model.Dirty, s *services) (changed bool) {
+func (n *announcements) update(c *cluster.View, dirty *model.Dirty, s *Services) (changed bool) {
 	all := dirty.Has(model.KindServices | model.KindSlices)
 	if all || dirty.Has(inputsAnnounced) {
 		nodes, pools, wide := announcers(c), balancerPools(c), c.Settings.L2Reachability
@@ -109,9 +109,9 @@ func (n *announcements) update(c *cluster.View, dirty *model.Dirty, s *services)
 	}
 	affected := map[netip.Addr]struct{}{}
 	n.concerned = map[model.Name]struct{}{}
-	for src := range s.touched {
-		if !src.hostPorts {
-			n.index(c, s, src.name, affected)
+	for src := range s.Touched {
+		if !src.HostPorts {
+			n.index(c, s, src.Name, affected)
 		}
 	}
 	if all {
@@ -146,7 +146,7 @@ func (n *announcements) update(c *cluster.View, dirty *model.Dirty, s *services)
 }
 
 // index follows which addresses a Service has; those concerned are added to affected.
-func (n *announcements) index(c *cluster.View, s *services, name model.Name, affected map[netip.Addr]struct{}) {
+func (n *announcements) index(c *cluster.View, s *Services, name model.Name, affected map[netip.Addr]struct{}) {
 	if len(n.of[name]) > 0 {
 		n.concerned[name] = struct{}{}
 	}
@@ -197,7 +197,7 @@ func (n *announcements) answers(name model.Name, a netip.Addr) bool {
 
 // elect says whether this node answers for an address, and which nodes it watches to take over from
 // them.
-func (n *announcements) elect(c *cluster.View, a netip.Addr, svc *model.Service, s *services) announcement {
+func (n *announcements) elect(c *cluster.View, a netip.Addr, svc *model.Service, s *Services) announcement {
 	if n.ofNode(a, svc) || n.ofPods(c, a) {
 		return announcement{}
 	}
@@ -285,7 +285,7 @@ func announcers(c *cluster.View) []announcer {
 	var out []announcer
 	for _, name := range slices.Sorted(maps.Keys(c.Nodes)) {
 		node := c.Nodes[name]
-		if _, excluded := node.Labels[noBalancers]; excluded || len(node.Subnets) == 0 {
+		if _, excluded := node.Labels[NoBalancers]; excluded || len(node.Subnets) == 0 {
 			continue
 		}
 		a := announcer{name: name, digest: digest([]byte(name)), subnets: node.Subnets, ready: !node.NotReady && !node.Leaving, link: node.LinkAddress,
@@ -351,7 +351,7 @@ func ownAnswers(c *cluster.View, wide bool) []netip.Addr {
 
 // serving returns the nodes that have endpoints of a Service in one family that take new
 // connections: ready ones or, on nodes without, such as serve while they terminate (KEP-1669).
-func (s *services) serving(c *cluster.View, svc *model.Service, fam int) map[string]bool {
+func (s *Services) serving(c *cluster.View, svc *model.Service, fam int) map[string]bool {
 	out := map[string]bool{}
 	for _, name := range s.slices[svc.Name] {
 		for i := range c.Slices[name].Endpoints {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package service
 
 import (
 	"net/netip"
@@ -12,15 +12,15 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// source names what a service port comes from: a Service, or a pod of this node with host ports.
-type source struct {
-	hostPorts bool
-	name      model.Name
+// Source names what a service port comes from: a Service, or a pod of this node with host ports.
+type Source struct {
+	HostPorts bool
+	Name      model.Name
 }
 
 // port is one service port in one address family: what it answers on and what is behind it.
 type port struct {
-	src       source
+	src       Source
 	text      string               // names its rule, unique
 	id        nodestate.Frontend   // its canonical frontend, and the key of its backends
 	frontends []nodestate.Frontend // Refusals, with id; sorted, without repetition
@@ -45,18 +45,18 @@ type port struct {
 	relief bool
 }
 
-// services keeps the ports of all services and the tables made from them.
-type services struct {
-	ports     map[source][]*port
-	hosts     map[source]struct{}            // the pods among the sources of ports
+// Services keeps the ports of all services and the tables made from them.
+type Services struct {
+	ports     map[Source][]*port
+	hosts     map[Source]struct{}            // the pods among the sources of ports
 	claims    map[nodestate.Frontend][]*port // who wants a frontend
 	slices    map[model.Name][]model.Name    // the EndpointSlices of a Service, sorted
 	owners    map[model.Name]model.Name      // the Service of an EndpointSlice
-	touched   map[source]struct{}            // those that the last update computed again
+	Touched   map[Source]struct{}            // those that the last update computed again
 	nameless  addrIndex                      // the endpoints that name no node
 	stale     staleEndpoints
 	answers   func(model.Name, netip.Addr) bool // does this node answer neighbours for a Service's address?
-	ids       *table.Ids[nodestate.RuleID]
+	Ids       *table.Ids[nodestate.RuleID]
 	env       serviceEnv
 	protected *protected
 	apiSlice  *model.EndpointSlice // see APIServersOf
@@ -66,31 +66,31 @@ type services struct {
 	holders   map[netip.Addr]map[model.Name]struct{}                 // the Services that ask for an address
 	requested map[model.Name]requestedAddrs                          // the same the other way round
 	narrow    map[nodestate.Frontend]map[nodestate.Frontend]struct{} // frontends at nodes' addresses, by that on all of them
-	checks    map[source]*port                                       // the ports of health checks
-	refusals  map[source][]nodestate.Refusal                         // what was refused while a source's ports were made
-	lost      map[source]map[nodestate.Frontend]string               // frontends that are others'
+	checks    map[Source]*port                                       // the ports of health checks
+	refusals  map[Source][]nodestate.Refusal                         // what was refused while a source's ports were made
+	lost      map[Source]map[nodestate.Frontend]string               // frontends that are others'
 	refused   table.Table[nodestate.Object, []nodestate.Refusal]
 	frontends table.Table[nodestate.Frontend, nodestate.Service]
 	backends  table.Table[nodestate.Frontend, []nodestate.Backend]
 	ranges    table.Table[nodestate.Frontend, []netip.Prefix]
 	health    table.Table[model.Name, nodestate.HealthCheck]
 	rules     *table.Table[nodestate.RuleID, nodestate.Rule] // of the state: those of policy are in it too
-	quota     serviceQuota
+	Quota     serviceQuota
 	announce  *announcements
 }
 
-func newServices(rules *table.Table[nodestate.RuleID, nodestate.Rule]) *services {
-	s := &services{
-		ports: map[source][]*port{}, hosts: map[source]struct{}{}, claims: map[nodestate.Frontend][]*port{},
+func New(rules *table.Table[nodestate.RuleID, nodestate.Rule]) *Services {
+	s := &Services{
+		ports: map[Source][]*port{}, hosts: map[Source]struct{}{}, claims: map[nodestate.Frontend][]*port{},
 		slices: map[model.Name][]model.Name{}, owners: map[model.Name]model.Name{},
 		nameless:  newAddrIndex(),
 		stale:     newStaleEndpoints(),
 		protected: &protected{}, pods: newPodAddrs(), endpoints: newAddrIndex(),
 		holders: map[netip.Addr]map[model.Name]struct{}{}, requested: map[model.Name]requestedAddrs{},
-		narrow: map[nodestate.Frontend]map[nodestate.Frontend]struct{}{}, checks: map[source]*port{},
-		refusals: map[source][]nodestate.Refusal{}, lost: map[source]map[nodestate.Frontend]string{},
+		narrow: map[nodestate.Frontend]map[nodestate.Frontend]struct{}{}, checks: map[Source]*port{},
+		refusals: map[Source][]nodestate.Refusal{}, lost: map[Source]map[nodestate.Frontend]string{},
 		refused:   table.New[nodestate.Object](slices.Equal[[]nodestate.Refusal]),
-		ids:       table.NewIDs(table.DigestServiceRule[nodestate.RuleID]),
+		Ids:       table.NewIDs(table.DigestServiceRule[nodestate.RuleID]),
 		frontends: table.New[nodestate.Frontend](func(a, b nodestate.Service) bool { return a == b }),
 		backends:  table.New[nodestate.Frontend](slices.Equal[[]nodestate.Backend]),
 		health:    table.New[model.Name](func(a, b nodestate.HealthCheck) bool { return a == b }),
@@ -102,9 +102,9 @@ func newServices(rules *table.Table[nodestate.RuleID, nodestate.Rule]) *services
 	return s
 }
 
-// updateAll brings the tables of Services in next up to date, with what this node answers for on
+// UpdateAll brings the tables of Services in next up to date, with what this node answers for on
 // its links: keys gets those that differ.
-func (s *services) updateAll(c *cluster.View, dirty *model.Dirty, next *nodestate.State, keys *nodestate.Keys) {
+func (s *Services) UpdateAll(c *cluster.View, dirty *model.Dirty, next *nodestate.State, keys *nodestate.Keys) {
 	s.update(c, dirty)
 	if s.announce.update(c, dirty, s) {
 		announced, watched := s.announce.tables()
@@ -119,11 +119,11 @@ func (s *services) updateAll(c *cluster.View, dirty *model.Dirty, next *nodestat
 	table.Store(&s.ranges, &next.SourceRanges, keys, nodestate.TableServices)
 }
 
-// overdrawn names the namespaces whose Services and host ports are refused something.
-func (s *services) overdrawn() []nodestate.Overdrawn { return s.quota.overdrawn }
+// Overdrawn names the namespaces whose Services and host ports are refused something.
+func (s *Services) Overdrawn() []nodestate.Overdrawn { return s.Quota.overdrawn }
 
 // update brings the tables up to date.
-func (s *services) update(c *cluster.View, dirty *model.Dirty) {
+func (s *Services) update(c *cluster.View, dirty *model.Dirty) {
 	all := *dirty
 	if around := serviceEnvOf(c); !around.equal(s.env) {
 		s.env = around
@@ -134,25 +134,25 @@ func (s *services) update(c *cluster.View, dirty *model.Dirty) {
 	more := s.updateProtected(c, &all, affected)
 	sources := s.dirtySources(c, &all)
 	if servers != s.apiSlice { // whether others of APIService count may be another answer, too
-		sources[source{name: cluster.APIService}] = struct{}{}
+		sources[Source{Name: cluster.APIService}] = struct{}{}
 	}
 	for _, a := range more {
 		for name := range s.holders[a] {
-			sources[source{name: name}] = struct{}{}
+			sources[Source{Name: name}] = struct{}{}
 		}
 		for _, name := range s.endpoints.of([]netip.Addr{a}) {
-			sources[source{name: s.owners[name]}] = struct{}{}
+			sources[Source{Name: s.owners[name]}] = struct{}{}
 		}
 	}
 	for _, a := range s.updateRequested(c, sources) {
 		for name := range s.holders[a] {
-			sources[source{name: name}] = struct{}{}
+			sources[Source{Name: name}] = struct{}{}
 		}
 	}
-	for _, src := range s.quota.update(c, s, sources) {
+	for _, src := range s.Quota.update(c, s, sources) {
 		sources[src] = struct{}{}
 	}
-	s.touched = sources
+	s.Touched = sources
 	var gone, come []*port
 	for src := range sources {
 		delete(s.refusals, src)
@@ -160,8 +160,8 @@ func (s *services) update(c *cluster.View, dirty *model.Dirty) {
 		for _, p := range have {
 			s.withdraw(p, affected)
 		}
-		if !src.hostPorts {
-			s.updateHealth(c, src.name, affected)
+		if !src.HostPorts {
+			s.updateHealth(c, src.Name, affected)
 		}
 		for _, p := range want {
 			s.claim(p, affected)
@@ -174,7 +174,7 @@ func (s *services) update(c *cluster.View, dirty *model.Dirty) {
 			delete(s.hosts, src)
 		} else {
 			s.ports[src] = want
-			if src.hostPorts {
+			if src.HostPorts {
 				s.hosts[src] = struct{}{}
 			}
 		}
@@ -186,18 +186,18 @@ func (s *services) update(c *cluster.View, dirty *model.Dirty) {
 
 // updateRequested keeps which addresses the Services among sources ask for, and returns those about
 // which that is new.
-func (s *services) updateRequested(c *cluster.View, sources map[source]struct{}) (moved []netip.Addr) {
+func (s *Services) updateRequested(c *cluster.View, sources map[Source]struct{}) (moved []netip.Addr) {
 	for src := range sources {
-		if !src.hostPorts {
-			moved = append(moved, s.recordRequested(src.name, c.Services[src.name])...)
+		if !src.HostPorts {
+			moved = append(moved, s.recordRequested(src.Name, c.Services[src.Name])...)
 		}
 	}
 	return moved
 }
 
 // dirtySources says which services to compute again, and keeps the index of slices.
-func (s *services) dirtySources(c *cluster.View, dirty *model.Dirty) map[source]struct{} {
-	out := map[source]struct{}{}
+func (s *Services) dirtySources(c *cluster.View, dirty *model.Dirty) map[Source]struct{} {
+	out := map[Source]struct{}{}
 	switch {
 	case dirty.Has(model.KindSlices):
 		clear(s.slices)
@@ -210,22 +210,22 @@ func (s *services) dirtySources(c *cluster.View, dirty *model.Dirty) map[source]
 		}
 	default:
 		for name := range dirty.Slices {
-			out[source{name: s.owners[name]}] = struct{}{}
+			out[Source{Name: s.owners[name]}] = struct{}{}
 			s.indexSlice(c, name)
-			out[source{name: s.owners[name]}] = struct{}{}
+			out[Source{Name: s.owners[name]}] = struct{}{}
 		}
 	}
 	if dirty.Has(model.KindSlices | model.KindServices) {
 		for name := range c.Services {
-			out[source{name: name}] = struct{}{}
+			out[Source{Name: name}] = struct{}{}
 		}
 		for src := range s.ports {
-			if !src.hostPorts {
+			if !src.HostPorts {
 				out[src] = struct{}{}
 			}
 		}
 		for src := range s.refusals { // a Service that is gone may have had no ports
-			if !src.hostPorts {
+			if !src.HostPorts {
 				out[src] = struct{}{}
 			}
 		}
@@ -233,36 +233,36 @@ func (s *services) dirtySources(c *cluster.View, dirty *model.Dirty) map[source]
 			out[src] = struct{}{}
 		}
 		for name := range s.requested {
-			out[source{name: name}] = struct{}{}
+			out[Source{Name: name}] = struct{}{}
 		}
 	}
 	for name := range dirty.Services {
-		out[source{name: name}] = struct{}{}
+		out[Source{Name: name}] = struct{}{}
 	}
 	var moved []netip.Addr
 	if dirty.Has(model.KindLocal) {
 		moved = s.stale.local.update(c.Local.Endpoints)
 	}
 	for _, name := range append(s.nameless.of(moved), s.stale.update(c, dirty, moved)...) {
-		out[source{name: s.owners[name]}] = struct{}{}
+		out[Source{Name: s.owners[name]}] = struct{}{}
 	}
 	for name := range dirty.Pods {
-		out[source{hostPorts: true, name: name}] = struct{}{}
+		out[Source{HostPorts: true, Name: name}] = struct{}{}
 	}
 	if dirty.Has(model.KindPods | model.KindLocal) {
 		for _, ep := range c.Local.Endpoints {
-			out[source{hostPorts: true, name: ep.Pod}] = struct{}{}
+			out[Source{HostPorts: true, Name: ep.Pod}] = struct{}{}
 		}
 		for src := range s.hosts {
 			out[src] = struct{}{}
 		}
-		for src := range s.quota.refused {
-			if src.hostPorts {
+		for src := range s.Quota.Refused {
+			if src.HostPorts {
 				out[src] = struct{}{}
 			}
 		}
 		for src := range s.refusals {
-			if src.hostPorts {
+			if src.HostPorts {
 				out[src] = struct{}{}
 			}
 		}
@@ -271,7 +271,7 @@ func (s *services) dirtySources(c *cluster.View, dirty *model.Dirty) map[source]
 }
 
 // indexSlice brings the index up to date with one slice, which may be gone.
-func (s *services) indexSlice(c *cluster.View, name model.Name) {
+func (s *Services) indexSlice(c *cluster.View, name model.Name) {
 	if owner, ok := s.owners[name]; ok {
 		of := s.slices[owner]
 		if i, found := slices.BinarySearchFunc(of, name, table.CompareNames); found {
@@ -303,10 +303,10 @@ func (s *services) indexSlice(c *cluster.View, name model.Name) {
 
 // reconsider looks again at the frontends of Services that this node may answer for, or may not any
 // more.
-func (s *services) reconsider(names map[model.Name]struct{}) {
+func (s *Services) reconsider(names map[model.Name]struct{}) {
 	affected := map[nodestate.Frontend]struct{}{}
 	for name := range names {
-		for _, p := range s.ports[source{name: name}] {
+		for _, p := range s.ports[Source{Name: name}] {
 			if p.relief {
 				for _, f := range p.frontends {
 					affected[f] = struct{}{}
@@ -318,37 +318,37 @@ func (s *services) reconsider(names map[model.Name]struct{}) {
 }
 
 // renumber keeps the rules of service ports.
-func (s *services) renumber(gone, come []*port, affected map[nodestate.Frontend]struct{}) {
+func (s *Services) renumber(gone, come []*port, affected map[nodestate.Frontend]struct{}) {
 	var remove, add []string
 	for _, p := range gone {
 		remove = append(remove, p.text)
-		s.rules.Delete(s.ids.ByText[p.text])
+		s.rules.Delete(s.Ids.ByText[p.text])
 	}
 	for _, p := range come {
 		add = append(add, p.text)
 	}
 	others := map[string]bool{}
-	for _, text := range s.ids.Update(remove, add) {
+	for _, text := range s.Ids.Update(remove, add) {
 		others[text] = true
 	}
 	if len(others) > 0 { // rare: digests collide
 		s.renumberOthers(others, affected)
 	}
 	for _, p := range come {
-		s.rules.Put(s.ids.ByText[p.text], p.rule)
+		s.rules.Put(s.Ids.ByText[p.text], p.rule)
 	}
 }
 
 // renumberOthers writes the rules anew whose numbers changed because of other rules. Which numbers
 // they had is not known any more, so all of services' are looked at.
-func (s *services) renumberOthers(moved map[string]bool, affected map[nodestate.Frontend]struct{}) {
+func (s *Services) renumberOthers(moved map[string]bool, affected map[nodestate.Frontend]struct{}) {
 	stale := map[nodestate.RuleID]bool{}
 	for id := range s.rules.All() {
 		stale[id] = id&table.PolicyRuleBit == 0
 	}
 	for _, of := range s.ports {
 		for _, p := range of {
-			id := s.ids.ByText[p.text]
+			id := s.Ids.ByText[p.text]
 			stale[id] = false
 			s.rules.Put(id, p.rule)
 			if moved[p.text] {
@@ -366,15 +366,15 @@ func (s *services) renumberOthers(moved map[string]bool, affected map[nodestate.
 }
 
 // build returns the ports of a source as the cluster has them now, none when it is gone.
-func build(c *cluster.View, s *services, src source) []*port {
-	if src.hostPorts {
-		if s.quota.refused[src] {
+func build(c *cluster.View, s *Services, src Source) []*port {
+	if src.HostPorts {
+		if s.Quota.Refused[src] {
 			return nil
 		}
 		return s.removeProtectedHostPorts(hostPorts(c, src))
 	}
-	svc := c.Services[src.name]
-	if svc != nil && s.quota.refused[src] {
+	svc := c.Services[src.Name]
+	if svc != nil && s.Quota.Refused[src] {
 		svc = nil
 	}
 	if svc == nil {
@@ -413,7 +413,7 @@ func build(c *cluster.View, s *services, src source) []*port {
 }
 
 // servicePort describes one port by its cluster IPs and its other addresses of one family.
-func servicePort(src source, svc *model.Service, sp *model.ServicePort, ips, asked, lb []netip.Addr) *port {
+func servicePort(src Source, svc *model.Service, sp *model.ServicePort, ips, asked, lb []netip.Addr) *port {
 	detail := "port " + sp.Name
 	if sp.Name == "" {
 		detail = "port " + table.PortText(sp.Port, sp.Protocol)
@@ -445,7 +445,7 @@ func servicePort(src source, svc *model.Service, sp *model.ServicePort, ips, ask
 	if sp.NodePort != 0 {
 		p.frontends = append(p.frontends, nodestate.Frontend{Addr: cluster.Unspecified(ips[0]), Port: sp.NodePort, Proto: sp.Protocol})
 	}
-	slices.SortFunc(p.frontends, compareFrontends)
+	slices.SortFunc(p.frontends, CompareFrontends)
 	p.frontends = slices.Compact(p.frontends)
 	return p
 }
@@ -454,12 +454,12 @@ func servicePort(src source, svc *model.Service, sp *model.ServicePort, ips, ask
 // an external one is a cluster IP. At one that this node answers neighbours for, where policy Local
 // leaves it no ready endpoint, new connections go to the ready ones of other nodes: whoever asked
 // the address has no other node to turn to.
-func (s *services) valueAt(p *port, f nodestate.Frontend) nodestate.Service {
+func (s *Services) valueAt(p *port, f nodestate.Frontend) nodestate.Service {
 	if slices.Contains(p.internal, f) {
 		return p.value
 	}
 	v := p.external
 	v.Restricted = slices.Contains(p.limited, f)
-	v.LocalPolicy = v.LocalPolicy && !(p.relief && s.answers(p.src.name, f.Addr))
+	v.LocalPolicy = v.LocalPolicy && !(p.relief && s.answers(p.src.Name, f.Addr))
 	return v
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package route
 
 import (
 	"maps"
@@ -12,9 +12,9 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// addrs returns what the node knows of single addresses. One address has one meaning: the node's
+// Addrs returns what the node knows of single addresses. One address has one meaning: the node's
 // own comes before its endpoints, those before other nodes, those before pods elsewhere.
-func addrs(c *cluster.View, ingress, egress map[netip.Addr]nodestate.Isolation) map[netip.Addr]nodestate.Addr {
+func Addrs(c *cluster.View, ingress, egress map[netip.Addr]nodestate.Isolation) map[netip.Addr]nodestate.Addr {
 	out := make(map[netip.Addr]nodestate.Addr, len(c.Local.HostAddrs)+len(c.Local.Endpoints)+len(c.Nodes)+len(c.Owners.Pods))
 	pools := cluster.PoolIndex(c)
 	addPodsOutside(c, pools, out)
@@ -62,8 +62,8 @@ func nodePortsAt(c *cluster.View, a netip.Addr, primary bool) bool {
 	return c.Settings.NodePorts.Has(a, primary) && !model.Within(c.Settings.ExcludeFromNAT, a)
 }
 
-// isolated returns the same addresses with the isolation that policy gives to endpoints.
-func isolated(have map[netip.Addr]nodestate.Addr, ingress, egress map[netip.Addr]nodestate.Isolation) map[netip.Addr]nodestate.Addr {
+// Isolate returns the same addresses with the isolation that policy gives to endpoints.
+func Isolate(have map[netip.Addr]nodestate.Addr, ingress, egress map[netip.Addr]nodestate.Isolation) map[netip.Addr]nodestate.Addr {
 	out := have
 	for a, v := range have {
 		if v.Kind != nodestate.AddrEndpoint || v.Ingress == ingress[a] && v.Egress == egress[a] {
@@ -107,9 +107,9 @@ func put(out map[netip.Addr]nodestate.Addr, a netip.Addr, v nodestate.Addr) {
 	out[a] = v
 }
 
-// clients returns the addresses behind the network namespaces of this node's pods: of several in
+// Clients returns the addresses behind the network namespaces of this node's pods: of several in
 // one family the smallest.
-func clients(c *cluster.View) map[uint64]nodestate.Client {
+func Clients(c *cluster.View) map[uint64]nodestate.Client {
 	out := make(map[uint64]nodestate.Client, len(c.Local.Endpoints))
 	for a, ep := range c.Local.Endpoints {
 		if !c.Carried(a) || ep.NetnsCookie == 0 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package service
 
 import (
 	"cmp"
@@ -30,10 +30,10 @@ func (t serviceTable) String() string {
 
 // Bounds on what Services may take of a node where no setting says so.
 const (
-	maxFrontends   = 1 << 16
-	maxBackends    = 1 << 18
-	maxRanges      = 1 << 16
-	maxMaglevSlots = 1 << 26 // 256 MiB
+	MaxFrontends   = 1 << 16
+	MaxBackends    = 1 << 18
+	MaxRanges      = 1 << 16
+	MaxMaglevSlots = 1 << 26 // 256 MiB
 )
 
 // demand is how many places of each table and family a Service asks for.
@@ -42,10 +42,10 @@ type demand [serviceTables][2]int
 // serviceQuota decides which Services, and which pods' host ports, are carried, where they ask for
 // more than there is.
 type serviceQuota struct {
-	asks    map[source]demand
+	asks    map[Source]demand
 	total   demand
 	room    [serviceTables]int
-	refused map[source]bool
+	Refused map[Source]bool
 	stale   bool // Refused is to be found out again
 
 	overdrawn []nodestate.Overdrawn
@@ -53,19 +53,19 @@ type serviceQuota struct {
 
 // update looks at those again that changed, and returns those that are refused now and were not
 // before, or the other way round.
-func (x *serviceQuota) update(c *cluster.View, s *services, changed map[source]struct{}) (turned []source) {
+func (x *serviceQuota) update(c *cluster.View, s *Services, changed map[Source]struct{}) (turned []Source) {
 	if x.asks == nil {
-		x.asks = map[source]demand{}
+		x.asks = map[Source]demand{}
 	}
 	for src := range changed {
-		if src.hostPorts {
+		if src.HostPorts {
 			x.record(src, hostPortDemand(hostPorts(c, src)))
 		} else {
-			x.record(src, s.demandOf(c, src.name))
+			x.record(src, s.demandOf(c, src.Name))
 		}
 	}
-	room := [serviceTables]int{frontendTable: cmp.Or(c.Settings.MaxFrontends, maxFrontends), backendTable: cmp.Or(c.Settings.MaxBackends, maxBackends),
-		rangeTable: maxRanges, maglevTable: maxMaglevSlots}
+	room := [serviceTables]int{frontendTable: cmp.Or(c.Settings.MaxFrontends, MaxFrontends), backendTable: cmp.Or(c.Settings.MaxBackends, MaxBackends),
+		rangeTable: MaxRanges, maglevTable: MaxMaglevSlots}
 	if room != x.room {
 		x.room, x.stale = room, true
 	}
@@ -73,8 +73,8 @@ func (x *serviceQuota) update(c *cluster.View, s *services, changed map[source]s
 		return nil
 	}
 	x.stale = false
-	before := x.refused
-	x.refused, x.overdrawn = nil, nil
+	before := x.Refused
+	x.Refused, x.overdrawn = nil, nil
 	for t := range serviceTables {
 		for fam := range 2 {
 			if x.total[t][fam] > x.room[t] {
@@ -83,11 +83,11 @@ func (x *serviceQuota) update(c *cluster.View, s *services, changed map[source]s
 		}
 	}
 	for src := range before {
-		if !x.refused[src] {
+		if !x.Refused[src] {
 			turned = append(turned, src)
 		}
 	}
-	for src := range x.refused {
+	for src := range x.Refused {
 		if !before[src] {
 			turned = append(turned, src)
 		}
@@ -96,7 +96,7 @@ func (x *serviceQuota) update(c *cluster.View, s *services, changed map[source]s
 }
 
 // record takes over what a source asks for.
-func (x *serviceQuota) record(src source, now demand) {
+func (x *serviceQuota) record(src Source, now demand) {
 	before := x.asks[src]
 	switch {
 	case now == demand{} && before == demand{}:
@@ -106,7 +106,7 @@ func (x *serviceQuota) record(src source, now demand) {
 	default:
 		x.asks[src] = now
 	}
-	over := len(x.refused) > 0
+	over := len(x.Refused) > 0
 	for t := range serviceTables {
 		for fam := range 2 {
 			x.total[t][fam] += now[t][fam] - before[t][fam]
@@ -117,12 +117,12 @@ func (x *serviceQuota) record(src source, now demand) {
 }
 
 // createdAt returns since when a source claims something; ok is false when it is gone.
-func createdAt(c *cluster.View, src source) (at int64, ok bool) {
-	if src.hostPorts {
-		if pod := c.Pods[src.name]; pod != nil {
+func createdAt(c *cluster.View, src Source) (at int64, ok bool) {
+	if src.HostPorts {
+		if pod := c.Pods[src.Name]; pod != nil {
 			return pod.Created, true
 		}
-	} else if svc := c.Services[src.name]; svc != nil {
+	} else if svc := c.Services[src.Name]; svc != nil {
 		return svc.Created, true
 	}
 	return 0, false
@@ -131,14 +131,14 @@ func createdAt(c *cluster.View, src source) (at int64, ok bool) {
 // distribute refuses sources what their namespaces are not granted of a table.
 func (x *serviceQuota) distribute(c *cluster.View, t serviceTable, fam int) {
 	var claims []table.Claim
-	var sources []source
+	var sources []Source
 	for src, asked := range x.asks {
-		if at, there := createdAt(c, src); there && asked[t][fam] > 0 && !x.refused[src] {
-			name := src.name.Name
-			if src.hostPorts {
+		if at, there := createdAt(c, src); there && asked[t][fam] > 0 && !x.Refused[src] {
+			name := src.Name.Name
+			if src.HostPorts {
 				name = "pod " + name // which no Service is named
 			}
-			claims = append(claims, table.Claim{Owner: src.name.Namespace, Created: at, Name: name, Size: asked[t][fam]})
+			claims = append(claims, table.Claim{Owner: src.Name.Namespace, Created: at, Name: name, Size: asked[t][fam]})
 			sources = append(sources, src)
 		}
 	}
@@ -155,10 +155,10 @@ func (x *serviceQuota) distribute(c *cluster.View, t serviceTable, fam int) {
 			continue
 		}
 		o.Refused++
-		if x.refused == nil {
-			x.refused = map[source]bool{}
+		if x.Refused == nil {
+			x.Refused = map[Source]bool{}
 		}
-		x.refused[sources[i]] = true
+		x.Refused[sources[i]] = true
 	}
 	for _, ns := range slices.Sorted(maps.Keys(owners)) {
 		if o := owners[ns]; o.Refused > 0 {
@@ -169,7 +169,7 @@ func (x *serviceQuota) distribute(c *cluster.View, t serviceTable, fam int) {
 }
 
 // demandOf counts what a Service asks for, without making any of it.
-func (s *services) demandOf(c *cluster.View, name model.Name) (out demand) {
+func (s *Services) demandOf(c *cluster.View, name model.Name) (out demand) {
 	svc := c.Services[name]
 	if svc == nil {
 		return out
@@ -213,7 +213,7 @@ func hostPortDemand(ports []*port) (out demand) {
 
 // countEndpoints counts the endpoints of a Service's port in one family. One on this node counts
 // twice, being in two lists.
-func (s *services) countEndpoints(c *cluster.View, svc *model.Service, sp *model.ServicePort, fam int) (n int) {
+func (s *Services) countEndpoints(c *cluster.View, svc *model.Service, sp *model.ServicePort, fam int) (n int) {
 	for _, name := range s.slices[svc.Name] {
 		sl := c.Slices[name]
 		if sl == nil {

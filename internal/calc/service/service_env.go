@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package service
 
 import (
 	"net/netip"
@@ -11,8 +11,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// zoneLabel names the zone of a node (KEP-17, well-known labels).
-const zoneLabel = "topology.kubernetes.io/zone"
+// ZoneLabel names the zone of a node (KEP-17, well-known labels).
+const ZoneLabel = "topology.kubernetes.io/zone"
 
 // serviceEnv are what all services depend on alongside themselves and their endpoints.
 type serviceEnv struct {
@@ -25,7 +25,7 @@ type serviceEnv struct {
 func serviceEnvOf(c *cluster.View) serviceEnv {
 	s := serviceEnv{excluded: c.Settings.ExcludeFromNAT, host: c.Local.HostAddrs}
 	if own := c.Nodes[c.Local.Node]; own != nil {
-		s.zone, s.node = own.Labels[zoneLabel], own.Addrs
+		s.zone, s.node = own.Labels[ZoneLabel], own.Addrs
 	}
 	return s
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package service
 
 import (
 	"cmp"
@@ -35,7 +35,7 @@ type hints struct{ zones, nodes bool }
 // (all of them, when the Service publishes those that are not ready); where there are none, those
 // that still serve while they terminate. Hints (trafficDistribution) cut the ready ones of the
 // whole cluster down. Sorted, each once. relief: see port.
-func (s *services) choose(c *cluster.View, svc *model.Service, sp *model.ServicePort, fam int) (out []nodestate.Backend, relief bool) {
+func (s *Services) choose(c *cluster.View, svc *model.Service, sp *model.ServicePort, fam int) (out []nodestate.Backend, relief bool) {
 	all := s.candidates(c, svc, sp, fam)
 	meant := meantFor(all)
 	if svc.Maglev { // Refusals nodes must have the same list
@@ -83,7 +83,7 @@ func meantFor(all []candidate) func(*candidate) bool {
 // once: while slices are rewritten an endpoint may be in two, and what either says for it counts.
 // Those that have ended on this node are left out when there are others (but not of a Service whose
 // list must be the same on all nodes).
-func (s *services) candidates(c *cluster.View, svc *model.Service, sp *model.ServicePort, fam int) []candidate {
+func (s *Services) candidates(c *cluster.View, svc *model.Service, sp *model.ServicePort, fam int) []candidate {
 	var all []candidate
 	for _, name := range s.slices[svc.Name] {
 		sl := c.Slices[name]
@@ -116,7 +116,7 @@ func (s *services) candidates(c *cluster.View, svc *model.Service, sp *model.Ser
 
 // appendCandidates appends a slice's endpoints; like has the port, and ready when all are
 // published.
-func (s *services) appendCandidates(out []candidate, c *cluster.View, sl *model.EndpointSlice, proto model.Protocol, like candidate, fam int) []candidate {
+func (s *Services) appendCandidates(out []candidate, c *cluster.View, sl *model.EndpointSlice, proto model.Protocol, like candidate, fam int) []candidate {
 	for i := range sl.Endpoints {
 		e := &sl.Endpoints[i]
 		v := like
@@ -130,7 +130,7 @@ func (s *services) appendCandidates(out []candidate, c *cluster.View, sl *model.
 		for _, a := range e.Addrs {
 			if a.IsValid() && c.Carried(a) && cluster.Family(a) == fam {
 				if why := s.rejectEndpoint(sl, a, v.port, proto); why != "" {
-					s.refuse(source{name: sl.Service}, "endpoints", netip.AddrPortFrom(a, v.port).String()+"/"+proto.String(), why+"; it is left out", actionBackend)
+					s.refuse(Source{Name: sl.Service}, "endpoints", netip.AddrPortFrom(a, v.port).String()+"/"+proto.String(), why+"; it is left out", actionBackend)
 					continue
 				}
 				v.addr, v.here = a, isLocal(c, e, a)
@@ -143,8 +143,8 @@ func (s *services) appendCandidates(out []candidate, c *cluster.View, sl *model.
 }
 
 // updateHealth brings what load balancers are told of a Service up to date.
-func (s *services) updateHealth(c *cluster.View, name model.Name, affected map[nodestate.Frontend]struct{}) {
-	src, svc := source{name: name}, c.Services[name]
+func (s *Services) updateHealth(c *cluster.View, name model.Name, affected map[nodestate.Frontend]struct{}) {
+	src, svc := Source{Name: name}, c.Services[name]
 	if p := s.checks[src]; p != nil {
 		s.withdraw(p, affected)
 		delete(s.checks, src)
@@ -204,14 +204,14 @@ func isLocal(c *cluster.View, e *model.ServiceEndpoint, a netip.Addr) bool {
 }
 
 // hostPorts returns the host ports of a pod that runs here.
-func hostPorts(c *cluster.View, src source) []*port {
-	pod := c.Pods[src.name]
+func hostPorts(c *cluster.View, src Source) []*port {
+	pod := c.Pods[src.Name]
 	if pod == nil || pod.HostNetwork || pod.Finished || pod.Node != c.Local.Node || !hasHostPort(pod) {
 		return nil
 	}
 	var own []netip.Addr
 	for a, ep := range c.Local.Endpoints {
-		if ep.Pod == src.name {
+		if ep.Pod == src.Name {
 			own = append(own, a)
 		}
 	}
@@ -239,7 +239,7 @@ func hasHostPort(pod *model.Pod) bool {
 }
 
 // hostPort describes one host port with the pod's addresses of one family.
-func hostPort(src source, pp *model.PodPort, own []netip.Addr) *port {
+func hostPort(src Source, pp *model.PodPort, own []netip.Addr) *port {
 	if len(own) == 0 {
 		return nil
 	}
@@ -255,9 +255,9 @@ func hostPort(src source, pp *model.PodPort, own []netip.Addr) *port {
 	if !at.IsUnspecified() || !at.Is4() {
 		detail += " on " + at.String()
 	}
-	p := &port{src: src, uid: src.name.String(), id: id, frontends: []nodestate.Frontend{id}, internal: []nodestate.Frontend{id},
+	p := &port{src: src, uid: src.Name.String(), id: id, frontends: []nodestate.Frontend{id}, internal: []nodestate.Frontend{id},
 		value: nodestate.Service{ID: id, LocalOnly: true},
-		rule:  nodestate.Rule{Kind: "HostPort", Name: src.name.String(), Detail: detail}}
+		rule:  nodestate.Rule{Kind: "HostPort", Name: src.Name.String(), Detail: detail}}
 	p.text = table.RuleText(p.rule)
 	for _, a := range own {
 		p.backends = append(p.backends, nodestate.Backend{Addr: a, Port: pp.Port, Local: true})

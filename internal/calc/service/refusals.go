@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package service
 
 import (
 	"cmp"
@@ -15,8 +15,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// maxRefusals bounds what is said of one object: a Service may name any number of addresses.
-const maxRefusals = 4
+// MaxRefusals bounds what is said of one object: a Service may name any number of addresses.
+const MaxRefusals = 4
 
 // What a refusal asks for.
 const (
@@ -24,17 +24,17 @@ const (
 	actionPort     = "choose another address or port"
 	actionExternal = "name addresses in serviceExternalIPs, or ask for them to be put there"
 	actionOpen     = "set serviceExternalIPs, or the admission plugin DenyServiceExternalIPs, so that not every namespace may take any address"
-	actionLeads    = "set serviceExternalIPs to the networks that external IPs are taken from, or choose another port"
-	actionBackend  = "name the namespace's own pods; an administrator may label the namespace " + labelBackends + "=" + backendsAny
+	ActionLeads    = "set serviceExternalIPs to the networks that external IPs are taken from, or choose another port"
+	actionBackend  = "name the namespace's own pods; an administrator may label the namespace " + LabelBackends + "=" + BackendsAny
 )
 
 // refuse notes that something of a source is not in force.
-func (s *services) refuse(src source, field, value, message, action string) {
+func (s *Services) refuse(src Source, field, value, message, action string) {
 	s.refusals[src] = append(s.refusals[src], nodestate.Refusal{Field: field, Value: value, Message: message, Action: action})
 }
 
 // lose notes that a frontend of a source is somebody else's, or with by == nil that it is not.
-func (s *services) lose(src source, f nodestate.Frontend, by *port) {
+func (s *Services) lose(src Source, f nodestate.Frontend, by *port) {
 	if by == nil {
 		if delete(s.lost[src], f); len(s.lost[src]) == 0 {
 			delete(s.lost, src)
@@ -48,10 +48,10 @@ func (s *services) lose(src source, f nodestate.Frontend, by *port) {
 }
 
 // report writes what is said of the sources.
-func (s *services) report(sources map[source]struct{}) {
+func (s *Services) report(sources map[Source]struct{}) {
 	for src := range sources {
-		about := nodestate.Object{Kind: "Service", Name: src.name}
-		if src.hostPorts {
+		about := nodestate.Object{Kind: "Service", Name: src.Name}
+		if src.HostPorts {
 			about.Kind = "Pod"
 		}
 		list := slices.Clone(s.refusals[src])
@@ -62,8 +62,8 @@ func (s *services) report(sources map[source]struct{}) {
 			return cmp.Or(compareBool(a.Allowed, b.Allowed), strings.Compare(a.Field, b.Field), strings.Compare(a.Value, b.Value), strings.Compare(a.Message, b.Message))
 		})
 		list = slices.Compact(list)
-		if n := len(list) - maxRefusals; n > 0 {
-			list = append(list[:maxRefusals:maxRefusals], nodestate.Refusal{Field: list[maxRefusals].Field, Value: strconv.Itoa(n) + " more", Message: "not in force either, for reasons as these", Action: list[maxRefusals].Action})
+		if n := len(list) - MaxRefusals; n > 0 {
+			list = append(list[:MaxRefusals:MaxRefusals], nodestate.Refusal{Field: list[MaxRefusals].Field, Value: strconv.Itoa(n) + " more", Message: "not in force either, for reasons as these", Action: list[MaxRefusals].Action})
 		}
 		if len(list) == 0 {
 			s.refused.Delete(about)
@@ -90,7 +90,7 @@ func frontendText(f nodestate.Frontend) string {
 // addresses returns which of the addresses that a Service asks for it may have, of both families:
 // those of spec.externalIPs, and those of its load balancer's status. note is called for the
 // others; nil = nobody asks.
-func (s *services) addresses(svc *model.Service, note func(field, value, message, action string)) (external, balanced []netip.Addr) {
+func (s *Services) addresses(svc *model.Service, note func(field, value, message, action string)) (external, balanced []netip.Addr) {
 	pick := func(all []netip.Addr, field string, ofStatus bool) (out []netip.Addr) {
 		for _, a := range all {
 			why := s.rejectAddress(svc, a, ofStatus)
@@ -112,9 +112,9 @@ func (s *services) addresses(svc *model.Service, note func(field, value, message
 }
 
 // warnOpenExternalIPs says that a Service has addresses that nobody granted it.
-func (s *services) warnOpenExternalIPs(src source, external []netip.Addr) {
+func (s *Services) warnOpenExternalIPs(src Source, external []netip.Addr) {
 	var words []string
-	for _, a := range external[:min(len(external), maxRefusals)] {
+	for _, a := range external[:min(len(external), MaxRefusals)] {
 		words = append(words, a.String())
 	}
 	s.refusals[src] = append(s.refusals[src], nodestate.Refusal{Field: "spec.externalIPs", Value: strings.Join(words, " "), Allowed: true,
@@ -130,7 +130,7 @@ type requestedAddrs struct {
 
 // recordRequested keeps which addresses a Service asks for, nil for one that is gone. It returns
 // those about which that is new.
-func (s *services) recordRequested(name model.Name, svc *model.Service) []netip.Addr {
+func (s *Services) recordRequested(name model.Name, svc *model.Service) []netip.Addr {
 	was, now := s.requested[name], requestedAddrs{}
 	if svc != nil && len(svc.ExternalIPs)+len(svc.LBIPs) > 0 {
 		now = requestedAddrs{slices.Concat(svc.ExternalIPs, svc.LBIPs), svc.Created, svc.UID}
@@ -157,7 +157,7 @@ func (s *services) recordRequested(name model.Name, svc *model.Service) []netip.
 }
 
 // oldest returns which of the Services that ask for an address has done so for longest.
-func (s *services) oldest(a netip.Addr) (out model.Name) {
+func (s *Services) oldest(a netip.Addr) (out model.Name) {
 	first := true
 	for name := range s.holders[a] {
 		x, o := s.requested[name], s.requested[out]
@@ -170,10 +170,10 @@ func (s *services) oldest(a netip.Addr) (out model.Name) {
 
 // removeProtected takes from a Service's port the frontends that nodes need, and reports whether
 // its cluster IP is left. The Service of the API servers has its own.
-func (s *services) removeProtected(p *port, svc *model.Service) bool {
+func (s *Services) removeProtected(p *port, svc *model.Service) bool {
 	p.frontends = slices.DeleteFunc(p.frontends, func(f nodestate.Frontend) bool {
 		if slices.Contains(p.asked, f) && !slices.Contains(p.internal, f) && s.protected.reservedFor(f, "") == "" && s.protected.mayForward(f) {
-			s.refuse(p.src, "spec.externalIPs", frontendText(f), "API servers on nodes have this port, and nodes may reach them by any address while serviceExternalIPs is not set; it is left out", actionLeads)
+			s.refuse(p.src, "spec.externalIPs", frontendText(f), "API servers on nodes have this port, and nodes may reach them by any address while serviceExternalIPs is not set; it is left out", ActionLeads)
 			return true
 		}
 		why := s.protected.reservedFor(f, "")
@@ -197,7 +197,7 @@ func (s *services) removeProtected(p *port, svc *model.Service) bool {
 
 // removeProtectedHostPorts leaves out host ports that nodes need, and those at addresses that the
 // node does not have.
-func (s *services) removeProtectedHostPorts(all []*port) []*port {
+func (s *Services) removeProtectedHostPorts(all []*port) []*port {
 	return slices.DeleteFunc(all, func(p *port) bool {
 		a := p.id.Addr
 		if why := s.protected.reservedFor(p.id, s.protected.node); why != "" {
@@ -219,7 +219,7 @@ func (s *services) removeProtectedHostPorts(all []*port) []*port {
 // updateProtected brings the guards up to date, and marks in dirty what is to be looked at again as
 // a whole. It returns the addresses for which the answer may be another one, and adds to affected
 // the frontends.
-func (s *services) updateProtected(c *cluster.View, dirty *model.Dirty, affected map[nodestate.Frontend]struct{}) []netip.Addr {
+func (s *Services) updateProtected(c *cluster.View, dirty *model.Dirty, affected map[nodestate.Frontend]struct{}) []netip.Addr {
 	moved, ports := s.pods.update(c, dirty)
 	for _, p := range ports {
 		for _, all := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
