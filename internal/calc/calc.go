@@ -3,6 +3,23 @@
 // Package calc turns a cluster into the desired state of one node. It is pure: it reads no clock,
 // no kernel and no API server, and equal clusters give equal states, whatever was computed before.
 //
+// Its stages, each of which imports only those before it (test/rules):
+//
+//	model.Cluster
+//	     │
+//	cluster   which claims of nodes, blocks and pods count: a View
+//	     ├──────────────┬────────────────┐
+//	  policy          route           service
+//	  (here)          settings,       frontends, backends,
+//	  classes, sets,  routes,         refusals, which node
+//	  entries         addresses       answers for an address
+//	     └──────────────┴────────────────┘
+//	 Calculator    stores what differs: nodestate.State and its Keys
+//
+// Package table has the tables under work that all of them write. The policy compiler is in this
+// package still, which therefore has more files and lines than others: it is to leave for
+// calc/policy and calc/peer.
+//
 // Calc does it at once. A Calculator does the same for a cluster that changes: it computes again
 // only the tables whose inputs changed, and of the services only those that did.
 package calc
