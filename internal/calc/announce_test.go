@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/service"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -78,7 +80,7 @@ func TestExactlyOneNodeAnswers(t *testing.T) {
 	// One that is not ready, or left out by its label, loses its addresses, and no other moves.
 	for what, change := range map[string]func(*model.Node){
 		"not ready": func(n *model.Node) { n.NotReady = true },
-		"left out":  func(n *model.Node) { n.Labels = map[string]string{noBalancers: ""} },
+		"left out":  func(n *model.Node) { n.Labels = map[string]string{service.NoBalancers: ""} },
 		"elsewhere": func(n *model.Node) { n.Subnets = []netip.Prefix{prefix("172.31.2.0/24")} },
 	} {
 		c := announcedCluster(5, 100)
@@ -203,7 +205,7 @@ func TestPoolAmongNodesIsNotRouted(t *testing.T) {
 		t.Errorf("a pool beside the nodes: %v %v", s.Routes, s.Settings.PoolRoutes)
 	}
 	c.Pools["lb"].CIDR = prefix("172.31.1.0/24")
-	c.Blocks[prefix("172.31.1.128/26")] = &model.Block{CIDR: prefix("172.31.1.128/26"), Node: loadBalancers}
+	c.Blocks[prefix("172.31.1.128/26")] = &model.Block{CIDR: prefix("172.31.1.128/26"), Node: cluster.LoadBalancers}
 	if s := Calc(c); len(s.Routes) != 0 || len(s.Settings.PoolRoutes) != 0 {
 		t.Errorf("a pool that is the nodes' subnet: %v %v", s.Routes, s.Settings.PoolRoutes)
 	}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/selector"
 )
@@ -67,7 +69,7 @@ func (a *atom) asksNamespaces() bool {
 func (a *atom) asksAccounts() bool { return a.expr != nil && looksAt(a.expr, model.PrefixAccount) }
 
 // trueOf reports whether an atom about pods is true of a pod.
-func (a *atom) trueOf(c *cluster, pod *model.Pod) bool {
+func (a *atom) trueOf(c *cluster.View, pod *model.Pod) bool {
 	switch {
 	case a.pods != nil:
 		return selects(c, a.pods, pod)
@@ -94,15 +96,15 @@ func (l clause) trueOf(c *class) bool {
 
 // atoms interns the atoms of the node, and keeps them from one computation to the next.
 type atoms struct {
-	c      *cluster
-	dirty  *Dirty
+	c      *cluster.View
+	dirty  *model.Dirty
 	byText map[string]*atom
 	next   int32
 	round  uint64
 	used   int // atoms that the round used
 	// networks are those of the atoms that the round used.
 	networks int
-	// What the atoms' addresses come from beside pods: changes of these change them.
+	// What the atoms' addresses come from alongside pods: changes of these change them.
 	depends dependencies
 
 	// What this computation changed.
@@ -121,7 +123,7 @@ type formerly struct {
 func newAtoms() *atoms { return &atoms{byText: map[string]*atom{}} }
 
 // begin starts a computation.
-func (x *atoms) begin(c *cluster, dirty *Dirty) {
+func (x *atoms) begin(c *cluster.View, dirty *model.Dirty) {
 	x.c, x.dirty, x.slices = c, dirty, nil
 	x.round++
 	x.used, x.networks = 0, 0
@@ -161,7 +163,7 @@ func (x *atoms) use(a *atom) *atom {
 	}
 	a.round = x.round
 	x.used++
-	x.follow(a, known)
+	x.updateAddrs(a, known)
 	x.networks += a.networks()
 	return a
 }
@@ -197,7 +199,7 @@ func (x *atoms) again(a *atom) *atom {
 	case x.round - 1: // it is the one that stands for its text
 		a.round = x.round
 		x.used++
-		x.follow(a, true)
+		x.updateAddrs(a, true)
 		x.networks += a.networks()
 	default:
 		return x.use(a)
@@ -205,8 +207,8 @@ func (x *atoms) again(a *atom) *atom {
 	return a
 }
 
-// follow brings the addresses of an atom up to date.
-func (x *atoms) follow(a *atom, known bool) {
+// updateAddrs brings the addresses of an atom up to date.
+func (x *atoms) updateAddrs(a *atom, known bool) {
 	cidrs, made := x.contents(a, !known)
 	if made && !slices.Equal(cidrs, a.cidrs) {
 		if known {
@@ -314,7 +316,7 @@ func (x *atoms) newNets(in, except []netip.Prefix) *atom {
 func (x *atoms) carried(all []netip.Prefix) []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range all {
-		if x.c.carriedPrefix(p) {
+		if x.c.CarriedPrefix(p) {
 			out = append(out, p.Masked())
 		}
 	}
@@ -359,7 +361,7 @@ func (x *atoms) setsWith(expr *selector.Selector) []netip.Prefix {
 }
 
 // hostsByNode reports whether some host endpoint is known by its node's addresses.
-func hostsByNode(c *cluster) bool {
+func hostsByNode(c *cluster.View) bool {
 	for _, h := range c.HostEndpoints {
 		if len(h.ExpectedIPs) == 0 && h.Interface == model.AllInterfaces {
 			return true
@@ -397,7 +399,7 @@ func (x *atoms) slicesOf(service model.Name) []*model.EndpointSlice {
 	if x.slices == nil {
 		x.slices = map[model.Name][]*model.EndpointSlice{}
 		for _, sl := range x.c.Slices {
-			if believed(x.c.Cluster, sl) {
+			if cluster.IsAuthoritative(x.c.Cluster, sl) {
 				x.slices[sl.Service] = append(x.slices[sl.Service], sl)
 			}
 		}
@@ -433,5 +435,5 @@ func (x *atoms) port(n portName, number numbered) *atom {
 }
 
 func namedText(n portName, number numbered) string {
-	return n.text() + " = " + portText(number.port, number.proto)
+	return n.text() + " = " + table.PortText(number.port, number.proto)
 }

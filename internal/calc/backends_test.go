@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/weir-net/weir/internal/calc/service"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -136,7 +137,7 @@ func TestHints(t *testing.T) {
 		k := New()
 		k.Update(c, model.AllDirty())
 		node := *c.Nodes["worker"]
-		node.Labels = map[string]string{zoneLabel: test.zone}
+		node.Labels = map[string]string{service.ZoneLabel: test.zone}
 		c.Nodes["worker"] = &node
 		sl := *c.Slices[name("b", "web-x")]
 		sl.Endpoints = test.eps
@@ -168,7 +169,7 @@ func TestZoneChange(t *testing.T) {
 	k := New()
 	k.Update(c, model.AllDirty())
 	node := *c.Nodes["worker"]
-	node.Labels = map[string]string{zoneLabel: "z2"}
+	node.Labels = map[string]string{service.ZoneLabel: "z2"}
 	c.Nodes["worker"] = &node
 	s, keys := k.Update(c, model.Dirty{Kinds: model.KindNodes})
 	got := s.Backends.At(front("10.96.0.1", 80))

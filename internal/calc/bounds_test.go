@@ -123,7 +123,7 @@ func TestStagedPolicyBeyondTheBoundIsLeftOut(t *testing.T) {
 	}
 }
 
-// What staged policies would do is found in the tables of policy beside what is in force, by the
+// What staged policies would do is found in the tables of policy alongside what is in force, by the
 // endpoints' second pair of sets.
 func TestStagedPolicy(t *testing.T) {
 	t.Parallel()
@@ -175,7 +175,7 @@ func TestStagedPolicy(t *testing.T) {
 func TestMoreNetworksThanFitCutOff(t *testing.T) {
 	t.Parallel()
 	c := policyFixture()
-	maps.DeleteFunc(c.Policies, func(id model.PolicyID, _ *model.Policy) bool { return id.Name.Name == "from-outside" }) // asks for one too
+	maps.DeleteFunc(c.Policies, func(id model.PolicyID, _ *model.Policy) bool { return id.Name.Name == "from-outside" }) // requiredAtoms for one too
 	set := &model.NetworkSet{Name: model.Name{Name: "feed"}, Labels: map[string]string{"feed": "threat"}}
 	c.Settings.MaxNetworks = 1000
 	for i := range c.Settings.MaxNetworks + 1 {

@@ -3,21 +3,50 @@
 // Package calc turns a cluster into the desired state of one node. It is pure: it reads no clock,
 // no kernel and no API server, and equal clusters give equal states, whatever was computed before.
 //
+// Its stages, each of which imports only those before it (test/rules):
+//
+//	model.Cluster
+//	     │
+//	cluster   which claims of nodes, blocks and pods count: a View
+//	     ├──────────────┬────────────────┐
+//	  policy          route           service
+//	  (here)          settings,       frontends, backends,
+//	  classes, sets,  routes,         refusals, which node
+//	  entries         addresses       answers for an address
+//	     └──────────────┴────────────────┘
+//	 Calculator    stores what differs: nodestate.State and its Keys
+//
+// Package table has the tables under work that all of them write. The policy compiler is in this
+// package still, which therefore has more files and lines than others: it is to leave for
+// calc/policy and calc/peer.
+//
 // Calc does it at once. A Calculator does the same for a cluster that changes: it computes again
 // only the tables whose inputs changed, and of the services only those that did.
 package calc
 
 import (
-	"maps"
 	"reflect"
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/route"
+	"github.com/weir-net/weir/internal/calc/service"
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // Dirty says what of a cluster changed; see model.Dirty.
 type Dirty = model.Dirty
+
+// What the first stage reports of claims and pools.
+type (
+	Refusal     = cluster.Refusal
+	PoolOverlap = cluster.PoolOverlap
+)
+
+// PoolOverlaps returns the pools of a cluster that cover what nodes need.
+func PoolOverlaps(all *model.Cluster) []PoolOverlap { return cluster.PoolOverlaps(all) }
 
 // Calc returns the desired state of the node c.Local.Node.
 func Calc(c *model.Cluster) *nodestate.State {
@@ -28,27 +57,23 @@ func Calc(c *model.Cluster) *nodestate.State {
 // Calculator computes the states of one node one after the other. It is for one goroutine.
 type Calculator struct {
 	state    *nodestate.State // handed out last, never changed
-	services *services
-	announce *announcements
-	policy   *policyTables
-	rules    table[nodestate.RuleID, nodestate.Rule]
-	// whole are the tables that there were without policies held back; nil while there are none.
-	whole      *policyTables
-	wholeRules table[nodestate.RuleID, nodestate.Rule]
-	node       string    // Local.Node of the last state
-	ipv6       bool      // it carried IPv6
-	held       *holdings // of the last state
-	holder     holder
-	covered    *covered      // what no pool may cover
-	overlaps   []PoolOverlap // pools that do
+	services *service.Services
+	policy   *compiler
+	rules    table.Table[nodestate.RuleID, nodestate.Rule]
+	// unlimited are the tables that there were without policies held back; nil while there are
+	// none.
+	node      string             // Local.Node of the last state
+	ipv6      bool               // it carried IPv6
+	owners    *cluster.Ownership // of the last state
+	ownership cluster.OwnershipIndex
+	covered   *cluster.Covered      // what no pool may cover
+	overlaps  []cluster.PoolOverlap // pools that do
 }
 
 // New returns a calculator that has computed nothing yet: its first Update computes everything.
 func New() *Calculator {
-	k := &Calculator{rules: newTable[nodestate.RuleID](func(a, b nodestate.Rule) bool { return a == b })}
-	k.policy = newPolicyTables(digest64[nodestate.Class], &k.rules)
-	k.services, k.announce = newServices(&k.rules), newAnnouncements()
-	k.services.answers = k.announce.answers
+	k := &Calculator{rules: table.New[nodestate.RuleID](func(a, b nodestate.Rule) bool { return a == b })}
+	k.policy, k.services = newCompiler(&k.rules), service.New(&k.rules)
 	return k
 }
 
@@ -56,79 +81,68 @@ func New() *Calculator {
 const (
 	inputsSettings = model.KindSettings | model.KindBlocks | model.KindPools | model.KindNodes | model.KindLocal | model.KindServiceCIDRs
 	inputsRoutes   = model.KindPools | model.KindBlocks | model.KindNodes | model.KindLocal
-	inputsPolicy   = model.KindSettings | model.KindHostEndpoints | model.KindPolicies | model.KindTiers | model.KindNetworkSets | model.KindServiceAccounts | model.KindPods | model.KindNamespaces | model.KindLocal
 	inputsAddrs    = model.KindSettings | model.KindNodes | model.KindPods | model.KindPools | model.KindBlocks | model.KindLocal
 	inputsClients  = model.KindLocal
 )
 
 // Refused returns the claims of nodes that do not count in the last state, in an order of its own.
-func (k *Calculator) Refused() []Refusal {
-	if k.held == nil {
+func (k *Calculator) Refused() []cluster.Refusal {
+	if k.owners == nil {
 		return nil
 	}
-	return k.held.all()
+	return k.owners.Refusals()
 }
 
 // Update returns the state of the node c.Local.Node and the tables that differ from the state that
 // was returned before. Whatever changed in c since then must be marked in dirty; what is marked and
 // did not change costs time only. When nothing differs the earlier state is returned again.
 // Tables that do not differ are shared between the states.
-func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, nodestate.Keys) {
+func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.State, nodestate.Keys) {
 	first := k.state == nil
 	if first {
 		k.state, dirty = nodestate.New(), model.AllDirty()
 	}
-	c := lookAt(all, k.holder.follow(all, &dirty))
-	if k.node != c.Local.Node || k.ipv6 != c.ipv6 {
+	c := cluster.NewView(all, k.ownership.Update(all, &dirty))
+	if k.node != c.Local.Node || k.ipv6 != c.Ipv6 {
 		dirty = model.AllDirty() // which backends are local, which addresses count: everything turns on them
 	}
-	k.node, k.ipv6 = c.Local.Node, c.ipv6
-	defer func() { k.held = c.held }()
+	k.node, k.ipv6 = c.Local.Node, c.Ipv6
+	defer func() { k.owners = c.Owners }()
 
-	if _, servers := dirty.Slices[apiServerSlice]; servers || k.held != c.held || dirty.Has(inputsCovered) {
-		if by := coveredBy(c); first || !by.equal(k.covered) {
+	if _, servers := dirty.Slices[cluster.APIServerSlice]; servers || k.owners != c.Owners || dirty.Has(cluster.InputsCovered) {
+		if by := cluster.CoveredBy(c); first || !by.Equal(k.covered) {
 			k.covered = by
 			dirty.Add(model.KindPools) // which of them count
 		}
 	}
-	c.covered = k.covered
+	c.Covered = k.covered
 
 	next, keys := *k.state, nodestate.Keys{}
 	if dirty.Has(inputsSettings) {
-		k.overlaps = poolOverlaps(c)
-		if v := settings(c); !reflect.DeepEqual(v, next.Settings) {
+		k.overlaps = cluster.PoolOverlapsIn(c)
+		if v := route.Settings(c); !reflect.DeepEqual(v, next.Settings) {
 			next.Settings, keys.Tables = v, keys.Tables|nodestate.TableSettings
 		}
 	}
 	if dirty.Has(inputsRoutes) {
-		replace(&next.Routes, routes(c), &keys, nodestate.TableRoutes)
+		table.StoreMap(&next.Routes, route.Routes(c), &keys, nodestate.TableRoutes)
 	}
-	bound := k.updatePolicy(c, &dirty, &next, &keys)
+	bound := k.policy.update(c, &dirty, &next, &keys)
+	ingress, egress := k.policy.isolation()
 	switch {
-	case dirty.Has(inputsAddrs) || k.held != c.held:
-		replace(&next.Addrs, addrs(c, k.policy), &keys, nodestate.TableAddrs)
+	case dirty.Has(inputsAddrs) || k.owners != c.Owners:
+		table.StoreMap(&next.Addrs, route.Addrs(c, ingress, egress), &keys, nodestate.TableAddrs)
 	case bound:
-		replace(&next.Addrs, isolated(next.Addrs, k.policy), &keys, nodestate.TableAddrs)
+		table.StoreMap(&next.Addrs, route.Isolate(next.Addrs, ingress, egress), &keys, nodestate.TableAddrs)
 	}
 	if dirty.Has(inputsClients) {
-		replace(&next.Clients, clients(c), &keys, nodestate.TableClients)
+		table.StoreMap(&next.Clients, route.Clients(c), &keys, nodestate.TableClients)
 	}
-	k.services.update(c, &dirty)
-	if over := slices.Concat(k.policy.overAll(), k.services.shares.overdrawn); !slices.Equal(next.Overdrawn, over) {
+	k.services.UpdateAll(c, &dirty, &next, &keys)
+	if over := slices.Concat(k.policy.overdrawn(), k.services.Overdrawn()); !slices.Equal(next.Overdrawn, over) {
 		next.Overdrawn, keys.Tables = over, keys.Tables|nodestate.TableStaged
 	}
-	if k.announce.update(c, &dirty, k.services) {
-		announced, watched := k.announce.tables()
-		replace(&next.Announced, announced, &keys, nodestate.TableAnnounced)
-		replace(&next.Watched, watched, &keys, nodestate.TableAnnounced)
-	}
-	k.services.reconsider(k.announce.concerned)
-	take(&k.services.frontends, &next.Frontends, &keys, nodestate.TableServices)
-	take(&k.services.backends, &next.Backends, &keys, nodestate.TableServices)
-	take(&k.services.health, &next.HealthChecks, &keys, nodestate.TableServices)
-	take(&k.services.refused, &next.Refused, &keys, nodestate.TableServices)
-	take(&k.services.ranges, &next.SourceRanges, &keys, nodestate.TableServices)
-	take(&k.rules, &next.Rules, &keys, nodestate.TableRules)
+	table.Store(&k.rules, &next.Rules, &keys, nodestate.TableRules)
 	if first {
 		keys = nodestate.All()
 	}
@@ -138,68 +152,13 @@ func (k *Calculator) Update(all *model.Cluster, dirty Dirty) (*nodestate.State, 
 	return k.state, keys
 }
 
-// updatePolicy brings the policy tables, and the rules of policies, up to date. It reports whether
-// the isolation of endpoints may have changed.
-func (k *Calculator) updatePolicy(c *cluster, dirty *Dirty, next *nodestate.State, keys *nodestate.Keys) bool {
-	if dirty.Has(model.KindPods) {
-		k.policy.numbers.clear()
-		room, apart := k.policy.room, k.policy.apart
-		k.policy, k.whole = newPolicyTables(k.policy.digest, &k.rules), nil
-		k.policy.room, k.policy.apart = room, apart
-	}
-	isolated := k.policy.follow(c, dirty)
-	isolated = k.divideClasses(c, dirty) || isolated
-	k.policy.policy = adopt(&next.Policy, k.policy.policy, keys, nodestate.TablePolicy)
-	k.policy.peers = adopt(&next.Peers, k.policy.peers, keys, nodestate.TablePolicy)
-	if k.policy.classes != nil {
-		k.policy.classes.peersOut = k.policy.peers
-	}
-	replace(&next.HostEndpoints, k.policy.hosts, keys, nodestate.TablePolicy)
-	replace(&next.PeerCIDRs, k.policy.peerCIDRs, keys, nodestate.TablePolicy)
-	replace(&next.Staged, k.policy.staged, keys, nodestate.TableStaged)
-	replace(&next.HostStaged, k.policy.hostsStaged, keys, nodestate.TableStaged)
-	if !slices.Equal(next.Unfit, k.policy.unfit) {
-		next.Unfit, keys.Tables = k.policy.unfit, keys.Tables|nodestate.TableStaged
-	}
-	return isolated
-}
+// PoolOverlaps returns them, sorted by name, as of the last Update. Nothing of such a pool is
+// routed but its blocks, and no node takes blocks of it unless Gives.
+func (k *Calculator) PoolOverlaps() []cluster.PoolOverlap { return k.overlaps }
 
-// replace puts a table into a state when it differs from the one there.
-func replace[K, V comparable](have *map[K]V, want map[K]V, keys *nodestate.Keys, t nodestate.Table) {
-	if nodestate.SameMap(*have, want) || maps.Equal(*have, want) {
-		return
-	}
-	*have = want
-	keys.Tables |= t
-}
-
-// take puts a table into a state when something was written to it. What was written may be what was
-// there before all the same: numbers of rules that one source gives back and another takes, for
-// one.
-func take[K comparable, V any](from *table[K, V], have *nodestate.Map[K, V], keys *nodestate.Keys, t nodestate.Table) {
-	if !from.Changed() {
-		return
-	}
-	if now := from.Map(); !nodestate.EqualMapsFunc(*have, now, from.equal) {
-		*have = now
-		keys.Tables |= t
-	}
-}
-
-// adopt changes a table of a state to the contents of want, and returns it: what is equal stays
-// shared with the states before.
-func adopt[K, V comparable](have *nodestate.Map[K, V], want nodestate.Map[K, V], keys *nodestate.Keys, t nodestate.Table) nodestate.Map[K, V] {
-	e := have.Edit()
-	for k, c := range nodestate.Changes(*have, want, func(a, b V) bool { return a == b }) {
-		if c.Is {
-			e.Set(k, c.After)
-		} else {
-			e.Delete(k)
-		}
-	}
-	if e.Changed() {
-		*have = e.Map()
-		keys.Tables |= t
-	}
-	return *have
+// Refusals returns what of Services and host ports is not in force, as every agent finds it: of a
+// cluster of which no node's view is asked for.
+func Refusals(all *model.Cluster) nodestate.Map[nodestate.Object, []nodestate.Refusal] {
+	s, _ := New().Update(all, model.AllDirty())
+	return s.Refused
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -160,26 +161,26 @@ func weak(seed int) bool { return seed%5 == 2 }
 func calculator(seed int) *Calculator {
 	k := New()
 	if seed%3 == 0 {
-		k.policy.room, k.policy.apart = 600, 2
+		k.policy.tables.capacity, k.policy.tables.classQuota = 600, 2
 	}
 	if weak(seed) {
-		k.policy.digest = func(text string) nodestate.Class {
+		k.policy.tables.digest = func(text string) nodestate.Class {
 			if strings.Contains(text, "\x00") { // hashed again
-				return digest64[nodestate.Class](text)
+				return table.Digest64[nodestate.Class](text)
 			}
-			return digest64[nodestate.Class](text) % 13
+			return table.Digest64[nodestate.Class](text) % 13
 		}
 	}
 	if seed%2 == 1 {
-		k.services.ids.digest = func(text string) nodestate.RuleID {
-			return digestServiceRule[nodestate.RuleID](text) % 97
+		k.services.Ids.Digest = func(text string) nodestate.RuleID {
+			return table.DigestServiceRule[nodestate.RuleID](text) % 97
 		}
 		if seed%4 == 1 { // hashed again they are apart
-			k.services.ids.digest = func(text string) nodestate.RuleID {
+			k.services.Ids.Digest = func(text string) nodestate.RuleID {
 				if text[len(text)-2] == 0 {
-					return digestServiceRule[nodestate.RuleID](text)
+					return table.DigestServiceRule[nodestate.RuleID](text)
 				}
-				return digestServiceRule[nodestate.RuleID](text) % 11
+				return table.DigestServiceRule[nodestate.RuleID](text) % 11
 			}
 		}
 	}

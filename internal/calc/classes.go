@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -30,31 +32,31 @@ func (c *class) has(a *atom) bool {
 // what neither concerns is not looked at.
 type classes struct {
 	byKey map[string]*class // "" is not in it: class 0
-	ids   *ids[nodestate.Class]
+	ids   *table.Ids[nodestate.Class]
 	idle  map[*class]struct{} // may have no users
 	fresh []*class            // have no number yet
 
-	peers      map[netip.Addr]*class // of addresses of pods that some atom picks
-	cidrs      *prefixes[*class]     // of the regions between the boundaries of CIDRs; nil: class 0
-	regions    *regions
-	replaced   []netip.Addr // peers that got another class
-	peersOut   nodestate.Map[netip.Addr, nodestate.Class]
-	cidrsOut   map[netip.Prefix]nodestate.Class
-	turnedOver bool     // classes came or went since asked
-	came, went []*class // which
-	renumbered bool     // others have other numbers since asked
+	peers          map[netip.Addr]*class     // of addresses of pods that some atom picks
+	cidrs          *cluster.Prefixes[*class] // of the regions between the boundaries of CIDRs; nil: class 0
+	partition      *cidrPartition
+	replaced       []netip.Addr // peers that got another class
+	peersOut       nodestate.Map[netip.Addr, nodestate.Class]
+	cidrsOut       map[netip.Prefix]nodestate.Class
+	changed        bool     // classes came or went since asked
+	added, removed []*class // which
+	renumbered     bool     // others have other numbers since asked
 }
 
 func newClasses(digest func(text string) nodestate.Class) *classes {
-	return &classes{byKey: map[string]*class{}, ids: newIDs(digest), idle: map[*class]struct{}{},
-		peers: map[netip.Addr]*class{}, cidrs: newPrefixes[*class](), regions: newRegions(), cidrsOut: map[netip.Prefix]nodestate.Class{}}
+	return &classes{byKey: map[string]*class{}, ids: table.NewIDs(digest), idle: map[*class]struct{}{},
+		peers: map[netip.Addr]*class{}, cidrs: cluster.NewPrefixes[*class](), partition: newCIDRPartition(), cidrsOut: map[netip.Prefix]nodestate.Class{}}
 }
 
 // update follows what became of the atoms, those that are gone among them, and of the pods at some
 // addresses.
 func (k *classes) update(pods *podIndex, x *atoms, gone []*atom, at []netip.Addr) {
-	touched := k.followCIDRs(x, gone)
-	again := make(map[*atom]bool, len(x.added)+len(x.moved)+len(gone)) // atoms to ask anew
+	touched := k.updateCIDRs(x, gone)
+	again := make(map[*atom]bool, len(x.added)+len(x.moved)+len(gone)) // atoms to evaluate again
 	members := map[netip.Addr][]*atom{}
 	ask := func(a *atom) {
 		again[a] = true
@@ -79,7 +81,7 @@ func (k *classes) update(pods *podIndex, x *atoms, gone []*atom, at []netip.Addr
 			hit[c] = true
 		}
 	}
-	if len(hit)+len(touched.values) > 0 {
+	if len(hit)+len(touched.Values) > 0 {
 		for addr, c := range k.peers {
 			if _, is := members[addr]; !is && (hit[c] || touched.contains(addr)) {
 				members[addr] = nil
@@ -87,16 +89,16 @@ func (k *classes) update(pods *podIndex, x *atoms, gone []*atom, at []netip.Addr
 		}
 	}
 	for addr, of := range members {
-		k.place(addr, k.refined(pods, addr, of, again))
+		k.assign(addr, k.reclassify(pods, addr, of, again))
 	}
 	for _, addr := range at {
-		k.place(addr, k.anew(pods, x, addr))
+		k.assign(addr, k.classify(pods, x, addr))
 	}
 	k.relabel(pods, x, pods.around.byNamespace, (*atom).asksNamespaces)
 	k.relabel(pods, x, pods.around.byAccount, (*atom).asksAccounts)
 	pods.around = relabelled{}
-	k.followRegions(touched)
-	k.number(touched)
+	k.updateRegions(touched)
+	k.assignIDs(touched)
 }
 
 // picked calls f for the addresses of the pods of which an atom is true.
@@ -124,9 +126,9 @@ func (x *podIndex) picked(a *atom, f func(netip.Addr)) {
 	}
 }
 
-// refined returns the atoms of an address's class after some were asked anew, of which now is what
-// pods say; nil when no atom picks a pod there.
-func (k *classes) refined(pods *podIndex, addr netip.Addr, now []*atom, again map[*atom]bool) []*atom {
+// reclassify returns the atoms of an address's class after some were evaluated again, of which now
+// is what pods say; nil when no atom picks a pod there.
+func (k *classes) reclassify(pods *podIndex, addr netip.Addr, now []*atom, again map[*atom]bool) []*atom {
 	of, picked := slices.Clone(now), len(now) > 0
 	if was := k.peers[addr]; was != nil {
 		for _, a := range was.atoms {
@@ -140,12 +142,12 @@ func (k *classes) refined(pods *podIndex, addr netip.Addr, now []*atom, again ma
 	if !picked {
 		return nil
 	}
-	return append(of, k.regions.at(netip.PrefixFrom(addr, addr.BitLen()))...)
+	return append(of, k.partition.at(netip.PrefixFrom(addr, addr.BitLen()))...)
 }
 
-// anew returns the atoms that are true of an address by all that is known now; nil when none picks
-// a pod there.
-func (k *classes) anew(pods *podIndex, x *atoms, addr netip.Addr) []*atom {
+// classify returns the atoms that are true of an address by all that is known now; nil when none
+// picks a pod there.
+func (k *classes) classify(pods *podIndex, x *atoms, addr netip.Addr) []*atom {
 	var of []*atom
 	for _, pod := range pods.at(addr) {
 		for _, a := range x.byText {
@@ -157,10 +159,10 @@ func (k *classes) anew(pods *podIndex, x *atoms, addr netip.Addr) []*atom {
 	if of == nil {
 		return nil
 	}
-	return append(of, k.regions.at(netip.PrefixFrom(addr, addr.BitLen()))...)
+	return append(of, k.partition.at(netip.PrefixFrom(addr, addr.BitLen()))...)
 }
 
-// relabel asks some atoms anew about addresses around whose pods labels changed.
+// relabel evaluates some atoms again for addresses around whose pods labels changed.
 func (k *classes) relabel(pods *podIndex, x *atoms, addrs map[netip.Addr]struct{}, asks func(*atom) bool) {
 	if len(addrs) == 0 {
 		return
@@ -182,12 +184,12 @@ func (k *classes) relabel(pods *podIndex, x *atoms, addrs map[netip.Addr]struct{
 				now = append(now, a)
 			}
 		}
-		k.place(addr, k.refined(pods, addr, now, again))
+		k.assign(addr, k.reclassify(pods, addr, now, again))
 	}
 }
 
-// place puts an address into the class of these atoms.
-func (k *classes) place(addr netip.Addr, of []*atom) {
+// assign puts an address into the class of these atoms.
+func (k *classes) assign(addr netip.Addr, of []*atom) {
 	was, now := k.peers[addr], k.of(of)
 	if was == now {
 		return
@@ -247,24 +249,24 @@ func classKey(atoms []*atom) string {
 	return string(key)
 }
 
-// followCIDRs takes the CIDRs of atoms into the regions, and returns the prefixes in which
+// updateCIDRs takes the CIDRs of atoms into the regions, and returns the prefixes in which
 // something changed thereby.
-func (k *classes) followCIDRs(x *atoms, gone []*atom) *touched {
-	t := &touched{prefixes: newPrefixes[struct{}]()}
+func (k *classes) updateCIDRs(x *atoms, gone []*atom) *touched {
+	t := &touched{Prefixes: cluster.NewPrefixes[struct{}]()}
 	for _, a := range gone {
 		for p := range a.each() {
-			k.regions.remove(p, p.cidrs, p.except)
+			k.partition.remove(p, p.cidrs, p.except)
 			t.add(p.cidrs, p.except)
 		}
 	}
 	for _, m := range x.moved {
-		k.regions.remove(m.atom, m.cidrs, m.except)
-		k.regions.add(m.atom, m.atom.cidrs, m.except)
+		k.partition.remove(m.atom, m.cidrs, m.except)
+		k.partition.add(m.atom, m.atom.cidrs, m.except)
 		t.add(m.cidrs, m.atom.cidrs, m.except)
 	}
 	for _, a := range x.added {
 		for p := range a.each() {
-			k.regions.add(p, p.cidrs, p.except)
+			k.partition.add(p, p.cidrs, p.except)
 			t.add(p.cidrs, p.except)
 		}
 	}
@@ -273,60 +275,60 @@ func (k *classes) followCIDRs(x *atoms, gone []*atom) *touched {
 
 // touched are prefixes in which something changed.
 type touched struct {
-	*prefixes[struct{}]
+	*cluster.Prefixes[struct{}]
 }
 
 func (t *touched) add(lists ...[]netip.Prefix) {
 	for _, list := range lists {
 		for _, p := range list {
-			t.set(p, struct{}{})
+			t.Set(p, struct{}{})
 		}
 	}
 }
 
 func (t *touched) contains(a netip.Addr) bool {
-	if len(t.values) <= 8 {
-		for p := range t.values {
+	if len(t.Values) <= 8 {
+		for p := range t.Values {
 			if p.Contains(a) {
 				return true
 			}
 		}
 		return false
 	}
-	_, is := t.lookup(a)
+	_, is := t.Lookup(a)
 	return is
 }
 
 func (t *touched) within(p netip.Prefix) (is bool) {
-	t.containing(p, func(netip.Prefix, struct{}) bool { is = true; return false })
+	t.Containing(p, func(netip.Prefix, struct{}) bool { is = true; return false })
 	return is
 }
 
-// followRegions gives the regions within touched prefixes their classes.
-func (k *classes) followRegions(t *touched) {
-	if len(t.values) == 0 {
+// updateRegions gives the regions within touched prefixes their classes.
+func (k *classes) updateRegions(t *touched) {
+	if len(t.Values) == 0 {
 		return
 	}
-	for p := range t.values {
-		if !k.regions.boundary(p) {
-			k.swap(k.cidrs.values[p], nil)
-			delete(k.cidrs.values, p)
-		} else if _, is := k.cidrs.values[p]; !is {
-			k.cidrs.set(p, nil)
+	for p := range t.Values {
+		if !k.partition.boundary(p) {
+			k.swap(k.cidrs.Values[p], nil)
+			delete(k.cidrs.Values, p)
+		} else if _, is := k.cidrs.Values[p]; !is {
+			k.cidrs.Set(p, nil)
 		}
 	}
-	for p, was := range k.cidrs.values {
+	for p, was := range k.cidrs.Values {
 		if t.within(p) {
-			now := k.of(k.regions.at(p))
+			now := k.of(k.partition.at(p))
 			k.swap(was, now)
-			k.cidrs.values[p] = now
+			k.cidrs.Values[p] = now
 		}
 	}
 }
 
-// number gives new classes their numbers, forgets those without users, and writes the tables of
+// assignIDs gives new classes their numbers, forgets those without users, and writes the tables of
 // look-up 1. A prefix is left out where the next longer region around it has the same class.
-func (k *classes) number(t *touched) {
+func (k *classes) assignIDs(t *touched) {
 	var gone, come []string
 	for c := range k.idle {
 		if c.users > 0 {
@@ -338,16 +340,16 @@ func (k *classes) number(t *touched) {
 		}
 		if c.id != 0 {
 			gone = append(gone, c.text)
-			k.went = append(k.went, c)
+			k.removed = append(k.removed, c)
 		}
 	}
 	for _, c := range k.fresh {
 		if c.users > 0 {
 			come = append(come, c.text)
-			k.came = append(k.came, c)
+			k.added = append(k.added, c)
 		}
 	}
-	renumbered := len(k.ids.update(gone, come)) > 0
+	renumbered := len(k.ids.Update(gone, come)) > 0
 	of := k.fresh
 	k.renumbered = k.renumbered || renumbered
 	if renumbered { // two texts have one digest
@@ -355,10 +357,10 @@ func (k *classes) number(t *touched) {
 		k.replaced = slices.AppendSeq(k.replaced, maps.Keys(k.peers))
 	}
 	for _, c := range of {
-		c.id = k.ids.byText[c.text]
+		c.id = k.ids.ByText[c.text]
 	}
 	clear(k.idle)
-	k.fresh, k.turnedOver = nil, k.turnedOver || len(gone)+len(come) > 0
+	k.fresh, k.changed = nil, k.changed || len(gone)+len(come) > 0
 
 	peers := k.peersOut.Edit()
 	for _, addr := range k.replaced {
@@ -369,19 +371,19 @@ func (k *classes) number(t *touched) {
 		}
 	}
 	k.peersOut, k.replaced = peers.Map(), nil
-	k.writeRegions(t, renumbered)
+	k.writeCIDRs(t, renumbered)
 }
 
-// writeRegions renews the part of look-up 1 that is about touched prefixes, or all of it.
-func (k *classes) writeRegions(t *touched, all bool) {
-	if len(t.values) == 0 && !all {
+// writeCIDRs renews the part of look-up 1 that is about touched prefixes, or all of it.
+func (k *classes) writeCIDRs(t *touched, all bool) {
+	if len(t.Values) == 0 && !all {
 		return
 	}
 	k.cidrsOut = maps.Clone(k.cidrsOut)
-	for p := range t.values {
+	for p := range t.Values {
 		delete(k.cidrsOut, p)
 	}
-	for p, c := range k.cidrs.values {
+	for p, c := range k.cidrs.Values {
 		if !all && !t.within(p) {
 			continue
 		}
@@ -399,7 +401,7 @@ func (k *classes) writeRegions(t *touched, all bool) {
 
 // enclosing returns the class of the smallest region around p, p itself not counted.
 func (k *classes) enclosing(p netip.Prefix) (around *class) {
-	k.cidrs.containing(p, func(q netip.Prefix, v *class) bool {
+	k.cidrs.Containing(p, func(q netip.Prefix, v *class) bool {
 		if q == p {
 			return true
 		}

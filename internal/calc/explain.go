@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -23,8 +25,8 @@ type Question struct {
 // verdict.
 type Explanation struct {
 	Pod model.Name `json:"pod"`
-	// HostEndpoint is the host endpoint that judges, in the place of a pod; of those Isolated says
-	// that there is something to judge by.
+	// HostEndpoint is the host endpoint that evaluates, in the place of a pod; of those Isolated
+	// says that there is something to evaluate by.
 	HostEndpoint string `json:"hostEndpoint,omitempty"`
 
 	Isolated bool            `json:"isolated"` // a policy of this direction selects the pod; without one everything is allowed
@@ -70,7 +72,7 @@ type ExplainedRule struct {
 const (
 	NotEnforced   = "not enforced" // it would allow or pass, and its policy cannot be enforced exactly
 	NotLog        = "logs only"    // it does match: the connection is logged, and the rules after it decide
-	NotOwnEnd     = "own end"      // family, or what the rule asks of the endpoint itself
+	NotOwnEnd     = "own end"      // Family, or what the rule asks of the endpoint itself
 	NotProtocol   = "protocol"
 	NotPeer       = "peer"
 	NotPort       = "port" // of the destination; of ICMP type and code
@@ -83,9 +85,9 @@ var actionNames = [...]string{model.Allow: "Allow", model.Deny: "Deny", model.Pa
 // false when no such endpoint is known. It comes to the verdict of the tables of Calc, as far as
 // these are not too large.
 func Explain(all *model.Cluster, q Question) (x Explanation, ok bool) {
-	c := look(all)
+	c := cluster.ViewOf(all)
 	ep := c.Local.Endpoints[q.Endpoint]
-	if ep == nil || !c.carried(q.Endpoint) {
+	if ep == nil || !c.Carried(q.Endpoint) {
 		return x, false
 	}
 	// All from the objects, with nothing of what a Calculator keeps: it must come to the same.
@@ -122,16 +124,16 @@ func (s *sets) classAt(a netip.Addr) *class {
 	for n := range s.named {
 		s.atoms.ports(n, pods)
 	}
-	k := newClasses(digest64[nodestate.Class])
+	k := newClasses(table.Digest64[nodestate.Class])
 	for _, x := range s.atoms.byText {
 		for p := range x.each() {
-			k.regions.add(p, p.cidrs, p.except)
+			k.partition.add(p, p.cidrs, p.except)
 		}
 	}
-	if of := k.anew(pods, s.atoms, a); of != nil {
+	if of := k.classify(pods, s.atoms, a); of != nil {
 		return k.of(of)
 	}
-	return k.of(k.regions.at(netip.PrefixFrom(a, a.BitLen())))
+	return k.of(k.partition.at(netip.PrefixFrom(a, a.BitLen())))
 }
 
 // explain walks the tiers of a set for peers of a class.

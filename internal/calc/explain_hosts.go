@@ -5,6 +5,7 @@ package calc
 import (
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -12,8 +13,8 @@ import (
 // HostUse says which of a host endpoint's sets is asked.
 type HostUse = hostUse
 
-// What host endpoints judge: what the node's own processes exchange, what the node hands on, what
-// comes in before Services, and each packet by itself.
+// What host endpoints evaluate: what the node's own processes exchange, what the node hands on,
+// what comes in before Services, and each packet by itself.
 const (
 	HostOwn       HostUse = useHost
 	HostForward   HostUse = useForward
@@ -32,9 +33,9 @@ type HostQuestion struct {
 // ExplainHost is Explain for a host endpoint of this node. ok is false where none is for the
 // interface.
 func ExplainHost(all *model.Cluster, q HostQuestion) (x Explanation, ok bool) {
-	c := look(all)
+	c := cluster.ViewOf(all)
 	h := hostsHere(c)[q.At.IfIndex]
-	if h == nil || q.At.IPv6 && !c.ipv6 {
+	if h == nil || q.At.IPv6 && !c.Ipv6 {
 		return x, false
 	}
 	p := &policyTables{subjects: indexSubjects(c.Policies, nil), atoms: newAtoms(), hosts: map[nodestate.HostInterface]nodestate.HostEndpoint{}}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -27,7 +28,7 @@ func TestExplainHostAgreesWithTheTables(t *testing.T) {
 		s := Calc(c)
 		var peers [2][]netip.Addr
 		for _, a := range peersOfInterest(c) {
-			peers[family(a)] = append(peers[family(a)], a)
+			peers[cluster.Family(a)] = append(peers[cluster.Family(a)], a)
 		}
 		places := slices.SortedFunc(maps.Keys(s.HostEndpoints), func(a, b nodestate.HostInterface) int {
 			return cmp.Or(cmp.Compare(a.IfIndex, b.IfIndex), b2i(a.IPv6)-b2i(b.IPv6))
@@ -39,7 +40,7 @@ func TestExplainHostAgreesWithTheTables(t *testing.T) {
 				own = addr("2001:db8::1")
 			}
 			for n := range 40 {
-				q := HostQuestion{At: at, Use: pick(w, HostOwn, HostOwn, HostForward, HostPreDNAT, HostPreDNAT, HostUntracked), Question: Question{Endpoint: own, Peer: pick(w, peers[family(own)]...),
+				q := HostQuestion{At: at, Use: pick(w, HostOwn, HostOwn, HostForward, HostPreDNAT, HostPreDNAT, HostUntracked), Question: Question{Endpoint: own, Peer: pick(w, peers[cluster.Family(own)]...),
 					Ingress: n%2 == 0, Proto: pick(w, model.ProtocolTCP, model.ProtocolUDP, model.ProtocolSCTP, model.Protocol(47))}}
 				if slices.Contains(worldProtocols, q.Proto) {
 					q.Ports = nodestate.Ports{Src: pick(w, 0, 53, 80, uint16(w.IntN(65536))), Dst: pick(w, 0, 22, 53, 68, 80, 6443, uint16(w.IntN(130)))}

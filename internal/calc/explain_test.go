@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -24,7 +25,7 @@ func TestExplainAgreesWithTheTables(t *testing.T) {
 		s := Calc(c)
 		var peers [2][]netip.Addr
 		for _, a := range peersOfInterest(c) {
-			peers[family(a)] = append(peers[family(a)], a)
+			peers[cluster.Family(a)] = append(peers[cluster.Family(a)], a)
 		}
 		for _, a := range slices.SortedFunc(maps.Keys(c.Local.Endpoints), netip.Addr.Compare) {
 			if a.Is6() && !s.Settings.IPv6 {
@@ -34,7 +35,7 @@ func TestExplainAgreesWithTheTables(t *testing.T) {
 				continue
 			}
 			for n := range 24 {
-				q := Question{Endpoint: a, Peer: pick(w, peers[family(a)]...), Ingress: n%2 == 0,
+				q := Question{Endpoint: a, Peer: pick(w, peers[cluster.Family(a)]...), Ingress: n%2 == 0,
 					Proto: pick(w, model.ProtocolTCP, model.ProtocolUDP, model.ProtocolSCTP, model.ProtocolICMP, model.ProtocolICMPv6, model.Protocol(47))}
 				if slices.Contains(worldProtocols, q.Proto) {
 					q.Ports = nodestate.Ports{Src: pick(w, 0, 53, 80, uint16(w.IntN(65536))), Dst: pick(w, 0, 53, 79, 80, 81, 8080, 65535, uint16(w.IntN(130)))}

@@ -3,10 +3,10 @@
 package calc
 
 import (
-	"net/netip"
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/selector"
 )
@@ -25,7 +25,7 @@ type labels = func(key string) (value string, ok bool)
 
 // podLabels are a pod's labels to expressions: what names it, its own, and those of its namespace
 // and its service account below their prefixes.
-func podLabels(c *cluster, p *model.Pod) labels {
+func podLabels(c *cluster.View, p *model.Pod) labels {
 	return func(key string) (string, bool) {
 		switch key {
 		case model.LabelNamespace:
@@ -60,7 +60,7 @@ func podLabels(c *cluster, p *model.Pod) labels {
 }
 
 // setLabels are a network set's: its own and, in a namespace, those of the namespace.
-func setLabels(c *cluster, s *model.NetworkSet) labels {
+func setLabels(c *cluster.View, s *model.NetworkSet) labels {
 	return func(key string) (string, bool) {
 		if ns := s.Name.Namespace; ns != "" {
 			if key == model.LabelNamespace {
@@ -86,7 +86,7 @@ func ownLabel(of map[string]string, key string) (string, bool) {
 }
 
 // namespaceLabel looks up a label below the prefix of namespaces.
-func namespaceLabel(c *cluster, name, key string) (string, bool) {
+func namespaceLabel(c *cluster.View, name, key string) (string, bool) {
 	own, is := strings.CutPrefix(key, model.PrefixNamespace)
 	ns := c.Namespaces[name]
 	if !is || ns == nil {
@@ -105,52 +105,7 @@ func looksAt(s *selector.Selector, prefix string) bool {
 	return slices.ContainsFunc(s.Labels(), func(l string) bool { return strings.HasPrefix(l, prefix) })
 }
 
-// holds reports whether a rule is about an address of a pod of ours, as far as its own end says.
-func (s *sets) holds(m *model.Rule, pod *model.Pod, a netip.Addr) bool {
-	if m.IPVersion != 0 && (m.IPVersion == 4) != a.Is4() {
-		return false
-	}
-	if len(m.Ports) > 0 && onlyICMPOf(m.Ports, !a.Is4()) {
-		return false
-	}
-	e := m.Own
-	if e == nil {
-		return true
-	}
-	if e.InNets && !model.Within(s.atoms.carried(e.Nets), a) || model.Within(s.atoms.carried(e.NotNets), a) || e.Service != (model.Name{}) {
-		return false
-	}
-	return (e.Selector == "" || s.picks(e.Selector, pod, a)) && (e.NotSelector == "" || !s.picks(e.NotSelector, pod, a))
-}
-
-// onlyICMPOf reports whether all of the ports are messages of the ICMP that is not this family's.
-func onlyICMPOf(ports []model.PortRange, six bool) bool {
-	foreign := model.ProtocolICMPv6
-	if six {
-		foreign = model.ProtocolICMP
-	}
-	for _, p := range ports {
-		if p.Protocol != foreign {
-			return false
-		}
-	}
-	return true
-}
-
-// picks reports whether an expression is true of an address of a pod of ours: by the pod, or by a
-// network set.
-func (s *sets) picks(text string, pod *model.Pod, a netip.Addr) bool {
-	o, ok := s.own[text]
-	if !ok {
-		expr := parseExpression(text)
-		o = ownExpression{expr, s.atoms.setsWith(expr)}
-		s.own[text] = o
-	}
-	return pod != nil && o.expr.MatchesFunc(podLabels(s.c, pod)) || model.Within(o.nets, a)
-}
-
-// ownExpression is an expression about the own end of rules.
-type ownExpression struct {
-	expr *selector.Selector
-	nets []netip.Prefix
+// hostLabels are a host endpoint's to expressions: its own.
+func hostLabels(h *model.HostEndpoint) labels {
+	return func(key string) (string, bool) { return ownLabel(h.Labels, key) }
 }

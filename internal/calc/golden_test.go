@@ -46,7 +46,7 @@ func run(c *model.Cluster, ns, name, node, ip string, labels map[string]string, 
 	}
 }
 
-// here puts interfaces of pods with these addresses on the node.
+// local puts interfaces of pods with these addresses on the node.
 func here(c *model.Cluster, ips ...string) {
 	for _, ip := range ips {
 		i := 10 + len(c.Local.Endpoints)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
 )
@@ -105,7 +106,7 @@ func TestHostileClaimedBalancer(t *testing.T) {
 			}
 			for _, p := range []string{"172.31.1.192/28", "fd00:31:1::c0/124"} {
 				c.Pools[p] = &model.Pool{Name: p, CIDR: prefix(p), BlockBits: prefix(p).Bits(), LoadBalancer: true}
-				c.Blocks[prefix(p)] = &model.Block{CIDR: prefix(p), Node: loadBalancers, Created: 200}
+				c.Blocks[prefix(p)] = &model.Block{CIDR: prefix(p), Node: cluster.LoadBalancers, Created: 200}
 			}
 			name := model.Name{Namespace: "default", Name: "victim"}
 			c.Services[name] = &model.Service{Name: name, Created: 300, ClusterIPs: []netip.Addr{addr("10.96.0.99"), addr("fd00:10:96::99")},

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// leads fails where the tenant's Service has one of these backends. That beside them, the tenant's
-// own pod, stays.
+// leads fails where the tenant's Service has one of these backends. That alongside them, the
+// tenant's own pod, stays.
 func leads(t *testing.T, c *model.Cluster, port uint16, ips ...string) {
 	t.Helper()
 	evilService(c, 80, func(*model.Service) {})

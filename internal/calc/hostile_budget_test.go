@@ -85,7 +85,7 @@ func TestHostileThousandsOfPolicies(t *testing.T) {
 	if n := s.Policy.Len(); n > maxPolicyEntries {
 		t.Errorf("%d entries", n)
 	}
-	if n := len(k.policy.measured) + len(k.policy.written); n > 12 {
+	if n := len(k.policy.tables.measured) + len(k.policy.tables.written); n > 12 {
 		t.Errorf("%d sets of 42,000 entries were looked at, of which six fit", n)
 	}
 }

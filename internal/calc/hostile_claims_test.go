@@ -105,7 +105,7 @@ func TestHostileOtherPortOfAddress(t *testing.T) {
 			}
 		}
 		svc = &model.Service{Name: victim, Created: 3000, UID: "n", ClusterIPs: svc.ClusterIPs, ExternalIPs: addrList(ips...), Ports: svc.Ports}
-		c.Services[victim] = svc // now it is the younger one
+		c.Services[victim] = svc // current it is the younger one
 		s, _ = k.Update(c, model.Dirty{Services: both})
 		for _, ip := range ips {
 			if _, ok := s.Frontends.Get(front(ip, 80)); ok || !ofTenant(s, s.Frontends.At(front(ip, 443))) {

@@ -141,10 +141,10 @@ func TestHostileNamesOfClasses(t *testing.T) {
 	s, _ := k.Update(c, model.AllDirty())
 	keepsPolicy(t, s)
 	size := 0
-	for _, x := range k.policy.classes.byKey {
+	for _, x := range k.policy.tables.classes.byKey {
 		size += len(x.text)
 	}
-	if n := len(k.policy.classes.byKey); n < 1000 || size > 1000*n {
+	if n := len(k.policy.tables.classes.byKey); n < 1000 || size > 1000*n {
 		t.Errorf("the names of %d classes take %d bytes", n, size)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/service"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -18,9 +20,9 @@ import (
 func attacked() *model.Cluster {
 	c := dual()
 	c.Nodes["control"].Addrs = append(c.Nodes["control"].Addrs, addr("fd00:31:1::8"))
-	c.Services[apiService] = &model.Service{Name: apiService, ClusterIPs: []netip.Addr{addr("10.96.0.1"), addr("fd00:10:96::1")},
+	c.Services[cluster.APIService] = &model.Service{Name: cluster.APIService, ClusterIPs: []netip.Addr{addr("10.96.0.1"), addr("fd00:10:96::1")},
 		Ports: []model.ServicePort{{Name: "https", Protocol: model.ProtocolTCP, Port: 443}}}
-	slice(c, apiService, "", "https", 6443, "172.31.1.8", "203.0.113.6", "fd00:31:1::8", "2001:db8:6::6")
+	slice(c, cluster.APIService, "", "https", 6443, "172.31.1.8", "203.0.113.6", "fd00:31:1::8", "2001:db8:6::6")
 	run(c, "team", "evil", "far", "10.244.2.66", nil)
 	c.Pods[name("team", "evil")].Addrs = append(c.Pods[name("team", "evil")].Addrs, addr("fd00:10:244:2::66"))
 	return c
@@ -67,7 +69,7 @@ func keeps(t *testing.T, c *model.Cluster, proto model.Protocol, port uint16, ip
 	s := Calc(c)
 	for _, ip := range ips {
 		a := addr(ip)
-		for _, at := range []netip.Addr{a, unspecified(a)} {
+		for _, at := range []netip.Addr{a, cluster.Unspecified(a)} {
 			f := nodestate.Frontend{Addr: at, Port: port, Proto: proto}
 			if v, ok := s.Frontends.Get(f); ok && ofTenant(s, v) {
 				t.Errorf("%s leads to %s", f, s.Rules.At(v.Rule))
@@ -333,7 +335,7 @@ func TestHostileManyExternalIPs(t *testing.T) {
 		a = a.Next()
 	}
 	list := Calc(c).Refused.At(nodestate.Object{Kind: "Service", Name: evilName})
-	if len(list) != maxRefusals+1 || list[maxRefusals].Value != "4996 more" {
+	if len(list) != service.MaxRefusals+1 || list[service.MaxRefusals].Value != "4996 more" {
 		t.Errorf("%d: %v", len(list), list[len(list)-1])
 	}
 }
@@ -341,7 +343,7 @@ func TestHostileManyExternalIPs(t *testing.T) {
 // An administrator's namespace may have what a tenant's may not.
 func TestBackendsOfTrustedNamespaces(t *testing.T) {
 	t.Parallel()
-	for ns, labels := range map[string]map[string]string{"kube-system": nil, "monitoring": {labelBackends: backendsAny}} {
+	for ns, labels := range map[string]map[string]string{"kube-system": nil, "monitoring": {service.LabelBackends: service.BackendsAny}} {
 		c := attacked()
 		c.Namespaces[ns] = &model.Namespace{Name: ns, Labels: labels}
 		n := name(ns, "kubelet")

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -84,7 +85,7 @@ func unmoved(t *testing.T, before *model.Cluster, attack func(*model.Cluster), m
 			t.Errorf("%s: before %s, after %s", a, x, y)
 		}
 	}
-	if !slices.ContainsFunc(k.Refused(), func(r Refusal) bool { return r.Node == "far" }) {
+	if !slices.ContainsFunc(k.Refused(), func(r cluster.Refusal) bool { return r.Node == "far" }) {
 		t.Error("nothing that the node far claims is refused")
 	}
 }
@@ -234,7 +235,7 @@ func TestHostileAddressesOfOutside(t *testing.T) {
 			c.Local.APIServers = []netip.AddrPort{netip.AddrPortFrom(servers[0], 6443), netip.AddrPortFrom(servers[1], 6443)}
 		}},
 		{"a node comes to say that the address of an API server outside of the cluster is its own", servers, func(c *model.Cluster) {
-			c.Slices[apiServerSlice] = &model.EndpointSlice{Name: apiServerSlice, Service: apiService, Endpoints: []model.ServiceEndpoint{{Addrs: servers[:1]}, {Addrs: servers[1:]}}}
+			c.Slices[cluster.APIServerSlice] = &model.EndpointSlice{Name: cluster.APIServerSlice, Service: cluster.APIService, Endpoints: []model.ServiceEndpoint{{Addrs: servers[:1]}, {Addrs: servers[1:]}}}
 		}},
 	} {
 		t.Run(tt.attack, func(t *testing.T) {
@@ -257,7 +258,7 @@ func TestHostileAddressesOfOutside(t *testing.T) {
 			}
 			is(nodestate.AddrNode)
 			tt.known(c)
-			s, _ = k.Update(c, model.Dirty{Kinds: model.KindLocal, Slices: map[model.Name]struct{}{apiServerSlice: {}}})
+			s, _ = k.Update(c, model.Dirty{Kinds: model.KindLocal, Slices: map[model.Name]struct{}{cluster.APIServerSlice: {}}})
 			is(0)
 			// A node that has had it from the start, and one that the link finds there, has it.
 			n := claim(c, 0, tt.addrs...)
@@ -272,7 +273,7 @@ func TestHostileAddressesOfOutside(t *testing.T) {
 			is(nodestate.AddrNode)
 			// So has a node that is meant to have an API server; but no gateway's.
 			n = claim(c, 950, tt.addrs...)
-			n.Labels = map[string]string{controlPlane: ""}
+			n.Labels = map[string]string{cluster.ControlPlane: ""}
 			clear(c.Local.Neighbours)
 			s = Calc(c)
 			if want := nodestate.AddrNode; tt.addrs[0] != gateways[0] {
@@ -317,7 +318,7 @@ func TestHostileLinkAddress(t *testing.T) {
 			if s.Addrs[addr("172.31.1.8")].MAC != [6]byte{2, 0, 0, 0, 0, 1} {
 				t.Error("the node whose link address it is lost it")
 			}
-			if !slices.ContainsFunc(k.Refused(), func(r Refusal) bool { return r.Field == "status.linkAddress" && r.Node == "far" }) {
+			if !slices.ContainsFunc(k.Refused(), func(r cluster.Refusal) bool { return r.Field == "status.linkAddress" && r.Node == "far" }) {
 				t.Errorf("not told: %+v", k.Refused())
 			}
 			if attack == "a node publishes another node's link address" { // also where the kernel knows neither

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
 )
@@ -32,11 +33,11 @@ func surrounded() *model.Cluster {
 	for _, a := range []string{"198.51.100.6", "2001:db8:c::6"} { // load balancers before the API servers
 		c.Local.APIServers = append(c.Local.APIServers, netip.AddrPortFrom(addr(a), 6443))
 	}
-	slice := &model.EndpointSlice{Name: apiServerSlice, Service: apiServerSlice, NotCarried: false, Ports: []model.EndpointPort{{Protocol: model.ProtocolTCP, Port: 6443}}}
+	slice := &model.EndpointSlice{Name: cluster.APIServerSlice, Service: cluster.APIServerSlice, NotCarried: false, Ports: []model.EndpointPort{{Protocol: model.ProtocolTCP, Port: 6443}}}
 	for _, a := range []string{"172.31.1.8", "203.0.113.9", "2001:db8:9::9"} {
 		slice.Endpoints = append(slice.Endpoints, model.ServiceEndpoint{Addrs: []netip.Addr{addr(a)}, Ready: true, Serving: true})
 	}
-	c.Slices[apiServerSlice] = slice
+	c.Slices[cluster.APIServerSlice] = slice
 	c.ServiceCIDRs = []netip.Prefix{prefix("10.96.0.0/16"), prefix("fd00:96::/112")}
 	return c
 }
@@ -109,7 +110,7 @@ func TestHostilePoolOverNodes(t *testing.T) {
 				if kept.IsValid() && (!slices.Contains(wired, kept) || !slices.Contains(routed, kept)) {
 					t.Errorf("pool %s (disabled: %t): its block %s, which covers nothing, is not routed: %v, %v", cidr, disabled, kept, wired, routed)
 				}
-				i := slices.IndexFunc(k.PoolOverlaps(), func(o PoolOverlap) bool { return o.Pool == "evil" })
+				i := slices.IndexFunc(k.PoolOverlaps(), func(o cluster.PoolOverlap) bool { return o.Pool == "evil" })
 				if i < 0 || k.PoolOverlaps()[i].Gives != (gives && used) {
 					t.Errorf("pool %s (disabled: %t, in use: %t): overlaps %+v, want that it gives addresses: %t", cidr, disabled, used, k.PoolOverlaps(), gives && used)
 				}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/service"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -21,7 +23,7 @@ func TestHostileExternalIPOfUnknownServers(t *testing.T) {
 	c := attacked()
 	evilService(c, 6443, external(ips...))
 	keeps(t, c, model.ProtocolTCP, 6443, ips...)
-	if list := Calc(c).Refused.At(nodestate.Object{Kind: "Service", Name: evilName}); !slices.ContainsFunc(list, func(r nodestate.Refusal) bool { return r.Action == actionLeads }) {
+	if list := Calc(c).Refused.At(nodestate.Object{Kind: "Service", Name: evilName}); !slices.ContainsFunc(list, func(r nodestate.Refusal) bool { return r.Action == service.ActionLeads }) {
 		t.Errorf("the setting is not named: %v", list)
 	}
 	c.Settings.ServiceExternalIPs = []netip.Prefix{prefix("172.31.1.100/32"), prefix("2001:db8:a::/64")} // an administrator knows better
@@ -31,7 +33,7 @@ func TestHostileExternalIPOfUnknownServers(t *testing.T) {
 		}
 	}
 	c = attacked() // API servers beyond the cluster alone say nothing of other addresses
-	slice(c, apiService, "", "https", 443, "203.0.113.6", "2001:db8:6::6")
+	slice(c, cluster.APIService, "", "https", 443, "203.0.113.6", "2001:db8:6::6")
 	evilService(c, 443, external(ips...))
 	for _, ip := range ips {
 		if _, ok := Calc(c).Frontends.Get(front(ip, 443)); !ok {
@@ -63,7 +65,7 @@ func TestHostileExternalIPOfReachedServer(t *testing.T) {
 func TestHostileSliceOfAPIServers(t *testing.T) {
 	hostile.Record(t, "an EndpointSlice that a tenant wrote counts as the API servers' own", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	c := attacked()
-	slice(c, apiService, "evil", "https", 8080, "10.244.2.66", "192.0.2.99", "172.31.1.8", "fd00:10:244:2::66")
+	slice(c, cluster.APIService, "evil", "https", 8080, "10.244.2.66", "192.0.2.99", "172.31.1.8", "fd00:10:244:2::66")
 	s := Calc(c)
 	for _, ip := range []string{"10.96.0.1", "fd00:10:96::1"} {
 		for _, b := range s.Backends.At(front(ip, 443)) {
@@ -79,8 +81,8 @@ func TestHostileSliceOfAPIServers(t *testing.T) {
 	if _, ok := Calc(c).Frontends.Get(front("0.0.0.0", 8080)); !ok {
 		t.Error("its port is needed on nodes")
 	}
-	delete(c.Slices, apiServerSlice) // where the API servers write none, an administrator's counts as any Service's
-	slice(c, apiService, "evil", "https", 6443, "192.0.2.99", "172.31.1.8")
+	delete(c.Slices, cluster.APIServerSlice) // where the API servers write none, an administrator's counts as any Service's
+	slice(c, cluster.APIService, "evil", "https", 6443, "192.0.2.99", "172.31.1.8")
 	list := Calc(c).Backends.At(front("10.96.0.1", 443))
 	if slices.ContainsFunc(list, func(b nodestate.Backend) bool { return b.Addr == addr("172.31.1.8") && b.Port == 6443 }) || len(list) == 0 {
 		t.Errorf("without the API servers' own slice: %v", list)
@@ -91,8 +93,8 @@ func TestHostileSliceOfAPIServers(t *testing.T) {
 func TestHostileSliceOpensHosts(t *testing.T) {
 	hostile.Record(t, "an EndpointSlice that a tenant wrote opens ports of host endpoints as the API servers' own does", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	c := hostFixture()
-	slice(c, apiService, "", "https", 8443, "192.0.2.7", "2001:db8::7")
-	slice(c, apiService, "evil", "https", 9443, "192.0.2.66", "2001:db8::66")
+	slice(c, cluster.APIService, "", "https", 8443, "192.0.2.7", "2001:db8::7")
+	slice(c, cluster.APIService, "evil", "https", 9443, "192.0.2.66", "2001:db8::66")
 	for _, ip := range []string{"192.0.2.66", "2001:db8::66"} {
 		for _, port := range []uint16{8443, 9443} {
 			if got := hostVerdict(Calc(c), hostOut, ip, port); got != "false default-deny" {
@@ -103,7 +105,7 @@ func TestHostileSliceOpensHosts(t *testing.T) {
 	if got := hostVerdict(Calc(c), hostOut, "192.0.2.7", 8443); got != "true failsafe" {
 		t.Errorf("to the API server: %s", got)
 	}
-	delete(c.Slices, apiServerSlice)
+	delete(c.Slices, cluster.APIServerSlice)
 	if got := hostVerdict(Calc(c), hostOut, "192.0.2.66", 9443); got != "false default-deny" {
 		t.Errorf("without the API servers' own: %s", got)
 	}
@@ -114,7 +116,7 @@ func TestHostileSliceOpensHosts(t *testing.T) {
 func TestHostileNodeIsAPIServer(t *testing.T) {
 	hostile.Record(t, "a node claims the address of an API server outside, whose port is then kept from every node's pods and Services", hostile.Node, hostile.ControlPlane, hostile.Both)
 	c := attacked()
-	slice(c, apiService, "", "https", 443, "203.0.113.6", "2001:db8:6::6")
+	slice(c, cluster.APIService, "", "https", 443, "203.0.113.6", "2001:db8:6::6")
 	run(c, "default", "ingress", "worker", "10.244.1.7", nil, model.PodPort{Protocol: model.ProtocolTCP, Port: 8443, HostPort: 443})
 	evilService(c, 443, external("172.31.1.207", "198.51.100.77", "2001:db8:d::77"))
 	fronts := func() (out []nodestate.Frontend) {
@@ -123,7 +125,7 @@ func TestHostileNodeIsAPIServer(t *testing.T) {
 				out = append(out, f)
 			}
 		}
-		slices.SortFunc(out, compareFrontends)
+		slices.SortFunc(out, service.CompareFrontends)
 		return out
 	}
 	was := fronts()

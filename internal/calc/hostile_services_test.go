@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/weir-net/weir/internal/calc/service"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -60,7 +61,7 @@ func keepsService(t *testing.T, s *nodestate.State) {
 	for _, list := range s.SourceRanges.All() {
 		ranges += len(list)
 	}
-	if s.Frontends.Len() > maxFrontends || backends > maxBackends || ranges > maxRanges {
+	if s.Frontends.Len() > service.MaxFrontends || backends > service.MaxBackends || ranges > service.MaxRanges {
 		t.Errorf("%d frontends, %d backends, %d source ranges: more than the tables hold", s.Frontends.Len(), backends, ranges)
 	}
 }
@@ -114,7 +115,7 @@ func TestHostileHostPortsOfOneNamespace(t *testing.T) {
 	var d model.Dirty // one that is refused goes with its interface
 	for _, name := range []string{"wide-0", "wide-1", "wide-2"} {
 		pod := model.Name{Namespace: "attacker", Name: name}
-		if k.services.shares.refused[source{hostPorts: true, name: pod}] {
+		if k.services.Quota.Refused[service.Source{HostPorts: true, Name: pod}] {
 			delete(c.Local.Endpoints, c.Pods[pod].Addrs[0])
 			delete(c.Pods, pod)
 			d.AddPod(pod)
@@ -168,7 +169,7 @@ func TestHostileMaglevTables(t *testing.T) {
 			slots += 655373
 		}
 	}
-	if slots > maxMaglevSlots {
+	if slots > service.MaxMaglevSlots {
 		t.Errorf("%d slots", slots)
 	}
 }
@@ -200,7 +201,7 @@ func TestServicesBeyondTheTablesFollowTheObjects(t *testing.T) {
 			t.Fatalf("step %d: %d frontends", step, got.Frontends.Len())
 		}
 	}
-	if len(k.services.shares.refused) == 0 {
+	if len(k.services.Quota.Refused) == 0 {
 		t.Error("nothing is refused at the end: the world is too plain")
 	}
 	c.Settings.MaxFrontends = 1 << 16

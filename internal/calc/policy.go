@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/selector"
@@ -20,24 +22,24 @@ type policyTables struct {
 	policy          nodestate.Map[nodestate.PolicyKey, nodestate.PolicyValue]
 	peers           nodestate.Map[netip.Addr, nodestate.Class]
 	peerCIDRs       map[netip.Prefix]nodestate.Class
-	numbers         *ruleNumbers
+	ruleIDs         *ruleIDs
 	staged          map[netip.Addr]nodestate.StagedIsolation
 	unfit           []nodestate.Rule
 	hosts           map[nodestate.HostInterface]nodestate.HostEndpoint
 	hostsStaged     map[nodestate.HostInterface]nodestate.HostEndpoint
 
-	subjects *subjects
-	would    *subjects // with the staged policies in force; nil where there are none
-	compiled [directions]map[*model.Policy]*bound
-	serial   int                               // of bounds
-	digest   func(text string) nodestate.Class // of classes
-	room     int                               // entries of look-up 2
+	subjects   *subjects
+	withStaged *subjects // with the staged policies in force; nil where there are none
+	compiled   [directions]map[*model.Policy]*bound
+	serial     int                               // of bounds
+	digest     func(text string) nodestate.Class // of classes
+	capacity   int                               // entries of look-up 2
 	// The rest is nil while nothing here is isolated.
 	sets    *sets
 	pods    *podIndex
 	atoms   *atoms
 	classes *classes
-	written map[nodestate.SetID]*written
+	written map[nodestate.SetID]*setEntries
 	refused []nodestate.SetID // that did not fit
 	// measured is how much those would take, and overdrawn says of which namespaces they are.
 	measured  map[nodestate.SetID]measure
@@ -47,31 +49,31 @@ type policyTables struct {
 	hostOffers, tenants []*offer
 	tenantRoom          int
 	tenantsChanged      bool // since asked
-	// heldBack are policies that are not in force, because they tell too many peers apart (see
-	// Calculator.divideClasses).
-	heldBack                  map[policySide]bool
-	apart                     int // classes that each namespace may make
+	// withheld are policies that are not in force, because they tell too many peers apart (see
+	// Calculator.updateClassBudget).
+	withheld                  map[policySide]bool
+	classQuota                int // classes that each namespace may make
 	overClasses, overNetworks []nodestate.Overdrawn
-	most                      int  // networks that fit: Settings.MaxNetworks
+	maxNetworks               int  // networks that fit: Settings.MaxNetworks
 	crowded                   bool // there are more than that: no set of pods that asks for any fits
 	// hostsCrowded says that host endpoints alone ask for more than fit.
 	hostsCrowded bool
 	leftOut      int // classes that there were when staged policies were left out; 0 = they are not
 }
 
-func newPolicyTables(digest func(text string) nodestate.Class, rules *table[nodestate.RuleID, nodestate.Rule]) *policyTables {
-	return &policyTables{digest: digest, room: maxPolicyEntries, apart: reservedApart, numbers: newRuleNumbers(rules), peerCIDRs: map[netip.Prefix]nodestate.Class{}}
+func newPolicyTables(digest func(text string) nodestate.Class, rules *table.Table[nodestate.RuleID, nodestate.Rule]) *policyTables {
+	return &policyTables{digest: digest, capacity: maxPolicyEntries, classQuota: reservedClasses, ruleIDs: newRuleIDs(rules), peerCIDRs: map[netip.Prefix]nodestate.Class{}}
 }
 
-// follow brings the tables up to date. It reports whether the isolation of endpoints may have
+// update brings the tables up to date. It reports whether the isolation of endpoints may have
 // changed.
-func (p *policyTables) follow(c *cluster, dirty *Dirty) bool {
+func (p *policyTables) update(c *cluster.View, dirty *model.Dirty) bool {
 	var at []netip.Addr // whose pods changed
 	if p.pods != nil {
-		at = p.pods.follow(c, dirty)
+		at = p.pods.update(c, dirty)
 	}
-	p.most = c.Settings.MaxNetworks
-	if p.concerned(c, dirty) {
+	p.maxNetworks = c.Settings.MaxNetworks
+	if p.affected(c, dirty) {
 		p.bind(c, dirty, at)
 		return true
 	}
@@ -95,10 +97,10 @@ func (p *policyTables) follow(c *cluster, dirty *Dirty) bool {
 	return false
 }
 
-// concerned reports whether a change may concern the sets, rather than the classes of pods
+// affected reports whether a change may concern the sets, rather than the classes of pods
 // elsewhere alone.
-func (p *policyTables) concerned(c *cluster, dirty *Dirty) bool {
-	if dirty.Has(inputsPolicy) || p.sets != nil && p.atoms.depends.concern(c, dirty) {
+func (p *policyTables) affected(c *cluster.View, dirty *model.Dirty) bool {
+	if dirty.Has(inputsPolicy) || p.sets != nil && p.atoms.depends.affected(c, dirty) {
 		return true
 	}
 	if len(dirty.Pods) == 0 {
@@ -116,7 +118,7 @@ func (p *policyTables) concerned(c *cluster, dirty *Dirty) bool {
 //
 // Staged policies make classes of their own, which take room of the sets in force too. Where those
 // or the classes do not fit with them, they are left out.
-func (p *policyTables) bind(c *cluster, dirty *Dirty, at []netip.Addr) {
+func (p *policyTables) bind(c *cluster.View, dirty *model.Dirty, at []netip.Addr) {
 	if p.subjects == nil || dirty.Has(model.KindPolicies) {
 		p.subjects = indexSubjects(c.Policies, p.subjects)
 		p.stage(c)
@@ -124,7 +126,7 @@ func (p *policyTables) bind(c *cluster, dirty *Dirty, at []netip.Addr) {
 	if dirty.Has(model.KindTiers) {
 		p.compiled = [directions]map[*model.Policy]*bound{}
 	}
-	sets := p.resolve(c, dirty, at, p.would)
+	sets := p.resolve(c, dirty, at, p.withStaged)
 	p.leftOut = 0
 	if len(sets.pairs)+len(sets.hostPairs) == 0 || !sets.cutOff {
 		return
@@ -138,26 +140,26 @@ func (p *policyTables) bind(c *cluster, dirty *Dirty, at []netip.Addr) {
 }
 
 // resolve binds the node's endpoints and makes the tables of their sets.
-func (p *policyTables) resolve(c *cluster, dirty *Dirty, at []netip.Addr, would *subjects) *sets {
+func (p *policyTables) resolve(c *cluster.View, dirty *model.Dirty, at []netip.Addr, would *subjects) *sets {
 	p.ingress, p.egress = map[netip.Addr]nodestate.Isolation{}, map[netip.Addr]nodestate.Isolation{}
 	p.staged, p.hosts = map[netip.Addr]nodestate.StagedIsolation{}, map[nodestate.HostInterface]nodestate.HostEndpoint{}
 	p.hostsStaged = map[nodestate.HostInterface]nodestate.HostEndpoint{}
 	if p.sets == nil {
-		p.atoms, p.classes, p.written = newAtoms(), newClasses(p.digest), map[nodestate.SetID]*written{}
+		p.atoms, p.classes, p.written = newAtoms(), newClasses(p.digest), map[nodestate.SetID]*setEntries{}
 	}
 	p.atoms.begin(c, dirty)
 	sets := p.bound(c, would, nil)
 	p.compiled = sets.compiled
-	if crowded := sets.crowdedOut(p); len(crowded) > 0 {
+	if crowded := sets.withholdNetworks(p); len(crowded) > 0 {
 		p.atoms.restart()
 		sets = p.bound(c, would, crowded)
 		p.atoms.settle()
 	}
 	if len(sets.byKey) == 0 {
-		p.numbers.clear()
-		*p = policyTables{ingress: p.ingress, egress: p.egress, numbers: p.numbers, staged: p.staged, hosts: p.hosts, hostsStaged: p.hostsStaged, peerCIDRs: map[netip.Prefix]nodestate.Class{},
-			subjects: p.subjects, would: p.would, serial: p.serial, digest: p.digest, room: p.room, most: p.most,
-			heldBack: p.heldBack, apart: p.apart, tenantsChanged: true}
+		p.ruleIDs.clear()
+		*p = policyTables{ingress: p.ingress, egress: p.egress, ruleIDs: p.ruleIDs, staged: p.staged, hosts: p.hosts, hostsStaged: p.hostsStaged, peerCIDRs: map[netip.Prefix]nodestate.Class{},
+			subjects: p.subjects, withStaged: p.withStaged, serial: p.serial, digest: p.digest, capacity: p.capacity, maxNetworks: p.maxNetworks,
+			withheld: p.withheld, classQuota: p.classQuota, tenantsChanged: true}
 		sets.isolateStaged(p)
 		return sets
 	}
@@ -166,18 +168,18 @@ func (p *policyTables) resolve(c *cluster, dirty *Dirty, at []netip.Addr, would 
 	sets.number(p)
 	p.sets = sets
 	p.classes.update(p.pods, p.atoms, gone, at)
-	p.classes.turnedOver = true
+	p.classes.changed = true
 	p.writeSets()
 	sets.isolateStaged(p)
 	return sets
 }
 
 // bound finds or makes the sets of the node's endpoints, with some policies held back.
-func (p *policyTables) bound(c *cluster, would *subjects, heldBack map[policySide]bool) *sets {
+func (p *policyTables) bound(c *cluster.View, would *subjects, heldBack map[policySide]bool) *sets {
 	s := newSets(c, p)
-	s.staged, s.heldBack = would, heldBack
+	s.staged, s.withheld = would, heldBack
 	for a, ep := range c.Local.Endpoints {
-		if c.carried(a) {
+		if c.Carried(a) {
 			s.bind(a, ep)
 		}
 	}
@@ -191,8 +193,8 @@ func (p *policyTables) bound(c *cluster, would *subjects, heldBack map[policySid
 	return s
 }
 
-// overAll names the namespaces that are refused something.
-func (p *policyTables) overAll() []nodestate.Overdrawn {
+// overdrawnAll names the namespaces that are refused something.
+func (p *policyTables) overdrawnAll() []nodestate.Overdrawn {
 	return slices.Concat(p.overdrawn, p.overNetworks, p.overClasses)
 }
 
@@ -200,45 +202,19 @@ func (p *policyTables) overAll() []nodestate.Overdrawn {
 // went. It reports whether other sets than before do not fit.
 func (p *policyTables) writeSets() bool {
 	p.peers, p.peerCIDRs = p.classes.peersOut, p.classes.cidrsOut
-	if p.crowded = len(p.peerCIDRs) > p.most; p.crowded {
+	if p.crowded = len(p.peerCIDRs) > p.maxNetworks; p.crowded {
 		p.peerCIDRs = p.sets.hostCIDRs(p.peerCIDRs) // of those who ask for others nobody is left
 	}
-	if p.hostsCrowded = len(p.peerCIDRs) > p.most; p.hostsCrowded {
+	if p.hostsCrowded = len(p.peerCIDRs) > p.maxNetworks; p.hostsCrowded {
 		p.peerCIDRs = map[netip.Prefix]nodestate.Class{}
 	}
-	if !p.classes.turnedOver {
+	if !p.classes.changed {
 		return false
 	}
-	p.classes.turnedOver = false
+	p.classes.changed = false
 	before := p.refused
-	p.sets.write(p)
+	p.sets.writeEntries(p)
 	return !slices.Equal(before, p.refused)
-}
-
-// dependencies are what policy depends on in some clusters only.
-type dependencies struct {
-	nodes    bool                // nodes' labels and addresses
-	services map[model.Name]bool // the endpoints of these Services
-	slices   map[model.Name]bool // which are in these slices now
-}
-
-// concern reports whether a change concerns them.
-func (d *dependencies) concern(c *cluster, dirty *Dirty) bool {
-	if d.nodes && dirty.Has(model.KindNodes) {
-		return true
-	}
-	if len(d.services) == 0 {
-		return false
-	}
-	if dirty.Has(model.KindSlices) {
-		return true
-	}
-	for name := range dirty.Slices {
-		if sl := c.Slices[name]; d.slices[name] || sl != nil && d.services[sl.Service] {
-			return true
-		}
-	}
-	return false
 }
 
 // direction of traffic as the isolated endpoint sees it.
@@ -304,7 +280,7 @@ func indexSubjects(policies map[model.PolicyID]*model.Policy, before *subjects) 
 }
 
 // selects reports whether the policy selects a pod.
-func (s *subject) selects(c *cluster, pod *model.Pod) bool {
+func (s *subject) selects(c *cluster.View, pod *model.Pod) bool {
 	return selects(c, &s.policy.Subject, pod) && (s.expr == nil || s.expr.MatchesFunc(podLabels(c, pod)))
 }
 
@@ -312,7 +288,7 @@ func (s *subject) selects(c *cluster, pod *model.Pod) bool {
 // known (yet) might have any labels: every policy that could select it does, and known is false. So
 // it is with a pod whose namespace or service account is not known, where the labels of these
 // matter.
-func (s *subjects) of(c *cluster, name model.Name) (list []*model.Policy, known bool) {
+func (s *subjects) of(c *cluster.View, name model.Name) (list []*model.Policy, known bool) {
 	pod := c.Pods[name]
 	switch {
 	case pod == nil:

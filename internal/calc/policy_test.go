@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -46,7 +47,7 @@ func TestPolicyTablesAnswerAsTheRulesDo(t *testing.T) {
 		staged := ref.enforced()
 		var peers [2][]netip.Addr
 		for _, a := range peersOfInterest(c) {
-			peers[family(a)] = append(peers[family(a)], a)
+			peers[cluster.Family(a)] = append(peers[cluster.Family(a)], a)
 		}
 		for _, a := range slices.SortedFunc(maps.Keys(c.Local.Endpoints), netip.Addr.Compare) {
 			pod := c.Pods[c.Local.Endpoints[a].Pod]
@@ -65,7 +66,7 @@ func TestPolicyTablesAnswerAsTheRulesDo(t *testing.T) {
 					}
 				}
 				for range 60 {
-					peer := pick(w, peers[family(a)]...)
+					peer := pick(w, peers[cluster.Family(a)]...)
 					proto := pick(w, model.ProtocolTCP, model.ProtocolUDP, model.ProtocolSCTP, model.ProtocolICMP, model.ProtocolICMPv6, model.Protocol(47))
 					port := pick(w, uint16(0), 1, 53, 79, 80, 81, 8080, 65534, 65535, uint16(w.IntN(130)), uint16(w.IntN(65536)))
 					sport := pick(w, uint16(0), 1, 53, 79, 80, 81, 8080, 65534, 65535, uint16(w.IntN(130)), uint16(w.IntN(65536)))
@@ -79,15 +80,15 @@ func TestPolicyTablesAnswerAsTheRulesDo(t *testing.T) {
 					v := checkVerdict(t, s, iso, ref, q, seed)
 					allow := v.Allow
 					if v.Log {
-						logged[family(a)]++
+						logged[cluster.Family(a)]++
 					}
 					if checkVerdict(t, s, would, staged, q, seed).Allow != allow {
 						differ++
 					}
 					if allow {
-						allowed[family(a)]++
+						allowed[cluster.Family(a)]++
 					} else {
-						denied[family(a)]++
+						denied[cluster.Family(a)]++
 					}
 				}
 			}

@@ -7,8 +7,17 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 )
+
+// portName is what a rule calls a port. Protocol ProtocolAny asks for the name only. With a service
+// it stands for the ports of that one's endpoints.
+type portName struct {
+	proto   model.Protocol
+	name    string
+	service model.Name
+}
 
 func (n portName) text() string {
 	if n.service != (model.Name{}) {
@@ -56,7 +65,7 @@ func numbersText(ports []numbered) string {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		b.WriteString(portText(p.port, p.proto))
+		b.WriteString(table.PortText(p.port, p.proto))
 	}
 	return b.String()
 }
@@ -245,4 +254,8 @@ func portPrefixes(s span) []portPrefix {
 		at += size
 	}
 	return out
+}
+
+func (m *portMatch) equal(o *portMatch) bool {
+	return m.any == o.any && slices.Equal(m.in, o.in) && slices.Equal(m.not, o.not)
 }

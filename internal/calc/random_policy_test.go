@@ -179,7 +179,7 @@ func (w *world) addHostEndpoint(i int) {
 	w.c.HostEndpoints[h.Name] = h
 }
 
-// addHostPolicy adds a policy for most host endpoints, of one of the ways in which they judge.
+// addHostPolicy adds a policy for most host endpoints, of one of the ways in which they evaluate.
 func (w *world) addHostPolicy(i int) {
 	p := &model.Policy{Kind: model.KindGlobalNetworkPolicy, Name: model.Name{Name: fmt.Sprint("h", i)}, Tier: pick(w, "default", "sec"),
 		Order: float64(w.IntN(3)), AppliesIngress: true, AppliesEgress: w.IntN(3) > 0}

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"net/netip"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/service"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -139,7 +141,7 @@ func (w *world) rules() []model.Rule {
 			r.Ports = append(r.Ports, w.portRange())
 		}
 		if w.IntN(8) == 0 { // so many that its peers are one atom
-			for len(r.Peers)*len(r.Ports) <= maxApart {
+			for len(r.Peers)*len(r.Ports) <= maxSeparatePeers {
 				r.Peers, r.Ports = append(r.Peers, w.peer()), append(r.Ports, w.portRange())
 			}
 		}
@@ -252,7 +254,7 @@ func (w *world) addSlice(i int) {
 	sl := &model.EndpointSlice{Name: model.Name{Namespace: pick(w, worldNamespaces...), Name: fmt.Sprint("sl", i)}}
 	sl.Service = model.Name{Namespace: sl.Name.Namespace, Name: fmt.Sprint("s", w.IntN(8))}
 	if w.later.IntN(10) == 0 {
-		w.addServers(model.Name{Namespace: apiService.Namespace, Name: pick(&world{Rand: w.later}, apiServerSlice.Name, "api")})
+		w.addServers(model.Name{Namespace: cluster.APIService.Namespace, Name: pick(&world{Rand: w.later}, cluster.APIServerSlice.Name, "api")})
 	}
 	for j := range 2 {
 		sl.Ports = append(sl.Ports, model.EndpointPort{Name: fmt.Sprint("port", j), Protocol: pick(w, worldProtocols...), Port: pick(w, uint16(53), 8080)})
@@ -267,7 +269,7 @@ func (w *world) addSlice(i int) {
 
 // addServers makes a slice one of the API servers'.
 func (w *world) addServers(n model.Name) {
-	w.c.Slices[n] = &model.EndpointSlice{Name: n, Service: apiService, NotCarried: w.later.IntN(2) == 0,
+	w.c.Slices[n] = &model.EndpointSlice{Name: n, Service: cluster.APIService, NotCarried: w.later.IntN(2) == 0,
 		Ports:     []model.EndpointPort{{Name: "https", Protocol: model.ProtocolTCP, Port: pick(&world{Rand: w.later}, uint16(6443), 30001)}},
 		Endpoints: []model.ServiceEndpoint{{Addrs: []netip.Addr{pick(&world{Rand: w.later}, addr("198.51.100.6"), addr("172.31.1.11"), addr("fd00:31:1::10"))}, Ready: true}}}
 }
@@ -286,11 +288,11 @@ func (w *world) addNode(i int) {
 	}
 	n.NotReady = w.IntN(4) == 0
 	n.Created = int64(w.claims.IntN(3))
-	if w.claims.IntN(8) == 0 { // claims what another one, or a pod, may have
+	if w.claims.IntN(8) == 0 { // Pods what another one, or a pod, may have
 		n.Addrs = append(n.Addrs, pick(w.claims, w.claims.both("172.31.1.10", "fd00:31:1::10"), w.claims.both("10.1.0.7", "fd00:1::7"), w.claims.both("10.96.0.3", "fd01::3"))...)
 	}
 	if w.IntN(6) == 0 {
-		n.Labels = map[string]string{noBalancers: ""}
+		n.Labels = map[string]string{service.NoBalancers: ""}
 	}
 	w.c.Nodes[n.Name] = n
 }
@@ -330,7 +332,7 @@ func (w *world) addNamespace(i int) {
 	n := worldNamespaces[i%len(worldNamespaces)]
 	w.c.Namespaces[n] = &model.Namespace{Name: n, Labels: w.labels()}
 	if w.later.IntN(4) == 0 {
-		w.c.Namespaces[n].Labels[labelBackends] = backendsAny
+		w.c.Namespaces[n].Labels[service.LabelBackends] = service.BackendsAny
 	}
 }
 

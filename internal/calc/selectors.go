@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -75,7 +76,7 @@ func writeLabelSelector(b *strings.Builder, s *model.LabelSelector) {
 
 // namespaceMatches reports whether a namespace is picked. One that is not known (yet) has no labels
 // that could be looked at, so it is picked only where labels do not matter.
-func namespaceMatches(c *cluster, sel *model.LabelSelector, name string) bool {
+func namespaceMatches(c *cluster.View, sel *model.LabelSelector, name string) bool {
 	if sel == nil || len(sel.Requirements) == 0 {
 		return true
 	}
@@ -84,7 +85,7 @@ func namespaceMatches(c *cluster, sel *model.LabelSelector, name string) bool {
 }
 
 // selects reports whether a selector picks a pod.
-func selects(c *cluster, sel *model.Selector, p *model.Pod) bool {
+func selects(c *cluster.View, sel *model.Selector, p *model.Pod) bool {
 	if sel.Namespace != "" {
 		if sel.Namespace != p.Name.Namespace {
 			return false

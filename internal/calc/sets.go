@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -15,7 +17,7 @@ import (
 // sets are the policy sets of the node: the lists of policies that bind its endpoints. Endpoints
 // with one list share a set, unless the list names ports that they have at different numbers.
 type sets struct {
-	c        *cluster
+	c        *cluster.View
 	before   *policyTables // with what was compiled before
 	compiled [directions]map[*model.Policy]*bound
 	byKey    map[string]*set
@@ -32,11 +34,11 @@ type sets struct {
 	// hostPairs are the same of host endpoints.
 	hostPairs []hostPair
 	cutOff    bool                // a set in force was refused
-	heldBack  map[policySide]bool // by their networks
+	withheld  map[policySide]bool // by their networks
 	unfit     []nodestate.Rule    // names those
 }
 
-func newSets(c *cluster, p *policyTables) *sets {
+func newSets(c *cluster.View, p *policyTables) *sets {
 	return &sets{
 		c: c, before: p, byKey: map[string]*set{}, users: map[*set][]netip.Addr{}, hosts: map[*set][]hostUser{}, owners: map[*set]map[string]struct{}{},
 		compiled: [directions]map[*model.Policy]*bound{{}, {}},
@@ -59,22 +61,14 @@ type bound struct {
 type rule struct {
 	of     *model.Rule
 	index  int      // in its policy
-	others []clause // all of them; none = everybody
+	others []clause // Refusals of them; none = everybody
 	name   nodestate.Rule
-	text   string // all that it says; empty: two rules are not compared by it
+	text   string // Refusals that it says; empty: two rules are not compared by it
 	bound  bool   // of a bound, which gets it its number
 	base   *rule  // that it is a stricter version of
 	id     nodestate.RuleID
 
 	everywhere *setRule // as it is in all sets, once one asked, if it is so
-}
-
-// portName is what a rule calls a port. Protocol ProtocolAny asks for the name only. With a service
-// it stands for the ports of that one's endpoints.
-type portName struct {
-	proto   model.Protocol
-	name    string
-	service model.Name
 }
 
 // set is a list of policies in one direction, with the rules as they are for its endpoints.
@@ -90,7 +84,7 @@ type set struct {
 	protos []model.Protocol // set.protocols, once asked for
 	passed nodestate.Rule   // of what every tier passes on; zero = fallThrough
 	denied bool             // passed denies
-	alone  bool             // judges each packet by itself: what is passed on is tracked
+	alone  bool             // evaluates each packet by itself: what is passed on is tracked
 
 	failsafe *set // of a host endpoint: takes its place when it does not fit
 	vital    bool // has the failsafe ports, and no policies
@@ -100,7 +94,7 @@ type set struct {
 
 	id               nodestate.SetID
 	denyID, passedID nodestate.RuleID
-	refused          nodestate.Rule // takes deny's place when the set is too large
+	refused          nodestate.Rule // includes deny's place when the set is too large
 	refusedID        nodestate.RuleID
 	refusedSet       nodestate.SetID // that nothing stands under
 	refusedName      string          // of it
@@ -171,8 +165,8 @@ func (s *sets) setOf(dir direction, policies []*model.Policy, known bool, pod mo
 	switch {
 	case len(binding) == 0:
 		return nil
-	case s.holdsBack(dir, binding):
-		return s.closed(dir, binding)
+	case s.withholds(dir, binding):
+		return s.closedSet(dir, binding)
 	}
 	list := make([]*bound, 0, len(binding))
 	for _, p := range binding {
@@ -456,9 +450,9 @@ func (s *sets) number(out *policyTables) {
 		}
 		refusals[t.refusedText] = t.refused
 	}
-	setIDs := out.numbers.ofSets(names)
-	out.numbers.follow(s.compiled, ends, refusals)
-	ruleIDs := out.numbers.ids.byText
+	setIDs := out.ruleIDs.setIDs(names)
+	out.ruleIDs.update(s.compiled, ends, refusals)
+	ruleIDs := out.ruleIDs.ids.ByText
 	for _, t := range s.byKey {
 		t.id, t.refusedSet, t.refusedID = setIDs[t.name], setIDs[t.refusedName], ruleIDs[t.refusedText]
 		for _, e := range t.ends {
@@ -489,8 +483,8 @@ func (t *set) findEnds() {
 	if t.ends != nil {
 		return
 	}
-	t.refusedName, t.refusedText = "too large\n"+t.name, ruleText(t.refused)
-	t.eachEnd(func(r nodestate.Rule, id *nodestate.RuleID) { t.ends = append(t.ends, end{r, ruleText(r), id}) })
+	t.refusedName, t.refusedText = "too large\n"+t.name, table.RuleText(t.refused)
+	t.eachEnd(func(r nodestate.Rule, id *nodestate.RuleID) { t.ends = append(t.ends, end{r, table.RuleText(r), id}) })
 }
 
 // inForce reports whether a set binds an endpoint: otherwise staged policies alone make it.

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -20,12 +21,12 @@ type pair struct {
 }
 
 // stage indexes the policies that there would be with the staged ones in force.
-func (p *policyTables) stage(c *cluster) {
+func (p *policyTables) stage(c *cluster.View) {
 	if len(c.Staged) == 0 {
-		p.would = nil
+		p.withStaged = nil
 		return
 	}
-	p.would = indexSubjects(asIfInForce(c.Policies, c.Staged), p.would)
+	p.withStaged = indexSubjects(asIfInForce(c.Policies, c.Staged), p.withStaged)
 }
 
 // asIfInForce returns the policies that there would be. A policy that would stay is the same one,
@@ -86,7 +87,8 @@ func (s *sets) isolateStaged(out *policyTables) {
 	out.unfit = sortedRules(append(unfit, s.unfit...))
 }
 
-// hostPair is a set that a host endpoint would have in one use and direction; nil judges nothing.
+// hostPair is a set that a host endpoint would have in one use and direction; nil evaluates
+// nothing.
 type hostPair struct {
 	user hostUser
 	dir  direction

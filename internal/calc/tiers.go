@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -21,13 +23,13 @@ type setTier struct {
 // inForce reports whether the tier of a policy exists. Where it does not, the policy has no place
 // among the others: it neither isolates what it selects nor allows anything, and the agent names it
 // in the node's status.
-func inForce(c *cluster, p *model.Policy) bool {
+func inForce(c *cluster.View, p *model.Policy) bool {
 	_, there := c.Tier(p.Tier)
 	return there
 }
 
 // newTier begins a tier with the policies of a list that are in it.
-func newTier(c *cluster, dir direction, list []*bound) setTier {
+func newTier(c *cluster.View, dir direction, list []*bound) setTier {
 	name := list[0].policy.Tier
 	t, _ := c.Tier(name)
 	var names []string
@@ -54,8 +56,8 @@ func fallThrough(dir direction) nodestate.Rule {
 }
 
 // comparePolicies orders policies as they are looked at: by tier, order, then name.
-func comparePolicies(c *cluster, a, b *model.Policy) int {
-	return cmp.Or(compareTiers(c, a.Tier, b.Tier), cmp.Compare(a.Order, b.Order), compareNames(a.Name, b.Name),
+func comparePolicies(c *cluster.View, a, b *model.Policy) int {
+	return cmp.Or(compareTiers(c, a.Tier, b.Tier), cmp.Compare(a.Order, b.Order), table.CompareNames(a.Name, b.Name),
 		strings.Compare(model.KindInForce(a.Kind), model.KindInForce(b.Kind)))
 }
 
@@ -68,7 +70,7 @@ func nameIn(p *model.Policy) string {
 }
 
 // compareTiers orders tiers by order, then name.
-func compareTiers(c *cluster, a, b string) int {
+func compareTiers(c *cluster.View, a, b string) int {
 	if a == b {
 		return 0
 	}

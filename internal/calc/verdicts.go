@@ -71,7 +71,7 @@ func (d *decision) equal(o *decision) bool {
 // classes returns the classes that some rule of the set tells from class 0.
 func (s *set) classes(ports map[portName][]*atom) map[*class]struct{} {
 	out := map[*class]struct{}{}
-	for a := range s.asks(ports) {
+	for a := range s.requiredAtoms(ports) {
 		for c := range a.classes {
 			out[c] = struct{}{}
 		}
@@ -79,8 +79,9 @@ func (s *set) classes(ports map[portName][]*atom) map[*class]struct{} {
 	return out
 }
 
-// asks returns what the set's rules ask about the other end, what it calls ports by name among it.
-func (s *set) asks(ports map[portName][]*atom) map[*atom]bool {
+// requiredAtoms returns what the set's rules ask about the other end, what it calls ports by name
+// among it.
+func (s *set) requiredAtoms(ports map[portName][]*atom) map[*atom]bool {
 	out := map[*atom]bool{}
 	for a := range s.atoms() {
 		out[a] = true
@@ -125,7 +126,7 @@ func (d *decision) each(set nodestate.SetID, c nodestate.Class, f func(nodestate
 // entries where it is decided otherwise than the head says. ok is false when it takes more than
 // most entries.
 func (s *set) decide(c *class, most int) (d *decision, ok bool) {
-	about := s.about(c)
+	about := s.applicableRules(c)
 	tables := map[*segment]int{}
 	d = &decision{head: s.segments(about, c, otherProto, 0)[0].verdict, size: 1}
 	for _, proto := range s.protocols() {
@@ -151,7 +152,7 @@ func (s *set) decide(c *class, most int) (d *decision, ok bool) {
 			}
 			prefixes := portPrefixes(x.span)
 			if !ported {
-				prefixes = prefixes[:1] // all of it: no ports are asked for
+				prefixes = prefixes[:1] // Refusals of it: no ports are asked for
 			}
 			for _, p := range prefixes {
 				e.portPrefix = p
@@ -287,8 +288,9 @@ func join(all []segment) []segment {
 	return out
 }
 
-// about returns the rules of each tier that are about the addresses of a class, in their order.
-func (s *set) about(c *class) [][]*setRule {
+// applicableRules returns the rules of each tier that are about the addresses of a class, in their
+// order.
+func (s *set) applicableRules(c *class) [][]*setRule {
 	if s.byAtom == nil {
 		s.index()
 	}
@@ -321,7 +323,7 @@ func (s *set) index() {
 	for t := range s.tiers {
 		for i := range s.tiers[t].rules {
 			r, at := s.tiers[t].rules[i], rulePlace{int32(t), int32(i)}
-			wants := r.wants()
+			wants := r.requiredClause()
 			if wants < 0 {
 				s.unindexed = append(s.unindexed, at)
 				continue

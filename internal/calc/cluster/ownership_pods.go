@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/weir-net/weir/internal/calc/table"
+	"github.com/weir-net/weir/internal/model"
+)
+
+// podClaims are the addresses of pods that more than the block of their node decides on: those that
+// no block of their node holds, and the special ones (holdings.special).
+type podClaims struct {
+	of map[model.Name]podClaim
+	at map[netip.Addr][]model.Name
+}
+
+// podClaim is a pod with those of its addresses that are to be decided.
+type podClaim struct {
+	pod   *model.Pod
+	addrs []netip.Addr
+}
+
+// specialOf returns which addresses are decided by more than blocks.
+func specialOf(c *model.Cluster) func(netip.Addr) bool {
+	nodes := map[netip.Addr]bool{}
+	for _, n := range c.Nodes {
+		for _, a := range n.Addrs {
+			nodes[a] = true
+		}
+	}
+	reserved := NewPrefixes[struct{}]()
+	for _, p := range c.Reservations {
+		if p.IsValid() {
+			reserved.Set(p, struct{}{})
+		}
+	}
+	return func(a netip.Addr) bool {
+		_, is := reserved.Lookup(a)
+		return is || nodes[a]
+	}
+}
+
+// rebuild looks at every pod.
+func (x *podClaims) rebuild(c *model.Cluster, h *Ownership) {
+	x.of, x.at = map[model.Name]podClaim{}, map[netip.Addr][]model.Name{}
+	for _, p := range c.Pods {
+		x.enter(p, h)
+	}
+}
+
+// update looks at pods that changed, and reports whether anything is to be decided again.
+func (x *podClaims) update(c *model.Cluster, h *Ownership, names map[model.Name]struct{}) bool {
+	changed := false
+	for name := range names {
+		was, had := x.of[name]
+		for _, a := range was.addrs {
+			if x.at[a] = slices.DeleteFunc(x.at[a], func(n model.Name) bool { return n == name }); len(x.at[a]) == 0 {
+				delete(x.at, a)
+			}
+		}
+		delete(x.of, name)
+		changed = changed || had
+		if p := c.Pods[name]; p != nil {
+			changed = x.enter(p, h) || changed
+		}
+	}
+	return changed
+}
+
+// enter notes what is to be decided of a pod, and reports whether there is anything.
+func (x *podClaims) enter(p *model.Pod, h *Ownership) bool {
+	if p.HostNetwork || p.Finished || p.Node == "" {
+		return false
+	}
+	var addrs []netip.Addr
+	for i, a := range p.Addrs {
+		node, held := h.ByAddr.Lookup(a)
+		if (!held || node != p.Node || h.special(a)) && !slices.Contains(p.Addrs[:i], a) {
+			addrs = append(addrs, a)
+			x.at[a] = append(x.at[a], p.Name)
+		}
+	}
+	if len(addrs) > 0 {
+		x.of[p.Name] = podClaim{p, addrs}
+	}
+	return len(addrs) > 0
+}
+
+// resolve returns which pods have the addresses that are to be decided: of those with a title the
+// one whose node's block holds it, else the oldest.
+func (x *podClaims) resolve(c *model.Cluster, h *Ownership) (map[netip.Addr]model.Name, []Refusal) {
+	out := make(map[netip.Addr]model.Name, len(x.at))
+	if len(x.at) == 0 {
+		return out, nil
+	}
+	pools := PoolIndex(&View{Cluster: c})
+	var refused []Refusal
+	for a, names := range x.at {
+		var first *model.Pod
+		why := make([]string, len(names))
+		for i, name := range names {
+			p := x.of[name].pod
+			if why[i] = rejectPodAddr(c, h, pools, p, a); why[i] == "" && (first == nil || firstPod(h, a, p, first) < 0) {
+				first = p
+			}
+		}
+		if first != nil {
+			out[a] = first.Name
+		}
+		for i, name := range names {
+			if why[i] == "" && first.Name != name {
+				why[i] = fmt.Sprintf("is the address of pod %s on node %s, whose claim comes first", first.Name, first.Node)
+			}
+			if p := x.of[name].pod; why[i] != "" && p.Node != c.Local.Node {
+				refused = append(refused, Refusal{Object: "Pod " + name.String(), Field: "status.podIPs", Value: a.String(), Why: why[i], Node: p.Node})
+			}
+		}
+	}
+	return out, refused
+}
+
+// rejectPodAddr says why an address cannot be a pod's, "" when it can be.
+func rejectPodAddr(c *model.Cluster, h *Ownership, pools *Prefixes[*model.Pool], p *model.Pod, a netip.Addr) string {
+	node, held := h.ByAddr.Lookup(a)
+	if held && node == p.Node {
+		return ""
+	}
+	_, inPool := pools.Lookup(a)
+	switch {
+	case !inPool:
+		return "lies in no IPPool"
+	case ofMachine(c, a):
+		return "is an address of node " + c.Local.Node
+	case ofService(c, a):
+		return "is in a range of cluster IPs"
+	case slices.Contains(p.Asked, a) && model.Within(c.Reservations, a):
+		return ""
+	case !held && c.Settings.WorkloadRoutes:
+		return ""
+	case held:
+		return "lies in a block of " + node + ", and no IPReservation grants it"
+	}
+	return "lies in no block of the pod's node"
+}
+
+// firstPod compares two pods that claim an address. A block is the better title than a reservation:
+// what a pod asks for, and what its status says, its node may have written long after it was made.
+func firstPod(h *Ownership, at netip.Addr, a, b *model.Pod) int {
+	if node, held := h.ByAddr.Lookup(at); held && (a.Node == node) != (b.Node == node) {
+		if a.Node == node {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(a.Created, b.Created), strings.Compare(a.UID, b.UID), table.CompareNames(a.Name, b.Name))
+}
+
+// ofMachine reports whether an address is this machine's own.
+func ofMachine(c *model.Cluster, a netip.Addr) bool { return slices.Contains(c.Local.HostAddrs, a) }
+
+// ofService reports whether an address is in a range of cluster IPs.
+func ofService(c *model.Cluster, a netip.Addr) bool { return model.Within(c.ServiceCIDRs, a) }
+
+// holder returns the pod that has an address by a block of its node, among those whose addresses
+// were to be decided.
+func (x *podClaims) holder(h *Ownership, a netip.Addr) *model.Pod {
+	node, held := h.ByAddr.Lookup(a)
+	if name, ok := h.Pods[a]; ok && held {
+		if p := x.of[name].pod; p != nil && p.Node == node {
+			return p
+		}
+	}
+	return nil
+}

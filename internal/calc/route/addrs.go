@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"maps"
+	"net/netip"
+
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/table"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// Addrs returns what the node knows of single addresses. One address has one meaning: the node's
+// own comes before its endpoints, those before other nodes, those before pods elsewhere.
+func Addrs(c *cluster.View, ingress, egress map[netip.Addr]nodestate.Isolation) map[netip.Addr]nodestate.Addr {
+	out := make(map[netip.Addr]nodestate.Addr, len(c.Local.HostAddrs)+len(c.Local.Endpoints)+len(c.Nodes)+len(c.Owners.Pods))
+	pools := cluster.PoolIndex(c)
+	addPodsOutside(c, pools, out)
+	addNodes(c, out)
+	for a, ep := range c.Local.Endpoints {
+		if !c.Carried(a) {
+			continue
+		}
+		pool, _ := pools.Lookup(a)
+		out[a] = nodestate.Addr{
+			Kind: nodestate.AddrEndpoint, MAC: ep.MAC, Interface: ep.Interface, IfIndex: ep.IfIndex,
+			NATOutgoing: pool != nil && pool.NATOutgoing, Owner: ep.Pod,
+			Ingress: ingress[a], Egress: egress[a],
+		}
+	}
+	own := c.Nodes[c.Local.Node]
+	for _, a := range c.Local.HostAddrs {
+		if c.Carried(a) {
+			primary := own != nil && a == own.AddrLike(a)
+			out[a] = nodestate.Addr{Kind: nodestate.AddrHost, Primary: primary, NodePorts: nodePortsAt(c, a, primary)}
+		}
+	}
+	return out
+}
+
+func addNodes(c *cluster.View, out map[netip.Addr]nodestate.Addr) {
+	for _, n := range c.Nodes {
+		if n.Name == c.Local.Node {
+			continue
+		}
+		for _, a := range n.Addrs {
+			if !c.Carried(a) {
+				continue
+			}
+			primary := n.AddrLike(a)
+			put(out, a, nodestate.Addr{Kind: nodestate.AddrNode, Node: primary, MAC: n.LinkAddress,
+				SameLink: cluster.SameLink(c, primary), KeepSource: c.Settings.NATExcludeHostIPs, Owner: model.Name{Name: n.Name},
+				NodePorts: nodePortsAt(c, a, a == primary)})
+		}
+	}
+}
+
+// nodePortsAt reports whether node ports answer on an address of a node.
+func nodePortsAt(c *cluster.View, a netip.Addr, primary bool) bool {
+	return c.Settings.NodePorts.Has(a, primary) && !model.Within(c.Settings.ExcludeFromNAT, a)
+}
+
+// Isolate returns the same addresses with the isolation that policy gives to endpoints.
+func Isolate(have map[netip.Addr]nodestate.Addr, ingress, egress map[netip.Addr]nodestate.Isolation) map[netip.Addr]nodestate.Addr {
+	out := have
+	for a, v := range have {
+		if v.Kind != nodestate.AddrEndpoint || v.Ingress == ingress[a] && v.Egress == egress[a] {
+			continue
+		}
+		if nodestate.SameMap(out, have) {
+			out = maps.Clone(have)
+		}
+		v.Ingress, v.Egress = ingress[a], egress[a]
+		out[a] = v
+	}
+	return out
+}
+
+// addPodsOutside adds the pods of other nodes that have addresses outside the blocks of their node.
+func addPodsOutside(c *cluster.View, pools *cluster.Prefixes[*model.Pool], out map[netip.Addr]nodestate.Addr) {
+	for a, name := range c.Owners.Pods {
+		p := c.Pods[name]
+		if p == nil || p.Node == c.Local.Node || !c.Carried(a) {
+			continue
+		}
+		if node, held := c.Owners.ByAddr.Lookup(a); held && node == p.Node {
+			continue // its block says as much
+		}
+		n := c.Nodes[p.Node]
+		if n == nil || !n.AddrLike(a).IsValid() {
+			continue
+		}
+		node := n.AddrLike(a)
+		pool, _ := pools.Lookup(a)
+		link := cluster.SameLink(c, node)
+		out[a] = nodestate.Addr{Kind: nodestate.AddrPod, Node: node, SameLink: link, Tunnel: tunnelled(pool, link), Owner: name}
+	}
+}
+
+// put stores v unless an address of the same kind with a smaller owner is there.
+func put(out map[netip.Addr]nodestate.Addr, a netip.Addr, v nodestate.Addr) {
+	if have, ok := out[a]; ok && have.Kind == v.Kind && table.CompareNames(have.Owner, v.Owner) <= 0 {
+		return
+	}
+	out[a] = v
+}
+
+// Clients returns the addresses behind the network namespaces of this node's pods: of several in
+// one family the smallest.
+func Clients(c *cluster.View) map[uint64]nodestate.Client {
+	out := make(map[uint64]nodestate.Client, len(c.Local.Endpoints))
+	for a, ep := range c.Local.Endpoints {
+		if !c.Carried(a) || ep.NetnsCookie == 0 {
+			continue
+		}
+		client := out[ep.NetnsCookie]
+		if have := client.Of(a); !have.IsValid() || a.Less(have) {
+			out[ep.NetnsCookie] = client.With(a)
+		}
+	}
+	return out
+}
