@@ -11,7 +11,7 @@ VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 BINARIES := weir weir-agent weir-cni weir-controller weir-bench
 
-.PHONY: all help check image setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-policyapi demo bench bench-services bench-backends bench-pods bench-scale bench-policy bench-micro bench-gate clean
+.PHONY: all help check house image setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-policyapi demo bench bench-services bench-backends bench-pods bench-scale bench-policy bench-micro bench-gate clean
 
 all: build
 
@@ -28,6 +28,10 @@ check: ## lane 1: gofmt, vet, tests that need only Go
 	go vet ./...
 	go test $(CHECK)
 	@echo "make check: passed: gofmt, vet, tests without root, documents"
+
+# How large packages and files are, whether import rules hold, how long make check and the last make test took; writes out/house.json.
+house: ## sizes of packages and files, import rules, seconds of the lanes
+	@go run ./hack/house
 
 # What the machine lacks: compilers, containerd, Go. Does nothing when all is there.
 setup: ## Debian packages and Go that this machine lacks
