@@ -19,7 +19,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' Makefile
 
 # What needs neither root nor anything but Go: the packages whose tests load, mount and listen to nothing.
-CHECK := ./internal/agent/problems ./internal/agentapi/... ./internal/calc ./internal/config ./internal/dataplane ./internal/dataplane/handover \
+CHECK := ./internal/agent/problems ./internal/agentapi/... ./internal/calc/... ./internal/config ./internal/dataplane ./internal/dataplane/handover \
 	./internal/delta ./internal/events ./internal/gctuner ./internal/httplimit ./internal/jhash ./internal/maglev \
 	./internal/model ./internal/nodestate ./internal/packet ./internal/reason ./internal/selector ./internal/sim \
 	./internal/watch ./internal/why/wire ./hack/... ./test/docs ./test/fields ./test/rules ./test/scenarios/scenario
