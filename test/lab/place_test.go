@@ -104,9 +104,14 @@ func (p *place) dial(t *testing.T, to string, count int, args ...string) dialRes
 // address. An empty name or address is not looked at.
 func (p *place) reaches(t *testing.T, to, name, seen string, args ...string) {
 	t.Helper()
+	udp := slices.Contains(args, "--udp")
 	r := p.dial(t, to, 5, args...)
+	if udp && r.Failed > 1 { // sent at once, while a queue of the machine was full: a fault lasts
+		t.Logf("%v does not reach %s %v at first: %v", p, to, args, r)
+		r = p.dial(t, to, 5, args...)
+	}
 	switch {
-	case r.Failed > 1 || r.Failed > 0 && !slices.Contains(args, "--udp"): // one datagram may be lost by a busy kernel
+	case r.Failed > 1 || r.Failed > 0 && !udp: // one datagram may be lost by a busy kernel
 		t.Errorf("%v does not reach %s %v: %v", p, to, args, r)
 	case name != "" && (len(r.Names) != 1 || r.Names[0] != name):
 		t.Errorf("%v reaches %v at %s %v, want %s", p, r.Names, to, args, name)
