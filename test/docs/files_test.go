@@ -17,8 +17,8 @@ var (
 	whole  = regexp.MustCompile(`^[\w./*-]+$`)
 )
 
-// TestFilesExist: files and folders of the repository that documents name are there. The log tells of
-// earlier versions.
+// TestFilesExist: files and folders of the repository that documents name are there. The log tells
+// of earlier versions.
 func TestFilesExist(t *testing.T) {
 	t.Parallel()
 	var sources []string

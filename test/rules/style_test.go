@@ -33,7 +33,7 @@ var generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
 // sources calls f with every file of the repository that has a licence and was written by a person.
 func sources(t *testing.T, f func(path string, text []byte)) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "git", "ls-files", "-z")
+	cmd := exec.CommandContext(t.Context(), "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	cmd.Dir = root
 	list, err := cmd.Output()
 	if err != nil {
