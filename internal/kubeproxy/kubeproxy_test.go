@@ -10,33 +10,20 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/weir-net/weir/internal/hostile"
+	"github.com/weir-net/weir/internal/nettest"
 )
 
 // inNamespace runs f on a thread of a network namespace of its own, which ends with it.
 func inNamespace(t *testing.T, f func()) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root")
-	}
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		err := unix.Unshare(unix.CLONE_NEWNET)
-		if err == nil {
-			f()
-		}
-		done <- err
-	}()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	nettest.Run(t, func(string) error {
+		f()
+		return nil
+	})
 }
 
 func sh(t *testing.T, stdin, format string, args ...any) string {

@@ -11,11 +11,12 @@ import (
 
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
+	"github.com/weir-net/weir/internal/nettest"
 )
 
 // TestRemoveTables: our tables, and what holds packets back, are gone afterwards; others stay.
 func TestRemoveTables(t *testing.T) {
-	inNamespace(t, func(string) error { return removeTables() })
+	nettest.Run(t, func(string) error { return removeTables() })
 }
 
 func removeTables() error {

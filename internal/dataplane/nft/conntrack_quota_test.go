@@ -13,6 +13,7 @@ import (
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/nft/chains"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
 )
@@ -35,7 +36,7 @@ func tracked(n int, from netip.Addr) error {
 
 // A pod's connections are those that any of its addresses began.
 func TestConnectionsOfPods(t *testing.T) {
-	inNamespace(t, func(string) error {
+	nettest.Run(t, func(string) error {
 		s := nodestate.New()
 		addr := func(i byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 244, 1, i}) }
 		for i := range byte(3) { // the first two are of one pod
@@ -64,7 +65,7 @@ func TestConnectionsOfPods(t *testing.T) {
 // BenchmarkCountConnections is what a count takes with 130,000 connections, half of the table as it
 // is by default.
 func BenchmarkCountConnections(b *testing.B) {
-	inNamespace(b, func(string) error {
+	nettest.Run(b, func(string) error {
 		from := netip.MustParseAddr("10.244.1.2")
 		s := nodestate.New()
 		s.Addrs[from] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: "cali1"}

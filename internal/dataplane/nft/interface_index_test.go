@@ -18,6 +18,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft/chains"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -25,7 +26,7 @@ import (
 // as long as it may be; when the address moves to another one, or to one that has to be asked
 // about, the rules follow.
 func TestUplinkByIndex(t *testing.T) {
-	inNamespace(t, func(string) error {
+	nettest.Run(t, func(string) error {
 		index := map[string]int{}
 		for name, peer := range map[string]string{"eth0": "eth1", "cali1": "far1"} {
 			if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: peer}); err != nil {

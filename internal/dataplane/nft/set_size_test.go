@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/weir-net/weir/internal/dataplane/nft/chains"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -37,7 +38,7 @@ func crowded(ipv4, ipv6 int) *nodestate.State {
 // table stay in it, unless the family has more addresses than ever since the table was made; and
 // what replaces all pods in one transaction fits.
 func TestRoom(t *testing.T) {
-	inNamespace(t, func(string) error { return testRoom() })
+	nettest.Run(t, func(string) error { return testRoom() })
 }
 
 func testRoom() error {

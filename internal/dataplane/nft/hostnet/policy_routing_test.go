@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
+	"github.com/weir-net/weir/internal/nettest"
 )
 
 // TestPolicyRouting: among a thousand nodes each mark leads to its table, also for what has an
@@ -25,7 +26,7 @@ func TestPolicyRouting(t *testing.T) {
 	for _, f := range table.Families {
 		t.Run(f.String(), func(t *testing.T) {
 			t.Parallel()
-			inNamespace(t, func(string) error { return policyRoutingOf(f) })
+			nettest.Run(t, func(string) error { return policyRoutingOf(f) })
 		})
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -23,7 +24,7 @@ import (
 // route to weir0; what an agent before left goes, somebody else's stays, and so does everything
 // while nothing changes.
 func TestProxied(t *testing.T) {
-	inNamespace(t, proxyAndRemove)
+	nettest.Run(t, proxyAndRemove)
 }
 
 func proxyAndRemove(dir string) error {

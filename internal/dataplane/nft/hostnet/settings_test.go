@@ -11,13 +11,14 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // TestTrustPods: the kernel does not look at the sources of pods where it does not check reverse
 // paths anyway, and only as long as this data plane is there.
 func TestTrustPods(t *testing.T) {
-	inNamespace(t, trustSomePods)
+	nettest.Run(t, trustSomePods)
 }
 
 func trustSomePods(dir string) error {
@@ -48,7 +49,7 @@ func trustSomePods(dir string) error {
 // TestRestore: an interface gets back what it had before, once, and what somebody else set
 // meanwhile stays.
 func TestRestore(t *testing.T) {
-	inNamespace(t, trustAndRestore)
+	nettest.Run(t, trustAndRestore)
 }
 
 func trustAndRestore(dir string) error {

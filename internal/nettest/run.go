@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package nft
+package nettest
 
 import (
 	"os"
@@ -10,13 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inNamespace runs f in a network namespace of its own; dir is empty.
-func inNamespace(t testing.TB, f func(dir string) error) {
+// Run runs f on a thread of a network namespace of its own, which ends with it; dir is an empty
+// folder. The test is skipped without root, and ends when f fails.
+func Run(t testing.TB, f func(dir string) error) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	dir, done := t.TempDir(), make(chan error)
+	dir, done := t.TempDir(), make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // and not unlocked: the thread ends with its namespace
 		err := unix.Unshare(unix.CLONE_NEWNET)
@@ -26,6 +27,6 @@ func inNamespace(t testing.TB, f func(dir string) error) {
 		done <- err
 	}()
 	if err := <-done; err != nil {
-		t.Error(err)
+		t.Fatal(err)
 	}
 }
