@@ -22,11 +22,12 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/weir-net/weir/test/rules"
 )
 
 const (
@@ -105,25 +106,10 @@ func orNone(list []string) string {
 	return strings.Join(list, ", ")
 }
 
-// generated is the line by which Go knows a file that nobody writes (go help generate).
-var generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
-
 // count reads the sources below root.
 func (r *report) count(root string) error {
 	packages := map[string]*pkg{}
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && path != root && (strings.HasPrefix(d.Name(), ".") || slices.Contains([]string{"testdata", "out", "bin"}, d.Name())):
-			return filepath.SkipDir
-		case d.IsDir() || filepath.Ext(path) != ".go":
-			return nil
-		}
-		text, err := os.ReadFile(path)
-		if err != nil || generated.Match(text) {
-			return err
-		}
+	err := rules.GoFiles(root, func(path string, text []byte) error {
 		lines, test := bytes.Count(text, []byte("\n")), strings.HasSuffix(path, "_test.go")
 		p := packages[filepath.Dir(path)]
 		if p == nil {

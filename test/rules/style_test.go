@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 )
@@ -26,9 +25,6 @@ func licence(path string) string {
 	}
 	return ""
 }
-
-// generated is the line by which Go knows a file that nobody writes (go help generate).
-var generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
 
 // sources calls f with every file of the repository that has a licence and was written by a person.
 func sources(t *testing.T, f func(path string, text []byte)) {
@@ -51,7 +47,7 @@ func sources(t *testing.T, f func(path string, text []byte)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !generated.Match(text) {
+		if !Generated.Match(text) {
 			found++
 			f(path, text)
 		}

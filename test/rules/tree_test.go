@@ -7,15 +7,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"go/ast"
 	"go/parser"
 	"go/token"
 	"io"
-	"io/fs"
-	"os"
 	"os/exec"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -71,52 +66,24 @@ type goFile struct {
 	lines   int
 }
 
-// skipped are folders that hold no source of ours.
-var skipped = []string{"testdata", "node_modules", "vendor", "out", "bin", "dist"}
-
 // goFiles reads the package clauses of the whole repository, other modules included.
 func goFiles(t *testing.T) []goFile {
 	t.Helper()
 	var all []goFile
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return nil // gone while we look, as temporary files are
-		case err != nil:
+	err := GoFiles(root, func(path string, text []byte) error {
+		file, err := parser.ParseFile(token.NewFileSet(), path, text, parser.PackageClauseOnly|parser.ParseComments)
+		if err != nil {
 			return err
-		case d.IsDir() && path != root && (slices.Contains(skipped, d.Name()) || strings.HasPrefix(d.Name(), ".") || strings.HasPrefix(d.Name(), "_")):
-			return filepath.SkipDir
-		case d.IsDir() || !d.Type().IsRegular() || filepath.Ext(path) != ".go":
-			return nil
 		}
-		f, keep, err := readGoFile(path)
-		if keep {
-			all = append(all, f)
+		f := goFile{path: path, name: file.Name.Name, comment: file.Doc != nil && strings.TrimSpace(file.Doc.Text()) != ""}
+		for s := bufio.NewScanner(bytes.NewReader(text)); s.Scan(); {
+			f.lines++
 		}
-		return err
+		all = append(all, f)
+		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return all
-}
-
-func readGoFile(path string) (f goFile, keep bool, err error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return f, false, err
-	}
-	file, err := parser.ParseFile(token.NewFileSet(), path, text, parser.PackageClauseOnly|parser.ParseComments)
-	if err != nil {
-		return f, false, err
-	}
-	rel, err := filepath.Rel(root, path)
-	if err != nil {
-		return f, false, err
-	}
-	f = goFile{path: rel, name: file.Name.Name, comment: file.Doc != nil && strings.TrimSpace(file.Doc.Text()) != ""}
-	for s := bufio.NewScanner(bytes.NewReader(text)); s.Scan(); {
-		f.lines++
-	}
-	return f, !ast.IsGenerated(file), nil
 }
