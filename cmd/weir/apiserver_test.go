@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/weir-net/weir/api/client"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
@@ -299,5 +300,16 @@ func testAway(t *testing.T, s *apitest.Server, f *follower, w *watch.Watcher) {
 			return fmt.Errorf("%+v", st)
 		}
 		return nil
+	})
+	// An API server that was started reads which kinds there are once, perhaps before it serves those
+	// of CRDs, and again every 30 s only. Until then it refuses what policies of admission with such
+	// a kind as parameter hold: blocks and pools.
+	apitest.Eventually(t, 90*time.Second, "admission knowing the kinds of parameters", func() error {
+		p := netip.MustParsePrefix("10.244.9.0/26")
+		_, err := s.Clients.Dynamic.Resource(weirv1.IPAMBlocks).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": weirv1.GroupVersion.String(), "kind": "IPAMBlock", "metadata": map[string]any{"name": weirv1.BlockName(p)},
+			"spec": map[string]any{"cidr": p.String(), "node": "n1", "pool": "default"},
+		}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
 	})
 }
