@@ -50,7 +50,7 @@ __noinline int frag_refuse(struct __sk_buff *skb, __u32 reason)
 	if (reason != DROP_FRAGMENT_NO_FIRST && host_is_guarded(skb, &w->pkt)) {
 		struct addr_value *a = bpf_map_lookup_elem(&weir_addrs, &w->pkt.saddr);
 
-		if (!a || a->kind != ADDR_NODE) /* the tunnel's */
+		if (!a || a->kind != ADDR_NODE /* the tunnel's */ || (WEIR_FAMILY == 6 && w->pkt.hidden))
 			return drop_packet(skb, reason, 0);
 	}
 	return forward_pass(skb);

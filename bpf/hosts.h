@@ -192,14 +192,18 @@ static __always_inline int host_is_tunnel(const struct pkt *p, const struct sett
 }
 
 /* Would a packet of scratch.judged's addresses reach the host past its endpoints? What hides from
- * policy must not. */
+ * policy must not. Nor must what scratch.pkt.hidden hides, with or without endpoints: the stack may
+ * follow a routing header (seg6_enabled), or unpack what is behind it, to a pod, past what is asked
+ * of its source. */
 __noinline int host_guards(struct __sk_buff *skb, __u32 hook)
 {
 	struct settings *s = settings_get();
 	struct scratch *w = scratch_get();
 	__u8 kind;
 
-	if (!s || !w || !(s->flags & SET_HOSTS) || (hook != HOOK_FROM_UPLINK && hook != HOOK_FROM_TUNNEL))
+	if (!s || !w || (hook != HOOK_FROM_UPLINK && hook != HOOK_FROM_TUNNEL))
+		return 0;
+	if (!(s->flags & SET_HOSTS) && !(WEIR_FAMILY == 6 && w->pkt.hidden))
 		return 0;
 	kind = host_kind(&w->judged.dst);
 	return kind == ADDR_HOST || (kind != ADDR_ENDPOINT && !host_leads(skb, HOST_OWN_DST));

@@ -52,9 +52,16 @@ static __always_inline __u32 ip_answer(__u32 query)
 	return query + 1;
 }
 
+/* A routing header with segments left, or of type 0 (RFC 5095), says that the packet goes on to
+ * somebody else. Behind one without, the stack unpacks a packet (RFC 8754, section 4.3.1.2). */
+static __always_inline int ip6_leads_on(__u8 next, __u8 type, __u8 left)
+{
+	return !type || left || next == IPPROTO_IPIP || next == IPPROTO_IPV6;
+}
+
 /* Finds the upper layer of a packet that ends at `end`: on entry *off and *proto are what follows
- * the fixed header. A chain that is cut or too long, a routing header that has segments left or is
- * of type 0 (RFC 5095), and a second fragment header hide what would have to be judged. */
+ * the fixed header. A chain that is cut or too long, a routing header that leads on, and a second
+ * fragment header hide what would have to be evaluated. */
 static __always_inline int ip6_upper(struct __sk_buff *skb, __u32 *off, __u32 end, __u8 *proto, __u16 *frag_at)
 {
 	__u32 start = *off;
@@ -71,7 +78,7 @@ static __always_inline int ip6_upper(struct __sk_buff *skb, __u32 *off, __u32 en
 			return *off - start <= IP6_CHAIN && *off <= end ? PARSED_OK : PARSED_HIDDEN;
 		if (i == IP6_HEADERS || *off + sizeof(head) > end || bpf_skb_load_bytes(skb, *off, &head, sizeof(head)))
 			return PARSED_HIDDEN;
-		if (*proto == IP6_ROUTING && (!head.bytes[0] || head.bytes[1]))
+		if (*proto == IP6_ROUTING && ip6_leads_on(head.next, head.bytes[0], head.bytes[1]))
 			return PARSED_HIDDEN;
 		if (*proto == IP6_FRAGMENT) {
 			if (fragments++)
@@ -150,6 +157,7 @@ static __always_inline int ip_parse(struct __sk_buff *skb, struct pkt *p, __u32 
 	p->ttl = ip->hop_limit;
 	ret = ip6_upper(skb, &off, end, &p->key.proto, &p->frag_at);
 	p->fragment = p->frag_at != 0;
+	p->hidden = ret == PARSED_HIDDEN;
 	cast = ip6_is_cast(&p->daddr) || ip6_is_cast(&p->saddr);
 	if (ret == PARSED_OK && !p->fragment) { /* RFC 6980: none of these is a fragment */
 		link = ip6_link(skb, p, off, cast);
@@ -158,7 +166,7 @@ static __always_inline int ip_parse(struct __sk_buff *skb, struct pkt *p, __u32 
 	}
 	if (cast) {
 		p->fragment = 0;
-		return PARSED_CAST;
+		return p->hidden && (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL) ? PARSED_HIDDEN : PARSED_CAST;
 	}
 	if (ret != PARSED_OK)
 		return ret;
@@ -189,7 +197,8 @@ static __always_inline int ip_plain(struct xdp_md *ctx, const ip_head *ip, __u32
 	for (int i = 0; i < IP6_HEADERS; i++) {
 		if (*proto != IP6_HOP_BY_HOP && *proto != IP6_ROUTING && *proto != IP6_DESTINATION)
 			break;
-		if (off + 8 > end || bpf_xdp_load_bytes(ctx, off, head, sizeof(head)) || (*proto == IP6_ROUTING && (!head[2] || head[3])))
+		if (off + 8 > end || bpf_xdp_load_bytes(ctx, off, head, sizeof(head)) ||
+		    (*proto == IP6_ROUTING && ip6_leads_on(head[0], head[2], head[3])))
 			return -1;
 		off += (head[1] + 1) * 8;
 		*proto = head[0];

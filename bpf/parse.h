@@ -77,7 +77,7 @@ struct pkt {
 	__u8 fragment; /* a fragment: the first one unless frag_info says more */
 	__u8 malformed; /* a fragment that is */
 	__u8 untracked; /* enum untracked: what host endpoints say of the packet by itself */
-	__u8 pad;
+	__u8 hidden; /* IPv6: PARSED_HIDDEN, whatever else the packet is */
 };
 
 /* Where a fragment lies in its packet. */
@@ -204,7 +204,7 @@ static __always_inline int parse_packet(struct __sk_buff *skb, struct pkt *p)
 	p->frag_at = 0;
 	p->fragment = 0;
 	p->malformed = 0;
-	p->pad = 0;
+	p->hidden = 0;
 	p->key.sport = 0;
 	p->key.dport = 0;
 	p->key.pad[0] = p->key.pad[1] = p->key.pad[2] = 0;

@@ -28,6 +28,7 @@ enum source_known {
 	SOURCE_LISTED = 1,  /* weir_addrs has it */
 	SOURCE_UNLISTED = 2, /* weir_addrs does not have it */
 	SOURCE_OUTSIDE = 3, /* nor does weir_routes */
+	SOURCE_ROUTED = 4,  /* weir_routes alone has it: home and home_flags are what it says */
 };
 
 /* Where ports for source NAT are looked for, and in which order: see snat.h. */

@@ -120,16 +120,20 @@ __noinline int source_owner(void)
 	struct scratch *w = scratch_get();
 	struct addr_value *a, *b;
 	struct route_value *r;
+	__u32 known;
 	int answer;
 
 	if (!w)
 		return WHOSE_HERE;
 	answer = (w->fwd.flags & (FLOW_HAND_ON | FLOW_REPLY)) == (FLOW_HAND_ON | FLOW_REPLY);
+	known = answer ? SOURCE_UNKNOWN : w->source_known;
+	if (known == SOURCE_ROUTED)
+		return !(w->home_flags & ROUTE_REMOTE) ? WHOSE_HERE : WHOSE_PODS;
 	if (answer)
 		w->sender = w->fwd.backend.addr;
 	else
 		w->sender = w->pkt.key.saddr;
-	a = !answer && w->source_known == SOURCE_UNLISTED ? NULL : bpf_map_lookup_elem(&weir_addrs, &w->sender);
+	a = known == SOURCE_UNLISTED ? NULL : bpf_map_lookup_elem(&weir_addrs, &w->sender);
 	if (a && (a->kind == ADDR_HOST || a->kind == ADDR_ENDPOINT))
 		return WHOSE_HERE;
 	if (a && (answer || a->kind == ADDR_POD))
@@ -155,11 +159,17 @@ __noinline int source_owner(void)
 
 /* Is the source of scratch.pkt, which weir_addrs does not have and whose flow has no Service,
  * outside of the cluster? Then it may come from anywhere: what source_judge says, without the
- * calls. */
+ * calls. Otherwise scratch.home and home_flags say where, so that source_owner need not look. */
 static __always_inline int source_outside(struct scratch *w)
 {
-	if (route_find(&w->pkt.key.saddr))
+	struct route_value *r = route_find(&w->pkt.key.saddr);
+
+	if (r) {
+		w->home = r->node;
+		w->home_flags = r->flags;
+		w->source_known = SOURCE_ROUTED;
 		return 0;
+	}
 	w->source_known = SOURCE_OUTSIDE;
 	w->fwd.from = FROM_ANYWHERE;
 	return 1;

@@ -36,7 +36,7 @@ var attacksPods = []mutant{
 		"	if (p->hook == HOOK_FROM_WORKLOAD && share_spent(", "	if (p->hook == HOOK_TO_WORKLOAD && share_spent("},
 		"./test/netns", "^TestHostileShare$"},
 	{fault{"a pod names another pod, or a host, behind a node in a routing header", "bpf/ip6.h",
-		"(!head.bytes[0] || head.bytes[1])", "!head.bytes[0]"},
+		"return !type || left || next", "return !type || next"},
 		"./test/netns", "^TestHostileRoutingHeaders$/^IPv6$"},
 	{fault{"a pod names another pod, or a host, behind a node in a routing header, with nftables", "internal/dataplane/nft/chains/pod_tunnels.go",
 		"\"exthdr rt exists drop\"", "\"exthdr rt exists accept\""},

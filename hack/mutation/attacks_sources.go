@@ -83,4 +83,13 @@ var attacksSources = []mutant{
 	{fault{"a host takes over the MAC address that a node gave up, and goes on in its pods' connections", "bpf/handle.h",
 		"p->l4 != L4_ERROR && (f->epoch != s->epoch || !source_fits(skb, p, f, p->hook))) {", "p->l4 != L4_ERROR && !source_fits(skb, p, f, p->hook)) {"},
 		"./test/scenarios", "^TestHostileSources$/^source-change$"},
+	{fault{"a host on the link names a pod behind a node in a routing header", "bpf/hosts.h",
+		"	if (!(s->flags & SET_HOSTS) && !(WEIR_FAMILY == 6 && w->pkt.hidden))", "	if (!(s->flags & SET_HOSTS))"},
+		"./test/netns", "^TestHostileRoutingHeadersOfHosts$/^IPv6$"},
+	{fault{"a host on the link wraps what is for a pod in a routing header for a node", "bpf/ip6.h",
+		" || next == IPPROTO_IPIP || next == IPPROTO_IPV6;", ";"},
+		"./test/netns", "^TestHostileRoutingHeadersOfHosts$/^IPv6$"},
+	{fault{"a host on the link names a pod behind a node in a routing header, with nftables", "internal/dataplane/nft/chains/routing_header.go",
+		"\"rt seg-left > 0 drop\"", "\"rt seg-left > 0 return\""},
+		"./test/netns", "^TestHostileRoutingHeadersOfHosts$/^nft-IPv6$"},
 }

@@ -57,6 +57,12 @@ const (
 	ProtoDestination = 60
 )
 
+// Numbers of packets in packets.
+const (
+	ProtoIPIP = 4  // of IPv4
+	ProtoIPv6 = 41 // of IPv6
+)
+
 const (
 	extUnit = 8  // lengths of extension headers are multiples
 	extMost = 64 // headers that Unmarshal reads, at most

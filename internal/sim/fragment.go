@@ -204,7 +204,7 @@ func (n *Node) keep(in In, k fragmentKey) Result {
 func (n *Node) refuseFragment(in In, why reason.Reason) Result {
 	toPod := in.Hook == ToWorkload || in.Hook == ToUplink && in.IfIndex == n.opts.HostIfIndex ||
 		n.kind(in.Packet.IP.Dst) == nodestate.AddrEndpoint
-	toHost := why != reason.FragmentNoFirst && n.guarded(in) && n.kind(in.Packet.IP.Src) != nodestate.AddrNode
+	toHost := why != reason.FragmentNoFirst && (n.guarded(in) && n.kind(in.Packet.IP.Src) != nodestate.AddrNode || n.ledOn(in))
 	if in.Hook == FromWorkload || toPod || toHost {
 		return drop(in, dropped{reason: why})
 	}

@@ -236,8 +236,18 @@ func (n *Node) judgeHostAgain(f *flow, in In, k flowKey) (nodestate.RuleID, *dro
 }
 
 // guarded: would this reach the host past its host endpoints?
-func (n *Node) guarded(in In) bool {
-	if !n.hosts() || in.Packet.Kind == packet.Frame || in.Hook != FromUplink && in.Hook != FromTunnel {
+func (n *Node) guarded(in In) bool { return n.hosts() && n.reached(in) }
+
+// ledOn: may the host's stack lead this on, by a routing header or by unpacking what is behind one,
+// past what is asked of its source?
+func (n *Node) ledOn(in In) bool {
+	hidden, _ := chainOf(&in.Packet.IP)
+	return hidden && n.reached(in)
+}
+
+// reached: does this come from outside, and is it for the host?
+func (n *Node) reached(in In) bool {
+	if in.Packet.Kind == packet.Frame || in.Hook != FromUplink && in.Hook != FromTunnel {
 		return false
 	}
 	if n.kind(in.Packet.IP.Dst) == nodestate.AddrHost {

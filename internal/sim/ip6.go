@@ -57,7 +57,7 @@ func chainOf(h *packet.IPv4) (hidden, fragment bool) {
 		switch {
 		case i == extHeaders:
 			return true, fragment
-		case e.Proto == packet.ProtoRouting && (e.Data[0] == 0 || e.Data[1] != 0): // type; segments left
+		case e.Proto == packet.ProtoRouting && leadsOn(h, i):
 			return true, fragment
 		case e.Proto == packet.ProtoFragment:
 			fragment, size = h.MF || h.Offset != 0, size+8
@@ -71,9 +71,19 @@ func chainOf(h *packet.IPv4) (hidden, fragment bool) {
 	return packet.IsExtension(h.Proto) || size > extBytes, fragment
 }
 
+// leadsOn: does the packet go on by its extension header i, a routing header, to somebody else (it
+// has segments left, or is of type 0), or is there a packet behind it that the stack unpacks?
+func leadsOn(h *packet.IPv4, i int) bool {
+	kind, left, next := h.Ext[i].Data[0], h.Ext[i].Data[1], h.Proto
+	if i+1 < len(h.Ext) {
+		next = h.Ext[i+1].Proto
+	}
+	return kind == 0 || left != 0 || next == packet.ProtoIPIP || next == packet.ProtoIPv6
+}
+
 // linkOf tells what belongs to a link of IPv6. Neighbour discovery (RFC 4861) counts with hop limit
 // 255, from a pod when it cannot leave its link; what routers alone say (advertisements, redirects)
-// is for nobody to say here, and is as multicast is.
+// is for nobody to say here, and is as multicast is. From outside it is what hides that counts.
 func linkOf(p *packet.Packet, h Hook) shape {
 	if !p.IP.Src.Is6() {
 		return shapeOK
@@ -87,6 +97,9 @@ func linkOf(p *packet.Packet, h Hook) shape {
 		case p.IP.TTL == 255 && t >= 133 && t <= 136 && (local || h != FromWorkload), local && (t >= 130 && t <= 132 || t == 143):
 			return shapeLink
 		}
+	}
+	if local && hidden && (h == FromUplink || h == FromTunnel) {
+		return shapeMalformed
 	}
 	if local {
 		return shapeCast

@@ -271,7 +271,7 @@ func (n *Node) odd(in In, s shape) Result {
 		return drop(in, dropped{reason: reason.Malformed})
 	}
 	toPod := in.Hook == ToWorkload || in.Packet.Kind != packet.Frame && n.kind(in.Packet.IP.Dst) == nodestate.AddrEndpoint
-	if s == shapeMalformed && (toPod || n.guarded(in)) {
+	if s == shapeMalformed && (toPod || n.guarded(in) || n.ledOn(in)) {
 		return drop(in, dropped{reason: reason.Malformed})
 	}
 	outside := in.Hook == FromUplink || in.Hook == FromTunnel

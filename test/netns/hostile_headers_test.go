@@ -3,6 +3,7 @@
 package netns
 
 import (
+	"bytes"
 	"encoding/hex"
 	"fmt"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/weir-net/weir/internal/hostile"
+	"github.com/weir-net/weir/internal/model"
 )
 
 // TestHostileRoutingHeaders: a pod sends to nobody by a routing header that names him behind the
@@ -121,4 +123,78 @@ func checksum(t *testing.T, message string) string {
 		sum = sum&0xffff + sum>>16
 	}
 	return fmt.Sprintf("%04x", ^uint16(sum))
+}
+
+// TestHostileRoutingHeadersOfHosts: a host on the link reaches a pod through a node that follows
+// routing headers, where somebody set seg6_enabled on its uplink, only as policy says, and with no
+// address but its own: neither by a segment that names the pod, nor by a packet within one that the
+// node unpacks (RFC 8754, section 4.3.1.2).
+func TestHostileRoutingHeadersOfHosts(t *testing.T) {
+	t.Parallel()
+	t.Run("IPv6", testHostileRoutingHeadersOfHosts)
+	t.Run("nft-IPv6", testHostileRoutingHeadersOfHosts)
+}
+
+func testHostileRoutingHeadersOfHosts(t *testing.T) {
+	record(t, "a host on the link names a pod behind a node, or wraps what is for it, in a routing header", hostile.Link, ipv6)
+	r := newRawPod(t, ipv6)
+	p := allow("b", model.Peer{Pods: &model.Selector{Namespace: "default", Pods: hasApp("c")}})
+	p.Ingress = append(p.Ingress, model.Rule{Action: model.Allow, Peers: []model.Peer{{CIDR: ipv6.prefix("172.30.0.0/24")}}, Ports: []model.PortRange{{Protocol: model.ProtocolUDP, First: 7777, Last: 7777}}})
+	r.cluster.Policies[p.ID()] = p
+	r.apply()
+	for _, n := range r.nodes {
+		run(t, "ip netns exec %s sh -ec 'for f in /proc/sys/net/ipv6/conf/*/seg6_enabled; do echo 1 >$f; done'", n.netns)
+	}
+	client, b := r.at["client"], r.at["b"]
+	frame := func(text string, args ...any) []byte {
+		f := r.frame(text, args...)
+		copy(f, r.n1.mac[:])
+		copy(f[6:], client.mac[:])
+		return f
+	}
+	hexOf := func(addr string) string {
+		a := netip.MustParseAddr(sixOf(addr)).As16()
+		return hex.EncodeToString(a[:])
+	}
+	node, pod, marker := hexOf("172.30.0.8"), hexOf("10.244.1.3"), "hostile of"
+	headers := []string{
+		"0401" + "01000000" + pod + node,        // a segment after the node
+		"0402" + "02000000" + pod + node + node, // the node twice
+	}
+	link, err := netip.ParsePrefix(run(t, "ip -n %s -6 -o addr show dev eth0 scope link | awk '{print $4}'", r.n1.netns))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var frames [][]byte
+	for i, src := range []string{"172.30.0.55", "10.244.2.2", "172.30.0.9"} {
+		for j, header := range headers {
+			for _, before := range []string{"", "ext=60:0x010400000000 ", "ext=44 ", "ext=43:0x040000000000" + node + " "} {
+				frames = append(frames, frame("udp %s > %s ttl=64 %sext=43:0x%s data=%q", r.port(src, 6600+10*i+j), r.port("172.30.0.8", 7778), before, header,
+					fmt.Sprintf("%s %s, header %d after %q.", marker, src, j, before)))
+			}
+		}
+		frames = append(frames, frame("udp %s > %s ttl=64 ext=43:0x%s data=%q", r.port(src, 6630+i), netip.AddrPortFrom(link.Addr(), 7778), "0401"+"01000000"+pod+hex.EncodeToString(link.Addr().AsSlice()),
+			marker+" "+src+", by a link-local address."))
+		// In fragments, with the routing header in the first one behind the fragment header.
+		whole := frame("udp %s > %s ttl=64 data=%q", r.port(src, 6640+i), r.port("172.30.0.8", 7778), fmt.Sprintf("%-16s%s %s, in fragments.", "first", marker, src))[54:]
+		between := fmt.Sprintf("ip %s > %s ipid=%d ttl=64", sixOf(src), sixOf("172.30.0.8"), 77+i)
+		frames = append(frames, frame("%s proto=17 frag=0+ ext=44 ext=43:0x%s data=0x%x", between, headers[0], whole[:24]),
+			frame("%s proto=43 frag=%d data=0x%x", between, 40+24, whole[24:]))
+		inner := frame("udp %s > %s ttl=64 data=%q", r.port(src, 6650+i), r.port("10.244.1.3", 7778), marker+" "+src+", unpacked.")
+		for _, before := range []string{"", "ext=60:0x010400000000 "} {
+			frames = append(frames, frame("ip %s > %s proto=41 ttl=64 %sext=43:0x040000000000%s data=0x%s", sixOf("172.30.0.55"), sixOf("172.30.0.8"), before, node, hex.EncodeToString(inner[14:])))
+		}
+	}
+	for range 3 { // what was accepted once may pass as part of an open flow
+		for _, f := range frames {
+			client.send(f)
+		}
+		client.control(b, frame("udp %s > %s ttl=64 data=%q", r.port("172.30.0.55", 6001), r.port("10.244.1.3", 7777), "plain to b."), "plain to b.")
+	}
+	b.saw("")
+	for _, f := range b.seen {
+		if at := bytes.Index(f, []byte(marker)); at >= 0 {
+			t.Errorf("b: a packet came by a routing header: %s", f[at:])
+		}
+	}
 }

@@ -311,7 +311,7 @@ type Weir6Scratch struct {
 		Fragment  uint8
 		Malformed uint8
 		Untracked uint8
-		Pad       uint8
+		Hidden    uint8
 	}
 	Fwd    Weir6FlowValue
 	Rev    Weir6FlowValue

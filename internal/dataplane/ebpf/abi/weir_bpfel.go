@@ -310,7 +310,7 @@ type WeirScratch struct {
 		Fragment  uint8
 		Malformed uint8
 		Untracked uint8
-		Pad       uint8
+		Hidden    uint8
 	}
 	Fwd    WeirFlowValue
 	Rev    WeirFlowValue

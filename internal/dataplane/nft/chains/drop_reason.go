@@ -51,6 +51,8 @@ func (d Dropped) Why() (reason.Reason, nodestate.RuleID) {
 		return reason.NoEndpoint, 0
 	case policy.TunnelPortChain, podTunnelChain:
 		return reason.TunnelFromPod, 0
+	case routingHeaderChain:
+		return reason.Malformed, 0
 	case podLinkChain:
 		return reason.NoRoute, 0
 	}

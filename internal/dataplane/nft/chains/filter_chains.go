@@ -77,8 +77,11 @@ func filterChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint
 		"meta mark and $mask == 0 ct mark set ct mark and $rest or $through return",
 		"ct mark set meta mark and $mask")
 	forwardedChains(f, t, s, epoch, h, at)
+	if f.Six {
+		chain(routingHeaderChain, routingHeaderRules()...)
+	}
 	base("received", knftables.FilterType, knftables.InputHook, "filter", slices.Concat(
-		[]string{goesOn(epoch) + "accept"}, notReceivedRules(f), []string{"ct state new goto " + h.FirstPacketChain(), expr.OwnFlow + "accept", "goto " + policy.MainChain})...)
+		hasRoutingHeader(f), []string{goesOn(epoch) + "accept"}, notReceivedRules(f), []string{"ct state new goto " + h.FirstPacketChain(), expr.OwnFlow + "accept", "goto " + policy.MainChain})...)
 	sentChains(f, t, s, epoch, h, at)
 	chain(departChain,
 		"oifname $tunnel "+opening+"rt mtu",
