@@ -254,5 +254,6 @@ func (n *Node) reached(in In) bool {
 		return true
 	}
 	_, ok := n.opts.FIB(in.Packet.IP.Dst)
-	return !ok
+	onLink := func(a netip.Addr) bool { return a.Is6() && (a.IsLinkLocalUnicast() || a.IsMulticast()) }
+	return !ok || onLink(in.Packet.IP.Src) || onLink(in.Packet.IP.Dst)
 }
