@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/port"
 	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/selector"
@@ -26,8 +27,8 @@ type atom struct {
 	expr   *selector.Selector
 	cidrs  []netip.Prefix
 	except []netip.Prefix
-	named  *portName // with number
-	number numbered
+	named  *port.Name // with number
+	number port.Number
 
 	digest string // see name
 
@@ -76,7 +77,7 @@ func (a *atom) trueOf(c *cluster.View, pod *model.Pod) bool {
 	case a.expr != nil:
 		return a.expr.MatchesFunc(podLabels(c, pod))
 	case a.named != nil:
-		return slices.Contains(ownPorts(pod, *a.named), a.number)
+		return slices.Contains(port.OfPod(pod, *a.named), a.number)
 	}
 	return slices.ContainsFunc(a.parts, func(p *atom) bool { return p.trueOf(c, pod) })
 }
@@ -231,9 +232,9 @@ func (x *atoms) contents(a *atom, all bool) (cidrs []netip.Prefix, made bool) {
 		}
 	case a.service != (model.Name{}):
 		return x.endpoints(a.service, func(*model.EndpointSlice) bool { return true }), true
-	case a.named != nil && a.named.service != (model.Name{}):
-		return x.endpoints(a.named.service, func(sl *model.EndpointSlice) bool {
-			return slices.ContainsFunc(sl.Ports, func(p model.EndpointPort) bool { return numbered{p.Protocol, p.Port} == a.number })
+	case a.named != nil && a.named.Service != (model.Name{}):
+		return x.endpoints(a.named.Service, func(sl *model.EndpointSlice) bool {
+			return slices.ContainsFunc(sl.Ports, func(p model.EndpointPort) bool { return port.Number{Proto: p.Protocol, Port: p.Port} == a.number })
 		}), true
 	}
 	return nil, false
@@ -413,27 +414,27 @@ func (x *atoms) slicesOf(service model.Name) []*model.EndpointSlice {
 
 // ports makes the atoms of those that call a port by a name, or that are a Service's endpoints at
 // one.
-func (x *atoms) ports(n portName, pods *podIndex) {
-	if n.service == (model.Name{}) {
+func (x *atoms) ports(n port.Name, pods *podIndex) {
+	if n.Service == (model.Name{}) {
 		for number := range pods.numbersOf(n) {
 			x.port(n, number)
 		}
 		return
 	}
-	for _, sl := range x.slicesOf(n.service) {
+	for _, sl := range x.slicesOf(n.Service) {
 		for _, p := range sl.Ports {
-			if n.proto == model.ProtocolAny || n.proto == p.Protocol {
-				x.port(n, numbered{p.Protocol, p.Port})
+			if n.Proto == model.ProtocolAny || n.Proto == p.Protocol {
+				x.port(n, port.Number{Proto: p.Protocol, Port: p.Port})
 			}
 		}
 	}
 }
 
 // port returns the atom of those that call a port by a name.
-func (x *atoms) port(n portName, number numbered) *atom {
+func (x *atoms) port(n port.Name, number port.Number) *atom {
 	return x.use(&atom{text: namedText(n, number), named: &n, number: number})
 }
 
-func namedText(n portName, number numbered) string {
-	return n.text() + " = " + table.PortText(number.port, number.proto)
+func namedText(n port.Name, number port.Number) string {
+	return n.Text() + " = " + table.PortText(number.Port, number.Proto)
 }

@@ -286,8 +286,8 @@ func (t *set) workOn(c *class) int {
 	ranges, columns := 0, 1
 	for _, rules := range t.applicableRules(c) {
 		for _, r := range rules {
-			sources := len(r.src.in) + len(r.src.not)
-			ranges += 1 + len(r.dst.in) + len(r.dst.not) + sources
+			sources := len(r.src.In) + len(r.src.Not)
+			ranges += 1 + len(r.dst.In) + len(r.dst.Not) + sources
 			columns = min(maxSourceColumns, columns+2*sources)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/port"
 	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -26,6 +27,20 @@ type class struct {
 func (c *class) has(a *atom) bool {
 	_, found := slices.BinarySearchFunc(c.atoms, a.index, func(x *atom, want int32) int { return int(x.index - want) })
 	return found
+}
+
+// PortSpans returns the ports that the peers of a class call by a name.
+func (c *class) PortSpans(n port.Name, proto model.Protocol) []port.Span {
+	if c == nil {
+		return nil
+	}
+	var out []port.Span
+	for _, a := range c.atoms {
+		if a.named != nil && *a.named == n && a.number.Proto == proto {
+			out = append(out, port.Span{First: a.number.Port, Last: a.number.Port})
+		}
+	}
+	return out
 }
 
 // classes is the partition of addresses that the atoms make. It follows the atoms and the pods:
@@ -115,7 +130,7 @@ func (x *podIndex) picked(a *atom, f func(netip.Addr)) {
 		x.expressed(a.expr, all)
 	case a.named != nil:
 		for _, p := range x.byName {
-			if slices.Contains(ownPorts(p.pod, *a.named), a.number) {
+			if slices.Contains(port.OfPod(p.pod, *a.named), a.number) {
 				all(p)
 			}
 		}

@@ -171,8 +171,8 @@ func (t *set) work() int {
 	columns := 1
 	for i := range t.tiers {
 		for _, r := range t.tiers[i].rules {
-			ranges := 1 + len(r.dst.in) + len(r.dst.not)
-			if sources := len(r.src.in) + len(r.src.not); sources > 0 {
+			ranges := 1 + len(r.dst.In) + len(r.dst.Not)
+			if sources := len(r.src.In) + len(r.src.Not); sources > 0 {
 				ranges += sources
 				columns = min(maxSourceColumns, columns*2, columns+2*sources)
 			}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/port"
 	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -114,7 +115,7 @@ func Explain(all *model.Cluster, q Question) (x Explanation, ok bool) {
 // classAt returns the class of one address among the atoms of the sets; nil is class 0.
 func (s *sets) classAt(a netip.Addr) *class {
 	pods := &podIndex{c: s.c, byName: map[model.Name]*peerPod{}, byClaim: map[netip.Addr]*peerPod{}, claimed: map[netip.Addr][]*peerPod{}, byNS: map[string]podSet{},
-		numbers: map[portName]map[numbered]int{}}
+		numbers: map[port.Name]map[port.Number]int{}}
 	pods.local, pods.ours = localPods(s.c)
 	for name, p := range s.c.Pods {
 		if slices.Contains(p.Addrs, a) || slices.Contains(pods.ours[name], a) {
@@ -242,13 +243,13 @@ func (r *setRule) whyNot(c *class, q Question) string {
 		dst = 0
 	}
 	switch {
-	case r.of.NotProtocol != model.ProtocolAny && r.of.NotProtocol == q.Proto, !r.dst.any && len(spansOf(r.dst.in, c, q.Proto)) == 0:
+	case r.of.NotProtocol != model.ProtocolAny && r.of.NotProtocol == q.Proto, !r.dst.Any && len(port.SpansOf(r.dst.In, c, q.Proto)) == 0:
 		return NotProtocol
 	case slices.ContainsFunc(r.others, func(l clause) bool { return !l.trueOf(c) }):
 		return NotPeer
-	case !within(r.dst.spans(c, q.Proto), dst):
+	case !within(r.dst.Spans(c, q.Proto), dst):
 		return NotPort
-	case r.src.conditional() && !within(r.src.spans(c, q.Proto), q.Ports.Src):
+	case r.src.Conditional() && !within(r.src.Spans(c, q.Proto), q.Ports.Src):
 		return NotSourcePort
 	}
 	return ""

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/port"
 	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -274,7 +275,7 @@ func (s *sets) newHostSet(h *model.HostEndpoint, list []*bound, user hostUser, d
 		}
 		text.WriteByte('\n')
 		for _, n := range b.names {
-			text.WriteString(n.text() + " = " + numbersText(ownPorts(ports, n)) + "\n")
+			text.WriteString(n.Text() + " = " + port.NumbersText(port.OfPod(ports, n)) + "\n")
 		}
 	}
 	t.end(h, user, &text)
@@ -322,7 +323,7 @@ func (s *sets) failsafes(user hostUser, dir direction, text *strings.Builder) se
 			r := rule{of: m, others: s.atoms.others(m), name: nodestate.Rule{Kind: "failsafe", Name: field, Detail: table.PortText(f.Port, f.Protocol)},
 				text: "failsafe " + table.PortText(f.Port, f.Protocol) + " " + f.Net.String() + " " + strconv.FormatBool(answers) + "\n"}
 			text.WriteString(r.text)
-			tier.rules = append(tier.rules, &setRule{rule: &r, dst: newPortMatch(m.Ports, nil), src: newPortMatch(m.SourcePorts, nil), on: alone})
+			tier.rules = append(tier.rules, &setRule{rule: &r, dst: port.NewMatch(m.Ports, nil), src: port.NewMatch(m.SourcePorts, nil), on: alone})
 		}
 	}
 	in, out := s.c.Settings.FailsafeIn, s.c.Settings.FailsafeOut
@@ -378,7 +379,7 @@ func (s *sets) apiServers(text *strings.Builder, answers bool) *setRule {
 		r.text += "failsafe API servers " + table.PortText(p.First, p.Protocol) + " " + strconv.FormatBool(answers) + "\n"
 	}
 	text.WriteString(r.text)
-	return &setRule{rule: &r, dst: newPortMatch(m.Ports, nil), src: newPortMatch(m.SourcePorts, nil)}
+	return &setRule{rule: &r, dst: port.NewMatch(m.Ports, nil), src: port.NewMatch(m.SourcePorts, nil)}
 }
 
 // hostRule returns a rule as it is for a host endpoint, nil when it is not about it, and a letter

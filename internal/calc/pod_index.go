@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/port"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/selector"
 )
@@ -43,10 +44,10 @@ type podIndex struct {
 	byClaim map[netip.Addr]*peerPod   // one of those that claim an address
 	claimed map[netip.Addr][]*peerPod // the others, where there are several
 	byNS    map[string]podSet
-	byLabel map[string]map[string]podSet  // key, value; keys are indexed when first asked for
-	numbers map[portName]map[numbered]int // Pods with such a port; names are counted when first asked for
-	local   map[netip.Addr]model.Name     // whose endpoints here have an address
-	ours    map[model.Name][]netip.Addr   // the same the other way, carried addresses only
+	byLabel map[string]map[string]podSet      // key, value; keys are indexed when first asked for
+	numbers map[port.Name]map[port.Number]int // Pods with such a port; names are counted when first asked for
+	local   map[netip.Addr]model.Name         // whose endpoints here have an address
+	ours    map[model.Name][]netip.Addr       // the same the other way, carried addresses only
 
 	// What pods' labels are looked up in alongside the pods, as it was looked at last.
 	namespaces map[string]*model.Namespace
@@ -56,7 +57,7 @@ type podIndex struct {
 
 func newPodIndex(c *cluster.View) *podIndex {
 	x := &podIndex{c: c, byName: make(map[model.Name]*peerPod, len(c.Pods)), byClaim: make(map[netip.Addr]*peerPod, len(c.Pods)), claimed: map[netip.Addr][]*peerPod{},
-		byNS: map[string]podSet{}, byLabel: map[string]map[string]podSet{}, numbers: map[portName]map[numbered]int{}}
+		byNS: map[string]podSet{}, byLabel: map[string]map[string]podSet{}, numbers: map[port.Name]map[port.Number]int{}}
 	x.local, x.ours = localPods(c)
 	x.namespaces, x.accounts = maps.Clone(c.Namespaces), maps.Clone(c.ServiceAccounts)
 	for name := range c.Pods {
@@ -262,8 +263,8 @@ func (x *podIndex) each(p *peerPod, do func(podSet, *peerPod), count int) {
 	}
 }
 
-func (x *podIndex) count(p *peerPod, n portName, counts map[numbered]int, by int) {
-	for _, number := range ownPorts(p.pod, n) {
+func (x *podIndex) count(p *peerPod, n port.Name, counts map[port.Number]int, by int) {
+	for _, number := range port.OfPod(p.pod, n) {
 		if counts[number] += by; counts[number] == 0 {
 			delete(counts, number)
 		}
@@ -292,10 +293,10 @@ func (x *podIndex) at(a netip.Addr) []*model.Pod {
 }
 
 // numbersOf returns the ports that pods call by a name.
-func (x *podIndex) numbersOf(n portName) map[numbered]int {
+func (x *podIndex) numbersOf(n port.Name) map[port.Number]int {
 	counts, ok := x.numbers[n]
 	if !ok {
-		counts = map[numbered]int{}
+		counts = map[port.Number]int{}
 		for _, p := range x.byName {
 			if len(p.addrs) > 0 {
 				x.count(p, n, counts, 1)
@@ -307,8 +308,8 @@ func (x *podIndex) numbersOf(n portName) map[numbered]int {
 }
 
 // keepNumbers forgets the names that are not asked for any more.
-func (x *podIndex) keepNumbers(asked map[portName]bool) {
-	maps.DeleteFunc(x.numbers, func(n portName, _ map[numbered]int) bool { return !asked[n] })
+func (x *podIndex) keepNumbers(asked map[port.Name]bool) {
+	maps.DeleteFunc(x.numbers, func(n port.Name, _ map[port.Number]int) bool { return !asked[n] })
 }
 
 // peerAddrs returns the addresses by which others see a pod, with those of its endpoints here.

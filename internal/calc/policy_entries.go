@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/port"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -94,8 +95,8 @@ func last(a, b bool) int {
 }
 
 // portAtoms returns the atoms in use by the names of ports that they are about.
-func (s *sets) portAtoms() map[portName][]*atom {
-	out := map[portName][]*atom{}
+func (s *sets) portAtoms() map[port.Name][]*atom {
+	out := map[port.Name][]*atom{}
 	if len(s.named) == 0 {
 		return out
 	}
@@ -122,7 +123,7 @@ func (s *set) needsNetworks() bool {
 // entryWriter is one change of look-up 2.
 type entryWriter struct {
 	entries nodestate.Editor[nodestate.PolicyKey, nodestate.PolicyValue]
-	ports   map[portName][]*atom
+	ports   map[port.Name][]*atom
 	classes *classes
 	anew    bool // ruleIDs of rules or classes became others
 
@@ -272,7 +273,7 @@ func (w *entryWriter) remove(id nodestate.SetID, was *setEntries) {
 // decisions returns what is to be written for which classes; nil when it is more than most entries.
 // Class 0 has a head when rules without peers decide something; another class has one when it is
 // decided otherwise than class 0.
-func (s *set) decisions(ports map[portName][]*atom, most int) *setEntries {
+func (s *set) decisions(ports map[port.Name][]*atom, most int) *setEntries {
 	zero, ok := s.decide(nil, most)
 	if !ok {
 		return nil

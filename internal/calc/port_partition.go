@@ -5,6 +5,7 @@ package calc
 import (
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/port"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -31,7 +32,7 @@ func (s *set) cells(about [][]*setRule, c *class, proto model.Protocol, most int
 	for i, from := range starts {
 		columns[i] = s.segments(about, c, proto, from)
 		for _, x := range columns[i] {
-			edges = append(edges, x.first)
+			edges = append(edges, x.First)
 		}
 	}
 	slices.Sort(edges)
@@ -47,12 +48,12 @@ func (s *set) cells(about [][]*setRule, c *class, proto model.Protocol, most int
 			last = edges[n+1] - 1
 		}
 		for i := range columns {
-			for columns[i][at[i]].last < first {
+			for columns[i][at[i]].Last < first {
 				at[i]++
 			}
 			rows.verdicts[i] = columns[i][at[i]].verdict
 		}
-		x := cell{segment: segment{span{first, last}, rows.verdicts[0]}}
+		x := cell{segment: segment{port.Span{First: first, Last: last}, rows.verdicts[0]}}
 		if x.sources, ok = rows.sources(most); !ok {
 			return nil, false
 		}
@@ -60,7 +61,7 @@ func (s *set) cells(about [][]*setRule, c *class, proto model.Protocol, most int
 			x.verdict = verdict{}
 		}
 		if n := len(out); n > 0 && out[n-1].verdict == x.verdict && sameSources(out[n-1].sources, x.sources) {
-			out[n-1].last = last
+			out[n-1].Last = last
 			continue
 		}
 		out = append(out, x)
@@ -107,7 +108,7 @@ func (r *rows) sources(most int) (list []segment, ok bool) {
 		if i+1 < len(r.cuts) {
 			to = r.cuts[i+1] - 1
 		}
-		list = append(list, segment{span{from, to}, r.verdicts[r.of[i]]})
+		list = append(list, segment{port.Span{First: from, Last: to}, r.verdicts[r.of[i]]})
 	}
 	list = join(list)
 	r.known[key] = list
@@ -134,19 +135,19 @@ func verdictsKey(all []verdict) string {
 // of each the number of its column, and of each column one source port. ok is false where there are
 // too many.
 func sourceColumns(about [][]*setRule, c *class, proto model.Protocol, most int) (cuts []uint16, of []int, starts []uint16, ok bool) {
-	var conditions [][]span
+	var conditions [][]port.Span
 	cuts = []uint16{0}
 	for _, rules := range about {
 		for _, r := range rules {
-			if !r.src.conditional() {
+			if !r.src.Conditional() {
 				continue
 			}
-			spans := r.src.spans(c, proto)
+			spans := r.src.Spans(c, proto)
 			conditions = append(conditions, spans)
 			for _, x := range spans {
-				cuts = append(cuts, x.first)
-				if x.last < 65535 {
-					cuts = append(cuts, x.last+1)
+				cuts = append(cuts, x.First)
+				if x.Last < 65535 {
+					cuts = append(cuts, x.Last+1)
 				}
 			}
 			if len(cuts) > most {
@@ -166,10 +167,10 @@ func sourceColumns(about [][]*setRule, c *class, proto model.Protocol, most int)
 	for i, from := range cuts {
 		clear(key)
 		for j, spans := range conditions {
-			for at[j] < len(spans) && spans[at[j]].last < from {
+			for at[j] < len(spans) && spans[at[j]].Last < from {
 				at[j]++
 			}
-			if at[j] < len(spans) && spans[at[j]].first <= from {
+			if at[j] < len(spans) && spans[at[j]].First <= from {
 				key[j/8] |= 1 << (j % 8)
 			}
 		}

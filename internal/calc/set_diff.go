@@ -47,7 +47,7 @@ func (r *setRule) same(o *setRule) bool {
 			return false
 		}
 	}
-	return r.dst.equal(&o.dst) && r.src.equal(&o.src)
+	return r.dst.Equal(&o.dst) && r.src.Equal(&o.src)
 }
 
 // affectedClasses returns the classes that some of these rules may be about. ok is false when a

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/port"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -110,7 +111,7 @@ func (s *sets) noteNames(b *bound, dir direction, m *model.Rule) {
 	for i, list := range [...][]model.PortRange{m.Ports, m.NotPorts, m.SourcePorts, m.NotSourcePorts} {
 		own := (dir == ingress) == (i < 2)
 		for _, p := range list {
-			n, ok := nameOf(p)
+			n, ok := port.NameOf(p)
 			switch {
 			case !ok:
 			case !own:
@@ -155,7 +156,7 @@ func (s *sets) compileRule(p *model.Policy, dir direction, index int, m *model.R
 		list []model.PortRange
 	}{{"", m.Ports}, {"not ", m.NotPorts}, {"source ", m.SourcePorts}, {"not source ", m.NotSourcePorts}} {
 		for _, pr := range of.list {
-			text.WriteString("\n  " + of.name + portRangeText(pr))
+			text.WriteString("\n  " + of.name + port.RangeText(pr))
 		}
 	}
 	text.WriteByte('\n')

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/port"
 	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -25,7 +26,7 @@ type sets struct {
 	hosts    map[*set][]hostUser          // of host endpoints
 	owners   map[*set]map[string]struct{} // the namespaces of users
 	atoms    *atoms
-	named    map[portName]bool // what ports of the other end rules ask for
+	named    map[port.Name]bool // what ports of the other end rules ask for
 	own      map[string]ownExpression
 	former   [directions]map[model.PolicyID]*bound // before.compiled, by the policies' names; made when asked for
 
@@ -42,7 +43,7 @@ func newSets(c *cluster.View, p *policyTables) *sets {
 	return &sets{
 		c: c, before: p, byKey: map[string]*set{}, users: map[*set][]netip.Addr{}, hosts: map[*set][]hostUser{}, owners: map[*set]map[string]struct{}{},
 		compiled: [directions]map[*model.Policy]*bound{{}, {}},
-		atoms:    p.atoms, named: map[portName]bool{}, own: map[string]ownExpression{},
+		atoms:    p.atoms, named: map[port.Name]bool{}, own: map[string]ownExpression{},
 	}
 }
 
@@ -51,10 +52,10 @@ type bound struct {
 	serial int
 	policy *model.Policy
 	rules  []*rule
-	names  []portName // of ports that the endpoint itself must have
-	asked  []portName // of ports that the other end may have
-	byAddr bool       // which rules hold depends on the endpoint's address
-	text   string     // of its rules; made when asked for
+	names  []port.Name // of ports that the endpoint itself must have
+	asked  []port.Name // of ports that the other end may have
+	byAddr bool        // which rules hold depends on the endpoint's address
+	text   string      // of its rules; made when asked for
 }
 
 // rule is a rule of a policy with its peers as atoms.
@@ -107,7 +108,7 @@ type set struct {
 // changes it, to what is equal, which those that compare two by their addresses rely on.
 type setRule struct {
 	*rule
-	dst, src portMatch
+	dst, src port.Match
 	on       bool // it allows by handing on to what is tracked
 }
 
@@ -117,13 +118,13 @@ func (r *rule) in(dir direction, pod *model.Pod) *setRule {
 	if r.everywhere != nil {
 		return r.everywhere
 	}
-	out := &setRule{rule: r, dst: newPortMatch(r.of.Ports, r.of.NotPorts), src: newPortMatch(r.of.SourcePorts, r.of.NotSourcePorts)}
+	out := &setRule{rule: r, dst: port.NewMatch(r.of.Ports, r.of.NotPorts), src: port.NewMatch(r.of.SourcePorts, r.of.NotSourcePorts)}
 	own := &out.dst
 	if dir == egress {
 		own = &out.src
 	}
-	if own.named() {
-		own.resolve(pod)
+	if own.Named() {
+		own.Resolve(pod)
 	} else {
 		r.everywhere = out
 	}
@@ -134,7 +135,7 @@ func (r *rule) in(dir direction, pod *model.Pod) *setRule {
 func (r *rule) stands(of *model.Rule) {
 	r.of = of
 	if r.everywhere != nil {
-		r.everywhere.dst, r.everywhere.src = newPortMatch(of.Ports, of.NotPorts), newPortMatch(of.SourcePorts, of.NotSourcePorts)
+		r.everywhere.dst, r.everywhere.src = port.NewMatch(of.Ports, of.NotPorts), port.NewMatch(of.SourcePorts, of.NotSourcePorts)
 	}
 }
 
@@ -189,7 +190,7 @@ func (s *sets) find(dir direction, list []*bound, pod *model.Pod, known bool, a 
 		key.WriteString(strconv.Itoa(b.serial))
 		for _, n := range b.names {
 			key.WriteByte('=')
-			key.WriteString(numbersText(ownPorts(pod, n)))
+			key.WriteString(port.NumbersText(port.OfPod(pod, n)))
 		}
 		if b.byAddr {
 			held[i] = s.held(b, pod, a)
@@ -248,7 +249,7 @@ func (s *sets) newSet(dir direction, list []*bound, pod *model.Pod, known bool, 
 			name.WriteString("holds " + held[i] + "\n")
 		}
 		for _, n := range b.names {
-			name.WriteString(n.text() + " = " + numbersText(ownPorts(pod, n)) + "\n")
+			name.WriteString(n.Text() + " = " + port.NumbersText(port.OfPod(pod, n)) + "\n")
 		}
 	}
 	if !known {

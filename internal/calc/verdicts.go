@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/port"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -31,7 +32,7 @@ type verdict struct {
 
 // segment is a span of ports with one verdict.
 type segment struct {
-	span
+	port.Span
 	verdict
 }
 
@@ -39,7 +40,7 @@ type segment struct {
 // ports.
 type entry struct {
 	proto model.Protocol
-	portPrefix
+	port.Prefix
 	verdict
 	sources int // 1-based in decision.sources; 0 = one verdict
 }
@@ -69,7 +70,7 @@ func (d *decision) equal(o *decision) bool {
 }
 
 // classes returns the classes that some rule of the set tells from class 0.
-func (s *set) classes(ports map[portName][]*atom) map[*class]struct{} {
+func (s *set) classes(ports map[port.Name][]*atom) map[*class]struct{} {
 	out := map[*class]struct{}{}
 	for a := range s.requiredAtoms(ports) {
 		for c := range a.classes {
@@ -81,16 +82,16 @@ func (s *set) classes(ports map[portName][]*atom) map[*class]struct{} {
 
 // requiredAtoms returns what the set's rules ask about the other end, what it calls ports by name
 // among it.
-func (s *set) requiredAtoms(ports map[portName][]*atom) map[*atom]bool {
+func (s *set) requiredAtoms(ports map[port.Name][]*atom) map[*atom]bool {
 	out := map[*atom]bool{}
 	for a := range s.atoms() {
 		out[a] = true
 	}
 	for t := range s.tiers {
 		for _, r := range s.tiers[t].rules {
-			for _, list := range [][]model.PortRange{r.dst.in, r.dst.not, r.src.in, r.src.not} {
+			for _, list := range [][]model.PortRange{r.dst.In, r.dst.Not, r.src.In, r.src.Not} {
 				for _, p := range list {
-					if n, ok := nameOf(p); ok {
+					if n, ok := port.NameOf(p); ok {
 						for _, a := range ports[n] {
 							out[a] = true
 						}
@@ -107,7 +108,7 @@ func (d *decision) each(set nodestate.SetID, c nodestate.Class, f func(nodestate
 	f(nodestate.PolicyKey{Set: set, Peer: c, Head: true}, nodestate.PolicyValue{
 		Allow: d.head.allow, Log: d.head.log, Undecided: d.head.on, Rule: d.head.rule, Protos: d.protos, Lens: d.lens})
 	put := func(sources int, e entry) {
-		f(nodestate.PolicyKey{Set: set, Peer: c, Sources: uint16(sources), Proto: e.proto, Port: e.port, Len: e.bits},
+		f(nodestate.PolicyKey{Set: set, Peer: c, Sources: uint16(sources), Proto: e.proto, Port: e.Port, Len: e.Bits},
 			nodestate.PolicyValue{Allow: e.allow, Log: e.log, Undecided: e.on, Rule: e.rule, Sources: uint16(e.sources)})
 	}
 	for _, e := range d.entries {
@@ -128,7 +129,7 @@ func (d *decision) each(set nodestate.SetID, c nodestate.Class, f func(nodestate
 func (s *set) decide(c *class, most int) (d *decision, ok bool) {
 	about := s.applicableRules(c)
 	tables := map[*segment]int{}
-	d = &decision{head: s.segments(about, c, otherProto, 0)[0].verdict, size: 1}
+	d = &decision{head: s.segments(about, c, port.OtherProto, 0)[0].verdict, size: 1}
 	for _, proto := range s.protocols() {
 		ported := nodestate.ProtoBit(proto, s.six) != nodestate.ProtoBitOther
 		cells, ok := s.cells(about, c, proto, most)
@@ -150,14 +151,14 @@ func (s *set) decide(c *class, most int) (d *decision, ok bool) {
 					tables[&x.sources[0]] = e.sources
 				}
 			}
-			prefixes := portPrefixes(x.span)
+			prefixes := port.Prefixes(x.Span)
 			if !ported {
 				prefixes = prefixes[:1] // Refusals of it: no ports are asked for
 			}
 			for _, p := range prefixes {
-				e.portPrefix = p
+				e.Prefix = p
 				if ported {
-					d.lens |= 1 << p.bits
+					d.lens |= 1 << p.Bits
 				}
 				d.entries = append(d.entries, e)
 			}
@@ -176,9 +177,9 @@ func (d *decision) tableOf(segments []segment) int {
 		if s.verdict == t.otherwise {
 			continue
 		}
-		for _, p := range portPrefixes(s.span) {
-			t.lens |= 1 << p.bits
-			t.entries = append(t.entries, entry{portPrefix: p, verdict: s.verdict})
+		for _, p := range port.Prefixes(s.Span) {
+			t.lens |= 1 << p.Bits
+			t.entries = append(t.entries, entry{Prefix: p, verdict: s.verdict})
 		}
 	}
 	for i, have := range d.sources {
@@ -206,7 +207,7 @@ func (s *set) protocols() []model.Protocol {
 		for i := range s.tiers[t].rules {
 			r := s.tiers[t].rules[i]
 			note(r.of.NotProtocol)
-			for _, p := range r.dst.in {
+			for _, p := range r.dst.In {
 				note(p.Protocol)
 			}
 		}
@@ -222,11 +223,11 @@ func (s *set) protocols() []model.Protocol {
 // the last tier passes on is allowed by profiles. Log decides nothing: it marks what is decided
 // after it.
 func (s *set) segments(about [][]*setRule, c *class, proto model.Protocol, source uint16) []segment {
-	open := []span{{0, 65535}}
-	var logged []span
+	open := []port.Span{{Last: 65535}}
+	var logged []port.Span
 	var decided []segment
-	decide := func(spans []span, v verdict) {
-		noted, rest := splitSpans(spans, logged)
+	decide := func(spans []port.Span, v verdict) {
+		noted, rest := port.Split(spans, logged)
 		for _, t := range rest {
 			decided = append(decided, segment{t, v})
 		}
@@ -237,7 +238,7 @@ func (s *set) segments(about [][]*setRule, c *class, proto model.Protocol, sourc
 	}
 	for t := range s.tiers {
 		tier := &s.tiers[t]
-		var passed []span
+		var passed []port.Span
 		for _, r := range about[t] {
 			if len(open) == 0 {
 				break
@@ -245,10 +246,10 @@ func (s *set) segments(about [][]*setRule, c *class, proto model.Protocol, sourc
 			if !r.matches(c, proto, source) {
 				continue
 			}
-			taken, rest := splitSpans(open, r.dst.spans(c, proto))
+			taken, rest := port.Split(open, r.dst.Spans(c, proto))
 			switch r.of.Action {
 			case model.Log:
-				logged = mergeSpans(append(logged, taken...))
+				logged = port.Merge(append(logged, taken...))
 				continue
 			case model.Pass:
 				passed = append(passed, taken...)
@@ -262,7 +263,7 @@ func (s *set) segments(about [][]*setRule, c *class, proto model.Protocol, sourc
 		} else {
 			decide(open, verdict{rule: tier.denyID})
 		}
-		if open = mergeSpans(passed); len(open) == 0 {
+		if open = port.Merge(passed); len(open) == 0 {
 			break
 		}
 	}
@@ -276,11 +277,11 @@ func (s *set) segments(about [][]*setRule, c *class, proto model.Protocol, sourc
 
 // join sorts segments, which cover all ports, and joins neighbours that agree.
 func join(all []segment) []segment {
-	slices.SortFunc(all, func(a, b segment) int { return int(a.first) - int(b.first) })
+	slices.SortFunc(all, func(a, b segment) int { return int(a.First) - int(b.First) })
 	out := all[:0]
 	for _, s := range all {
 		if n := len(out); n > 0 && out[n-1].verdict == s.verdict {
-			out[n-1].last = s.last
+			out[n-1].Last = s.Last
 			continue
 		}
 		out = append(out, s)
@@ -341,9 +342,9 @@ func (r *setRule) matches(c *class, proto model.Protocol, source uint16) bool {
 	if r.of.NotProtocol != model.ProtocolAny && r.of.NotProtocol == proto {
 		return false
 	}
-	return !r.src.conditional() || within(r.src.spans(c, proto), source)
+	return !r.src.Conditional() || within(r.src.Spans(c, proto), source)
 }
 
-func within(spans []span, port uint16) bool {
-	return slices.ContainsFunc(spans, func(s span) bool { return s.first <= port && port <= s.last })
+func within(spans []port.Span, at uint16) bool {
+	return slices.ContainsFunc(spans, func(s port.Span) bool { return s.First <= at && at <= s.Last })
 }
