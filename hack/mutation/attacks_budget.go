@@ -4,8 +4,8 @@ package main
 
 // attacksBudget are the guards of shares of tables.
 var attacksBudget = []mutant{
-	{fault: fault{"policies of 250 peers and 250 ports fill the policy table", "internal/calc/peer_union.go",
-		"len(r.Peers)*max(1, len(r.Ports)) > maxSeparatePeers", "len(r.Peers)*max(1, len(r.Ports)) > 1<<20"},
+	{fault: fault{"policies of 250 peers and 250 ports fill the policy table", "internal/calc/peer/union.go",
+		"len(r.Peers)*max(1, len(r.Ports)) > MaxSeparate", "len(r.Peers)*max(1, len(r.Ports)) > 1<<20"},
 		pkg: "./internal/calc", run: "^TestHostilePeersTimesPorts$"},
 	{fault: fault{"a policy of 250 source ports and 250 destination ports takes 62,500 entries, or is refused", "internal/calc/port_partition.go",
 		"		n, have := known[string(key)]\n", "		n, have := known[string(key)]\n		have = have && i == 0\n"},
@@ -23,10 +23,10 @@ var attacksBudget = []mutant{
 		"	if p.sets == nil || !p.cutOff() {", "	if p.sets != nil || !p.cutOff() {"},
 		pkg: "./internal/calc", run: "^TestHostileClassesOfOneNamespace$"},
 	{fault: fault{"a namespace's policies name more networks than bpfMapSizeIPSets, so that the policies of all others are refused", "internal/calc/network_budget.go",
-		"	if s.atoms.networks <= p.maxNetworks ||", "	if s.atoms.networks > 0 ||"},
+		"	if s.atoms.Networks <= p.maxNetworks ||", "	if s.atoms.Networks > 0 ||"},
 		pkg: "./internal/calc", run: "^TestHostileNetworksOfOneNamespace$"},
-	{fault: fault{"a few lists of thousands of networks make classes whose names take gigabytes", "internal/calc/atoms.go",
-		"len(a.text) > maxAtomName &&", "len(a.text) > 1<<30 &&"},
+	{fault: fault{"a few lists of thousands of networks make classes whose names take gigabytes", "internal/calc/peer/atom.go",
+		"len(a.Text) > maxAtomName &&", "len(a.Text) > 1<<30 &&"},
 		pkg: "./internal/calc", run: "^TestHostileNamesOfClasses$"},
 	{fault: fault{"a pod's denied packets keep the events of all others away", "bpf/events.h",
 		"	return event_left(event_pod(w), denied, now, event_interval_ns * EVENT_PART, event_burst / EVENT_BURST_PART) &&\n", "	return event_pod(w) &&\n"},

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/peer"
 	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -19,9 +20,9 @@ const reservedClasses = 64
 type classBudget struct {
 	sets    *sets
 	tenants map[string]*tenant
-	names   []string                  // of askers, sorted
-	owners  map[*atom][]owned         // of atoms that policies of namespaces alone ask
-	kept    map[int]map[*class]uint64 // by cap: the classes, by what is left of them
+	names   []string                       // of askers, sorted
+	owners  map[*peer.Atom][]owned         // of atoms that policies of namespaces alone ask
+	kept    map[int]map[*peer.Class]uint64 // by cap: the classes, by what is left of them
 }
 
 // tenant is a namespace.
@@ -43,8 +44,8 @@ func compareMarks(a, b asked) int {
 	return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.atom, b.atom))
 }
 
-func (s *sets) classBudget(k *classes) *classBudget {
-	d := &classBudget{sets: s, tenants: map[string]*tenant{}, owners: map[*atom][]owned{}, kept: map[int]map[*class]uint64{}}
+func (s *sets) classBudget(k *peer.Classes) *classBudget {
+	d := &classBudget{sets: s, tenants: map[string]*tenant{}, owners: map[*peer.Atom][]owned{}, kept: map[int]map[*peer.Class]uint64{}}
 	for _, x := range s.policyAtoms() {
 		ns := x.id.Name.Namespace
 		o := d.tenants[ns]
@@ -61,11 +62,11 @@ func (s *sets) classBudget(k *classes) *classBudget {
 	}
 	d.names = slices.Sorted(maps.Keys(d.tenants))
 	marks := map[*tenant][][]asked{}
-	for _, c := range k.byKey {
+	for c := range k.All() {
 		of := map[*tenant][]asked{}
-		for _, a := range c.atoms {
+		for _, a := range c.Atoms {
 			for _, w := range d.owners[a] {
-				of[w.asker] = append(of[w.asker], asked{w.rank, a.index})
+				of[w.asker] = append(of[w.asker], asked{w.rank, a.Index})
 			}
 		}
 		for o, list := range of {
@@ -113,7 +114,7 @@ func (o *tenant) first(most int) int {
 
 // left names, for each class, what is left of it when namespaces have no more than most classes
 // each: classes of one name are one then.
-func (d *classBudget) left(k *classes, most int) map[*class]uint64 {
+func (d *classBudget) left(k *peer.Classes, most int) map[*peer.Class]uint64 {
 	if have := d.kept[most]; have != nil {
 		return have
 	}
@@ -121,13 +122,13 @@ func (d *classBudget) left(k *classes, most int) map[*class]uint64 {
 	for _, o := range d.tenants {
 		firsts[o] = int32(o.first(most))
 	}
-	out := make(map[*class]uint64, len(k.byKey))
-	for _, c := range k.byKey {
+	out := make(map[*peer.Class]uint64, k.Len())
+	for c := range k.All() {
 		h := uint64(0)
-		for _, a := range c.atoms {
+		for _, a := range c.Atoms {
 			of := d.owners[a]
 			if len(of) == 0 || slices.ContainsFunc(of, func(w owned) bool { return w.rank < firsts[w.asker] }) {
-				h = blend(h, a.index)
+				h = blend(h, a.Index)
 			}
 		}
 		out[c] = h
@@ -146,12 +147,12 @@ func blend(h uint64, index int32) uint64 {
 // suspect is a set that was refused, with what it says of the classes that it knows.
 type suspect struct {
 	offer *offer
-	sizes map[*class]int // entries; those decided as class 0 have none
+	sizes map[*peer.Class]int // entries; those decided as class 0 have none
 	zero  int
 }
 
 // size is how many entries the set has when namespaces have no more than most classes each.
-func (x *suspect) size(left map[*class]uint64) (n int) {
+func (x *suspect) size(left map[*peer.Class]uint64) (n int) {
 	n = x.zero
 	seen := make(map[uint64]struct{}, len(x.sizes))
 	for c, size := range x.sizes {
@@ -169,13 +170,13 @@ func (x *suspect) size(left map[*class]uint64) (n int) {
 // are looked at than for one set; spent is how many are charged, in whatever order classes come.
 func (w *entryWriter) suspect(o *offer) (x *suspect, spent int) {
 	t := o.set
-	asks, kinds := t.requiredAtoms(w.ports), map[uint64]*class{}
-	known := map[*class]uint64{}
+	asks, kinds := t.requiredAtoms(w.ports), map[uint64]*peer.Class{}
+	known := map[*peer.Class]uint64{}
 	for c := range t.classes(w.ports) {
 		kind := uint64(0)
-		for _, a := range c.atoms {
+		for _, a := range c.Atoms {
 			if asks[a] {
-				kind = blend(kind, a.index)
+				kind = blend(kind, a.Index)
 			}
 		}
 		known[c], kinds[kind] = kind, c
@@ -204,7 +205,7 @@ func (w *entryWriter) suspect(o *offer) (x *suspect, spent int) {
 			return nil, failed
 		}
 	}
-	x = &suspect{offer: o, sizes: map[*class]int{}, zero: zero.size}
+	x = &suspect{offer: o, sizes: map[*peer.Class]int{}, zero: zero.size}
 	for c, kind := range known {
 		if sizes[kind] > 0 {
 			x.sizes[c] = sizes[kind]
@@ -282,7 +283,7 @@ func (p *policyTables) cutOff() bool {
 }
 
 // workOn is about how many ranges of ports are looked at to decide for a class.
-func (t *set) workOn(c *class) int {
+func (t *set) workOn(c *peer.Class) int {
 	ranges, columns := 0, 1
 	for _, rules := range t.applicableRules(c) {
 		for _, r := range rules {

@@ -53,7 +53,7 @@ func (k *compiler) update(c *cluster.View, dirty *model.Dirty, next *nodestate.S
 	k.tables.policy = table.StoreChanges(&next.Policy, k.tables.policy, keys, nodestate.TablePolicy)
 	k.tables.peers = table.StoreChanges(&next.Peers, k.tables.peers, keys, nodestate.TablePolicy)
 	if k.tables.classes != nil {
-		k.tables.classes.peersOut = k.tables.peers
+		k.tables.classes.OfAddrs = k.tables.peers
 	}
 	table.StoreMap(&next.HostEndpoints, k.tables.hosts, keys, nodestate.TablePolicy)
 	table.StoreMap(&next.PeerCIDRs, k.tables.peerCIDRs, keys, nodestate.TablePolicy)

@@ -161,7 +161,7 @@ type measure struct {
 
 // touches reports whether classes came or went that a set knows.
 func (w *entryWriter) touches(t *set) bool {
-	return slices.ContainsFunc(w.classes.added, t.distinguishes) || slices.ContainsFunc(w.classes.removed, t.distinguishes)
+	return slices.ContainsFunc(w.classes.Added, t.distinguishes) || slices.ContainsFunc(w.classes.Removed, t.distinguishes)
 }
 
 // work is about how many ranges of ports are to be looked at to decide for all classes that the set
@@ -179,9 +179,9 @@ func (t *set) work() int {
 			wants := r.requiredClause()
 			for j, c := range r.others {
 				for _, l := range c {
-					told += len(l.atom.classes)
+					told += len(l.Atom.Classes)
 					if j == wants {
-						total += len(l.atom.classes) * ranges
+						total += len(l.Atom.Classes) * ranges
 					}
 				}
 			}

@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/peer"
 	"github.com/weir-net/weir/internal/calc/port"
-	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -92,9 +92,9 @@ func Explain(all *model.Cluster, q Question) (x Explanation, ok bool) {
 		return x, false
 	}
 	// All from the objects, with nothing of what a Calculator keeps: it must come to the same.
-	p := &policyTables{subjects: indexSubjects(c.Policies, nil), atoms: newAtoms()}
+	p := &policyTables{subjects: indexSubjects(c.Policies, nil), atoms: peer.NewAtoms()}
 	dirty := model.AllDirty()
-	p.atoms.begin(c, &dirty)
+	p.atoms.Begin(c, &dirty)
 	s := newSets(c, p)
 	s.bind(q.Endpoint, ep)
 	dir := egress
@@ -105,40 +105,15 @@ func Explain(all *model.Cluster, q Question) (x Explanation, ok bool) {
 	_, x.Known = p.subjects.of(c, ep.Pod)
 	for _, t := range s.byKey {
 		if t.dir == dir {
-			s.explain(t, s.classAt(q.Peer), q, &x)
+			s.explain(t, s.atoms.ClassAt(q.Peer, s.named), q, &x)
 			break
 		}
 	}
 	return x, true
 }
 
-// classAt returns the class of one address among the atoms of the sets; nil is class 0.
-func (s *sets) classAt(a netip.Addr) *class {
-	pods := &podIndex{c: s.c, byName: map[model.Name]*peerPod{}, byClaim: map[netip.Addr]*peerPod{}, claimed: map[netip.Addr][]*peerPod{}, byNS: map[string]podSet{},
-		numbers: map[port.Name]map[port.Number]int{}}
-	pods.local, pods.ours = localPods(s.c)
-	for name, p := range s.c.Pods {
-		if slices.Contains(p.Addrs, a) || slices.Contains(pods.ours[name], a) {
-			pods.put(name)
-		}
-	}
-	for n := range s.named {
-		s.atoms.ports(n, pods)
-	}
-	k := newClasses(table.Digest64[nodestate.Class])
-	for _, x := range s.atoms.byText {
-		for p := range x.each() {
-			k.partition.add(p, p.cidrs, p.except)
-		}
-	}
-	if of := k.classify(pods, s.atoms, a); of != nil {
-		return k.of(of)
-	}
-	return k.of(k.partition.at(netip.PrefixFrom(a, a.BitLen())))
-}
-
 // explain walks the tiers of a set for peers of a class.
-func (s *sets) explain(t *set, c *class, q Question, x *Explanation) {
+func (s *sets) explain(t *set, c *peer.Class, q Question, x *Explanation) {
 	x.Isolated = true
 	if !x.Known {
 		x.Allow, x.Rule = false, t.deny
@@ -154,7 +129,7 @@ func (s *sets) explain(t *set, c *class, q Question, x *Explanation) {
 }
 
 // explainTiers walks those tiers of a set that policies are in. False: each passes on.
-func (s *sets) explainTiers(t *set, tiers []setTier, c *class, q Question, x *Explanation) bool {
+func (s *sets) explainTiers(t *set, tiers []setTier, c *peer.Class, q Question, x *Explanation) bool {
 	left := t.of
 	for i := range tiers {
 		of := left
@@ -178,7 +153,7 @@ func (s *sets) explainTiers(t *set, tiers []setTier, c *class, q Question, x *Ex
 
 // explainTier walks a tier's policies. decided is the rule that allows or denies, nil when none
 // does.
-func (s *sets) explainTier(t *set, tier *setTier, of []*bound, c *class, q Question) (out ExplainedTier, decided *setRule) {
+func (s *sets) explainTier(t *set, tier *setTier, of []*bound, c *peer.Class, q Question) (out ExplainedTier, decided *setRule) {
 	out = ExplainedTier{Name: of[0].policy.Tier, End: EndDefaultDeny}
 	for _, b := range of {
 		p := ExplainedPolicy{Kind: b.policy.Kind, Name: b.policy.Name.String(), Invalid: b.policy.Invalid}
@@ -201,7 +176,7 @@ func (s *sets) explainTier(t *set, tier *setTier, of []*bound, c *class, q Quest
 }
 
 // explainPolicy looks at a policy's rules until one matches, and returns it.
-func (s *sets) explainPolicy(t *set, tier *setTier, b *bound, c *class, q Question, p *ExplainedPolicy) *setRule {
+func (s *sets) explainPolicy(t *set, tier *setTier, b *bound, c *peer.Class, q Question, p *ExplainedPolicy) *setRule {
 	rules := b.policy.Egress
 	if t.dir == ingress {
 		rules = b.policy.Ingress
@@ -237,7 +212,7 @@ func (s *sets) explainPolicy(t *set, tier *setTier, b *bound, c *class, q Questi
 
 // whyNot returns the first condition of a rule that does not hold for peers of a class, empty when
 // all do.
-func (r *setRule) whyNot(c *class, q Question) string {
+func (r *setRule) whyNot(c *peer.Class, q Question) string {
 	dst := q.Ports.Dst
 	if nodestate.ProtoBit(q.Proto, !q.Endpoint.Is4()) == nodestate.ProtoBitOther {
 		dst = 0
@@ -245,7 +220,7 @@ func (r *setRule) whyNot(c *class, q Question) string {
 	switch {
 	case r.of.NotProtocol != model.ProtocolAny && r.of.NotProtocol == q.Proto, !r.dst.Any && len(port.SpansOf(r.dst.In, c, q.Proto)) == 0:
 		return NotProtocol
-	case slices.ContainsFunc(r.others, func(l clause) bool { return !l.trueOf(c) }):
+	case slices.ContainsFunc(r.others, func(l peer.Clause) bool { return !l.TrueOf(c) }):
 		return NotPeer
 	case !within(r.dst.Spans(c, q.Proto), dst):
 		return NotPort

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/peer"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -38,9 +39,9 @@ func ExplainHost(all *model.Cluster, q HostQuestion) (x Explanation, ok bool) {
 	if h == nil || q.At.IPv6 && !c.Ipv6 {
 		return x, false
 	}
-	p := &policyTables{subjects: indexSubjects(c.Policies, nil), atoms: newAtoms(), hosts: map[nodestate.HostInterface]nodestate.HostEndpoint{}}
+	p := &policyTables{subjects: indexSubjects(c.Policies, nil), atoms: peer.NewAtoms(), hosts: map[nodestate.HostInterface]nodestate.HostEndpoint{}}
 	dirty := model.AllDirty()
-	p.atoms.begin(c, &dirty)
+	p.atoms.Begin(c, &dirty)
 	s := newSets(c, p)
 	s.bindHosts(p)
 	dir := egress
@@ -50,7 +51,7 @@ func ExplainHost(all *model.Cluster, q HostQuestion) (x Explanation, ok bool) {
 	x = Explanation{HostEndpoint: h.Name, Known: true, Allow: true}
 	for t, users := range s.hosts {
 		if t.dir == dir && slices.Contains(users, hostUser{q.At, q.Use}) {
-			s.explainHost(t, s.classAt(q.Peer), q, &x)
+			s.explainHost(t, s.atoms.ClassAt(q.Peer, s.named), q, &x)
 		}
 	}
 	return x, true
@@ -58,7 +59,7 @@ func ExplainHost(all *model.Cluster, q HostQuestion) (x Explanation, ok bool) {
 
 // explainHost walks the failsafe ports, the tiers and the profiles of a host endpoint's set for
 // peers of a class.
-func (s *sets) explainHost(t *set, c *class, q HostQuestion, x *Explanation) {
+func (s *sets) explainHost(t *set, c *peer.Class, q HostQuestion, x *Explanation) {
 	x.Isolated = true
 	tiers := t.tiers
 	if q.Use != useForward {
@@ -76,7 +77,7 @@ func (s *sets) explainHost(t *set, c *class, q HostQuestion, x *Explanation) {
 }
 
 // explainFailsafes names the failsafe port that is asked for, or says how many are not.
-func explainFailsafes(tier *setTier, c *class, q Question) (out ExplainedTier, decided *setRule) {
+func explainFailsafes(tier *setTier, c *peer.Class, q Question) (out ExplainedTier, decided *setRule) {
 	p := ExplainedPolicy{Kind: "failsafe", Name: "ports"}
 	out = ExplainedTier{Name: "failsafe", End: EndDefaultPass}
 	for i := range tier.rules {

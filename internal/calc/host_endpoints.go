@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/peer"
 	"github.com/weir-net/weir/internal/calc/port"
 	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
@@ -139,7 +140,7 @@ func (s *sets) bindHosts(out *policyTables) {
 // ofHost returns the policies that select a host endpoint, in their order.
 func (s *sets) ofHost(h *model.HostEndpoint, of *subjects) (out []*model.Policy) {
 	for _, sub := range of.hosts {
-		if (sub.expr == nil || sub.expr.MatchesFunc(hostLabels(h))) && inForce(s.c, sub.policy) {
+		if (sub.expr == nil || sub.expr.MatchesFunc(peer.HostLabels(h))) && inForce(s.c, sub.policy) {
 			out = append(out, sub.policy)
 		}
 	}
@@ -194,8 +195,8 @@ func (s *sets) hostCIDRs(all map[netip.Prefix]nodestate.Class) map[netip.Prefix]
 			continue
 		}
 		for a := range t.atoms() {
-			for part := range a.each() {
-				for _, p := range slices.Concat(part.cidrs, part.except) {
+			for part := range a.Each() {
+				for _, p := range slices.Concat(part.CIDRs, part.Except) {
 					if c, is := all[p]; is {
 						out[p] = c
 					}
@@ -207,13 +208,13 @@ func (s *sets) hostCIDRs(all map[netip.Prefix]nodestate.Class) map[netip.Prefix]
 }
 
 // atoms returns what the set's rules ask about the other end.
-func (t *set) atoms() iter.Seq[*atom] {
-	return func(yield func(*atom) bool) {
+func (t *set) atoms() iter.Seq[*peer.Atom] {
+	return func(yield func(*peer.Atom) bool) {
 		for i := range t.tiers {
 			for j := range t.tiers[i].rules {
 				for _, c := range t.tiers[i].rules[j].others {
 					for _, l := range c {
-						if !yield(l.atom) {
+						if !yield(l.Atom) {
 							return
 						}
 					}
@@ -320,7 +321,7 @@ func (s *sets) failsafes(user hostUser, dir direction, text *strings.Builder) se
 			if f.Net.IsValid() {
 				m.Other = &model.Entity{InNets: true, Nets: []netip.Prefix{f.Net}}
 			}
-			r := rule{of: m, others: s.atoms.others(m), name: nodestate.Rule{Kind: "failsafe", Name: field, Detail: table.PortText(f.Port, f.Protocol)},
+			r := rule{of: m, others: s.atoms.Others(m), name: nodestate.Rule{Kind: "failsafe", Name: field, Detail: table.PortText(f.Port, f.Protocol)},
 				text: "failsafe " + table.PortText(f.Port, f.Protocol) + " " + f.Net.String() + " " + strconv.FormatBool(answers) + "\n"}
 			text.WriteString(r.text)
 			tier.rules = append(tier.rules, &setRule{rule: &r, dst: port.NewMatch(m.Ports, nil), src: port.NewMatch(m.SourcePorts, nil), on: alone})
@@ -354,7 +355,7 @@ const maxAPIServerPorts = 16
 // nil where none is known.
 func (s *sets) apiServers(text *strings.Builder, answers bool) *setRule {
 	var at []model.PortRange
-	for _, sl := range s.atoms.slicesOf(cluster.APIService) {
+	for _, sl := range s.atoms.SlicesOf(cluster.APIService) {
 		if sl.Name != cluster.APIServerSlice {
 			continue // it opens ports
 		}
@@ -374,7 +375,7 @@ func (s *sets) apiServers(text *strings.Builder, answers bool) *setRule {
 	if answers {
 		m.Ports, m.SourcePorts = []model.PortRange{{Protocol: model.ProtocolTCP, Last: 65535}}, at
 	}
-	r := rule{of: m, others: s.atoms.others(m), name: nodestate.Rule{Kind: "failsafe", Name: "API servers", Detail: cluster.APIService.String()}}
+	r := rule{of: m, others: s.atoms.Others(m), name: nodestate.Rule{Kind: "failsafe", Name: "API servers", Detail: cluster.APIService.String()}}
 	for _, p := range at {
 		r.text += "failsafe API servers " + table.PortText(p.First, p.Protocol) + " " + strconv.FormatBool(answers) + "\n"
 	}
@@ -423,8 +424,8 @@ func (s *sets) ownHolds(e *model.Entity, h *model.HostEndpoint, a netip.Addr) bo
 		return false
 	}
 	picks := func(text string) bool {
-		expr := parseExpression(text)
-		return expr.MatchesFunc(hostLabels(h)) || model.Within(s.atoms.setsWith(expr), a)
+		expr := peer.ParseExpression(text)
+		return expr.MatchesFunc(peer.HostLabels(h)) || model.Within(s.atoms.SetsWith(expr), a)
 	}
 	return (e.Selector == "" || picks(e.Selector)) && (e.NotSelector == "" || !picks(e.NotSelector))
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/peer"
 	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -29,7 +30,7 @@ type policySide struct {
 type policyAtoms struct {
 	policySide
 	created int64
-	atoms   []*atom
+	atoms   []*peer.Atom
 }
 
 func comparePolicyAtoms(a, b *policyAtoms) int {
@@ -41,7 +42,7 @@ func comparePolicyAtoms(a, b *policyAtoms) int {
 // oldest first, without what policies of the cluster and host endpoints ask, too.
 func (s *sets) policyAtoms() []*policyAtoms {
 	var all []*policyAtoms
-	wide := map[*atom]bool{}
+	wide := map[*peer.Atom]bool{}
 	ports := s.portAtoms()
 	for dir := range directions {
 		for p, b := range s.compiled[dir] {
@@ -49,7 +50,7 @@ func (s *sets) policyAtoms() []*policyAtoms {
 			for _, r := range b.rules {
 				for _, c := range r.others {
 					for _, l := range c {
-						x.atoms = append(x.atoms, l.atom)
+						x.atoms = append(x.atoms, l.Atom)
 					}
 				}
 			}
@@ -71,8 +72,8 @@ func (s *sets) policyAtoms() []*policyAtoms {
 		}
 	}
 	for _, x := range all {
-		slices.SortFunc(x.atoms, func(a, b *atom) int { return int(a.index - b.index) })
-		x.atoms = slices.DeleteFunc(slices.Compact(x.atoms), func(a *atom) bool { return wide[a] })
+		slices.SortFunc(x.atoms, func(a, b *peer.Atom) int { return int(a.Index - b.Index) })
+		x.atoms = slices.DeleteFunc(slices.Compact(x.atoms), func(a *peer.Atom) bool { return wide[a] })
 	}
 	slices.SortFunc(all, comparePolicyAtoms)
 	return all
@@ -83,18 +84,18 @@ func (s *sets) policyAtoms() []*policyAtoms {
 // first.
 func (s *sets) withholdNetworks(p *policyTables) map[policySide]bool {
 	p.overNetworks = nil
-	if s.atoms.networks <= p.maxNetworks || len(s.pairs)+len(s.hostPairs) > 0 {
+	if s.atoms.Networks <= p.maxNetworks || len(s.pairs)+len(s.hostPairs) > 0 {
 		return nil
 	}
 	all := s.policyAtoms()
-	own := map[*atom]bool{}
-	left := p.maxNetworks - s.atoms.networks
+	own := map[*peer.Atom]bool{}
+	left := p.maxNetworks - s.atoms.Networks
 	var claims []table.Claim
 	var of []*policyAtoms
 	for _, x := range all {
 		n := 0
 		for _, a := range x.atoms {
-			size := a.networks()
+			size := a.Networks()
 			if n += size; !own[a] {
 				own[a] = true
 				left += size

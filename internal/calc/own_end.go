@@ -5,6 +5,7 @@ package calc
 import (
 	"net/netip"
 
+	"github.com/weir-net/weir/internal/calc/peer"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/selector"
 )
@@ -21,7 +22,7 @@ func (s *sets) holds(m *model.Rule, pod *model.Pod, a netip.Addr) bool {
 	if e == nil {
 		return true
 	}
-	if e.InNets && !model.Within(s.atoms.carried(e.Nets), a) || model.Within(s.atoms.carried(e.NotNets), a) || e.Service != (model.Name{}) {
+	if e.InNets && !model.Within(s.atoms.Carried(e.Nets), a) || model.Within(s.atoms.Carried(e.NotNets), a) || e.Service != (model.Name{}) {
 		return false
 	}
 	return (e.Selector == "" || s.picks(e.Selector, pod, a)) && (e.NotSelector == "" || !s.picks(e.NotSelector, pod, a))
@@ -46,11 +47,11 @@ func onlyICMPOf(ports []model.PortRange, six bool) bool {
 func (s *sets) picks(text string, pod *model.Pod, a netip.Addr) bool {
 	o, ok := s.own[text]
 	if !ok {
-		expr := parseExpression(text)
-		o = ownExpression{expr, s.atoms.setsWith(expr)}
+		expr := peer.ParseExpression(text)
+		o = ownExpression{expr, s.atoms.SetsWith(expr)}
 		s.own[text] = o
 	}
-	return pod != nil && o.expr.MatchesFunc(podLabels(s.c, pod)) || model.Within(o.nets, a)
+	return pod != nil && o.expr.MatchesFunc(peer.PodLabels(s.c, pod)) || model.Within(o.nets, a)
 }
 
 // ownExpression is an expression about the own end of rules.

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/peer"
 	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -36,9 +37,9 @@ type policyTables struct {
 	capacity   int                               // entries of look-up 2
 	// The rest is nil while nothing here is isolated.
 	sets    *sets
-	pods    *podIndex
-	atoms   *atoms
-	classes *classes
+	pods    *peer.PodIndex
+	atoms   *peer.Atoms
+	classes *peer.Classes
 	written map[nodestate.SetID]*setEntries
 	refused []nodestate.SetID // that did not fit
 	// measured is how much those would take, and overdrawn says of which namespaces they are.
@@ -70,7 +71,7 @@ func newPolicyTables(digest func(text string) nodestate.Class, rules *table.Tabl
 func (p *policyTables) update(c *cluster.View, dirty *model.Dirty) bool {
 	var at []netip.Addr // whose pods changed
 	if p.pods != nil {
-		at = p.pods.update(c, dirty)
+		at = p.pods.Update(c, dirty)
 	}
 	p.maxNetworks = c.Settings.MaxNetworks
 	if p.affected(c, dirty) {
@@ -81,16 +82,14 @@ func (p *policyTables) update(c *cluster.View, dirty *model.Dirty) bool {
 		return false
 	}
 	for n := range p.sets.named {
-		for number := range p.pods.numbersOf(n) {
-			if _, known := p.atoms.byText[namedText(n, number)]; !known {
-				p.bind(c, dirty, at) // such a port was not there before
-				return true
-			}
+		if !p.atoms.KnowsPorts(n, p.pods) {
+			p.bind(c, dirty, at) // such a port was not there before
+			return true
 		}
 	}
-	p.atoms.added, p.atoms.moved = nil, nil
-	p.classes.update(p.pods, p.atoms, nil, at)
-	if p.writeSets() || len(p.classes.byKey) < p.leftOut {
+	p.atoms.Keep()
+	p.classes.Update(p.pods, p.atoms, nil, at)
+	if p.writeSets() || p.classes.Len() < p.leftOut {
 		p.bind(c, dirty, nil) // sets that did not fit do, or the other way round
 		return true
 	}
@@ -100,7 +99,7 @@ func (p *policyTables) update(c *cluster.View, dirty *model.Dirty) bool {
 // affected reports whether a change may concern the sets, rather than the classes of pods
 // elsewhere alone.
 func (p *policyTables) affected(c *cluster.View, dirty *model.Dirty) bool {
-	if dirty.Has(inputsPolicy) || p.sets != nil && p.atoms.depends.affected(c, dirty) {
+	if dirty.Has(inputsPolicy) || p.sets != nil && p.atoms.Affected(c, dirty) {
 		return true
 	}
 	if len(dirty.Pods) == 0 {
@@ -134,7 +133,7 @@ func (p *policyTables) bind(c *cluster.View, dirty *model.Dirty, at []netip.Addr
 	left := sets.leftOut()
 	p.resolve(c, dirty, nil, nil)
 	if p.classes != nil {
-		p.leftOut = len(p.classes.byKey)
+		p.leftOut = p.classes.Len()
 	}
 	p.unfit = sortedRules(append(slices.Clone(p.unfit), left...))
 }
@@ -145,15 +144,15 @@ func (p *policyTables) resolve(c *cluster.View, dirty *model.Dirty, at []netip.A
 	p.staged, p.hosts = map[netip.Addr]nodestate.StagedIsolation{}, map[nodestate.HostInterface]nodestate.HostEndpoint{}
 	p.hostsStaged = map[nodestate.HostInterface]nodestate.HostEndpoint{}
 	if p.sets == nil {
-		p.atoms, p.classes, p.written = newAtoms(), newClasses(p.digest), map[nodestate.SetID]*setEntries{}
+		p.atoms, p.classes, p.written = peer.NewAtoms(), peer.NewClasses(p.digest), map[nodestate.SetID]*setEntries{}
 	}
-	p.atoms.begin(c, dirty)
+	p.atoms.Begin(c, dirty)
 	sets := p.bound(c, would, nil)
 	p.compiled = sets.compiled
 	if crowded := sets.withholdNetworks(p); len(crowded) > 0 {
-		p.atoms.restart()
+		p.atoms.Restart()
 		sets = p.bound(c, would, crowded)
-		p.atoms.settle()
+		p.atoms.Settle()
 	}
 	if len(sets.byKey) == 0 {
 		p.ruleIDs.clear()
@@ -163,12 +162,12 @@ func (p *policyTables) resolve(c *cluster.View, dirty *model.Dirty, at []netip.A
 		sets.isolateStaged(p)
 		return sets
 	}
-	p.pods.keepNumbers(sets.named)
-	gone := p.atoms.end()
+	p.pods.KeepNumbers(sets.named)
+	gone := p.atoms.End()
 	sets.number(p)
 	p.sets = sets
-	p.classes.update(p.pods, p.atoms, gone, at)
-	p.classes.changed = true
+	p.classes.Update(p.pods, p.atoms, gone, at)
+	p.classes.Changed = true
 	p.writeSets()
 	sets.isolateStaged(p)
 	return sets
@@ -185,10 +184,10 @@ func (p *policyTables) bound(c *cluster.View, would *subjects, heldBack map[poli
 	}
 	s.bindHosts(p)
 	if len(s.byKey) > 0 && p.pods == nil {
-		p.pods = newPodIndex(c)
+		p.pods = peer.NewPodIndex(c)
 	}
 	for n := range s.named {
-		p.atoms.ports(n, p.pods)
+		p.atoms.Ports(n, p.pods)
 	}
 	return s
 }
@@ -201,17 +200,17 @@ func (p *policyTables) overdrawnAll() []nodestate.Overdrawn {
 // writeSets writes look-up 1 as the classes have it, and look-up 2 when sets or classes came or
 // went. It reports whether other sets than before do not fit.
 func (p *policyTables) writeSets() bool {
-	p.peers, p.peerCIDRs = p.classes.peersOut, p.classes.cidrsOut
+	p.peers, p.peerCIDRs = p.classes.OfAddrs, p.classes.OfCIDRs
 	if p.crowded = len(p.peerCIDRs) > p.maxNetworks; p.crowded {
 		p.peerCIDRs = p.sets.hostCIDRs(p.peerCIDRs) // of those who ask for others nobody is left
 	}
 	if p.hostsCrowded = len(p.peerCIDRs) > p.maxNetworks; p.hostsCrowded {
 		p.peerCIDRs = map[netip.Prefix]nodestate.Class{}
 	}
-	if !p.classes.changed {
+	if !p.classes.Changed {
 		return false
 	}
-	p.classes.changed = false
+	p.classes.Changed = false
 	before := p.refused
 	p.sets.writeEntries(p)
 	return !slices.Equal(before, p.refused)
@@ -256,7 +255,7 @@ func indexSubjects(policies map[model.PolicyID]*model.Policy, before *subjects) 
 		if sub == nil {
 			sub = &subject{policy: p}
 			if p.Subject.Expression != "" {
-				sub.expr = parseExpression(p.Subject.Expression)
+				sub.expr = peer.ParseExpression(p.Subject.Expression)
 			}
 		}
 		s.known[p] = sub
@@ -271,17 +270,17 @@ func indexSubjects(policies map[model.PolicyID]*model.Policy, before *subjects) 
 		} else {
 			s.anywhere = append(s.anywhere, sub)
 		}
-		if sub.expr != nil && looksAt(sub.expr, model.PrefixNamespace) || p.Subject.Namespaces != nil && len(p.Subject.Namespaces.Requirements) > 0 {
+		if sub.expr != nil && peer.LooksAt(sub.expr, model.PrefixNamespace) || p.Subject.Namespaces != nil && len(p.Subject.Namespaces.Requirements) > 0 {
 			s.byNamespaceLabels = true
 		}
-		s.byAccountLabels = s.byAccountLabels || sub.expr != nil && looksAt(sub.expr, model.PrefixAccount)
+		s.byAccountLabels = s.byAccountLabels || sub.expr != nil && peer.LooksAt(sub.expr, model.PrefixAccount)
 	}
 	return s
 }
 
 // selects reports whether the policy selects a pod.
 func (s *subject) selects(c *cluster.View, pod *model.Pod) bool {
-	return selects(c, &s.policy.Subject, pod) && (s.expr == nil || s.expr.MatchesFunc(podLabels(c, pod)))
+	return peer.Selects(c, &s.policy.Subject, pod) && (s.expr == nil || s.expr.MatchesFunc(peer.PodLabels(c, pod)))
 }
 
 // of returns the policies that select the pod of an endpoint, in their order. A pod that is not

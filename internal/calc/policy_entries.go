@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-net/weir/internal/calc/peer"
 	"github.com/weir-net/weir/internal/calc/port"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -16,9 +17,9 @@ import (
 type setEntries struct {
 	set       *set
 	zero      *decision
-	silent    bool                  // class 0 has no entries
-	decisions map[*class]evaluation // of the classes that it tells from class 0
-	size      int                   // entries; those of class 0 too when it has any
+	silent    bool                       // class 0 has no entries
+	decisions map[*peer.Class]evaluation // of the classes that it tells from class 0
+	size      int                        // entries; those of class 0 too when it has any
 }
 
 // evaluation is a decision about a class that had a number then; nil: decided as class 0.
@@ -34,7 +35,7 @@ func (s *sets) writeEntries(p *policyTables) {
 		return cmp.Or(last(!a.vital, !b.vital), last(!s.forHosts(a), !s.forHosts(b)), last(!s.inForce(a), !s.inForce(b)), strings.Compare(a.name, b.name))
 	})
 	w := &entryWriter{entries: p.policy.Edit(), ports: s.portAtoms(), classes: p.classes, measured: p.measured, measuredNow: map[nodestate.SetID]measure{},
-		anew: p.ruleIDs.renumbered || p.classes.renumbered}
+		anew: p.ruleIDs.renumbered || p.classes.Renumbered}
 	before, cut := p.written, map[string]nodestate.Rule{}
 	p.refused, s.unfit, s.cutOff = nil, nil, false
 	offers, offered := make([]*offer, 0, len(all)), make(map[nodestate.SetID]*set, len(all))
@@ -78,8 +79,8 @@ func (s *sets) writeEntries(p *policyTables) {
 		w.remove(id, was)
 	}
 	p.ruleIDs.setRefused(cut)
-	p.ruleIDs.renumbered, p.classes.renumbered = false, false
-	p.classes.added, p.classes.removed = nil, nil
+	p.ruleIDs.renumbered, p.classes.Renumbered = false, false
+	p.classes.Added, p.classes.Removed = nil, nil
 	p.policy = w.entries.Map()
 }
 
@@ -95,24 +96,18 @@ func last(a, b bool) int {
 }
 
 // portAtoms returns the atoms in use by the names of ports that they are about.
-func (s *sets) portAtoms() map[port.Name][]*atom {
-	out := map[port.Name][]*atom{}
+func (s *sets) portAtoms() map[port.Name][]*peer.Atom {
 	if len(s.named) == 0 {
-		return out
+		return nil
 	}
-	for _, a := range s.atoms.byText {
-		if a.named != nil {
-			out[*a.named] = append(out[*a.named], a)
-		}
-	}
-	return out
+	return s.atoms.ByPort()
 }
 
 // needsNetworks reports whether a rule of the set is about networks.
 func (s *set) needsNetworks() bool {
 	for a := range s.atoms() {
-		for p := range a.each() {
-			if len(p.cidrs) > 0 {
+		for p := range a.Each() {
+			if len(p.CIDRs) > 0 {
 				return true
 			}
 		}
@@ -123,8 +118,8 @@ func (s *set) needsNetworks() bool {
 // entryWriter is one change of look-up 2.
 type entryWriter struct {
 	entries nodestate.Editor[nodestate.PolicyKey, nodestate.PolicyValue]
-	ports   map[port.Name][]*atom
-	classes *classes
+	ports   map[port.Name][]*peer.Atom
+	classes *peer.Classes
 	anew    bool // ruleIDs of rules or classes became others
 
 	measured, measuredNow map[nodestate.SetID]measure // of sets that are not written: before, and from now on
@@ -135,7 +130,7 @@ type entryWriter struct {
 // written; no such function when it takes more than most entries.
 func (w *entryWriter) plan(t *set, was *setEntries, most int) (size int, put func() *setEntries) {
 	if was != nil && was.set == t {
-		return w.renew(t, was, map[*class]struct{}{}, most)
+		return w.renew(t, was, map[*peer.Class]struct{}{}, most)
 	}
 	if was != nil {
 		if before, after, ok := t.changedRules(was.set); ok {
@@ -179,14 +174,14 @@ func (w *entryWriter) put(t *set, was, now *setEntries) *setEntries {
 
 // renew decides anew what rules say of the concerned classes, and of those that came, and forgets
 // those that went: see plan.
-func (w *entryWriter) renew(t *set, was *setEntries, concerned map[*class]struct{}, most int) (total int, put func() *setEntries) {
-	for _, c := range w.classes.added {
+func (w *entryWriter) renew(t *set, was *setEntries, concerned map[*peer.Class]struct{}, most int) (total int, put func() *setEntries) {
+	for _, c := range w.classes.Added {
 		if t.distinguishes(c) {
 			concerned[c] = struct{}{}
 		}
 	}
-	changed, size := make(map[*class]evaluation, len(concerned)), was.size
-	note := func(c *class, j evaluation) {
+	changed, size := make(map[*peer.Class]evaluation, len(concerned)), was.size
+	note := func(c *peer.Class, j evaluation) {
 		if had := was.decisions[c]; had.decision != nil {
 			size -= had.size
 		}
@@ -202,7 +197,7 @@ func (w *entryWriter) renew(t *set, was *setEntries, concerned map[*class]struct
 		if !ok {
 			return 0, nil
 		}
-		j := evaluation{id: c.id, decision: d}
+		j := evaluation{id: c.ID, decision: d}
 		if d.equal(was.zero) {
 			j.decision = nil
 		}
@@ -210,7 +205,7 @@ func (w *entryWriter) renew(t *set, was *setEntries, concerned map[*class]struct
 			note(c, j)
 		}
 	}
-	for _, c := range w.classes.removed {
+	for _, c := range w.classes.Removed {
 		if _, known := was.decisions[c]; known {
 			note(c, evaluation{})
 		}
@@ -273,18 +268,18 @@ func (w *entryWriter) remove(id nodestate.SetID, was *setEntries) {
 // decisions returns what is to be written for which classes; nil when it is more than most entries.
 // Class 0 has a head when rules without peers decide something; another class has one when it is
 // decided otherwise than class 0.
-func (s *set) decisions(ports map[port.Name][]*atom, most int) *setEntries {
+func (s *set) decisions(ports map[port.Name][]*peer.Atom, most int) *setEntries {
 	zero, ok := s.decide(nil, most)
 	if !ok {
 		return nil
 	}
-	now := &setEntries{set: s, zero: zero, decisions: map[*class]evaluation{}}
+	now := &setEntries{set: s, zero: zero, decisions: map[*peer.Class]evaluation{}}
 	nothing := decision{head: verdict{rule: s.denyID}}
 	if now.silent = zero.equal(&nothing); !now.silent {
 		now.size = zero.size
 	}
 	for c := range s.classes(ports) {
-		j := evaluation{id: c.id}
+		j := evaluation{id: c.ID}
 		if j.decision, ok = s.decide(c, most); !ok {
 			return nil
 		}

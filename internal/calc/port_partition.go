@@ -5,6 +5,7 @@ package calc
 import (
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/peer"
 	"github.com/weir-net/weir/internal/calc/port"
 	"github.com/weir-net/weir/internal/model"
 )
@@ -22,7 +23,7 @@ type cell struct {
 // Source ports for which the same rules match have the same verdicts on all destination ports: they
 // are one column, whatever number of ranges they are in. Destination ports on which all columns
 // agree have one list of sources.
-func (s *set) cells(about [][]*setRule, c *class, proto model.Protocol, most int) (out []cell, ok bool) {
+func (s *set) cells(about [][]*setRule, c *peer.Class, proto model.Protocol, most int) (out []cell, ok bool) {
 	cuts, of, starts, ok := sourceColumns(about, c, proto, most)
 	if !ok {
 		return nil, false
@@ -134,7 +135,7 @@ func verdictsKey(all []verdict) string {
 // sourceColumns returns where the ranges of source ports begin that rules tell apart for a class,
 // of each the number of its column, and of each column one source port. ok is false where there are
 // too many.
-func sourceColumns(about [][]*setRule, c *class, proto model.Protocol, most int) (cuts []uint16, of []int, starts []uint16, ok bool) {
+func sourceColumns(about [][]*setRule, c *peer.Class, proto model.Protocol, most int) (cuts []uint16, of []int, starts []uint16, ok bool) {
 	var conditions [][]port.Span
 	cuts = []uint16{0}
 	for _, rules := range about {

@@ -2,7 +2,10 @@
 
 package calc
 
-import "slices"
+import (
+	"github.com/weir-net/weir/internal/calc/peer"
+	"slices"
+)
 
 // Two sets of one name have the same policies. Where a few of their rules differ, only what these
 // rules are about has to be decided again.
@@ -43,7 +46,7 @@ func (r *setRule) same(o *setRule) bool {
 	}
 	if r.rule != o.rule {
 		if r.text == "" || r.text != o.text || r.name != o.name || r.id != o.id || r.of.Action != o.of.Action ||
-			!slices.EqualFunc(r.others, o.others, func(a, b clause) bool { return slices.Equal(a, b) }) {
+			!slices.EqualFunc(r.others, o.others, func(a, b peer.Clause) bool { return slices.Equal(a, b) }) {
 			return false
 		}
 	}
@@ -52,15 +55,15 @@ func (r *setRule) same(o *setRule) bool {
 
 // affectedClasses returns the classes that some of these rules may be about. ok is false when a
 // rule is not about certain ones.
-func (s *set) affectedClasses(rules []*setRule) (of map[*class]struct{}, ok bool) {
-	of = map[*class]struct{}{}
+func (s *set) affectedClasses(rules []*setRule) (of map[*peer.Class]struct{}, ok bool) {
+	of = map[*peer.Class]struct{}{}
 	for _, r := range rules {
 		wants := r.requiredClause()
 		if wants < 0 {
 			return nil, false
 		}
 		for _, l := range r.others[wants] {
-			for c := range l.atom.classes {
+			for c := range l.Atom.Classes {
 				of[c] = struct{}{}
 			}
 		}
@@ -71,8 +74,8 @@ func (s *set) affectedClasses(rules []*setRule) (of map[*class]struct{}, ok bool
 // requiredClause returns the first clause that asks for atoms to be true alone, -1 when there is
 // none.
 func (r *rule) requiredClause() int {
-	return slices.IndexFunc(r.others, func(x clause) bool {
-		return !slices.ContainsFunc(x, func(l literal) bool { return l.not })
+	return slices.IndexFunc(r.others, func(x peer.Clause) bool {
+		return !slices.ContainsFunc(x, func(l peer.Literal) bool { return l.Not })
 	})
 }
 
@@ -85,28 +88,28 @@ func (s *set) reuseIndex(was *set, places bool) {
 	for t := range s.tiers {
 		a, b := was.tiers[t].rules, s.tiers[t].rules
 		for i := range b {
-			if a[i].rule == b[i].rule || slices.EqualFunc(a[i].others, b[i].others, func(x, y clause) bool { return slices.Equal(x, y) }) {
+			if a[i].rule == b[i].rule || slices.EqualFunc(a[i].others, b[i].others, func(x, y peer.Clause) bool { return slices.Equal(x, y) }) {
 				continue
 			}
 			at := rulePlace{int32(t), int32(i)}
 			for _, l := range a[i].others[a[i].requiredClause()] {
-				if left := slices.DeleteFunc(slices.Clone(s.byAtom[l.atom]), func(p rulePlace) bool { return p == at }); len(left) > 0 {
-					s.byAtom[l.atom] = left
+				if left := slices.DeleteFunc(slices.Clone(s.byAtom[l.Atom]), func(p rulePlace) bool { return p == at }); len(left) > 0 {
+					s.byAtom[l.Atom] = left
 				} else {
-					delete(s.byAtom, l.atom)
+					delete(s.byAtom, l.Atom)
 				}
 			}
 			for _, l := range b[i].others[b[i].requiredClause()] {
-				s.byAtom[l.atom] = append(s.byAtom[l.atom], at)
+				s.byAtom[l.Atom] = append(s.byAtom[l.Atom], at)
 			}
 		}
 	}
 }
 
 // distinguishes reports whether the rules may tell a class from class 0.
-func (s *set) distinguishes(c *class) bool {
+func (s *set) distinguishes(c *peer.Class) bool {
 	if s.byAtom == nil {
 		s.index()
 	}
-	return len(s.unindexed) > 0 || slices.ContainsFunc(c.atoms, func(a *atom) bool { return len(s.byAtom[a]) > 0 })
+	return len(s.unindexed) > 0 || slices.ContainsFunc(c.Atoms, func(a *peer.Atom) bool { return len(s.byAtom[a]) > 0 })
 }

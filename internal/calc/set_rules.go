@@ -53,7 +53,7 @@ func (s *sets) reuse(b *bound) {
 func (s *sets) reuseRule(r *rule) {
 	for _, c := range r.others {
 		for i := range c {
-			c[i].atom = s.atoms.again(c[i].atom)
+			c[i].Atom = s.atoms.Again(c[i].Atom)
 		}
 	}
 }
@@ -132,7 +132,7 @@ func byAddr(m *model.Rule) bool {
 }
 
 func (s *sets) compileRule(p *model.Policy, dir direction, index int, m *model.Rule) *rule {
-	r := &rule{of: m, index: index, others: s.atoms.others(m), name: ruleName(p, dir, index, m), bound: true}
+	r := &rule{of: m, index: index, others: s.atoms.Others(m), name: ruleName(p, dir, index, m), bound: true}
 	var text strings.Builder
 	text.WriteString(r.name.Detail + " " + [...]string{"allow", "deny", "pass", "log"}[m.Action])
 	if len(r.others) == 0 {
@@ -141,10 +141,10 @@ func (s *sets) compileRule(p *model.Policy, dir direction, index int, m *model.R
 	for _, c := range r.others {
 		text.WriteString("\n  one of")
 		for _, l := range c {
-			if l.not {
-				text.WriteString("\n    not " + l.atom.text)
+			if l.Not {
+				text.WriteString("\n    not " + l.Atom.Text)
 			} else {
-				text.WriteString("\n    " + l.atom.text)
+				text.WriteString("\n    " + l.Atom.Text)
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/peer"
 	"github.com/weir-net/weir/internal/calc/port"
 	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
@@ -25,7 +26,7 @@ type sets struct {
 	users    map[*set][]netip.Addr
 	hosts    map[*set][]hostUser          // of host endpoints
 	owners   map[*set]map[string]struct{} // the namespaces of users
-	atoms    *atoms
+	atoms    *peer.Atoms
 	named    map[port.Name]bool // what ports of the other end rules ask for
 	own      map[string]ownExpression
 	former   [directions]map[model.PolicyID]*bound // before.compiled, by the policies' names; made when asked for
@@ -61,8 +62,8 @@ type bound struct {
 // rule is a rule of a policy with its peers as atoms.
 type rule struct {
 	of     *model.Rule
-	index  int      // in its policy
-	others []clause // Refusals of them; none = everybody
+	index  int           // in its policy
+	others []peer.Clause // Refusals of them; none = everybody
 	name   nodestate.Rule
 	text   string // Refusals that it says; empty: two rules are not compared by it
 	bound  bool   // of a bound, which gets it its number
@@ -90,7 +91,7 @@ type set struct {
 	failsafe *set // of a host endpoint: takes its place when it does not fit
 	vital    bool // has the failsafe ports, and no policies
 
-	byAtom    map[*atom][]rulePlace // set.index, once asked for
+	byAtom    map[*peer.Atom][]rulePlace // set.index, once asked for
 	unindexed []rulePlace
 
 	id               nodestate.SetID

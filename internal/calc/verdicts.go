@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/peer"
 	"github.com/weir-net/weir/internal/calc/port"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -70,10 +71,10 @@ func (d *decision) equal(o *decision) bool {
 }
 
 // classes returns the classes that some rule of the set tells from class 0.
-func (s *set) classes(ports map[port.Name][]*atom) map[*class]struct{} {
-	out := map[*class]struct{}{}
+func (s *set) classes(ports map[port.Name][]*peer.Atom) map[*peer.Class]struct{} {
+	out := map[*peer.Class]struct{}{}
 	for a := range s.requiredAtoms(ports) {
-		for c := range a.classes {
+		for c := range a.Classes {
 			out[c] = struct{}{}
 		}
 	}
@@ -82,8 +83,8 @@ func (s *set) classes(ports map[port.Name][]*atom) map[*class]struct{} {
 
 // requiredAtoms returns what the set's rules ask about the other end, what it calls ports by name
 // among it.
-func (s *set) requiredAtoms(ports map[port.Name][]*atom) map[*atom]bool {
-	out := map[*atom]bool{}
+func (s *set) requiredAtoms(ports map[port.Name][]*peer.Atom) map[*peer.Atom]bool {
+	out := map[*peer.Atom]bool{}
 	for a := range s.atoms() {
 		out[a] = true
 	}
@@ -126,7 +127,7 @@ func (d *decision) each(set nodestate.SetID, c nodestate.Class, f func(nodestate
 // decide resolves the set's rules for the addresses of a class; nil is class 0. A protocol gets
 // entries where it is decided otherwise than the head says. ok is false when it takes more than
 // most entries.
-func (s *set) decide(c *class, most int) (d *decision, ok bool) {
+func (s *set) decide(c *peer.Class, most int) (d *decision, ok bool) {
 	about := s.applicableRules(c)
 	tables := map[*segment]int{}
 	d = &decision{head: s.segments(about, c, port.OtherProto, 0)[0].verdict, size: 1}
@@ -222,7 +223,7 @@ func (s *set) protocols() []model.Protocol {
 // matches decides; Pass hands on to the next tier, and so does a tier's end where that passes. What
 // the last tier passes on is allowed by profiles. Log decides nothing: it marks what is decided
 // after it.
-func (s *set) segments(about [][]*setRule, c *class, proto model.Protocol, source uint16) []segment {
+func (s *set) segments(about [][]*setRule, c *peer.Class, proto model.Protocol, source uint16) []segment {
 	open := []port.Span{{Last: 65535}}
 	var logged []port.Span
 	var decided []segment
@@ -291,14 +292,14 @@ func join(all []segment) []segment {
 
 // applicableRules returns the rules of each tier that are about the addresses of a class, in their
 // order.
-func (s *set) applicableRules(c *class) [][]*setRule {
+func (s *set) applicableRules(c *peer.Class) [][]*setRule {
 	if s.byAtom == nil {
 		s.index()
 	}
 	var at []rulePlace
 	at = append(at, s.unindexed...)
 	if c != nil {
-		for _, a := range c.atoms {
+		for _, a := range c.Atoms {
 			at = append(at, s.byAtom[a]...)
 		}
 	}
@@ -307,7 +308,7 @@ func (s *set) applicableRules(c *class) [][]*setRule {
 	out := make([][]*setRule, len(s.tiers))
 	for _, p := range at {
 		r := s.tiers[p.tier].rules[p.rule]
-		if !slices.ContainsFunc(r.others, func(x clause) bool { return !x.trueOf(c) }) {
+		if !slices.ContainsFunc(r.others, func(x peer.Clause) bool { return !x.TrueOf(c) }) {
 			out[p.tier] = append(out[p.tier], r)
 		}
 	}
@@ -320,7 +321,7 @@ type rulePlace struct{ tier, rule int32 }
 // index notes which rules want which atoms, so that a class of one of ten thousand networks asks
 // few of ten thousand rules.
 func (s *set) index() {
-	s.byAtom = map[*atom][]rulePlace{}
+	s.byAtom = map[*peer.Atom][]rulePlace{}
 	for t := range s.tiers {
 		for i := range s.tiers[t].rules {
 			r, at := s.tiers[t].rules[i], rulePlace{int32(t), int32(i)}
@@ -330,7 +331,7 @@ func (s *set) index() {
 				continue
 			}
 			for _, l := range r.others[wants] {
-				s.byAtom[l.atom] = append(s.byAtom[l.atom], at)
+				s.byAtom[l.Atom] = append(s.byAtom[l.Atom], at)
 			}
 		}
 	}
@@ -338,7 +339,7 @@ func (s *set) index() {
 
 // matches reports whether a rule that is about the addresses of a class is about packets of a
 // protocol with a source port.
-func (r *setRule) matches(c *class, proto model.Protocol, source uint16) bool {
+func (r *setRule) matches(c *peer.Class, proto model.Protocol, source uint16) bool {
 	if r.of.NotProtocol != model.ProtocolAny && r.of.NotProtocol == proto {
 		return false
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package peer
 
 import (
 	"slices"
@@ -11,8 +11,8 @@ import (
 	"github.com/weir-net/weir/internal/selector"
 )
 
-// parseExpression reads an expression that was read before; one that cannot be picks nothing.
-func parseExpression(text string) *selector.Selector {
+// ParseExpression reads an expression that was read before; one that cannot be picks nothing.
+func ParseExpression(text string) *selector.Selector {
 	s, err := selector.Parse(text)
 	if err != nil {
 		return selector.Not(selector.And())
@@ -20,12 +20,12 @@ func parseExpression(text string) *selector.Selector {
 	return s
 }
 
-// labels looks up the labels by which expressions see something.
-type labels = func(key string) (value string, ok bool)
+// Labels looks up the labels by which expressions see something.
+type Labels = func(key string) (value string, ok bool)
 
-// podLabels are a pod's labels to expressions: what names it, its own, and those of its namespace
+// PodLabels are a pod's labels to expressions: what names it, its own, and those of its namespace
 // and its service account below their prefixes.
-func podLabels(c *cluster.View, p *model.Pod) labels {
+func PodLabels(c *cluster.View, p *model.Pod) Labels {
 	return func(key string) (string, bool) {
 		switch key {
 		case model.LabelNamespace:
@@ -60,7 +60,7 @@ func podLabels(c *cluster.View, p *model.Pod) labels {
 }
 
 // setLabels are a network set's: its own and, in a namespace, those of the namespace.
-func setLabels(c *cluster.View, s *model.NetworkSet) labels {
+func setLabels(c *cluster.View, s *model.NetworkSet) Labels {
 	return func(key string) (string, bool) {
 		if ns := s.Name.Namespace; ns != "" {
 			if key == model.LabelNamespace {
@@ -99,13 +99,13 @@ func namespaceLabel(c *cluster.View, name, key string) (string, bool) {
 	return v, ok
 }
 
-// looksAt reports whether an expression looks at labels below a prefix: those of namespaces or of
+// LooksAt reports whether an expression looks at labels below a prefix: those of namespaces or of
 // service accounts.
-func looksAt(s *selector.Selector, prefix string) bool {
+func LooksAt(s *selector.Selector, prefix string) bool {
 	return slices.ContainsFunc(s.Labels(), func(l string) bool { return strings.HasPrefix(l, prefix) })
 }
 
-// hostLabels are a host endpoint's to expressions: its own.
-func hostLabels(h *model.HostEndpoint) labels {
+// HostLabels are a host endpoint's to expressions: its own.
+func HostLabels(h *model.HostEndpoint) Labels {
 	return func(key string) (string, bool) { return ownLabel(h.Labels, key) }
 }

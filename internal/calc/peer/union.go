@@ -1,33 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package peer
 
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"iter"
 	"net/netip"
 
 	"github.com/weir-net/weir/internal/model"
 )
 
-// maxSeparatePeers is how many peers times ranges of ports a rule may have whose peers are told
+// MaxSeparate is how many peers times ranges of ports a rule may have whose peers are told
 // apart: each peer is an atom, and each class of one gets all entries of the ports. The peers of a
 // larger rule are one atom, and their ports are written once. It is not so for all rules, because a
 // change of such a list makes a class of another number.
-const maxSeparatePeers = 256
+const MaxSeparate = 256
 
 // union returns the atom that is true of what one of many peers is, nil where no carried address
 // can be. Nodes are none of them: their addresses change.
-func (x *atoms) union(peers []model.Peer) *atom {
-	a := &atom{}
+func (x *Atoms) union(peers []model.Peer) *Atom {
+	a := &Atom{}
 	text := sha256.New()
 	var plain []netip.Prefix
-	add := func(part *atom) {
+	add := func(part *Atom) {
 		if part != nil {
 			part.whole = a
 			a.parts = append(a.parts, part)
-			text.Write([]byte(part.text + "\n"))
+			text.Write([]byte(part.Text + "\n"))
 		}
 	}
 	for i := range peers {
@@ -43,20 +42,20 @@ func (x *atoms) union(peers []model.Peer) *atom {
 		return nil
 	}
 	var sum [sha256.Size]byte
-	a.text = "one of " + hex.EncodeToString(text.Sum(sum[:0]))
+	a.Text = "one of " + hex.EncodeToString(text.Sum(sum[:0]))
 	return x.use(a)
 }
 
 // peers returns the clause that is true of what one of a rule's peers is.
-func (x *atoms) peers(r *model.Rule) clause {
-	any := clause{}
-	add := func(a *atom) {
+func (x *Atoms) peers(r *model.Rule) Clause {
+	any := Clause{}
+	add := func(a *Atom) {
 		if a != nil {
-			any = append(any, literal{atom: a})
+			any = append(any, Literal{Atom: a})
 		}
 	}
 	apart := r.Peers
-	if len(r.Peers) > 1 && len(r.Peers)*max(1, len(r.Ports)) > maxSeparatePeers {
+	if len(r.Peers) > 1 && len(r.Peers)*max(1, len(r.Ports)) > MaxSeparate {
 		var list []model.Peer
 		apart = nil
 		for _, p := range r.Peers {
@@ -74,27 +73,4 @@ func (x *atoms) peers(r *model.Rule) clause {
 		}
 	}
 	return any
-}
-
-// each calls f for the parts of an atom, or for itself where it has none.
-func (a *atom) each() iter.Seq[*atom] {
-	return func(yield func(*atom) bool) {
-		if a.parts == nil {
-			yield(a)
-			return
-		}
-		for _, p := range a.parts {
-			if !yield(p) {
-				return
-			}
-		}
-	}
-}
-
-// all returns the atom that a part is of, or itself.
-func (a *atom) all() *atom {
-	if a.whole != nil {
-		return a.whole
-	}
-	return a
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package peer
 
 import (
 	"maps"
@@ -34,11 +34,11 @@ func (p *peerPod) claims(c *cluster.View, f func(netip.Addr)) {
 
 type podSet map[*peerPod]struct{}
 
-// podIndex finds the pods that selectors pick without trying every pod for every selector. It holds
+// PodIndex finds the pods that selectors pick without trying every pod for every selector. It holds
 // those that have an address of their own, and follows them. What the node knows of its own
 // endpoints comes before what the API says, which shows a new pod's address late and an old pod's
 // for too long.
-type podIndex struct {
+type PodIndex struct {
 	c       *cluster.View
 	byName  map[model.Name]*peerPod
 	byClaim map[netip.Addr]*peerPod   // one of those that claim an address
@@ -55,8 +55,9 @@ type podIndex struct {
 	around     relabelled // since the classes followed
 }
 
-func newPodIndex(c *cluster.View) *podIndex {
-	x := &podIndex{c: c, byName: make(map[model.Name]*peerPod, len(c.Pods)), byClaim: make(map[netip.Addr]*peerPod, len(c.Pods)), claimed: map[netip.Addr][]*peerPod{},
+// NewPodIndex returns an index of the pods of a cluster.
+func NewPodIndex(c *cluster.View) *PodIndex {
+	x := &PodIndex{c: c, byName: make(map[model.Name]*peerPod, len(c.Pods)), byClaim: make(map[netip.Addr]*peerPod, len(c.Pods)), claimed: map[netip.Addr][]*peerPod{},
 		byNS: map[string]podSet{}, byLabel: map[string]map[string]podSet{}, numbers: map[port.Name]map[port.Number]int{}}
 	x.local, x.ours = localPods(c)
 	x.namespaces, x.accounts = maps.Clone(c.Namespaces), maps.Clone(c.ServiceAccounts)
@@ -71,7 +72,7 @@ func newPodIndex(c *cluster.View) *podIndex {
 type relabelled struct{ byNamespace, byAccount map[netip.Addr]struct{} }
 
 // relabel finds the pods around which labels changed.
-func (x *podIndex) relabel(c *cluster.View, dirty *model.Dirty) (out relabelled) {
+func (x *PodIndex) relabel(c *cluster.View, dirty *model.Dirty) (out relabelled) {
 	collect := func(into *map[netip.Addr]struct{}, of *peerPod) {
 		if *into == nil {
 			*into = map[netip.Addr]struct{}{}
@@ -130,9 +131,9 @@ func localPods(c *cluster.View) (map[netip.Addr]model.Name, map[model.Name][]net
 	return local, ours
 }
 
-// update takes over what changed, and returns the addresses that may have changed hands or whose
+// Update takes over what changed, and returns the addresses that may have changed hands or whose
 // pods changed.
-func (x *podIndex) update(c *cluster.View, dirty *model.Dirty) []netip.Addr {
+func (x *PodIndex) Update(c *cluster.View, dirty *model.Dirty) []netip.Addr {
 	names := map[model.Name]struct{}{}
 	maps.Copy(names, dirty.Pods)
 	if was := x.c.Owners; was != c.Owners {
@@ -165,7 +166,7 @@ func (x *podIndex) update(c *cluster.View, dirty *model.Dirty) []netip.Addr {
 }
 
 // put makes the index know a pod as it is now, and returns the addresses that it had and has.
-func (x *podIndex) put(name model.Name) []netip.Addr {
+func (x *PodIndex) put(name model.Name) []netip.Addr {
 	var affected []netip.Addr
 	if old := x.byName[name]; old != nil {
 		affected = append(affected, old.addrs...)
@@ -188,7 +189,7 @@ func (x *podIndex) put(name model.Name) []netip.Addr {
 	return append(affected, p.addrs...)
 }
 
-func (x *podIndex) claim(p *peerPod, a netip.Addr) {
+func (x *PodIndex) claim(p *peerPod, a netip.Addr) {
 	if x.byClaim[a] == nil {
 		x.byClaim[a] = p
 	} else {
@@ -196,7 +197,7 @@ func (x *podIndex) claim(p *peerPod, a netip.Addr) {
 	}
 }
 
-func (x *podIndex) disclaim(p *peerPod, a netip.Addr) {
+func (x *PodIndex) disclaim(p *peerPod, a netip.Addr) {
 	others := x.claimed[a]
 	switch {
 	case x.byClaim[a] != p:
@@ -214,7 +215,7 @@ func (x *podIndex) disclaim(p *peerPod, a netip.Addr) {
 }
 
 // claimants calls f for the pods that claim an address.
-func (x *podIndex) claimants(a netip.Addr, f func(*peerPod)) {
+func (x *PodIndex) claimants(a netip.Addr, f func(*peerPod)) {
 	if p := x.byClaim[a]; p != nil {
 		f(p)
 	}
@@ -224,7 +225,7 @@ func (x *podIndex) claimants(a netip.Addr, f func(*peerPod)) {
 }
 
 // claimantsIn calls f for the pods that claim an address of a prefix.
-func (x *podIndex) claimantsIn(p netip.Prefix, f func(*peerPod)) {
+func (x *PodIndex) claimantsIn(p netip.Prefix, f func(*peerPod)) {
 	if size := p.Addr().BitLen() - p.Bits(); size > 16 || len(x.byClaim) < 1<<size {
 		for a := range x.byClaim {
 			if p.Contains(a) {
@@ -243,7 +244,7 @@ func (s podSet) remove(p *peerPod) { delete(s, p) }
 
 // each does something to every set that a pod belongs into, and counts its ports. A pod without an
 // address belongs into none.
-func (x *podIndex) each(p *peerPod, do func(podSet, *peerPod), count int) {
+func (x *PodIndex) each(p *peerPod, do func(podSet, *peerPod), count int) {
 	if len(p.addrs) == 0 {
 		return
 	}
@@ -263,7 +264,7 @@ func (x *podIndex) each(p *peerPod, do func(podSet, *peerPod), count int) {
 	}
 }
 
-func (x *podIndex) count(p *peerPod, n port.Name, counts map[port.Number]int, by int) {
+func (x *PodIndex) count(p *peerPod, n port.Name, counts map[port.Number]int, by int) {
 	for _, number := range port.OfPod(p.pod, n) {
 		if counts[number] += by; counts[number] == 0 {
 			delete(counts, number)
@@ -282,7 +283,7 @@ func setOf(index map[string]podSet, key string) podSet {
 }
 
 // at returns the pods that have an address.
-func (x *podIndex) at(a netip.Addr) []*model.Pod {
+func (x *PodIndex) at(a netip.Addr) []*model.Pod {
 	var out []*model.Pod
 	x.claimants(a, func(p *peerPod) {
 		if slices.Contains(p.addrs, a) {
@@ -293,7 +294,7 @@ func (x *podIndex) at(a netip.Addr) []*model.Pod {
 }
 
 // numbersOf returns the ports that pods call by a name.
-func (x *podIndex) numbersOf(n port.Name) map[port.Number]int {
+func (x *PodIndex) numbersOf(n port.Name) map[port.Number]int {
 	counts, ok := x.numbers[n]
 	if !ok {
 		counts = map[port.Number]int{}
@@ -307,8 +308,8 @@ func (x *podIndex) numbersOf(n port.Name) map[port.Number]int {
 	return counts
 }
 
-// keepNumbers forgets the names that are not asked for any more.
-func (x *podIndex) keepNumbers(asked map[port.Name]bool) {
+// KeepNumbers forgets the names that are not asked for any more.
+func (x *PodIndex) KeepNumbers(asked map[port.Name]bool) {
 	maps.DeleteFunc(x.numbers, func(n port.Name, _ map[port.Number]int) bool { return !asked[n] })
 }
 
@@ -338,7 +339,7 @@ func peerAddrs(c *cluster.View, p *model.Pod, local []netip.Addr) []netip.Addr {
 }
 
 // matching calls f for every pod that sel picks.
-func (x *podIndex) matching(sel *model.Selector, f func(*peerPod)) {
+func (x *PodIndex) matching(sel *model.Selector, f func(*peerPod)) {
 	try := func(pods podSet) {
 		for p := range pods {
 			if labelsMatch(sel.Pods, p.pod.Labels) {
@@ -374,7 +375,7 @@ func (x *podIndex) matching(sel *model.Selector, f func(*peerPod)) {
 
 // withValue returns the pods with a value that sel asks for, and how many they are; nil when it
 // asks for none. No pod is in two of the sets.
-func (x *podIndex) withValue(sel *model.LabelSelector) (with []podSet, n int) {
+func (x *PodIndex) withValue(sel *model.LabelSelector) (with []podSet, n int) {
 	i := asksForValue(sel)
 	if i < 0 {
 		return nil, 0
@@ -398,7 +399,7 @@ func asksForValue(sel *model.LabelSelector) int {
 	return slices.IndexFunc(sel.Requirements, func(r model.Requirement) bool { return r.Op == model.In })
 }
 
-func (x *podIndex) labelIndex(key string) map[string]podSet {
+func (x *PodIndex) labelIndex(key string) map[string]podSet {
 	index, ok := x.byLabel[key]
 	if !ok {
 		index = map[string]podSet{}
@@ -413,10 +414,10 @@ func (x *podIndex) labelIndex(key string) map[string]podSet {
 }
 
 // expressed calls f for the pods that an expression picks.
-func (x *podIndex) expressed(expr *selector.Selector, f func(*peerPod)) {
+func (x *PodIndex) expressed(expr *selector.Selector, f func(*peerPod)) {
 	try := func(pods podSet) {
 		for p := range pods {
-			if expr.MatchesFunc(podLabels(x.c, p.pod)) {
+			if expr.MatchesFunc(PodLabels(x.c, p.pod)) {
 				f(p)
 			}
 		}

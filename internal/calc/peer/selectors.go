@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package peer
 
 import (
 	"slices"
@@ -84,8 +84,8 @@ func namespaceMatches(c *cluster.View, sel *model.LabelSelector, name string) bo
 	return ns != nil && labelsMatch(sel, ns.Labels)
 }
 
-// selects reports whether a selector picks a pod.
-func selects(c *cluster.View, sel *model.Selector, p *model.Pod) bool {
+// Selects reports whether a selector picks a pod.
+func Selects(c *cluster.View, sel *model.Selector, p *model.Pod) bool {
 	if sel.Namespace != "" {
 		if sel.Namespace != p.Name.Namespace {
 			return false

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package peer
 
 import (
 	"encoding/binary"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -16,26 +17,27 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// class is a set of atoms that are true of some addresses and no others.
-type class struct {
-	atoms []*atom // sorted by index
+// Class is a set of atoms that are true of some addresses and no others.
+type Class struct {
+	Atoms []*Atom         // sorted by index
+	ID    nodestate.Class // its number
+
 	text  string
-	id    nodestate.Class
 	users int // addresses and regions that are in it
 }
 
-func (c *class) has(a *atom) bool {
-	_, found := slices.BinarySearchFunc(c.atoms, a.index, func(x *atom, want int32) int { return int(x.index - want) })
+func (c *Class) has(a *Atom) bool {
+	_, found := slices.BinarySearchFunc(c.Atoms, a.Index, func(x *Atom, want int32) int { return int(x.Index - want) })
 	return found
 }
 
 // PortSpans returns the ports that the peers of a class call by a name.
-func (c *class) PortSpans(n port.Name, proto model.Protocol) []port.Span {
+func (c *Class) PortSpans(n port.Name, proto model.Protocol) []port.Span {
 	if c == nil {
 		return nil
 	}
 	var out []port.Span
-	for _, a := range c.atoms {
+	for _, a := range c.Atoms {
 		if a.named != nil && *a.named == n && a.number.Proto == proto {
 			out = append(out, port.Span{First: a.number.Port, Last: a.number.Port})
 		}
@@ -43,37 +45,53 @@ func (c *class) PortSpans(n port.Name, proto model.Protocol) []port.Span {
 	return out
 }
 
-// classes is the partition of addresses that the atoms make. It follows the atoms and the pods:
+// Classes is the partition of addresses that the atoms make. It follows the atoms and the pods:
 // what neither concerns is not looked at.
-type classes struct {
-	byKey map[string]*class // "" is not in it: class 0
+type Classes struct {
+	OfAddrs        nodestate.Map[netip.Addr, nodestate.Class] // look-up 1, of the addresses of pods
+	OfCIDRs        map[netip.Prefix]nodestate.Class           // and of all others
+	Changed        bool                                       // classes came or went since asked
+	Added, Removed []*Class                                   // which
+	Renumbered     bool                                       // others have other numbers since asked
+
+	byKey map[string]*Class // "" is not in it: class 0
 	ids   *table.Ids[nodestate.Class]
-	idle  map[*class]struct{} // may have no users
-	fresh []*class            // have no number yet
+	idle  map[*Class]struct{} // may have no users
+	fresh []*Class            // have no number yet
 
-	peers          map[netip.Addr]*class     // of addresses of pods that some atom picks
-	cidrs          *cluster.Prefixes[*class] // of the regions between the boundaries of CIDRs; nil: class 0
-	partition      *cidrPartition
-	replaced       []netip.Addr // peers that got another class
-	peersOut       nodestate.Map[netip.Addr, nodestate.Class]
-	cidrsOut       map[netip.Prefix]nodestate.Class
-	changed        bool     // classes came or went since asked
-	added, removed []*class // which
-	renumbered     bool     // others have other numbers since asked
+	peers     map[netip.Addr]*Class     // of addresses of pods that some atom picks
+	cidrs     *cluster.Prefixes[*Class] // of the regions between the boundaries of CIDRs; nil: class 0
+	partition *cidrPartition
+	replaced  []netip.Addr // peers that got another class
 }
 
-func newClasses(digest func(text string) nodestate.Class) *classes {
-	return &classes{byKey: map[string]*class{}, ids: table.NewIDs(digest), idle: map[*class]struct{}{},
-		peers: map[netip.Addr]*class{}, cidrs: cluster.NewPrefixes[*class](), partition: newCIDRPartition(), cidrsOut: map[netip.Prefix]nodestate.Class{}}
+// NewClasses returns the classes of no atoms, which get their numbers by a digest of their texts.
+func NewClasses(digest func(text string) nodestate.Class) *Classes {
+	return &Classes{byKey: map[string]*Class{}, ids: table.NewIDs(digest), idle: map[*Class]struct{}{},
+		peers: map[netip.Addr]*Class{}, cidrs: cluster.NewPrefixes[*Class](), partition: newCIDRPartition(), OfCIDRs: map[netip.Prefix]nodestate.Class{}}
 }
 
-// update follows what became of the atoms, those that are gone among them, and of the pods at some
+// Len is how many classes there are, class 0 not counted.
+func (k *Classes) Len() int { return len(k.byKey) }
+
+// All yields the classes but class 0.
+func (k *Classes) All() iter.Seq[*Class] { return maps.Values(k.byKey) }
+
+// TextSize is how long the texts of all classes are together.
+func (k *Classes) TextSize() (n int) {
+	for _, c := range k.byKey {
+		n += len(c.text)
+	}
+	return n
+}
+
+// Update follows what became of the atoms, those that are gone among them, and of the pods at some
 // addresses.
-func (k *classes) update(pods *podIndex, x *atoms, gone []*atom, at []netip.Addr) {
+func (k *Classes) Update(pods *PodIndex, x *Atoms, gone []*Atom, at []netip.Addr) {
 	touched := k.updateCIDRs(x, gone)
-	again := make(map[*atom]bool, len(x.added)+len(x.moved)+len(gone)) // atoms to evaluate again
-	members := map[netip.Addr][]*atom{}
-	ask := func(a *atom) {
+	again := make(map[*Atom]bool, len(x.added)+len(x.moved)+len(gone)) // atoms to evaluate again
+	members := map[netip.Addr][]*Atom{}
+	ask := func(a *Atom) {
 		again[a] = true
 		pods.picked(a, func(addr netip.Addr) {
 			if of := members[addr]; len(of) == 0 || of[len(of)-1] != a {
@@ -85,14 +103,14 @@ func (k *classes) update(pods *podIndex, x *atoms, gone []*atom, at []netip.Addr
 		ask(a)
 	}
 	for _, m := range x.moved {
-		ask(m.atom)
+		ask(m.Atom)
 	}
 	for _, a := range gone {
 		again[a] = true
 	}
-	hit := map[*class]bool{}
+	hit := map[*Class]bool{}
 	for a := range again {
-		for c := range a.classes {
+		for c := range a.Classes {
 			hit[c] = true
 		}
 	}
@@ -109,15 +127,15 @@ func (k *classes) update(pods *podIndex, x *atoms, gone []*atom, at []netip.Addr
 	for _, addr := range at {
 		k.assign(addr, k.classify(pods, x, addr))
 	}
-	k.relabel(pods, x, pods.around.byNamespace, (*atom).asksNamespaces)
-	k.relabel(pods, x, pods.around.byAccount, (*atom).asksAccounts)
+	k.relabel(pods, x, pods.around.byNamespace, (*Atom).asksNamespaces)
+	k.relabel(pods, x, pods.around.byAccount, (*Atom).asksAccounts)
 	pods.around = relabelled{}
 	k.updateRegions(touched)
 	k.assignIDs(touched)
 }
 
 // picked calls f for the addresses of the pods of which an atom is true.
-func (x *podIndex) picked(a *atom, f func(netip.Addr)) {
+func (x *PodIndex) picked(a *Atom, f func(netip.Addr)) {
 	all := func(p *peerPod) {
 		for _, addr := range p.addrs {
 			f(addr)
@@ -143,10 +161,10 @@ func (x *podIndex) picked(a *atom, f func(netip.Addr)) {
 
 // reclassify returns the atoms of an address's class after some were evaluated again, of which now
 // is what pods say; nil when no atom picks a pod there.
-func (k *classes) reclassify(pods *podIndex, addr netip.Addr, now []*atom, again map[*atom]bool) []*atom {
+func (k *Classes) reclassify(pods *PodIndex, addr netip.Addr, now []*Atom, again map[*Atom]bool) []*Atom {
 	of, picked := slices.Clone(now), len(now) > 0
 	if was := k.peers[addr]; was != nil {
-		for _, a := range was.atoms {
+		for _, a := range was.Atoms {
 			if again[a] {
 				continue
 			}
@@ -162,8 +180,8 @@ func (k *classes) reclassify(pods *podIndex, addr netip.Addr, now []*atom, again
 
 // classify returns the atoms that are true of an address by all that is known now; nil when none
 // picks a pod there.
-func (k *classes) classify(pods *podIndex, x *atoms, addr netip.Addr) []*atom {
-	var of []*atom
+func (k *Classes) classify(pods *PodIndex, x *Atoms, addr netip.Addr) []*Atom {
+	var of []*Atom
 	for _, pod := range pods.at(addr) {
 		for _, a := range x.byText {
 			if a.trueOf(pods.c, pod) {
@@ -178,11 +196,11 @@ func (k *classes) classify(pods *podIndex, x *atoms, addr netip.Addr) []*atom {
 }
 
 // relabel evaluates some atoms again for addresses around whose pods labels changed.
-func (k *classes) relabel(pods *podIndex, x *atoms, addrs map[netip.Addr]struct{}, asks func(*atom) bool) {
+func (k *Classes) relabel(pods *PodIndex, x *Atoms, addrs map[netip.Addr]struct{}, asks func(*Atom) bool) {
 	if len(addrs) == 0 {
 		return
 	}
-	again := map[*atom]bool{}
+	again := map[*Atom]bool{}
 	for _, a := range x.byText {
 		if asks(a) {
 			again[a] = true
@@ -192,7 +210,7 @@ func (k *classes) relabel(pods *podIndex, x *atoms, addrs map[netip.Addr]struct{
 		return
 	}
 	for addr := range addrs {
-		var now []*atom
+		var now []*Atom
 		at := pods.at(addr)
 		for a := range again {
 			if slices.ContainsFunc(at, func(p *model.Pod) bool { return a.trueOf(pods.c, p) }) {
@@ -204,7 +222,7 @@ func (k *classes) relabel(pods *podIndex, x *atoms, addrs map[netip.Addr]struct{
 }
 
 // assign puts an address into the class of these atoms.
-func (k *classes) assign(addr netip.Addr, of []*atom) {
+func (k *Classes) assign(addr netip.Addr, of []*Atom) {
 	was, now := k.peers[addr], k.of(of)
 	if was == now {
 		return
@@ -219,7 +237,7 @@ func (k *classes) assign(addr netip.Addr, of []*atom) {
 }
 
 // swap moves a user from a class to another.
-func (k *classes) swap(was, now *class) {
+func (k *Classes) swap(was, now *Class) {
 	if now != nil {
 		now.users++
 	}
@@ -231,21 +249,21 @@ func (k *classes) swap(was, now *class) {
 }
 
 // of interns the class of some atoms; nil is class 0.
-func (k *classes) of(atoms []*atom) *class {
+func (k *Classes) of(atoms []*Atom) *Class {
 	if len(atoms) == 0 {
 		return nil
 	}
-	slices.SortFunc(atoms, func(a, b *atom) int { return int(a.index - b.index) })
+	slices.SortFunc(atoms, func(a, b *Atom) int { return int(a.Index - b.Index) })
 	atoms = slices.Compact(atoms)
 	key := classKey(atoms)
 	if c, ok := k.byKey[key]; ok {
 		return c
 	}
-	c := &class{atoms: slices.Clip(atoms)}
+	c := &Class{Atoms: slices.Clip(atoms)}
 	texts := make([]string, 0, len(atoms))
 	for _, a := range atoms {
 		texts = append(texts, a.name())
-		a.classes[c] = struct{}{}
+		a.Classes[c] = struct{}{}
 	}
 	slices.Sort(texts)
 	c.text = strings.Join(texts, "\n") + "\n"
@@ -256,33 +274,33 @@ func (k *classes) of(atoms []*atom) *class {
 }
 
 // classKey is the key of the class of some atoms, sorted by index.
-func classKey(atoms []*atom) string {
+func classKey(atoms []*Atom) string {
 	key := make([]byte, 0, 4*len(atoms))
 	for _, a := range atoms {
-		key = binary.BigEndian.AppendUint32(key, uint32(a.index))
+		key = binary.BigEndian.AppendUint32(key, uint32(a.Index))
 	}
 	return string(key)
 }
 
 // updateCIDRs takes the CIDRs of atoms into the regions, and returns the prefixes in which
 // something changed thereby.
-func (k *classes) updateCIDRs(x *atoms, gone []*atom) *touched {
+func (k *Classes) updateCIDRs(x *Atoms, gone []*Atom) *touched {
 	t := &touched{Prefixes: cluster.NewPrefixes[struct{}]()}
 	for _, a := range gone {
-		for p := range a.each() {
-			k.partition.remove(p, p.cidrs, p.except)
-			t.add(p.cidrs, p.except)
+		for p := range a.Each() {
+			k.partition.remove(p, p.CIDRs, p.Except)
+			t.add(p.CIDRs, p.Except)
 		}
 	}
 	for _, m := range x.moved {
-		k.partition.remove(m.atom, m.cidrs, m.except)
-		k.partition.add(m.atom, m.atom.cidrs, m.except)
-		t.add(m.cidrs, m.atom.cidrs, m.except)
+		k.partition.remove(m.Atom, m.cidrs, m.Except)
+		k.partition.add(m.Atom, m.Atom.CIDRs, m.Except)
+		t.add(m.cidrs, m.Atom.CIDRs, m.Except)
 	}
 	for _, a := range x.added {
-		for p := range a.each() {
-			k.partition.add(p, p.cidrs, p.except)
-			t.add(p.cidrs, p.except)
+		for p := range a.Each() {
+			k.partition.add(p, p.CIDRs, p.Except)
+			t.add(p.CIDRs, p.Except)
 		}
 	}
 	return t
@@ -320,7 +338,7 @@ func (t *touched) within(p netip.Prefix) (is bool) {
 }
 
 // updateRegions gives the regions within touched prefixes their classes.
-func (k *classes) updateRegions(t *touched) {
+func (k *Classes) updateRegions(t *touched) {
 	if len(t.Values) == 0 {
 		return
 	}
@@ -343,80 +361,80 @@ func (k *classes) updateRegions(t *touched) {
 
 // assignIDs gives new classes their numbers, forgets those without users, and writes the tables of
 // look-up 1. A prefix is left out where the next longer region around it has the same class.
-func (k *classes) assignIDs(t *touched) {
+func (k *Classes) assignIDs(t *touched) {
 	var gone, come []string
 	for c := range k.idle {
 		if c.users > 0 {
 			continue
 		}
-		delete(k.byKey, classKey(c.atoms))
-		for _, a := range c.atoms {
-			delete(a.classes, c)
+		delete(k.byKey, classKey(c.Atoms))
+		for _, a := range c.Atoms {
+			delete(a.Classes, c)
 		}
-		if c.id != 0 {
+		if c.ID != 0 {
 			gone = append(gone, c.text)
-			k.removed = append(k.removed, c)
+			k.Removed = append(k.Removed, c)
 		}
 	}
 	for _, c := range k.fresh {
 		if c.users > 0 {
 			come = append(come, c.text)
-			k.added = append(k.added, c)
+			k.Added = append(k.Added, c)
 		}
 	}
 	renumbered := len(k.ids.Update(gone, come)) > 0
 	of := k.fresh
-	k.renumbered = k.renumbered || renumbered
+	k.Renumbered = k.Renumbered || renumbered
 	if renumbered { // two texts have one digest
 		of = slices.Collect(maps.Values(k.byKey))
 		k.replaced = slices.AppendSeq(k.replaced, maps.Keys(k.peers))
 	}
 	for _, c := range of {
-		c.id = k.ids.ByText[c.text]
+		c.ID = k.ids.ByText[c.text]
 	}
 	clear(k.idle)
-	k.fresh, k.changed = nil, k.changed || len(gone)+len(come) > 0
+	k.fresh, k.Changed = nil, k.Changed || len(gone)+len(come) > 0
 
-	peers := k.peersOut.Edit()
+	peers := k.OfAddrs.Edit()
 	for _, addr := range k.replaced {
 		if c := k.peers[addr]; c != nil {
-			peers.Set(addr, c.id)
+			peers.Set(addr, c.ID)
 		} else {
 			peers.Delete(addr)
 		}
 	}
-	k.peersOut, k.replaced = peers.Map(), nil
+	k.OfAddrs, k.replaced = peers.Map(), nil
 	k.writeCIDRs(t, renumbered)
 }
 
 // writeCIDRs renews the part of look-up 1 that is about touched prefixes, or all of it.
-func (k *classes) writeCIDRs(t *touched, all bool) {
+func (k *Classes) writeCIDRs(t *touched, all bool) {
 	if len(t.Values) == 0 && !all {
 		return
 	}
-	k.cidrsOut = maps.Clone(k.cidrsOut)
+	k.OfCIDRs = maps.Clone(k.OfCIDRs)
 	for p := range t.Values {
-		delete(k.cidrsOut, p)
+		delete(k.OfCIDRs, p)
 	}
 	for p, c := range k.cidrs.Values {
 		if !all && !t.within(p) {
 			continue
 		}
-		delete(k.cidrsOut, p)
+		delete(k.OfCIDRs, p)
 		if c == k.enclosing(p) {
 			continue
 		}
 		var id nodestate.Class
 		if c != nil {
-			id = c.id
+			id = c.ID
 		}
-		k.cidrsOut[p] = id
+		k.OfCIDRs[p] = id
 	}
 }
 
 // enclosing returns the class of the smallest region around p, p itself not counted.
-func (k *classes) enclosing(p netip.Prefix) (around *class) {
-	k.cidrs.Containing(p, func(q netip.Prefix, v *class) bool {
+func (k *Classes) enclosing(p netip.Prefix) (around *Class) {
+	k.cidrs.Containing(p, func(q netip.Prefix, v *Class) bool {
 		if q == p {
 			return true
 		}

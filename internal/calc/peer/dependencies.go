@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package peer
 
 import (
 	"github.com/weir-net/weir/internal/calc/cluster"
@@ -31,15 +31,4 @@ func (d *dependencies) affected(c *cluster.View, dirty *model.Dirty) bool {
 		}
 	}
 	return false
-}
-
-// networks is how many CIDRs an atom is made of.
-func (a *atom) networks() (n int) {
-	if a.parts == nil {
-		return len(a.cidrs) + len(a.except)
-	}
-	for p := range a.each() {
-		n += len(p.cidrs) + len(p.except)
-	}
-	return n
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package peer
 
 import (
 	"net/netip"
@@ -11,14 +11,14 @@ import (
 
 // cidrPartition tells which CIDR atoms are true between the boundaries of CIDRs and excepts.
 type cidrPartition struct {
-	cidrs, excepts *cluster.Prefixes[[]*atom]
+	cidrs, excepts *cluster.Prefixes[[]*Atom]
 }
 
 func newCIDRPartition() *cidrPartition {
-	return &cidrPartition{cidrs: cluster.NewPrefixes[[]*atom](), excepts: cluster.NewPrefixes[[]*atom]()}
+	return &cidrPartition{cidrs: cluster.NewPrefixes[[]*Atom](), excepts: cluster.NewPrefixes[[]*Atom]()}
 }
 
-func (r *cidrPartition) add(a *atom, cidrs, excepts []netip.Prefix) {
+func (r *cidrPartition) add(a *Atom, cidrs, excepts []netip.Prefix) {
 	for _, p := range cidrs {
 		r.cidrs.Set(p, append(r.cidrs.Values[p], a))
 	}
@@ -27,9 +27,9 @@ func (r *cidrPartition) add(a *atom, cidrs, excepts []netip.Prefix) {
 	}
 }
 
-func (r *cidrPartition) remove(a *atom, cidrs, excepts []netip.Prefix) {
-	without := func(of *cluster.Prefixes[[]*atom], p netip.Prefix) {
-		left := slices.DeleteFunc(of.Values[p], func(x *atom) bool { return x == a })
+func (r *cidrPartition) remove(a *Atom, cidrs, excepts []netip.Prefix) {
+	without := func(of *cluster.Prefixes[[]*Atom], p netip.Prefix) {
+		left := slices.DeleteFunc(of.Values[p], func(x *Atom) bool { return x == a })
 		if len(left) == 0 {
 			delete(of.Values, p)
 		} else {
@@ -51,19 +51,19 @@ func (r *cidrPartition) boundary(p netip.Prefix) bool {
 
 // at returns the atoms that are true of the region of a prefix: of its addresses that no longer
 // prefix contains.
-func (r *cidrPartition) at(p netip.Prefix) []*atom {
-	var excluded map[*atom]bool
-	r.excepts.Containing(p, func(_ netip.Prefix, of []*atom) bool {
+func (r *cidrPartition) at(p netip.Prefix) []*Atom {
+	var excluded map[*Atom]bool
+	r.excepts.Containing(p, func(_ netip.Prefix, of []*Atom) bool {
 		if excluded == nil {
-			excluded = map[*atom]bool{}
+			excluded = map[*Atom]bool{}
 		}
 		for _, a := range of {
 			excluded[a] = true
 		}
 		return true
 	})
-	var out []*atom
-	r.cidrs.Containing(p, func(_ netip.Prefix, of []*atom) bool {
+	var out []*Atom
+	r.cidrs.Containing(p, func(_ netip.Prefix, of []*Atom) bool {
 		for _, a := range of {
 			if !excluded[a] {
 				out = append(out, a.all())
