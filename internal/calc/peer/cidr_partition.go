@@ -9,7 +9,7 @@ import (
 	"github.com/weir-net/weir/internal/calc/cluster"
 )
 
-// cidrPartition tells which CIDR atoms are true between the boundaries of CIDRs and excepts.
+// cidrPartition knows which CIDR atoms are true between the boundaries of CIDRs and excepts.
 type cidrPartition struct {
 	cidrs, excepts *cluster.Prefixes[[]*Atom]
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package policy
 
 import (
 	"cmp"
@@ -30,7 +30,7 @@ type evaluation struct {
 
 // writeEntries puts the entries of the sets that are admitted into look-up 2. What is there already
 // stays.
-func (s *sets) writeEntries(p *policyTables) {
+func (s *sets) writeEntries(p *tables) {
 	all := slices.SortedFunc(maps.Values(s.byKey), func(a, b *set) int {
 		return cmp.Or(last(!a.vital, !b.vital), last(!s.forHosts(a), !s.forHosts(b)), last(!s.inForce(a), !s.inForce(b)), strings.Compare(a.name, b.name))
 	})

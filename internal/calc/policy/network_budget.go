@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package policy
 
 import (
 	"cmp"
@@ -82,7 +82,7 @@ func (s *sets) policyAtoms() []*policyAtoms {
 // withholdNetworks returns the policies of namespaces whose networks do not fit alongside those of
 // the cluster's policies, and notes of which namespaces they are. Staged policies are left out
 // first.
-func (s *sets) withholdNetworks(p *policyTables) map[policySide]bool {
+func (s *sets) withholdNetworks(p *tables) map[policySide]bool {
 	p.overNetworks = nil
 	if s.atoms.Networks <= p.maxNetworks || len(s.pairs)+len(s.hostPairs) > 0 {
 		return nil

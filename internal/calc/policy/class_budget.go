@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package policy
 
 import (
 	"cmp"
@@ -217,7 +217,7 @@ func (w *entryWriter) suspect(o *offer) (x *suspect, spent int) {
 // withholdClasses returns the policies to hold back because what they tell apart makes sets of
 // others too large, with the namespaces whose they are: none while nobody but those who ask for too
 // much by themselves is refused.
-func (p *policyTables) withholdClasses() (map[policySide]bool, []nodestate.Overdrawn) {
+func (p *tables) withholdClasses() (map[policySide]bool, []nodestate.Overdrawn) {
 	if p.sets == nil || !p.cutOff() {
 		return nil, nil
 	}
@@ -226,7 +226,7 @@ func (p *policyTables) withholdClasses() (map[policySide]bool, []nodestate.Overd
 	for _, o := range d.tenants {
 		largest = max(largest, o.apart[len(o.all)])
 	}
-	if largest <= p.classQuota {
+	if largest <= p.limits.Classes {
 		return nil, nil
 	}
 	w := &entryWriter{ports: p.sets.portAtoms()}
@@ -244,11 +244,11 @@ func (p *policyTables) withholdClasses() (map[policySide]bool, []nodestate.Overd
 	if len(suspects) == 0 {
 		return nil, nil
 	}
-	rightful := p.fitting(d, suspects, p.classQuota)
+	rightful := p.fitting(d, suspects, p.limits.Classes)
 	if len(rightful) == 0 {
 		return nil, nil
 	}
-	most := p.classQuota
+	most := p.limits.Classes
 	for try := largest - largest/4; try > most; try -= (try + 3) / 4 {
 		fit, all := p.fitting(d, suspects, try), true
 		for x := range rightful {
@@ -271,13 +271,13 @@ func (p *policyTables) withholdClasses() (map[policySide]bool, []nodestate.Overd
 			out[x.policySide] = true
 		}
 		over = append(over, nodestate.Overdrawn{Namespace: ns, Table: "kinds of peers", Asked: o.apart[len(o.all)], Granted: o.apart[n], Refused: len(o.all) - n,
-			Reserved: p.classQuota, Share: p.classQuota, Total: most})
+			Reserved: p.limits.Classes, Share: p.limits.Classes, Total: most})
 	}
 	return out, over
 }
 
 // cutOff reports whether a set in force is refused.
-func (p *policyTables) cutOff() bool {
+func (p *tables) cutOff() bool {
 	refused := func(o *offer) bool { return !o.ok }
 	return slices.ContainsFunc(p.hostOffers, refused) || slices.ContainsFunc(p.tenants, refused)
 }
@@ -297,7 +297,7 @@ func (t *set) workOn(c *peer.Class) int {
 
 // fitting returns those of the refused sets that are granted what they take when namespaces have no
 // more than most classes each.
-func (p *policyTables) fitting(d *classBudget, suspects []*suspect, most int) map[*suspect]bool {
+func (p *tables) fitting(d *classBudget, suspects []*suspect, most int) map[*suspect]bool {
 	left := d.left(p.classes, most)
 	bySet := make(map[*set]*suspect, len(suspects))
 	for _, x := range suspects {

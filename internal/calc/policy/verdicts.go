@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package policy
 
 import (
 	"cmp"
@@ -17,7 +17,7 @@ import (
 // says so.
 const (
 	maxSetEntries    = 1 << 16
-	maxPolicyEntries = 1 << 18
+	MaxEntries       = 1 << 18
 	maxSourceTables  = 1<<13 - 1
 	maxSourceColumns = 128     // kinds of source ports that one set tells apart for one protocol and class
 	maxCellWork      = 1 << 22 // comparisons for one protocol and class
@@ -154,7 +154,7 @@ func (s *set) decide(c *peer.Class, most int) (d *decision, ok bool) {
 			}
 			prefixes := port.Prefixes(x.Span)
 			if !ported {
-				prefixes = prefixes[:1] // Refusals of it: no ports are asked for
+				prefixes = prefixes[:1] // all of it: no ports are asked for
 			}
 			for _, p := range prefixes {
 				e.Prefix = p

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package policy
 
 import (
 	"net/netip"
@@ -11,14 +11,13 @@ import (
 	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
-	"github.com/weir-net/weir/internal/selector"
 )
 
-// policyTables is what policy puts into a state, with what it was made from: a change costs what it
+// tables is what policy puts into a state, with what it was made from: a change costs what it
 // changes. The number of a policy set is made from what names its policies, in their order, and
 // what they find at its endpoints: a change of a rule changes what stands under the set, of the
 // classes that the rule is about.
-type policyTables struct {
+type tables struct {
 	ingress, egress map[netip.Addr]nodestate.Isolation // of the isolated endpoints
 	policy          nodestate.Map[nodestate.PolicyKey, nodestate.PolicyValue]
 	peers           nodestate.Map[netip.Addr, nodestate.Class]
@@ -32,9 +31,8 @@ type policyTables struct {
 	subjects   *subjects
 	withStaged *subjects // with the staged policies in force; nil where there are none
 	compiled   [directions]map[*model.Policy]*bound
-	serial     int                               // of bounds
-	digest     func(text string) nodestate.Class // of classes
-	capacity   int                               // entries of look-up 2
+	serial     int // of bounds
+	limits     Limits
 	// The rest is nil while nothing here is isolated.
 	sets    *sets
 	pods    *peer.PodIndex
@@ -51,9 +49,8 @@ type policyTables struct {
 	tenantRoom          int
 	tenantsChanged      bool // since asked
 	// withheld are policies that are not in force, because they tell too many peers apart (see
-	// Calculator.updateClassBudget).
+	// Compiler.updateClassBudget).
 	withheld                  map[policySide]bool
-	classQuota                int // classes that each namespace may make
 	overClasses, overNetworks []nodestate.Overdrawn
 	maxNetworks               int  // networks that fit: Settings.MaxNetworks
 	crowded                   bool // there are more than that: no set of pods that asks for any fits
@@ -62,13 +59,13 @@ type policyTables struct {
 	leftOut      int // classes that there were when staged policies were left out; 0 = they are not
 }
 
-func newPolicyTables(digest func(text string) nodestate.Class, rules *table.Table[nodestate.RuleID, nodestate.Rule]) *policyTables {
-	return &policyTables{digest: digest, capacity: maxPolicyEntries, classQuota: reservedClasses, ruleIDs: newRuleIDs(rules), peerCIDRs: map[netip.Prefix]nodestate.Class{}}
+func newTables(l Limits, rules *table.Table[nodestate.RuleID, nodestate.Rule]) *tables {
+	return &tables{limits: l, ruleIDs: newRuleIDs(rules), peerCIDRs: map[netip.Prefix]nodestate.Class{}}
 }
 
 // update brings the tables up to date. It reports whether the isolation of endpoints may have
 // changed.
-func (p *policyTables) update(c *cluster.View, dirty *model.Dirty) bool {
+func (p *tables) update(c *cluster.View, dirty *model.Dirty) bool {
 	var at []netip.Addr // whose pods changed
 	if p.pods != nil {
 		at = p.pods.Update(c, dirty)
@@ -98,8 +95,8 @@ func (p *policyTables) update(c *cluster.View, dirty *model.Dirty) bool {
 
 // affected reports whether a change may concern the sets, rather than the classes of pods
 // elsewhere alone.
-func (p *policyTables) affected(c *cluster.View, dirty *model.Dirty) bool {
-	if dirty.Has(inputsPolicy) || p.sets != nil && p.atoms.Affected(c, dirty) {
+func (p *tables) affected(c *cluster.View, dirty *model.Dirty) bool {
+	if dirty.Has(inputs) || p.sets != nil && p.atoms.Affected(c, dirty) {
 		return true
 	}
 	if len(dirty.Pods) == 0 {
@@ -117,7 +114,7 @@ func (p *policyTables) affected(c *cluster.View, dirty *model.Dirty) bool {
 //
 // Staged policies make classes of their own, which take room of the sets in force too. Where those
 // or the classes do not fit with them, they are left out.
-func (p *policyTables) bind(c *cluster.View, dirty *model.Dirty, at []netip.Addr) {
+func (p *tables) bind(c *cluster.View, dirty *model.Dirty, at []netip.Addr) {
 	if p.subjects == nil || dirty.Has(model.KindPolicies) {
 		p.subjects = indexSubjects(c.Policies, p.subjects)
 		p.stage(c)
@@ -139,12 +136,12 @@ func (p *policyTables) bind(c *cluster.View, dirty *model.Dirty, at []netip.Addr
 }
 
 // resolve binds the node's endpoints and makes the tables of their sets.
-func (p *policyTables) resolve(c *cluster.View, dirty *model.Dirty, at []netip.Addr, would *subjects) *sets {
+func (p *tables) resolve(c *cluster.View, dirty *model.Dirty, at []netip.Addr, would *subjects) *sets {
 	p.ingress, p.egress = map[netip.Addr]nodestate.Isolation{}, map[netip.Addr]nodestate.Isolation{}
 	p.staged, p.hosts = map[netip.Addr]nodestate.StagedIsolation{}, map[nodestate.HostInterface]nodestate.HostEndpoint{}
 	p.hostsStaged = map[nodestate.HostInterface]nodestate.HostEndpoint{}
 	if p.sets == nil {
-		p.atoms, p.classes, p.written = peer.NewAtoms(), peer.NewClasses(p.digest), map[nodestate.SetID]*setEntries{}
+		p.atoms, p.classes, p.written = peer.NewAtoms(), peer.NewClasses(p.limits.Digest), map[nodestate.SetID]*setEntries{}
 	}
 	p.atoms.Begin(c, dirty)
 	sets := p.bound(c, would, nil)
@@ -156,9 +153,9 @@ func (p *policyTables) resolve(c *cluster.View, dirty *model.Dirty, at []netip.A
 	}
 	if len(sets.byKey) == 0 {
 		p.ruleIDs.clear()
-		*p = policyTables{ingress: p.ingress, egress: p.egress, ruleIDs: p.ruleIDs, staged: p.staged, hosts: p.hosts, hostsStaged: p.hostsStaged, peerCIDRs: map[netip.Prefix]nodestate.Class{},
-			subjects: p.subjects, withStaged: p.withStaged, serial: p.serial, digest: p.digest, capacity: p.capacity, maxNetworks: p.maxNetworks,
-			withheld: p.withheld, classQuota: p.classQuota, tenantsChanged: true}
+		*p = tables{ingress: p.ingress, egress: p.egress, ruleIDs: p.ruleIDs, staged: p.staged, hosts: p.hosts, hostsStaged: p.hostsStaged, peerCIDRs: map[netip.Prefix]nodestate.Class{},
+			subjects: p.subjects, withStaged: p.withStaged, serial: p.serial, limits: p.limits, maxNetworks: p.maxNetworks,
+			withheld: p.withheld, tenantsChanged: true}
 		sets.isolateStaged(p)
 		return sets
 	}
@@ -174,7 +171,7 @@ func (p *policyTables) resolve(c *cluster.View, dirty *model.Dirty, at []netip.A
 }
 
 // bound finds or makes the sets of the node's endpoints, with some policies held back.
-func (p *policyTables) bound(c *cluster.View, would *subjects, heldBack map[policySide]bool) *sets {
+func (p *tables) bound(c *cluster.View, would *subjects, heldBack map[policySide]bool) *sets {
 	s := newSets(c, p)
 	s.staged, s.withheld = would, heldBack
 	for a, ep := range c.Local.Endpoints {
@@ -193,13 +190,13 @@ func (p *policyTables) bound(c *cluster.View, would *subjects, heldBack map[poli
 }
 
 // overdrawnAll names the namespaces that are refused something.
-func (p *policyTables) overdrawnAll() []nodestate.Overdrawn {
+func (p *tables) overdrawnAll() []nodestate.Overdrawn {
 	return slices.Concat(p.overdrawn, p.overNetworks, p.overClasses)
 }
 
 // writeSets writes look-up 1 as the classes have it, and look-up 2 when sets or classes came or
 // went. It reports whether other sets than before do not fit.
-func (p *policyTables) writeSets() bool {
+func (p *tables) writeSets() bool {
 	p.peers, p.peerCIDRs = p.classes.OfAddrs, p.classes.OfCIDRs
 	if p.crowded = len(p.peerCIDRs) > p.maxNetworks; p.crowded {
 		p.peerCIDRs = p.sets.hostCIDRs(p.peerCIDRs) // of those who ask for others nobody is left
@@ -226,82 +223,3 @@ const (
 )
 
 func (d direction) String() string { return [...]string{"ingress", "egress"}[d] }
-
-// subjects finds the policies that may select a pod.
-type subjects struct {
-	byNS     map[string][]*subject // those of exactly one namespace
-	anywhere []*subject
-	// byNamespaceLabels says that a policy selects by labels of namespaces.
-	byNamespaceLabels bool
-	byAccountLabels   bool // or of service accounts
-	known             map[*model.Policy]*subject
-	hosts             []*subject // those that may select host endpoints
-}
-
-// subject is a policy with its expression read.
-type subject struct {
-	policy *model.Policy
-	expr   *selector.Selector // nil = every pod
-}
-
-// indexSubjects takes what has not changed from the index before, which may be nil.
-func indexSubjects(policies map[model.PolicyID]*model.Policy, before *subjects) *subjects {
-	s := &subjects{byNS: map[string][]*subject{}, known: make(map[*model.Policy]*subject, len(policies))}
-	for _, p := range policies {
-		var sub *subject
-		if before != nil {
-			sub = before.known[p]
-		}
-		if sub == nil {
-			sub = &subject{policy: p}
-			if p.Subject.Expression != "" {
-				sub.expr = peer.ParseExpression(p.Subject.Expression)
-			}
-		}
-		s.known[p] = sub
-		if model.KindInForce(p.Kind) == model.KindGlobalNetworkPolicy {
-			s.hosts = append(s.hosts, sub)
-		}
-		if forHostsOnly(p) {
-			continue
-		}
-		if ns := p.Subject.Namespace; ns != "" {
-			s.byNS[ns] = append(s.byNS[ns], sub)
-		} else {
-			s.anywhere = append(s.anywhere, sub)
-		}
-		if sub.expr != nil && peer.LooksAt(sub.expr, model.PrefixNamespace) || p.Subject.Namespaces != nil && len(p.Subject.Namespaces.Requirements) > 0 {
-			s.byNamespaceLabels = true
-		}
-		s.byAccountLabels = s.byAccountLabels || sub.expr != nil && peer.LooksAt(sub.expr, model.PrefixAccount)
-	}
-	return s
-}
-
-// selects reports whether the policy selects a pod.
-func (s *subject) selects(c *cluster.View, pod *model.Pod) bool {
-	return peer.Selects(c, &s.policy.Subject, pod) && (s.expr == nil || s.expr.MatchesFunc(peer.PodLabels(c, pod)))
-}
-
-// of returns the policies that select the pod of an endpoint, in their order. A pod that is not
-// known (yet) might have any labels: every policy that could select it does, and known is false. So
-// it is with a pod whose namespace or service account is not known, where the labels of these
-// matter.
-func (s *subjects) of(c *cluster.View, name model.Name) (list []*model.Policy, known bool) {
-	pod := c.Pods[name]
-	switch {
-	case pod == nil:
-	case s.byNamespaceLabels && c.Namespaces[name.Namespace] == nil,
-		s.byAccountLabels && pod.ServiceAccount != "" && c.ServiceAccounts[model.Name{Namespace: name.Namespace, Name: pod.ServiceAccount}] == nil:
-		pod = nil
-	}
-	for _, of := range [][]*subject{s.byNS[name.Namespace], s.anywhere} {
-		for _, sub := range of {
-			if (pod == nil || sub.selects(c, pod)) && inForce(c, sub.policy) {
-				list = append(list, sub.policy)
-			}
-		}
-	}
-	slices.SortFunc(list, func(a, b *model.Policy) int { return comparePolicies(c, a, b) })
-	return list, pod != nil
-}

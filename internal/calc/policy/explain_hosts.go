@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package policy
 
 import (
 	"slices"
@@ -11,24 +11,12 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// HostUse says which of a host endpoint's sets is asked.
-type HostUse = hostUse
-
-// What host endpoints evaluate: what the node's own processes exchange, what the node hands on,
-// what comes in before Services, and each packet by itself.
-const (
-	HostOwn       HostUse = useHost
-	HostForward   HostUse = useForward
-	HostPreDNAT   HostUse = usePreDNAT
-	HostUntracked HostUse = useUntracked
-)
-
 // HostQuestion is a packet as a host endpoint sees it at an interface. Of Question, Endpoint is an
 // address of the packet's family.
 type HostQuestion struct {
 	Question
 	At  nodestate.HostInterface // as in nodestate.State.HostEndpoints
-	Use HostUse
+	Use HostUse                 // which of the host endpoint's sets is asked
 }
 
 // ExplainHost is Explain for a host endpoint of this node. ok is false where none is for the
@@ -39,7 +27,7 @@ func ExplainHost(all *model.Cluster, q HostQuestion) (x Explanation, ok bool) {
 	if h == nil || q.At.IPv6 && !c.Ipv6 {
 		return x, false
 	}
-	p := &policyTables{subjects: indexSubjects(c.Policies, nil), atoms: peer.NewAtoms(), hosts: map[nodestate.HostInterface]nodestate.HostEndpoint{}}
+	p := &tables{subjects: indexSubjects(c.Policies, nil), atoms: peer.NewAtoms(), hosts: map[nodestate.HostInterface]nodestate.HostEndpoint{}}
 	dirty := model.AllDirty()
 	p.atoms.Begin(c, &dirty)
 	s := newSets(c, p)
@@ -62,7 +50,7 @@ func ExplainHost(all *model.Cluster, q HostQuestion) (x Explanation, ok bool) {
 func (s *sets) explainHost(t *set, c *peer.Class, q HostQuestion, x *Explanation) {
 	x.Isolated = true
 	tiers := t.tiers
-	if q.Use != useForward {
+	if q.Use != HostForward {
 		tier, decided := explainFailsafes(&tiers[0], c, q.Question)
 		x.Tiers = append(x.Tiers, tier)
 		if decided != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package policy
 
 import (
 	"net/netip"
@@ -83,7 +83,7 @@ const (
 var actionNames = [...]string{model.Allow: "Allow", model.Deny: "Deny", model.Pass: "Pass", model.Log: "Log"}
 
 // Explain answers a question about an endpoint of c.Local.Node by its policies, rule by rule. ok is
-// false when no such endpoint is known. It comes to the verdict of the tables of Calc, as far as
+// false when no such endpoint is known. It comes to the verdict of a Compiler's tables, as far as
 // these are not too large.
 func Explain(all *model.Cluster, q Question) (x Explanation, ok bool) {
 	c := cluster.ViewOf(all)
@@ -91,8 +91,8 @@ func Explain(all *model.Cluster, q Question) (x Explanation, ok bool) {
 	if ep == nil || !c.Carried(q.Endpoint) {
 		return x, false
 	}
-	// All from the objects, with nothing of what a Calculator keeps: it must come to the same.
-	p := &policyTables{subjects: indexSubjects(c.Policies, nil), atoms: peer.NewAtoms()}
+	// All from the objects, with nothing of what a Compiler keeps: it must come to the same.
+	p := &tables{subjects: indexSubjects(c.Policies, nil), atoms: peer.NewAtoms()}
 	dirty := model.AllDirty()
 	p.atoms.Begin(c, &dirty)
 	s := newSets(c, p)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package policy
 
 import (
 	"cmp"
@@ -19,26 +19,28 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// hostUse is what a set of a host endpoint evaluates.
-type hostUse int
+// HostUse is what a set of a host endpoint evaluates.
+type HostUse int
 
+// What host endpoints evaluate.
 const (
-	useHost      hostUse = iota // what the node's own processes exchange
-	useForward                  // what the node hands on
-	usePreDNAT                  // what comes in, before Services
-	useUntracked                // each packet, before everything else
+	HostOwn       HostUse = iota // what the node's own processes exchange
+	HostForward                  // what the node hands on
+	HostPreDNAT                  // what comes in, before Services
+	HostUntracked                // each packet, before everything else
 )
 
-func (u hostUse) String() string { return [...]string{"host", "forward", "preDNAT", "doNotTrack"}[u] }
+// String is the use's name in the names of rules.
+func (u HostUse) String() string { return [...]string{"host", "forward", "preDNAT", "doNotTrack"}[u] }
 
 // includes reports whether a policy is for this use.
-func (u hostUse) includes(p *model.Policy) bool {
+func (u HostUse) includes(p *model.Policy) bool {
 	switch u {
-	case usePreDNAT:
+	case HostPreDNAT:
 		return p.PreDNAT && !p.DoNotTrack
-	case useUntracked:
+	case HostUntracked:
 		return p.DoNotTrack
-	case useForward:
+	case HostForward:
 		return p.ApplyOnForward && !forHostsOnly(p)
 	}
 	return !forHostsOnly(p)
@@ -50,22 +52,22 @@ func forHostsOnly(p *model.Policy) bool { return p.PreDNAT || p.DoNotTrack }
 // hostUser is where a set of a host endpoint is used.
 type hostUser struct {
 	at  nodestate.HostInterface
-	use hostUse
+	use HostUse
 }
 
 // isolate puts a set in its place.
 func (u hostUser) isolate(dir direction, iso nodestate.Isolation, hosts map[nodestate.HostInterface]nodestate.HostEndpoint) {
 	h := hosts[u.at]
 	switch {
-	case u.use == usePreDNAT:
+	case u.use == HostPreDNAT:
 		h.PreDNAT = iso
-	case u.use == useHost && dir == ingress:
+	case u.use == HostOwn && dir == ingress:
 		h.HostIngress = iso
-	case u.use == useHost:
+	case u.use == HostOwn:
 		h.HostEgress = iso
-	case u.use == useForward && dir == ingress:
+	case u.use == HostForward && dir == ingress:
 		h.ForwardIngress = iso
-	case u.use == useForward:
+	case u.use == HostForward:
 		h.ForwardEgress = iso
 	case dir == ingress:
 		h.UntrackedIngress = iso
@@ -109,7 +111,7 @@ func hostsHere(c *cluster.View) map[int]*model.HostEndpoint {
 }
 
 // bindHosts makes the sets of this node's host endpoints.
-func (s *sets) bindHosts(out *policyTables) {
+func (s *sets) bindHosts(out *tables) {
 	for index, h := range hostsHere(s.c) {
 		policies := s.ofHost(h, s.before.subjects)
 		var would []*model.Policy
@@ -123,11 +125,11 @@ func (s *sets) bindHosts(out *policyTables) {
 			}
 			at := nodestate.HostInterface{IfIndex: index, IPv6: six}
 			out.hosts[at] = nodestate.HostEndpoint{Name: h.Name}
-			for use := useHost; use <= useUntracked; use++ {
+			for use := HostOwn; use <= HostUntracked; use++ {
 				for dir := range directions {
-					if use != usePreDNAT || dir == ingress {
+					if use != HostPreDNAT || dir == ingress {
 						s.bindHost(h, policies, hostUser{at, use}, dir)
-						if differs && use != useUntracked { // of what has no flow there is no event
+						if differs && use != HostUntracked { // of what has no flow there is no event
 							s.hostPairs = append(s.hostPairs, hostPair{hostUser{at, use}, dir, s.hostSet(h, would, hostUser{at, use}, dir, true), h.Name})
 						}
 					}
@@ -155,7 +157,7 @@ func (s *sets) bindHost(h *model.HostEndpoint, policies []*model.Policy, user ho
 		return
 	}
 	t.vital = len(t.of) == 0
-	if user.use != useForward && !t.vital {
+	if user.use != HostForward && !t.vital {
 		t.failsafe = s.intern(s.newFailsafeSet(t, user, dir))
 	}
 	s.hosts[t] = append(s.hosts[t], user)
@@ -172,7 +174,7 @@ func (s *sets) hostSet(h *model.HostEndpoint, policies []*model.Policy, user hos
 			list = append(list, s.compile(p, dir))
 		}
 	}
-	if len(list) == 0 && user.use != useHost {
+	if len(list) == 0 && user.use != HostOwn {
 		return nil
 	}
 	t := s.newHostSet(h, list, user, dir)
@@ -248,18 +250,18 @@ func (s *sets) newFailsafeSet(of *set, user hostUser, dir direction) *set {
 // newHostSet makes a set: the failsafe ports, then the tiers, then, of the node's own traffic, the
 // profiles. Before Services and without flows the end of a tier decides nothing.
 func (s *sets) newHostSet(h *model.HostEndpoint, list []*bound, user hostUser, dir direction) *set {
-	t := &set{dir: dir, of: list, six: user.at.IPv6, alone: user.use == useUntracked}
+	t := &set{dir: dir, of: list, six: user.at.IPv6, alone: user.use == HostUntracked}
 	ports := &model.Pod{Ports: h.Ports}
 	var text, names strings.Builder
 	text.WriteString("host endpoint " + strconv.Quote(h.Name) + " " + user.use.String() + " " + dir.String() + " " + strconv.FormatBool(t.six) + "\n")
 	t.name = text.String()
-	if user.use != useForward {
+	if user.use != HostForward {
 		t.tiers = append(t.tiers, s.failsafes(user, dir, &text))
 	}
 	for i, b := range list {
 		if i == 0 || b.policy.Tier != list[i-1].policy.Tier {
 			tier := newTier(s.c, dir, list[i:])
-			tier.pass = tier.pass || user.use == usePreDNAT || user.use == useUntracked
+			tier.pass = tier.pass || user.use == HostPreDNAT || user.use == HostUntracked
 			t.tiers = append(t.tiers, tier)
 			text.WriteString("tier " + strconv.Quote(b.policy.Tier) + tier.text() + "\n")
 		}
@@ -290,7 +292,7 @@ func (s *sets) newHostSet(h *model.HostEndpoint, list []*bound, user hostUser, d
 func (t *set) end(h *model.HostEndpoint, user hostUser, text *strings.Builder) {
 	detail := t.dir.String() + " of host endpoint " + h.Name
 	t.passed = nodestate.Rule{Kind: "default-allow", Name: user.use.String(), Detail: detail}
-	if user.use == useHost {
+	if user.use == HostOwn {
 		t.passed.Name = "profile"
 		if !slices.Contains(h.Profiles, model.ProfileDefaultAllow) {
 			t.passed.Kind, t.denied = "default-deny", true
@@ -308,7 +310,7 @@ func (t *set) end(h *model.HostEndpoint, user hostUser, text *strings.Builder) {
 // outbound ones too; all of these go on to be tracked.
 func (s *sets) failsafes(user hostUser, dir direction, text *strings.Builder) setTier {
 	tier := setTier{pass: true, deny: nodestate.Rule{Kind: "default-deny", Name: "failsafe", Detail: dir.String()}}
-	alone := user.use == useUntracked
+	alone := user.use == HostUntracked
 	add := func(list []model.Failsafe, field string, answers bool) {
 		for _, f := range list {
 			m := &model.Rule{Action: model.Allow}
@@ -396,7 +398,7 @@ func (s *sets) hostRule(r *rule, h *model.HostEndpoint, user hostUser) (*rule, b
 		return r, '1'
 	}
 	yes, no := false, false
-	if user.use == useHost {
+	if user.use == HostOwn {
 		for _, a := range s.c.Local.HostAddrs {
 			// A rule for the node's network is not left out because of an address like that of
 			// NodeLocal DNSCache, which nobody beyond the link reaches.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package policy
 
 import (
 	"cmp"
@@ -26,15 +26,15 @@ type offer struct {
 	owner   string // the namespace that is charged
 	created int64
 	size    int
-	known   bool               // Size was looked for, and is no more than a set may have
+	known   bool               // size was looked for, and is no more than a set may have
 	put     func() *setEntries // writes it
 	ok      bool               // it is to be written
 }
 
 // admit decides which sets are written: those of host endpoints first, which tenants' policies must
 // not push out, then what namespaces are granted, then what staged policies alone make.
-func (s *sets) admit(p *policyTables, w *entryWriter, offers []*offer) {
-	left := p.capacity
+func (s *sets) admit(p *tables, w *entryWriter, offers []*offer) {
+	left := p.limits.Entries
 	p.hostOffers = nil
 	var tenants []*offer
 	for _, o := range offers {
@@ -64,7 +64,7 @@ func (s *sets) admit(p *policyTables, w *entryWriter, offers []*offer) {
 }
 
 // admitOne admits a set if it fits.
-func (s *sets) admitOne(p *policyTables, w *entryWriter, o *offer, left *int) {
+func (s *sets) admitOne(p *tables, w *entryWriter, o *offer, left *int) {
 	if o.ok = p.networksFit(s, o.set) && w.measure(o) && o.size <= *left; o.ok {
 		*left -= o.size
 	}
@@ -72,7 +72,7 @@ func (s *sets) admitOne(p *policyTables, w *entryWriter, o *offer, left *int) {
 
 // admitTenants admits what namespaces are granted of total entries, and notes who is refused
 // something.
-func (s *sets) admitTenants(p *policyTables, w *entryWriter, tenants []*offer, total int) {
+func (s *sets) admitTenants(p *tables, w *entryWriter, tenants []*offer, total int) {
 	slices.SortFunc(tenants, func(a, b *offer) int {
 		return cmp.Or(strings.Compare(a.owner, b.owner), cmp.Compare(a.created, b.created), strings.Compare(a.set.name, b.set.name))
 	})
@@ -223,6 +223,6 @@ func (s *sets) createdAt(t *set) int64 {
 }
 
 // networksFit reports whether a set may ask for the networks that its rules are about.
-func (p *policyTables) networksFit(s *sets, t *set) bool {
+func (p *tables) networksFit(s *sets, t *set) bool {
 	return !p.crowded || t.vital || s.forHosts(t) && !p.hostsCrowded || !t.needsNetworks()
 }

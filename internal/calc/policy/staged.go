@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package policy
 
 import (
 	"cmp"
@@ -21,7 +21,7 @@ type pair struct {
 }
 
 // stage indexes the policies that there would be with the staged ones in force.
-func (p *policyTables) stage(c *cluster.View) {
+func (p *tables) stage(c *cluster.View) {
 	if len(c.Staged) == 0 {
 		p.withStaged = nil
 		return
@@ -62,7 +62,7 @@ func (s *sets) bindStaged(a netip.Addr, ep *model.LocalEndpoint, inForce []*mode
 
 // isolateStaged gives the endpoints what they would have. One with a set that does not fit is left
 // out, unless that set is in force: then it would be cut off as it is.
-func (s *sets) isolateStaged(out *policyTables) {
+func (s *sets) isolateStaged(out *tables) {
 	var unfit []nodestate.Rule
 	for _, p := range s.pairs {
 		var would [directions]nodestate.Isolation
@@ -98,7 +98,7 @@ type hostPair struct {
 
 // isolateStagedHosts is isolateStaged for host endpoints: one with a set that does not fit is left
 // out.
-func (s *sets) isolateStagedHosts(out *policyTables) (unfit []nodestate.Rule) {
+func (s *sets) isolateStagedHosts(out *tables) (unfit []nodestate.Rule) {
 	left := map[nodestate.HostInterface]bool{}
 	for _, p := range s.hostPairs {
 		var would nodestate.Isolation

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package calc
+package policy
 
 import (
 	"net/netip"
@@ -20,7 +20,7 @@ import (
 // with one list share a set, unless the list names ports that they have at different numbers.
 type sets struct {
 	c        *cluster.View
-	before   *policyTables // with what was compiled before
+	before   *tables // with what was compiled before
 	compiled [directions]map[*model.Policy]*bound
 	byKey    map[string]*set
 	users    map[*set][]netip.Addr
@@ -40,7 +40,7 @@ type sets struct {
 	unfit     []nodestate.Rule    // names those
 }
 
-func newSets(c *cluster.View, p *policyTables) *sets {
+func newSets(c *cluster.View, p *tables) *sets {
 	return &sets{
 		c: c, before: p, byKey: map[string]*set{}, users: map[*set][]netip.Addr{}, hosts: map[*set][]hostUser{}, owners: map[*set]map[string]struct{}{},
 		compiled: [directions]map[*model.Policy]*bound{{}, {}},
@@ -63,9 +63,9 @@ type bound struct {
 type rule struct {
 	of     *model.Rule
 	index  int           // in its policy
-	others []peer.Clause // Refusals of them; none = everybody
+	others []peer.Clause // all of them must hold; none = everybody
 	name   nodestate.Rule
-	text   string // Refusals that it says; empty: two rules are not compared by it
+	text   string // all that it says; empty: two rules are not compared by it
 	bound  bool   // of a bound, which gets it its number
 	base   *rule  // that it is a stricter version of
 	id     nodestate.RuleID
@@ -280,7 +280,7 @@ func (t *set) add(b *bound, pod *model.Pod, held string) {
 }
 
 // number gives sets and rules their numbers, and the endpoints their isolation.
-func (s *sets) number(out *policyTables) {
+func (s *sets) number(out *tables) {
 	names := make(map[string]struct{}, 2*len(s.byKey))
 	ends, refusals := map[string]nodestate.Rule{}, map[string]nodestate.Rule{}
 	for _, t := range s.byKey {
@@ -332,7 +332,7 @@ func (t *set) findEnds() {
 func (s *sets) inForce(t *set) bool { return t.vital || len(s.users[t]) > 0 || len(s.hosts[t]) > 0 }
 
 // isolate gives a set's endpoints their isolation.
-func (s *sets) isolate(t *set, to nodestate.Isolation, out *policyTables) {
+func (s *sets) isolate(t *set, to nodestate.Isolation, out *tables) {
 	isolated := out.ingress
 	if t.dir == egress {
 		isolated = out.egress
