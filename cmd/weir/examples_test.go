@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-net/weir/internal/calc"
+	"github.com/weir-net/weir/internal/calc/policy"
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -55,7 +55,7 @@ func TestExampleWhy(t *testing.T) {
 		Request: whywire.Request{Source: cart, Destination: db, Protocol: model.ProtocolTCP, Port: 5432},
 		Nodes: []whywire.Answer{{
 			Node: "worker1", Plane: "eBPF", Epoch: 14,
-			Policies: []whywire.End{{Direction: "egress", Explanation: calc.Explanation{
+			Policies: []whywire.End{{Direction: "egress", Explanation: policy.Explanation{
 				Known: true, Pod: model.Name{Namespace: "shop", Name: "cart"}}}},
 			Program: whywire.Program{Name: "weir_from_workload", Interface: "cali0c3b84a0ec8",
 				Tag: "2ff95c08ee1dcfb5", ID: 1852, Same: true},
@@ -64,12 +64,12 @@ func TestExampleWhy(t *testing.T) {
 				Packet: "tcp 10.244.124.130:50000 > 10.244.15.193:5432 S ttl=63"},
 		}, {
 			Node: "worker2", Plane: "eBPF", Epoch: 15,
-			Policies: []whywire.End{{Direction: "ingress", Peer: cart, Explanation: calc.Explanation{
+			Policies: []whywire.End{{Direction: "ingress", Peer: cart, Explanation: policy.Explanation{
 				Known: true, Isolated: true, Pod: model.Name{Namespace: "shop", Name: "db"},
 				Rule: defaultDeny(),
-				Tiers: []calc.ExplainedTier{{Name: "default", End: calc.EndDefaultDeny,
-					Policies: []calc.ExplainedPolicy{{Kind: "NetworkPolicy", Name: "shop/db-clients",
-						Rules: []calc.ExplainedRule{{Detail: "ingress[0]", Action: "Allow", Why: calc.NotPeer}}}}}},
+				Tiers: []policy.ExplainedTier{{Name: "default", End: policy.EndDefaultDeny,
+					Policies: []policy.ExplainedPolicy{{Kind: "NetworkPolicy", Name: "shop/db-clients",
+						Rules: []policy.ExplainedRule{{Detail: "ingress[0]", Action: "Allow", Why: policy.NotPeer}}}}}},
 			}}},
 			Program: whywire.Program{Name: "weir_from_uplink", Interface: "eth0", Tag: "d51ad8cbc2295d6a",
 				ID: 1859, Same: true},

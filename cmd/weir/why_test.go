@@ -9,7 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/weir-net/weir/internal/calc"
+	"github.com/weir-net/weir/internal/calc/policy"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	whywire "github.com/weir-net/weir/internal/why/wire"
@@ -49,16 +49,16 @@ func TestTargets(t *testing.T) {
 }
 
 func TestStoryIsOneScreen(t *testing.T) {
-	rules := make([]calc.ExplainedRule, 0, 200)
+	rules := make([]policy.ExplainedRule, 0, 200)
 	for range 199 {
-		rules = append(rules, calc.ExplainedRule{Detail: "egress[0]", Action: "Allow", Why: calc.NotPeer})
+		rules = append(rules, policy.ExplainedRule{Detail: "egress[0]", Action: "Allow", Why: policy.NotPeer})
 	}
-	rules = append(rules, calc.ExplainedRule{Detail: "egress[199]", Action: "Deny", Matched: true})
+	rules = append(rules, policy.ExplainedRule{Detail: "egress[199]", Action: "Deny", Matched: true})
 	rule := nodestate.Rule{Kind: "NetworkPolicy", Name: "a/p", Detail: "egress[199]"}
 	s := &story{Source: "pod a/client", Target: "Service a/web", Request: whywire.Request{Source: netip.MustParseAddr("10.0.0.1"), Destination: netip.MustParseAddr("10.96.0.1"), Protocol: model.ProtocolTCP, Port: 80},
 		Nodes: []whywire.Answer{{Node: "n1\x1b[2J", Epoch: 4, Service: &whywire.Service{Name: "Service a/web", Frontend: "10.96.0.1:80/tcp", Where: whywire.AtConnect, Chosen: "10.0.0.30:80"},
-			Policies: []whywire.End{{Direction: "egress", Explanation: calc.Explanation{Isolated: true, Known: true, Rule: rule,
-				Tiers: []calc.ExplainedTier{{Name: "default", End: calc.EndDecided, Policies: []calc.ExplainedPolicy{{Kind: "NetworkPolicy", Name: "a/p", Rules: rules}}}}}}},
+			Policies: []whywire.End{{Direction: "egress", Explanation: policy.Explanation{Isolated: true, Known: true, Rule: rule,
+				Tiers: []policy.ExplainedTier{{Name: "default", End: policy.EndDecided, Policies: []policy.ExplainedPolicy{{Kind: "NetworkPolicy", Name: "a/p", Rules: rules}}}}}}},
 			Program: whywire.Program{Name: "weir_from_workload", Tag: "aa", Live: "aa", Same: true, ID: 7},
 			Outcome: whywire.Outcome{Verdict: whywire.Dropped, Reason: "POLICY_EGRESS", Text: "denied by egress policy", Rule: rule.String()}}}}
 	for i := range 30 {

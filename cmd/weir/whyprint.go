@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weir-net/weir/internal/calc"
+	"github.com/weir-net/weir/internal/calc/policy"
 	whywire "github.com/weir-net/weir/internal/why/wire"
 )
 
@@ -222,7 +222,7 @@ func writeEnd(b *strings.Builder, e *whywire.End) {
 // mostRules is how many rules of a policy that do not match are shown one by one.
 const mostRules = 4
 
-func writePolicy(b *strings.Builder, p *calc.ExplainedPolicy) {
+func writePolicy(b *strings.Builder, p *policy.ExplainedPolicy) {
 	fmt.Fprintf(b, "      %s %s", p.Kind, p.Name)
 	if p.Invalid != "" {
 		fmt.Fprintf(b, " (not in force as written: %s)", p.Invalid)
@@ -231,7 +231,7 @@ func writePolicy(b *strings.Builder, p *calc.ExplainedPolicy) {
 		b.WriteString(": no rules in this direction")
 	}
 	b.WriteString("\n")
-	matched := slices.ContainsFunc(p.Rules, func(r calc.ExplainedRule) bool { return r.Matched })
+	matched := slices.ContainsFunc(p.Rules, func(r policy.ExplainedRule) bool { return r.Matched })
 	others := len(p.Rules)
 	if matched {
 		others--

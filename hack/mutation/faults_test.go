@@ -58,12 +58,12 @@ func TestFaultWithoutAPlace(t *testing.T) {
 func TestFinder(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"ok  \tgithub.com/weir-net/weir/internal/calc\t1s\n":                                                           "",
-		"# github.com/weir-net/weir/internal/calc\ninternal/calc/atoms.go:1:1: syntax error\nFAIL\tx [build failed]\n": "",
-		"--- FAIL: TestSim (0.01s)\n    --- FAIL: TestSim/policy-ports (0.00s)\n":                                      "TestSim/policy-ports",
-		"=== RUN TestX\n--- FAIL: TestDifferential (3.10s)\n    differential_test.go:43: WEIR_SEED=1\n":                "TestDifferential",
-		"panic: runtime error: index out of range\n\ngoroutine 7 [running]:\n":                                         "panic",
-		"panic: test timed out after 10m0s\n\trunning tests:\n\t\tTestX (1m)\n":                                        "",
+		"ok  \tgithub.com/weir-net/weir/internal/calc\t1s\n":                                                                     "",
+		"# github.com/weir-net/weir/internal/calc/peer\ninternal/calc/peer/atoms.go:1:1: syntax error\nFAIL\tx [build failed]\n": "",
+		"--- FAIL: TestSim (0.01s)\n    --- FAIL: TestSim/policy-ports (0.00s)\n":                                                "TestSim/policy-ports",
+		"=== RUN TestX\n--- FAIL: TestDifferential (3.10s)\n    differential_test.go:43: WEIR_SEED=1\n":                          "TestDifferential",
+		"panic: runtime error: index out of range\n\ngoroutine 7 [running]:\n":                                                   "panic",
+		"panic: test timed out after 10m0s\n\trunning tests:\n\t\tTestX (1m)\n":                                                  "",
 	} {
 		if got := finder(text); got != want {
 			t.Errorf("%q: found by %q", text, got)

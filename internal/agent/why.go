@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/weir-net/weir/internal/calc"
+	"github.com/weir-net/weir/internal/calc/policy"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/why"
 )
@@ -51,7 +51,7 @@ func (a whyAgent) AppliedState(ctx context.Context) (s *nodestate.State, behind 
 }
 
 // Explain implements why.Agent.
-func (a whyAgent) Explain(ctx context.Context, s *nodestate.State, ask why.Explainer) (x calc.Explanation, found bool, err error) {
+func (a whyAgent) Explain(ctx context.Context, s *nodestate.State, ask why.Explainer) (x policy.Explanation, found bool, err error) {
 	c := a.cluster
 	var same bool
 	if err := c.do(ctx, func() {

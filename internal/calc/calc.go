@@ -9,16 +9,18 @@
 //	     │
 //	cluster   which claims of nodes, blocks and pods count: a View
 //	     ├──────────────┬────────────────┐
-//	  policy          route           service
-//	  (here)          settings,       frontends, backends,
-//	  classes, sets,  routes,         refusals, which node
-//	  entries         addresses       answers for an address
+//	   peer           route           service
+//	classes of      settings,       frontends, backends,
+//	addresses       routes,         refusals, which node
+//	     │          addresses       answers for an address
+//	  policy            │                │
+//	sets, entries,      │                │
+//	rules               │                │
 //	     └──────────────┴────────────────┘
 //	 Calculator    stores what differs: nodestate.State and its Keys
 //
-// Package table has the tables under work that all of them write. The policy compiler is in this
-// package still, which therefore has more files and lines than others: it is to leave for
-// calc/policy and calc/peer.
+// Package table has the tables under work that all of them write, package port what rules ask of
+// ports.
 //
 // Calc does it at once. A Calculator does the same for a cluster that changes: it computes again
 // only the tables whose inputs changed, and of the services only those that did.
@@ -29,6 +31,7 @@ import (
 	"slices"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/policy"
 	"github.com/weir-net/weir/internal/calc/route"
 	"github.com/weir-net/weir/internal/calc/service"
 	"github.com/weir-net/weir/internal/calc/table"
@@ -56,12 +59,10 @@ func Calc(c *model.Cluster) *nodestate.State {
 
 // Calculator computes the states of one node one after the other. It is for one goroutine.
 type Calculator struct {
-	state    *nodestate.State // handed out last, never changed
-	services *service.Services
-	policy   *compiler
-	rules    table.Table[nodestate.RuleID, nodestate.Rule]
-	// unlimited are the tables that there were without policies held back; nil while there are
-	// none.
+	state     *nodestate.State // handed out last, never changed
+	services  *service.Services
+	policy    *policy.Compiler
+	rules     table.Table[nodestate.RuleID, nodestate.Rule]
 	node      string             // Local.Node of the last state
 	ipv6      bool               // it carried IPv6
 	owners    *cluster.Ownership // of the last state
@@ -73,7 +74,7 @@ type Calculator struct {
 // New returns a calculator that has computed nothing yet: its first Update computes everything.
 func New() *Calculator {
 	k := &Calculator{rules: table.New[nodestate.RuleID](func(a, b nodestate.Rule) bool { return a == b })}
-	k.policy, k.services = newCompiler(&k.rules), service.New(&k.rules)
+	k.policy, k.services = policy.New(&k.rules, policy.NodeLimits()), service.New(&k.rules)
 	return k
 }
 
@@ -127,8 +128,8 @@ func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.S
 	if dirty.Has(inputsRoutes) {
 		table.StoreMap(&next.Routes, route.Routes(c), &keys, nodestate.TableRoutes)
 	}
-	bound := k.policy.update(c, &dirty, &next, &keys)
-	ingress, egress := k.policy.isolation()
+	bound := k.policy.Update(c, &dirty, &next, &keys)
+	ingress, egress := k.policy.Isolation()
 	switch {
 	case dirty.Has(inputsAddrs) || k.owners != c.Owners:
 		table.StoreMap(&next.Addrs, route.Addrs(c, ingress, egress), &keys, nodestate.TableAddrs)
@@ -139,7 +140,7 @@ func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.S
 		table.StoreMap(&next.Clients, route.Clients(c), &keys, nodestate.TableClients)
 	}
 	k.services.UpdateAll(c, &dirty, &next, &keys)
-	if over := slices.Concat(k.policy.overdrawn(), k.services.Overdrawn()); !slices.Equal(next.Overdrawn, over) {
+	if over := slices.Concat(k.policy.Overdrawn(), k.services.Overdrawn()); !slices.Equal(next.Overdrawn, over) {
 		next.Overdrawn, keys.Tables = over, keys.Tables|nodestate.TableStaged
 	}
 	table.Store(&k.rules, &next.Rules, &keys, nodestate.TableRules)

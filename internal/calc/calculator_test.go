@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-net/weir/internal/calc/policy"
 	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -160,17 +161,19 @@ func weak(seed int) bool { return seed%5 == 2 }
 // some of it is refused.
 func calculator(seed int) *Calculator {
 	k := New()
+	l := policy.NodeLimits()
 	if seed%3 == 0 {
-		k.policy.tables.capacity, k.policy.tables.classQuota = 600, 2
+		l.Entries, l.Classes = 600, 2
 	}
 	if weak(seed) {
-		k.policy.tables.digest = func(text string) nodestate.Class {
+		l.Digest = func(text string) nodestate.Class {
 			if strings.Contains(text, "\x00") { // hashed again
 				return table.Digest64[nodestate.Class](text)
 			}
 			return table.Digest64[nodestate.Class](text) % 13
 		}
 	}
+	k.policy = policy.New(&k.rules, l)
 	if seed%2 == 1 {
 		k.services.Ids.Digest = func(text string) nodestate.RuleID {
 			return table.DigestServiceRule[nodestate.RuleID](text) % 97

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/policy"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -17,7 +18,7 @@ import (
 // What is explained of host endpoints is what the tables say.
 func TestExplainHostAgreesWithTheTables(t *testing.T) {
 	t.Parallel()
-	asked, byRule, byPolicy := 0, map[string]int{}, map[HostUse]int{}
+	asked, byRule, byPolicy := 0, map[string]int{}, map[policy.HostUse]int{}
 	for seed := range 80 {
 		w := newWorld(uint64(seed))
 		c := w.fill()
@@ -40,19 +41,19 @@ func TestExplainHostAgreesWithTheTables(t *testing.T) {
 				own = addr("2001:db8::1")
 			}
 			for n := range 40 {
-				q := HostQuestion{At: at, Use: pick(w, HostOwn, HostOwn, HostForward, HostPreDNAT, HostPreDNAT, HostUntracked), Question: Question{Endpoint: own, Peer: pick(w, peers[cluster.Family(own)]...),
+				q := policy.HostQuestion{At: at, Use: pick(w, policy.HostOwn, policy.HostOwn, policy.HostForward, policy.HostPreDNAT, policy.HostPreDNAT, policy.HostUntracked), Question: policy.Question{Endpoint: own, Peer: pick(w, peers[cluster.Family(own)]...),
 					Ingress: n%2 == 0, Proto: pick(w, model.ProtocolTCP, model.ProtocolUDP, model.ProtocolSCTP, model.Protocol(47))}}
 				if slices.Contains(worldProtocols, q.Proto) {
 					q.Ports = nodestate.Ports{Src: pick(w, 0, 53, 80, uint16(w.IntN(65536))), Dst: pick(w, 0, 22, 53, 68, 80, 6443, uint16(w.IntN(130)))}
 				}
-				if q.Use == HostPreDNAT && !q.Ingress {
+				if q.Use == policy.HostPreDNAT && !q.Ingress {
 					continue
 				}
-				iso := map[HostUse][2]nodestate.Isolation{HostOwn: {h.HostIngress, h.HostEgress}, HostForward: {h.ForwardIngress, h.ForwardEgress},
-					HostPreDNAT: {h.PreDNAT}, HostUntracked: {h.UntrackedIngress, h.UntrackedEgress}}[q.Use][1-b2i(q.Ingress)]
+				iso := map[policy.HostUse][2]nodestate.Isolation{policy.HostOwn: {h.HostIngress, h.HostEgress}, policy.HostForward: {h.ForwardIngress, h.ForwardEgress},
+					policy.HostPreDNAT: {h.PreDNAT}, policy.HostUntracked: {h.UntrackedIngress, h.UntrackedEgress}}[q.Use][1-b2i(q.Ingress)]
 				allow, id := s.Verdict(iso, q.Peer, q.Proto, q.Ports)
 				rule := s.Rules.At(id)
-				x, ok := ExplainHost(c, q)
+				x, ok := policy.ExplainHost(c, q)
 				if !ok || x.HostEndpoint != h.Name || x.Allow != allow || x.Rule != rule || x.Isolated != (iso.Set != 0) {
 					t.Fatalf("seed %d: %+v: explained %t as %t by %q, the tables say %t by %q\n%+v\n%s", seed, q, ok, x.Allow, x.Rule, allow, rule, x, s)
 				}
@@ -69,12 +70,12 @@ func TestExplainHostAgreesWithTheTables(t *testing.T) {
 			t.Errorf("%d of %d questions were decided by %q: the worlds are too plain (%v)", byRule[kind], asked, kind, byRule)
 		}
 	}
-	for use := HostOwn; use <= HostUntracked; use++ {
+	for use := policy.HostOwn; use <= policy.HostUntracked; use++ {
 		if byPolicy[use] < 50 {
 			t.Errorf("%d of %d questions were decided by a policy in %s: the worlds are too plain (%v)", byPolicy[use], asked, use, byPolicy)
 		}
 	}
-	if _, ok := ExplainHost(model.NewCluster(), HostQuestion{}); ok {
+	if _, ok := policy.ExplainHost(model.NewCluster(), policy.HostQuestion{}); ok {
 		t.Error("a host endpoint that is not there is explained")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/policy"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -29,13 +30,13 @@ func TestExplainAgreesWithTheTables(t *testing.T) {
 		}
 		for _, a := range slices.SortedFunc(maps.Keys(c.Local.Endpoints), netip.Addr.Compare) {
 			if a.Is6() && !s.Settings.IPv6 {
-				if _, ok := Explain(c, Question{Endpoint: a, Peer: a}); ok {
+				if _, ok := policy.Explain(c, policy.Question{Endpoint: a, Peer: a}); ok {
 					t.Fatalf("seed %d: %s is explained, and IPv6 is not carried", seed, a)
 				}
 				continue
 			}
 			for n := range 24 {
-				q := Question{Endpoint: a, Peer: pick(w, peers[cluster.Family(a)]...), Ingress: n%2 == 0,
+				q := policy.Question{Endpoint: a, Peer: pick(w, peers[cluster.Family(a)]...), Ingress: n%2 == 0,
 					Proto: pick(w, model.ProtocolTCP, model.ProtocolUDP, model.ProtocolSCTP, model.ProtocolICMP, model.ProtocolICMPv6, model.Protocol(47))}
 				if slices.Contains(worldProtocols, q.Proto) {
 					q.Ports = nodestate.Ports{Src: pick(w, 0, 53, 80, uint16(w.IntN(65536))), Dst: pick(w, 0, 53, 79, 80, 81, 8080, 65535, uint16(w.IntN(130)))}
@@ -48,7 +49,7 @@ func TestExplainAgreesWithTheTables(t *testing.T) {
 				}
 				allow, id := s.Verdict(iso, q.Peer, q.Proto, q.Ports)
 				rule := s.Rules.At(id)
-				x, ok := Explain(c, q)
+				x, ok := policy.Explain(c, q)
 				if !ok || x.Allow != allow || x.Rule != rule || x.Isolated != (iso.Set != 0) {
 					t.Fatalf("seed %d: %+v: explained %t as %t by %q, the tables say %t by %q\n%+v\n%s", seed, q, ok, x.Allow, x.Rule, allow, rule, x, s)
 				}
@@ -67,12 +68,12 @@ func TestExplainAgreesWithTheTables(t *testing.T) {
 			}
 		}
 	}
-	for _, end := range []string{EndDecided, EndPassed, EndDefaultPass, EndDefaultDeny} {
+	for _, end := range []string{policy.EndDecided, policy.EndPassed, policy.EndDefaultPass, policy.EndDefaultDeny} {
 		if ends[end] < 50 {
 			t.Errorf("%d tiers ended by %q of %d questions: the worlds are too plain", ends[end], end, asked)
 		}
 	}
-	for _, why := range []string{"", NotEnforced, NotLog, NotOwnEnd, NotProtocol, NotPeer, NotPort, NotSourcePort} {
+	for _, why := range []string{"", policy.NotEnforced, policy.NotLog, policy.NotOwnEnd, policy.NotProtocol, policy.NotPeer, policy.NotPort, policy.NotSourcePort} {
 		if whys[why] < 10 {
 			t.Errorf("%d rules with %q in %d questions: the worlds are too plain", whys[why], why, asked)
 		}
@@ -99,7 +100,7 @@ func TestExplainNamesTheCondition(t *testing.T) {
 			{Action: model.Allow, Ports: tcp(80, 80), SourcePorts: tcp(1, 2)}, {Action: model.Deny, Ports: tcp(80, 80)}, {Action: model.Allow},
 		}}
 	c.Policies[p.ID()] = p
-	x, ok := Explain(c, Question{Endpoint: addr("10.0.0.1"), Peer: addr("10.0.0.2"), Ingress: true, Proto: model.ProtocolTCP, Ports: nodestate.Ports{Src: 5, Dst: 80}})
+	x, ok := policy.Explain(c, policy.Question{Endpoint: addr("10.0.0.1"), Peer: addr("10.0.0.2"), Ingress: true, Proto: model.ProtocolTCP, Ports: nodestate.Ports{Src: 5, Dst: 80}})
 	if !ok || x.Allow || x.Rule.Detail != "ingress[6]" || len(x.Tiers) != 1 || len(x.Tiers[0].Policies) != 1 {
 		t.Fatalf("%t %+v", ok, x)
 	}
@@ -107,13 +108,13 @@ func TestExplainNamesTheCondition(t *testing.T) {
 	for _, r := range x.Tiers[0].Policies[0].Rules {
 		got = append(got, r.Why)
 	}
-	if want := []string{NotLog, NotOwnEnd, NotProtocol, NotPeer, NotPort, NotSourcePort, ""}; !slices.Equal(got, want) {
+	if want := []string{policy.NotLog, policy.NotOwnEnd, policy.NotProtocol, policy.NotPeer, policy.NotPort, policy.NotSourcePort, ""}; !slices.Equal(got, want) {
 		t.Errorf("why not: %q, want %q", got, want)
 	}
-	if x, ok := Explain(c, Question{Endpoint: addr("10.0.0.1"), Peer: addr("10.0.0.2"), Proto: model.ProtocolTCP}); !ok || x.Isolated || !x.Allow {
+	if x, ok := policy.Explain(c, policy.Question{Endpoint: addr("10.0.0.1"), Peer: addr("10.0.0.2"), Proto: model.ProtocolTCP}); !ok || x.Isolated || !x.Allow {
 		t.Errorf("egress, which no policy has: %t %+v", ok, x)
 	}
-	if _, ok := Explain(c, Question{Endpoint: addr("10.0.0.9"), Peer: addr("10.0.0.2")}); ok {
+	if _, ok := policy.Explain(c, policy.Question{Endpoint: addr("10.0.0.9"), Peer: addr("10.0.0.2")}); ok {
 		t.Error("an endpoint that is not there is explained")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/weir-net/weir/internal/calc/policy"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -20,7 +21,7 @@ func TestHostilePoliciesOfOneNamespace(t *testing.T) {
 	fill(c, "beside", 0) // so that what is left is less than the victim's two entries
 	s := Calc(c)
 	keepsPolicy(t, s)
-	if n := s.Policy.Len(); n < 1<<17 || n > maxPolicyEntries {
+	if n := s.Policy.Len(); n < 1<<17 || n > policy.MaxEntries {
 		t.Errorf("%d entries: what nobody else asks for is the attacker's to use", n)
 	}
 }
@@ -82,10 +83,10 @@ func TestHostileThousandsOfPolicies(t *testing.T) {
 	k := New()
 	s, _ := k.Update(c, model.AllDirty())
 	keepsPolicy(t, s)
-	if n := s.Policy.Len(); n > maxPolicyEntries {
+	if n := s.Policy.Len(); n > policy.MaxEntries {
 		t.Errorf("%d entries", n)
 	}
-	if n := len(k.policy.tables.measured) + len(k.policy.tables.written); n > 12 {
+	if n := k.policy.Load().Sets; n > 12 {
 		t.Errorf("%d sets of 42,000 entries were looked at, of which six fit", n)
 	}
 }
@@ -101,7 +102,7 @@ func TestOverdrawnNamespaceIsNamed(t *testing.T) {
 		t.Fatalf("overdrawn: %v", s.Overdrawn)
 	}
 	o := s.Overdrawn[0]
-	if o.Namespace != "attacker" || o.Granted < 1<<17 || o.Granted > maxPolicyEntries || o.Asked <= maxPolicyEntries || o.Refused != len(s.Unfit) || o.Reserved != 1024 || o.Share != 32768 {
+	if o.Namespace != "attacker" || o.Granted < 1<<17 || o.Granted > policy.MaxEntries || o.Asked <= policy.MaxEntries || o.Refused != len(s.Unfit) || o.Reserved != 1024 || o.Share != 32768 {
 		t.Errorf("%+v, with %d unfit", o, len(s.Unfit))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/weir-net/weir/internal/calc/policy"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -50,7 +51,7 @@ func keepsOthers(t *testing.T, s *nodestate.State, third netip.Addr) {
 			t.Errorf("with %s, port %d: allowed %t by %s", x.peer, x.port, allow, r)
 		}
 	}
-	if n := s.Policy.Len(); n > maxPolicyEntries {
+	if n := s.Policy.Len(); n > policy.MaxEntries {
 		t.Errorf("%d entries", n)
 	}
 }
@@ -140,12 +141,8 @@ func TestHostileNamesOfClasses(t *testing.T) {
 	k := New()
 	s, _ := k.Update(c, model.AllDirty())
 	keepsPolicy(t, s)
-	size := 0
-	for _, x := range k.policy.tables.classes.byKey {
-		size += len(x.text)
-	}
-	if n := len(k.policy.tables.classes.byKey); n < 1000 || size > 1000*n {
-		t.Errorf("the names of %d classes take %d bytes", n, size)
+	if l := k.policy.Load(); l.Classes < 1000 || l.Texts > 1000*l.Classes {
+		t.Errorf("the names of %d classes take %d bytes", l.Classes, l.Texts)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/peer"
 	"github.com/weir-net/weir/internal/calc/service"
 	"github.com/weir-net/weir/internal/model"
 )
@@ -141,7 +142,7 @@ func (w *world) rules() []model.Rule {
 			r.Ports = append(r.Ports, w.portRange())
 		}
 		if w.IntN(8) == 0 { // so many that its peers are one atom
-			for len(r.Peers)*len(r.Ports) <= maxSeparatePeers {
+			for len(r.Peers)*len(r.Ports) <= peer.MaxSeparate {
 				r.Peers, r.Ports = append(r.Peers, w.peer()), append(r.Ports, w.portRange())
 			}
 		}

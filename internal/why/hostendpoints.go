@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/weir-net/weir/internal/calc"
+	"github.com/weir-net/weir/internal/calc/policy"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
@@ -55,7 +55,7 @@ func (i *inquiry) untrackedEnds(ctx context.Context) (out []wire.End, settled bo
 			return
 		}
 		var e wire.End
-		e, err = i.hostEnd(ctx, index, calc.HostUntracked, ingress, peer, policyPorts(p, p))
+		e, err = i.hostEnd(ctx, index, policy.HostUntracked, ingress, peer, policyPorts(p, p))
 		v := i.state.Decide(iso, peer, i.ask.Protocol, policyPorts(p, p))
 		e.Undecided = v.Allow && v.Undecided
 		settled = v.Allow && !v.Undecided
@@ -90,7 +90,7 @@ func (i *inquiry) arrivalEnds(ctx context.Context) ([]wire.End, error) {
 	if i.state.HostEndpointAt(i.in.IfIndex, p.IP.Src).PreDNAT.Set == 0 {
 		return nil, nil
 	}
-	e, err := i.hostEnd(ctx, i.in.IfIndex, calc.HostPreDNAT, true, p.IP.Src, policyPorts(p, p))
+	e, err := i.hostEnd(ctx, i.in.IfIndex, policy.HostPreDNAT, true, p.IP.Src, policyPorts(p, p))
 	return []wire.End{e}, err
 }
 
@@ -201,13 +201,13 @@ func (i *inquiry) hostEndsOf(ctx context.Context, result sim.Result, chosen neti
 			leaves = hop.IfIndex
 		}
 	}
-	use := func(own bool) calc.HostUse {
+	use := func(own bool) policy.HostUse {
 		if own {
-			return calc.HostOwn
+			return policy.HostOwn
 		}
-		return calc.HostForward
+		return policy.HostForward
 	}
-	look := func(index int, use calc.HostUse, ingress bool, peer netip.Addr) {
+	look := func(index int, use policy.HostUse, ingress bool, peer netip.Addr) {
 		var e wire.End
 		if _, _, denied := denial(out); err != nil || denied {
 			return
@@ -218,7 +218,7 @@ func (i *inquiry) hostEndsOf(ctx context.Context, result sim.Result, chosen neti
 	}
 	if in == 0 && leaves == 0 {
 		if a == nodestate.AddrEndpoint && ownTo && i.state.Settings.ToHost == model.ToHostReturn {
-			look(0, calc.HostOwn, true, from)
+			look(0, policy.HostOwn, true, from)
 		}
 		return out, err
 	}
@@ -232,7 +232,7 @@ func (i *inquiry) hostEndsOf(ctx context.Context, result sim.Result, chosen neti
 }
 
 // hostEnd is what the host endpoint of an interface says, nothing where there is none.
-func (i *inquiry) hostEnd(ctx context.Context, index int, use calc.HostUse, ingress bool, peer netip.Addr, ports nodestate.Ports) (wire.End, error) {
+func (i *inquiry) hostEnd(ctx context.Context, index int, use policy.HostUse, ingress bool, peer netip.Addr, ports nodestate.Ports) (wire.End, error) {
 	at := nodestate.HostInterface{IfIndex: index, IPv6: peer.Is6()}
 	h, ok := i.state.HostEndpoints[at]
 	if !ok {
@@ -241,8 +241,8 @@ func (i *inquiry) hostEnd(ctx context.Context, index int, use calc.HostUse, ingr
 			return wire.End{}, nil
 		}
 	}
-	q := calc.HostQuestion{At: at, Use: use, Question: calc.Question{Endpoint: peer, Peer: peer, Ingress: ingress, Proto: i.ask.Protocol, Ports: ports}}
-	e, err := i.end(ctx, q.Question, hostIsolation(h, use, ingress), func(c *model.Cluster) (calc.Explanation, bool) { return calc.ExplainHost(c, q) })
+	q := policy.HostQuestion{At: at, Use: use, Question: policy.Question{Endpoint: peer, Peer: peer, Ingress: ingress, Proto: i.ask.Protocol, Ports: ports}}
+	e, err := i.end(ctx, q.Question, hostIsolation(h, use, ingress), func(c *model.Cluster) (policy.Explanation, bool) { return policy.ExplainHost(c, q) })
 	e.Host, e.Interface = use.String(), fmt.Sprintf("interface %d", index)
 	if l, err := netlink.LinkByIndex(index); index != 0 && err == nil {
 		e.Interface = l.Attrs().Name
@@ -253,17 +253,17 @@ func (i *inquiry) hostEnd(ctx context.Context, index int, use calc.HostUse, ingr
 }
 
 // hostIsolation is the set of a host endpoint for one use, in one direction.
-func hostIsolation(h nodestate.HostEndpoint, use calc.HostUse, ingress bool) nodestate.Isolation {
+func hostIsolation(h nodestate.HostEndpoint, use policy.HostUse, ingress bool) nodestate.Isolation {
 	switch {
-	case use == calc.HostPreDNAT:
+	case use == policy.HostPreDNAT:
 		return h.PreDNAT
-	case use == calc.HostUntracked && ingress:
+	case use == policy.HostUntracked && ingress:
 		return h.UntrackedIngress
-	case use == calc.HostUntracked:
+	case use == policy.HostUntracked:
 		return h.UntrackedEgress
-	case use == calc.HostOwn && ingress:
+	case use == policy.HostOwn && ingress:
 		return h.HostIngress
-	case use == calc.HostOwn:
+	case use == policy.HostOwn:
 		return h.HostEgress
 	case ingress:
 		return h.ForwardIngress

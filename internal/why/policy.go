@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/weir-net/weir/internal/calc"
+	"github.com/weir-net/weir/internal/calc/policy"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
@@ -107,8 +107,8 @@ func (i *inquiry) ends(ctx context.Context, from, to netip.Addr, ports nodestate
 	var err error
 	look := func(endpoint, peer netip.Addr, iso nodestate.Isolation, in bool) {
 		var e wire.End
-		q := calc.Question{Endpoint: endpoint, Peer: peer, Ingress: in, Proto: i.ask.Protocol, Ports: ports}
-		e, err = i.end(ctx, q, iso, func(c *model.Cluster) (calc.Explanation, bool) { return calc.Explain(c, q) })
+		q := policy.Question{Endpoint: endpoint, Peer: peer, Ingress: in, Proto: i.ask.Protocol, Ports: ports}
+		e, err = i.end(ctx, q, iso, func(c *model.Cluster) (policy.Explanation, bool) { return policy.Explain(c, q) })
 		out = append(out, e)
 	}
 	if a.Kind == nodestate.AddrEndpoint {
@@ -121,7 +121,7 @@ func (i *inquiry) ends(ctx context.Context, from, to netip.Addr, ports nodestate
 }
 
 // end is what policy says at one end, as calc explains it and as the tables have it.
-func (i *inquiry) end(ctx context.Context, q calc.Question, iso nodestate.Isolation, explain func(*model.Cluster) (calc.Explanation, bool)) (e wire.End, err error) {
+func (i *inquiry) end(ctx context.Context, q policy.Question, iso nodestate.Isolation, explain func(*model.Cluster) (policy.Explanation, bool)) (e wire.End, err error) {
 	e = wire.End{Direction: "egress", Peer: q.Peer}
 	if q.Ingress {
 		e.Direction = "ingress"

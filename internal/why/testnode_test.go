@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/weir-net/weir/internal/calc"
+	"github.com/weir-net/weir/internal/calc/policy"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/nft"
@@ -48,9 +49,9 @@ func (n *testNode) AppliedState(context.Context) (*nodestate.State, string, erro
 func (n *testNode) DataPlane() DataPlane { return n.plane }
 func (n *testNode) LinkAddress() string  { return n.mac }
 
-func (n *testNode) Explain(_ context.Context, s *nodestate.State, ask Explainer) (calc.Explanation, bool, error) {
+func (n *testNode) Explain(_ context.Context, s *nodestate.State, ask Explainer) (policy.Explanation, bool, error) {
 	if s != n.state {
-		return calc.Explanation{}, false, ErrMoved
+		return policy.Explanation{}, false, ErrMoved
 	}
 	x, found := ask(n.cluster)
 	return x, found, nil

@@ -22,7 +22,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-net/weir/internal/calc"
+	"github.com/weir-net/weir/internal/calc/policy"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/dataplane/nft"
@@ -39,7 +39,7 @@ type Agent interface {
 	AppliedState(ctx context.Context) (s *nodestate.State, behind string, err error)
 	// Explain asks about the cluster as it was when a state was computed, or returns ErrMoved when
 	// that is not the newest state any more.
-	Explain(ctx context.Context, s *nodestate.State, ask Explainer) (x calc.Explanation, found bool, err error)
+	Explain(ctx context.Context, s *nodestate.State, ask Explainer) (x policy.Explanation, found bool, err error)
 	// DataPlane is what carries the node's packets.
 	DataPlane() DataPlane
 	// LinkAddress is the MAC address by which other nodes reach this one, "" when it is not known.
@@ -47,7 +47,7 @@ type Agent interface {
 }
 
 // Explainer asks package calc about a cluster.
-type Explainer func(*model.Cluster) (x calc.Explanation, found bool)
+type Explainer func(*model.Cluster) (x policy.Explanation, found bool)
 
 // DataPlane is what the engine asks of any data plane. One that is also Programs is eBPF's, one
 // that is also Rules that of nftables.

@@ -95,7 +95,7 @@ func (f *localFacts) equal(o *localFacts) bool {
 }
 
 // Update returns the holdings of a cluster after a change. It adds to dirty what changes by claims
-// that come to count, or do so no longer; the addresses of pods apart, which podIndex.updateAddrs
+// that come to count, or do so no longer; the addresses of pods apart, which peer.PodIndex.Update
 // looks at.
 func (h *OwnershipIndex) Update(c *model.Cluster, dirty *model.Dirty) *Ownership {
 	facts := factsOf(&c.Local)

@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/weir-net/weir/internal/calc"
+	"github.com/weir-net/weir/internal/calc/policy"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -134,11 +134,11 @@ type Backend struct {
 
 // End is what policy says at one end of the connection.
 type End struct {
-	Direction   string           `json:"direction"`           // ingress, egress
-	Host        string           `json:"host,omitempty"`      // of a host endpoint: host, forward, preDNAT, doNotTrack
-	Interface   string           `json:"interface,omitempty"` // of a host endpoint: by which the packet comes in, or leaves
-	Peer        netip.Addr       `json:"peer"`
-	Explanation calc.Explanation `json:"explanation"`
+	Direction   string             `json:"direction"`           // ingress, egress
+	Host        string             `json:"host,omitempty"`      // of a host endpoint: host, forward, preDNAT, doNotTrack
+	Interface   string             `json:"interface,omitempty"` // of a host endpoint: by which the packet comes in, or leaves
+	Peer        netip.Addr         `json:"peer"`
+	Explanation policy.Explanation `json:"explanation"`
 	// Table is what the tables that the programs look up say; it must be the same.
 	TableAllow bool           `json:"tableAllow"`
 	TableRule  nodestate.Rule `json:"tableRule"`

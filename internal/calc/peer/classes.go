@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package peer
+
+import (
+	"encoding/binary"
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/port"
+	"github.com/weir-net/weir/internal/calc/table"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// Class is a set of atoms that are true of some addresses and no others.
+type Class struct {
+	Atoms []*Atom         // sorted by index
+	ID    nodestate.Class // its number
+
+	text  string
+	users int // addresses and regions that are in it
+}
+
+func (c *Class) has(a *Atom) bool {
+	_, found := slices.BinarySearchFunc(c.Atoms, a.Index, func(x *Atom, want int32) int { return int(x.Index - want) })
+	return found
+}
+
+// PortSpans returns the ports that the peers of a class call by a name.
+func (c *Class) PortSpans(n port.Name, proto model.Protocol) []port.Span {
+	if c == nil {
+		return nil
+	}
+	var out []port.Span
+	for _, a := range c.Atoms {
+		if a.named != nil && *a.named == n && a.number.Proto == proto {
+			out = append(out, port.Span{First: a.number.Port, Last: a.number.Port})
+		}
+	}
+	return out
+}
+
+// Classes is the partition of addresses that the atoms make. It follows the atoms and the pods:
+// what neither concerns is not looked at.
+type Classes struct {
+	OfAddrs        nodestate.Map[netip.Addr, nodestate.Class] // look-up 1, of the addresses of pods
+	OfCIDRs        map[netip.Prefix]nodestate.Class           // and of all others
+	Changed        bool                                       // classes came or went since asked
+	Added, Removed []*Class                                   // which
+	Renumbered     bool                                       // others have other numbers since asked
+
+	byKey map[string]*Class // "" is not in it: class 0
+	ids   *table.Ids[nodestate.Class]
+	idle  map[*Class]struct{} // may have no users
+	fresh []*Class            // have no number yet
+
+	peers     map[netip.Addr]*Class     // of addresses of pods that some atom picks
+	cidrs     *cluster.Prefixes[*Class] // of the regions between the boundaries of CIDRs; nil: class 0
+	partition *cidrPartition
+	replaced  []netip.Addr // peers that got another class
+}
+
+// NewClasses returns the classes of no atoms, which get their numbers by a digest of their texts.
+func NewClasses(digest func(text string) nodestate.Class) *Classes {
+	return &Classes{byKey: map[string]*Class{}, ids: table.NewIDs(digest), idle: map[*Class]struct{}{},
+		peers: map[netip.Addr]*Class{}, cidrs: cluster.NewPrefixes[*Class](), partition: newCIDRPartition(), OfCIDRs: map[netip.Prefix]nodestate.Class{}}
+}
+
+// Len is how many classes there are, class 0 not counted.
+func (k *Classes) Len() int { return len(k.byKey) }
+
+// All yields the classes but class 0.
+func (k *Classes) All() iter.Seq[*Class] { return maps.Values(k.byKey) }
+
+// TextSize is how long the texts of all classes are together.
+func (k *Classes) TextSize() (n int) {
+	for _, c := range k.byKey {
+		n += len(c.text)
+	}
+	return n
+}
+
+// Update follows what became of the atoms, those that are gone among them, and of the pods at some
+// addresses.
+func (k *Classes) Update(pods *PodIndex, x *Atoms, gone []*Atom, at []netip.Addr) {
+	touched := k.updateCIDRs(x, gone)
+	again := make(map[*Atom]bool, len(x.added)+len(x.moved)+len(gone)) // atoms to evaluate again
+	members := map[netip.Addr][]*Atom{}
+	ask := func(a *Atom) {
+		again[a] = true
+		pods.picked(a, func(addr netip.Addr) {
+			if of := members[addr]; len(of) == 0 || of[len(of)-1] != a {
+				members[addr] = append(of, a)
+			}
+		})
+	}
+	for _, a := range x.added {
+		ask(a)
+	}
+	for _, m := range x.moved {
+		ask(m.Atom)
+	}
+	for _, a := range gone {
+		again[a] = true
+	}
+	hit := map[*Class]bool{}
+	for a := range again {
+		for c := range a.Classes {
+			hit[c] = true
+		}
+	}
+	if len(hit)+len(touched.Values) > 0 {
+		for addr, c := range k.peers {
+			if _, is := members[addr]; !is && (hit[c] || touched.contains(addr)) {
+				members[addr] = nil
+			}
+		}
+	}
+	for addr, of := range members {
+		k.assign(addr, k.reclassify(pods, addr, of, again))
+	}
+	for _, addr := range at {
+		k.assign(addr, k.classify(pods, x, addr))
+	}
+	k.relabel(pods, x, pods.around.byNamespace, (*Atom).asksNamespaces)
+	k.relabel(pods, x, pods.around.byAccount, (*Atom).asksAccounts)
+	pods.around = relabelled{}
+	k.updateRegions(touched)
+	k.assignIDs(touched)
+}
+
+// picked calls f for the addresses of the pods of which an atom is true.
+func (x *PodIndex) picked(a *Atom, f func(netip.Addr)) {
+	all := func(p *peerPod) {
+		for _, addr := range p.addrs {
+			f(addr)
+		}
+	}
+	switch {
+	case a.pods != nil:
+		x.matching(a.pods, all)
+	case a.expr != nil:
+		x.expressed(a.expr, all)
+	case a.named != nil:
+		for _, p := range x.byName {
+			if slices.Contains(port.OfPod(p.pod, *a.named), a.number) {
+				all(p)
+			}
+		}
+	default:
+		for _, p := range a.parts {
+			x.picked(p, f)
+		}
+	}
+}
+
+// reclassify returns the atoms of an address's class after some were evaluated again, of which now
+// is what pods say; nil when no atom picks a pod there.
+func (k *Classes) reclassify(pods *PodIndex, addr netip.Addr, now []*Atom, again map[*Atom]bool) []*Atom {
+	of, picked := slices.Clone(now), len(now) > 0
+	if was := k.peers[addr]; was != nil {
+		for _, a := range was.Atoms {
+			if again[a] {
+				continue
+			}
+			of = append(of, a)
+			picked = picked || a.picksPods() && slices.ContainsFunc(pods.at(addr), func(p *model.Pod) bool { return a.trueOf(pods.c, p) })
+		}
+	}
+	if !picked {
+		return nil
+	}
+	return append(of, k.partition.at(netip.PrefixFrom(addr, addr.BitLen()))...)
+}
+
+// classify returns the atoms that are true of an address by all that is known now; nil when none
+// picks a pod there.
+func (k *Classes) classify(pods *PodIndex, x *Atoms, addr netip.Addr) []*Atom {
+	var of []*Atom
+	for _, pod := range pods.at(addr) {
+		for _, a := range x.byText {
+			if a.trueOf(pods.c, pod) {
+				of = append(of, a)
+			}
+		}
+	}
+	if of == nil {
+		return nil
+	}
+	return append(of, k.partition.at(netip.PrefixFrom(addr, addr.BitLen()))...)
+}
+
+// relabel evaluates some atoms again for addresses around whose pods labels changed.
+func (k *Classes) relabel(pods *PodIndex, x *Atoms, addrs map[netip.Addr]struct{}, asks func(*Atom) bool) {
+	if len(addrs) == 0 {
+		return
+	}
+	again := map[*Atom]bool{}
+	for _, a := range x.byText {
+		if asks(a) {
+			again[a] = true
+		}
+	}
+	if len(again) == 0 {
+		return
+	}
+	for addr := range addrs {
+		var now []*Atom
+		at := pods.at(addr)
+		for a := range again {
+			if slices.ContainsFunc(at, func(p *model.Pod) bool { return a.trueOf(pods.c, p) }) {
+				now = append(now, a)
+			}
+		}
+		k.assign(addr, k.reclassify(pods, addr, now, again))
+	}
+}
+
+// assign puts an address into the class of these atoms.
+func (k *Classes) assign(addr netip.Addr, of []*Atom) {
+	was, now := k.peers[addr], k.of(of)
+	if was == now {
+		return
+	}
+	k.swap(was, now)
+	if now == nil {
+		delete(k.peers, addr)
+	} else {
+		k.peers[addr] = now
+	}
+	k.replaced = append(k.replaced, addr)
+}
+
+// swap moves a user from a class to another.
+func (k *Classes) swap(was, now *Class) {
+	if now != nil {
+		now.users++
+	}
+	if was != nil {
+		if was.users--; was.users == 0 {
+			k.idle[was] = struct{}{}
+		}
+	}
+}
+
+// of interns the class of some atoms; nil is class 0.
+func (k *Classes) of(atoms []*Atom) *Class {
+	if len(atoms) == 0 {
+		return nil
+	}
+	slices.SortFunc(atoms, func(a, b *Atom) int { return int(a.Index - b.Index) })
+	atoms = slices.Compact(atoms)
+	key := classKey(atoms)
+	if c, ok := k.byKey[key]; ok {
+		return c
+	}
+	c := &Class{Atoms: slices.Clip(atoms)}
+	texts := make([]string, 0, len(atoms))
+	for _, a := range atoms {
+		texts = append(texts, a.name())
+		a.Classes[c] = struct{}{}
+	}
+	slices.Sort(texts)
+	c.text = strings.Join(texts, "\n") + "\n"
+	k.byKey[key] = c
+	k.fresh = append(k.fresh, c)
+	k.idle[c] = struct{}{} // until it is used
+	return c
+}
+
+// classKey is the key of the class of some atoms, sorted by index.
+func classKey(atoms []*Atom) string {
+	key := make([]byte, 0, 4*len(atoms))
+	for _, a := range atoms {
+		key = binary.BigEndian.AppendUint32(key, uint32(a.Index))
+	}
+	return string(key)
+}
+
+// updateCIDRs takes the CIDRs of atoms into the regions, and returns the prefixes in which
+// something changed thereby.
+func (k *Classes) updateCIDRs(x *Atoms, gone []*Atom) *touched {
+	t := &touched{Prefixes: cluster.NewPrefixes[struct{}]()}
+	for _, a := range gone {
+		for p := range a.Each() {
+			k.partition.remove(p, p.CIDRs, p.Except)
+			t.add(p.CIDRs, p.Except)
+		}
+	}
+	for _, m := range x.moved {
+		k.partition.remove(m.Atom, m.cidrs, m.Except)
+		k.partition.add(m.Atom, m.Atom.CIDRs, m.Except)
+		t.add(m.cidrs, m.Atom.CIDRs, m.Except)
+	}
+	for _, a := range x.added {
+		for p := range a.Each() {
+			k.partition.add(p, p.CIDRs, p.Except)
+			t.add(p.CIDRs, p.Except)
+		}
+	}
+	return t
+}
+
+// touched are prefixes in which something changed.
+type touched struct {
+	*cluster.Prefixes[struct{}]
+}
+
+func (t *touched) add(lists ...[]netip.Prefix) {
+	for _, list := range lists {
+		for _, p := range list {
+			t.Set(p, struct{}{})
+		}
+	}
+}
+
+func (t *touched) contains(a netip.Addr) bool {
+	if len(t.Values) <= 8 {
+		for p := range t.Values {
+			if p.Contains(a) {
+				return true
+			}
+		}
+		return false
+	}
+	_, is := t.Lookup(a)
+	return is
+}
+
+func (t *touched) within(p netip.Prefix) (is bool) {
+	t.Containing(p, func(netip.Prefix, struct{}) bool { is = true; return false })
+	return is
+}
+
+// updateRegions gives the regions within touched prefixes their classes.
+func (k *Classes) updateRegions(t *touched) {
+	if len(t.Values) == 0 {
+		return
+	}
+	for p := range t.Values {
+		if !k.partition.boundary(p) {
+			k.swap(k.cidrs.Values[p], nil)
+			delete(k.cidrs.Values, p)
+		} else if _, is := k.cidrs.Values[p]; !is {
+			k.cidrs.Set(p, nil)
+		}
+	}
+	for p, was := range k.cidrs.Values {
+		if t.within(p) {
+			now := k.of(k.partition.at(p))
+			k.swap(was, now)
+			k.cidrs.Values[p] = now
+		}
+	}
+}
+
+// assignIDs gives new classes their numbers, forgets those without users, and writes the tables of
+// look-up 1. A prefix is left out where the next longer region around it has the same class.
+func (k *Classes) assignIDs(t *touched) {
+	var gone, come []string
+	for c := range k.idle {
+		if c.users > 0 {
+			continue
+		}
+		delete(k.byKey, classKey(c.Atoms))
+		for _, a := range c.Atoms {
+			delete(a.Classes, c)
+		}
+		if c.ID != 0 {
+			gone = append(gone, c.text)
+			k.Removed = append(k.Removed, c)
+		}
+	}
+	for _, c := range k.fresh {
+		if c.users > 0 {
+			come = append(come, c.text)
+			k.Added = append(k.Added, c)
+		}
+	}
+	renumbered := len(k.ids.Update(gone, come)) > 0
+	of := k.fresh
+	k.Renumbered = k.Renumbered || renumbered
+	if renumbered { // two texts have one digest
+		of = slices.Collect(maps.Values(k.byKey))
+		k.replaced = slices.AppendSeq(k.replaced, maps.Keys(k.peers))
+	}
+	for _, c := range of {
+		c.ID = k.ids.ByText[c.text]
+	}
+	clear(k.idle)
+	k.fresh, k.Changed = nil, k.Changed || len(gone)+len(come) > 0
+
+	peers := k.OfAddrs.Edit()
+	for _, addr := range k.replaced {
+		if c := k.peers[addr]; c != nil {
+			peers.Set(addr, c.ID)
+		} else {
+			peers.Delete(addr)
+		}
+	}
+	k.OfAddrs, k.replaced = peers.Map(), nil
+	k.writeCIDRs(t, renumbered)
+}
+
+// writeCIDRs renews the part of look-up 1 that is about touched prefixes, or all of it.
+func (k *Classes) writeCIDRs(t *touched, all bool) {
+	if len(t.Values) == 0 && !all {
+		return
+	}
+	k.OfCIDRs = maps.Clone(k.OfCIDRs)
+	for p := range t.Values {
+		delete(k.OfCIDRs, p)
+	}
+	for p, c := range k.cidrs.Values {
+		if !all && !t.within(p) {
+			continue
+		}
+		delete(k.OfCIDRs, p)
+		if c == k.enclosing(p) {
+			continue
+		}
+		var id nodestate.Class
+		if c != nil {
+			id = c.ID
+		}
+		k.OfCIDRs[p] = id
+	}
+}
+
+// enclosing returns the class of the smallest region around p, p itself not counted.
+func (k *Classes) enclosing(p netip.Prefix) (around *Class) {
+	k.cidrs.Containing(p, func(q netip.Prefix, v *Class) bool {
+		if q == p {
+			return true
+		}
+		around = v
+		return false
+	})
+	return around
+}
