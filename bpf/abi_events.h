@@ -39,10 +39,10 @@ struct drop_value {
 enum event_flag {
 	EVENT_ALLOWED = 1, /* by policy; `reason` may still say that the packet was dropped for another reason */
 	EVENT_LOG = 2,     /* a rule with action Log matched */
-	EVENT_AGAIN = 4,   /* a flow that was there is judged again */
+	EVENT_AGAIN = 4,   /* a flow that was there is evaluated again */
 	EVENT_EGRESS = 8,  /* the source is a pod of this node */
 	EVENT_INGRESS = 16, /* the destination is */
-	EVENT_HOST_IN = 32, /* a host endpoint judged where the flow comes into the node, ... */
+	EVENT_HOST_IN = 32, /* a host endpoint was asked where the flow comes into the node, ... */
 	EVENT_HOST_OUT = 64, /* ... where it leaves it */
 };
 
@@ -57,8 +57,8 @@ enum event_staged {
 	STAGED_HOST_OUT_DENIED = 128,
 };
 
-/* A flow as it was judged: in its original direction, after translation of the destination, before
- * that of the source. Addresses of IPv4 are mapped (RFC 4291 section 2.5.5.2). */
+/* A flow as it was evaluated: in its original direction, after translation of the destination,
+ * before that of the source. Addresses of IPv4 are mapped (RFC 4291 section 2.5.5.2). */
 struct event {
 	__be32 saddr[4];
 	__be32 daddr[4];
@@ -73,7 +73,7 @@ struct event {
 	__u8 flags;  /* enum event_flag */
 	__u8 staged; /* enum event_staged */
 	__u32 reason; /* enum drop_reason */
-	__u32 rules[2]; /* that judged at the source, at the destination; 0 = none did */
+	__u32 rules[2]; /* that decided at the source, at the destination; 0 = none did */
 	__u32 staged_rules[2];
 	__u32 ifindex; /* of the hook */
 	__u32 host_rules[2]; /* of host endpoints, where it comes in, where it leaves */

@@ -75,7 +75,7 @@ enum flow_from {
  * into a second cache line. An entry of another layout is carried over by the names of its fields
  * (migrate.go). */
 struct flow_value {
-	__u32 epoch; /* of the last judgement */
+	__u32 epoch; /* of the last evaluation */
 	__u32 seen;  /* clock units; see struct settings */
 	ip_addr saddr; /* the packet after translation */
 	ip_addr daddr;
@@ -87,7 +87,7 @@ struct flow_value {
 	__u8 from;   /* enum flow_from */
 	ip_addr source; /* see enum flow_from; a MAC address as source_link in source.h makes it */
 	__u32 ifindex; /* see enum flow_action */
-	ip_addr nexthop; /* STATE_ANSWERED, whose packets need none: fallback_since */
+	ip_addr nexthop; /* STATE_ANSWERED, whose packets need none: dsr_fallback_since */
 	__u32 rule; /* that allowed it */
 	__u8 mac[6]; /* ACT_LOCAL: of the pod */
 	__u16 mtu;   /* of the way: bytes of an IP packet, host byte order; 0 = not known */

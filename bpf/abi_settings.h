@@ -17,10 +17,10 @@ enum settings_flag {
 	SET_HOST_NAT = 16,     /* bpfHostNetworkedNATWithoutCTLB: what host processes send is balanced at to_uplink too */
 	SET_HOSTS = 256,       /* there are host endpoints: what the node's own processes exchange has flows */
 	SET_TO_HOST_DROP = 512,    /* defaultEndpointToHostAction DROP */
-	SET_TO_HOST_RETURN = 1024, /* RETURN: the host endpoint of all interfaces judges */
+	SET_TO_HOST_RETURN = 1024, /* RETURN: the host endpoint of all interfaces decides */
 	SET_UNTRACKED = 2048,  /* a host endpoint has a set of HOST_UNTRACKED_* */
 	SET_PORTS = 8,         /* weir_ports is kept: a bit that is not set rules the port out */
-	SET_EVENTS = 32,       /* somebody listens: each judged flow is an event */
+	SET_EVENTS = 32,       /* somebody listens: each evaluated flow is an event */
 	SET_HAND_OVER = 128,   /* another data plane has what has no flow here: it passes to the stack, none begins */
 	SET_APART = 4096,      /* what is translated and goes to the stack bears MARK_SEEN: connection tracking has the same connection translated, too */
 	SET_MARKS = 8192,      /* the programs heed SET_APART; nothing to them */
@@ -31,8 +31,8 @@ enum settings_flag {
 };
 
 /* map weir_ports: array of PORT_WORDS struct port_bits; bits[port & 7] of entry port >> 3 (host
- * byte order) says what the port is used for anywhere, so that traffic which is not ours is told by
- * one cheap look. */
+ * byte order) says what the port is used for anywhere, so that traffic which is not ours is
+ * reported by one cheap look. */
 #define PORT_WORDS 8192
 
 enum port_bit {

@@ -179,7 +179,7 @@ enum policy_proto { POLICY_TCP = 1, POLICY_UDP = 2, POLICY_SCTP = 4, POLICY_ICMP
 enum policy_verdict {
 	POLICY_ALLOW = 1,
 	POLICY_LOG = 2, /* a rule with action Log matched on the way to this verdict */
-	POLICY_UNDECIDED = 4, /* beside ALLOW, in sets of HOST_UNTRACKED_*: no rule is about it, it goes on to be tracked */
+	POLICY_UNDECIDED = 4, /* alongside ALLOW, in sets of HOST_UNTRACKED_*: no rule is about it, it goes on to be tracked */
 };
 
 struct policy_value {
@@ -218,16 +218,16 @@ enum host_set { /* odd ones are of egress */
 };
 
 struct host_side {
-	__u64 set;  /* 0 = nothing is judged */
+	__u64 set;  /* 0 = nothing is evaluated */
 	__u32 rule; /* decides where no entry of the set matches */
 	__u32 flags; /* enum host_flag */
 };
 
 enum host_flag {
-	HOST_STAGED = 1, /* staged policies would judge differently here, or something did: see weir_hosts_staged */
+	HOST_STAGED = 1, /* staged policies would decide otherwise here, or something did: see weir_hosts_staged */
 };
 
-/* map weir_hosts_staged: hash struct host_key -> struct host_value; what would judge if the staged
+/* map weir_hosts_staged: hash struct host_key -> struct host_value; what would apply if the staged
  * policies were in force. Looked at only for events. */
 struct host_value {
 	struct host_side sides[HOST_SETS];

@@ -8,7 +8,7 @@
 #include "maps.h"
 #include "scratch.h"
 #include "policy.h"
-#include "hosts.h"
+#include "host_policy.h"
 
 /* The least time between two events of a CPU in the long run, and how many may come at once; of
  * denied flows, and again of all others. */
@@ -60,7 +60,7 @@ static __always_inline int event_left(__u32 which, int denied, __u64 now, __u64 
  * node. */
 static __always_inline __u32 event_pod(const struct scratch *w)
 {
-	const ip_addr *a = w->judged.ends & EVENT_EGRESS ? &w->judged.src : &w->judged.dst;
+	const ip_addr *a = w->policy.ends & EVENT_EGRESS ? &w->policy.src : &w->policy.dst;
 
 	return 1 + (bpf_ntohl(a->w[ADDR_WORDS - 1]) & (EVENT_PODS - 1));
 }
@@ -74,7 +74,7 @@ static __always_inline int event_take(const struct scratch *w, int denied)
 	       event_left(0, denied, now, event_interval_ns, event_burst);
 }
 
-/* What the staged policies of both ends would have said of scratch.judged. */
+/* What the staged policies of both ends would have said of scratch.policy. */
 __noinline int event_staged(void)
 {
 	struct scratch *w = scratch_get();
@@ -83,37 +83,37 @@ __noinline int event_staged(void)
 
 	if (!w)
 		return 0;
-	w->judged.staged = 0;
-	w->judged.staged_rules[0] = w->judged.staged_rules[1] = 0;
-	a = bpf_map_lookup_elem(&weir_addrs, &w->judged.src);
-	b = bpf_map_lookup_elem(&weir_addrs, &w->judged.dst);
-	if ((w->judged.ends & EVENT_EGRESS) && a && (a->flags & ADDR_STAGED)) {
-		v = bpf_map_lookup_elem(&weir_staged, &w->judged.src);
+	w->policy.staged = 0;
+	w->policy.staged_rules[0] = w->policy.staged_rules[1] = 0;
+	a = bpf_map_lookup_elem(&weir_addrs, &w->policy.src);
+	b = bpf_map_lookup_elem(&weir_addrs, &w->policy.dst);
+	if ((w->policy.ends & EVENT_EGRESS) && a && (a->flags & ADDR_STAGED)) {
+		v = bpf_map_lookup_elem(&weir_staged, &w->policy.src);
 		if (v) {
-			w->judged.staged |= STAGED_EGRESS;
-			w->rule = v->egress_rule;
-			w->judged.peer = w->judged.dst;
-			if (v->egress_set && !policy_verdict(v->egress_set, w->judged.proto, w->judged.dport))
-				w->judged.staged |= STAGED_EGRESS_DENIED;
-			w->judged.staged_rules[0] = w->rule;
+			w->policy.staged |= STAGED_EGRESS;
+			w->policy.rule = v->egress_rule;
+			w->policy.peer = w->policy.dst;
+			if (v->egress_set && !policy_verdict(v->egress_set, w->policy.proto, w->policy.dport))
+				w->policy.staged |= STAGED_EGRESS_DENIED;
+			w->policy.staged_rules[0] = w->policy.rule;
 		}
 	}
-	if ((w->judged.ends & EVENT_INGRESS) && b && (b->flags & ADDR_STAGED) && !(a && a->kind == ADDR_HOST)) {
-		v = bpf_map_lookup_elem(&weir_staged, &w->judged.dst);
+	if ((w->policy.ends & EVENT_INGRESS) && b && (b->flags & ADDR_STAGED) && !(a && a->kind == ADDR_HOST)) {
+		v = bpf_map_lookup_elem(&weir_staged, &w->policy.dst);
 		if (v) {
-			w->judged.staged |= STAGED_INGRESS;
-			w->rule = v->ingress_rule;
-			w->judged.peer = w->judged.src;
-			if (v->ingress_set && !policy_verdict(v->ingress_set, w->judged.proto, w->judged.dport))
-				w->judged.staged |= STAGED_INGRESS_DENIED;
-			w->judged.staged_rules[1] = w->rule;
+			w->policy.staged |= STAGED_INGRESS;
+			w->policy.rule = v->ingress_rule;
+			w->policy.peer = w->policy.src;
+			if (v->ingress_set && !policy_verdict(v->ingress_set, w->policy.proto, w->policy.dport))
+				w->policy.staged |= STAGED_INGRESS_DENIED;
+			w->policy.staged_rules[1] = w->policy.rule;
 		}
 	}
 	return 0;
 }
 
-/* What the staged policies of a host endpoint would have said of scratch.judged where it was asked,
- * by the place in judged.host_asked. Where it would have been denied before Services, nothing more
+/* What the staged policies of a host endpoint would have said of scratch.policy where it was asked,
+ * by the place in policy.host_asked. Where it would have been denied before Services, nothing more
  * is asked. */
 __noinline int event_staged_host(__u32 slot)
 {
@@ -128,28 +128,28 @@ __noinline int event_staged_host(__u32 slot)
 
 	if (!w)
 		return 0;
-	at = w->judged.host_asked[slot & 3];
+	at = w->policy.host_asked[slot & 3];
 	denied = out ? STAGED_HOST_OUT_DENIED : STAGED_HOST_IN_DENIED;
-	if (!at || (w->judged.staged & denied))
+	if (!at || (w->policy.staged & denied))
 		return 0;
-	key.ifindex = w->judged.host_at[slot & 3];
+	key.ifindex = w->policy.host_at[slot & 3];
 	h = bpf_map_lookup_elem(&weir_hosts_staged, &key);
 	if (!h)
 		return 0;
 	at--;
 	OPAQUE(at);
 	side = &h->sides[at & (HOST_SETS - 1)];
-	w->judged.staged |= out ? STAGED_HOST_OUT : STAGED_HOST_IN;
+	w->policy.staged |= out ? STAGED_HOST_OUT : STAGED_HOST_IN;
 	if (!side->set)
 		return 0;
-	dport = w->judged.dport;
+	dport = w->policy.dport;
 	if (slot == HOST_SLOT_PRE_DNAT)
 		dport = policy_port(w->pkt.key.proto, w->pkt.key.sport, w->pkt.key.dport);
-	w->judged.peer = out ? w->judged.dst : w->judged.src;
-	w->rule = side->rule;
-	if (!policy_verdict(side->set, w->judged.proto, dport))
-		w->judged.staged |= denied;
-	w->judged.staged_host_rules[out] = w->rule;
+	w->policy.peer = out ? w->policy.dst : w->policy.src;
+	w->policy.rule = side->rule;
+	if (!policy_verdict(side->set, w->policy.proto, dport))
+		w->policy.staged |= denied;
+	w->policy.staged_host_rules[out] = w->policy.rule;
 	return 0;
 }
 
@@ -158,27 +158,27 @@ static __noinline int event_fill(struct event *e, const struct scratch *w, __u32
 {
 	if (!e || !w)
 		return 0;
-	addr_widen(e->saddr, &w->judged.src);
-	addr_widen(e->daddr, &w->judged.dst);
+	addr_widen(e->saddr, &w->policy.src);
+	addr_widen(e->daddr, &w->policy.dst);
 	addr_widen(e->svc_addr, &w->fwd.svc.addr);
 	e->svc_port = w->fwd.svc.port;
 	e->svc_proto = w->fwd.svc.proto;
-	e->sport = w->judged.sport;
-	e->dport = w->judged.dport;
-	e->proto = w->judged.proto;
+	e->sport = w->policy.sport;
+	e->dport = w->policy.dport;
+	e->proto = w->policy.proto;
 	e->family = WEIR_FAMILY;
 	e->hook = w->pkt.hook;
-	e->flags = flags | w->judged.ends | (w->judged.about == JUDGED_AGAIN ? EVENT_AGAIN : 0);
-	e->staged = w->judged.staged;
+	e->flags = flags | w->policy.ends | (w->policy.about == EVALUATED_AGAIN ? EVENT_AGAIN : 0);
+	e->staged = w->policy.staged;
 	e->reason = reason;
-	e->rules[0] = w->judged.rules[0];
-	e->rules[1] = w->judged.rules[1];
-	e->staged_rules[0] = w->judged.staged_rules[0];
-	e->staged_rules[1] = w->judged.staged_rules[1];
-	e->host_rules[0] = w->judged.host_rules[0];
-	e->host_rules[1] = w->judged.host_rules[1];
-	e->staged_host_rules[0] = w->judged.staged_host_rules[0];
-	e->staged_host_rules[1] = w->judged.staged_host_rules[1];
+	e->rules[0] = w->policy.rules[0];
+	e->rules[1] = w->policy.rules[1];
+	e->staged_rules[0] = w->policy.staged_rules[0];
+	e->staged_rules[1] = w->policy.staged_rules[1];
+	e->host_rules[0] = w->policy.host_rules[0];
+	e->host_rules[1] = w->policy.host_rules[1];
+	e->staged_host_rules[0] = w->policy.staged_host_rules[0];
+	e->staged_host_rules[1] = w->policy.staged_host_rules[1];
 	return 0;
 }
 
@@ -188,7 +188,7 @@ static __always_inline int event_denies(__u32 reason)
 	return reason == DROP_POLICY_EGRESS || reason == DROP_POLICY_INGRESS || (reason >= DROP_HOST_INGRESS && reason <= DROP_UNTRACKED_EGRESS);
 }
 
-/* Writes the event of scratch.judged, at a hook of an interface; the packet was dropped for reason,
+/* Writes the event of scratch.policy, at a hook of an interface; the packet was dropped for reason,
  * 0 = it goes on. */
 __noinline int event_put(__u32 ifindex, __u32 reason)
 {
@@ -203,9 +203,9 @@ __noinline int event_put(__u32 ifindex, __u32 reason)
 		event_count(COUNT_EVENTS_LIMITED);
 		return 0;
 	}
-	flags = (denied ? 0 : EVENT_ALLOWED) | (w->judged.log ? EVENT_LOG : 0);
+	flags = (denied ? 0 : EVENT_ALLOWED) | (w->policy.log ? EVENT_LOG : 0);
 	event_staged(); /* its rules ask for no log */
-	w->judged.staged_host_rules[0] = w->judged.staged_host_rules[1] = 0;
+	w->policy.staged_host_rules[0] = w->policy.staged_host_rules[1] = 0;
 	event_staged_host(HOST_SLOT_PRE_DNAT);
 	event_staged_host(0);
 	event_staged_host(1);
@@ -220,13 +220,13 @@ __noinline int event_put(__u32 ifindex, __u32 reason)
 	return 0;
 }
 
-/* Tells what was judged, if anything was and somebody wants to know: ret as of flow_begin and
+/* Reports what was evaluated, if anything was and somebody wants to know: ret as of flow_begin and
  * flow_revalidate. */
-static __always_inline void event_tell(struct __sk_buff *skb, const struct settings *s, const struct scratch *w, int ret)
+static __always_inline void event_report(struct __sk_buff *skb, const struct settings *s, const struct scratch *w, int ret)
 {
-	if (!w->judged.about || !w->judged.ends || ret < 0)
+	if (!w->policy.about || !w->policy.ends || ret < 0)
 		return;
-	if ((s->flags & SET_EVENTS) || w->judged.log || event_denies(ret))
+	if ((s->flags & SET_EVENTS) || w->policy.log || event_denies(ret))
 		event_put(skb->ifindex, ret);
 }
 

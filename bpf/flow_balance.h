@@ -54,8 +54,8 @@ __noinline int flow_hash(int affine)
 }
 
 /* Which service, which backend. Returns 0, or the reason to drop; scratch.fwd gets the destination,
- * and `svc` and `backend` when there is a service; scratch.via and scratch.hand_on are set where
- * they apply. */
+ * and `svc` and `backend` when there is a service; scratch.balance.via and scratch.balance.hand_on
+ * are set where they apply. */
 __noinline int flow_balance(struct __sk_buff *skb)
 {
 	struct scratch *w = scratch_get();
@@ -68,7 +68,7 @@ __noinline int flow_balance(struct __sk_buff *skb)
 	struct pkt *p;
 
 	if (!w || !s)
-		return DROP_NO_BACKEND;
+		return DROP_INTERNAL;
 	p = &w->pkt;
 	if (!parse_has_ports(p) || lb_no_port(s, p->key.dport, p->key.proto, PORT_TCP_FRONTEND))
 		return DROP_NONE;
@@ -78,13 +78,13 @@ __noinline int flow_balance(struct __sk_buff *skb)
 		return DROP_NONE;
 	b = bpf_map_lookup_elem(&weir_addrs, &p->key.daddr);
 	kind = b ? b->kind : ADDR_NONE;
-	w->front_kind = kind + 1;
+	w->balance.front_kind = kind + 1;
 	v = lb_find(&p->key.daddr, p->key.dport, p->key.proto, b, &node_port);
 	if (!v)
 		return DROP_NONE;
 	if (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL) {
 		scope = v->flags & SVC_LOCAL ? SCOPE_LOCAL : SCOPE_ALL;
-		if (flow_handed_by(skb, p, b, node_port, &w->via))
+		if (flow_handed_by(skb, p, b, node_port, &w->balance.via))
 			scope = SCOPE_LOCAL;
 	} else {
 		scope = lb_scope_inside(v, kind, node_port);
@@ -95,22 +95,22 @@ __noinline int flow_balance(struct __sk_buff *skb)
 	w->fwd.rule = v->rule;
 	if (!lb_admits(v, &p->key.saddr))
 		return DROP_SOURCE_RANGE;
-	if (!addr_is_none(&w->via) && dsr_wanted(s, v))
+	if (!addr_is_none(&w->balance.via) && dsr_wanted(s, v))
 		w->fwd.flags |= FLOW_DSR;
-	__builtin_memset(&w->client, 0, sizeof(w->client));
-	w->client.addr = p->key.saddr;
+	__builtin_memset(&w->balance.client, 0, sizeof(w->balance.client));
+	w->balance.client.addr = p->key.saddr;
 	w->hash = 0;
 	if (v->table) {
-		w->maglev = node_port ? MAGLEV_USED : MAGLEV_USED | MAGLEV_WATCH;
+		w->balance.maglev = node_port ? MAGLEV_USED : MAGLEV_USED | MAGLEV_WATCH;
 		flow_hash(v->affinity != 0);
 	}
 	be = &w->fwd.backend;
-	ret = lb_choose(v, scope, &w->client, w->hash, be);
+	ret = lb_choose(v, scope, &w->balance.client, w->hash, be);
 	if (ret)
 		return ret;
 	if (scope == SCOPE_ALL && (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL)) {
-		w->hand_on = route_home(&be->addr, &tunnel);
-		if (!addr_is_none(&w->hand_on)) {
+		w->balance.hand_on = route_home(&be->addr, &tunnel);
+		if (!addr_is_none(&w->balance.hand_on)) {
 			w->fwd.flags |= FLOW_HAND_ON;
 			w->fwd.action = tunnel ? ACT_TUNNEL : ACT_NEIGH;
 			return DROP_NONE;
@@ -139,9 +139,9 @@ static __noinline int flow_follow(struct __sk_buff *skb, struct pkt *p, struct f
 
 	if (!w || !p || !f)
 		return 0;
-	w->via = addr_none();
-	handed = flow_handed_by(skb, p, NULL, 0, &w->via);
-	if (addr_same(&w->via, &f->nexthop))
+	w->balance.via = addr_none();
+	handed = flow_handed_by(skb, p, NULL, 0, &w->balance.via);
+	if (addr_same(&w->balance.via, &f->nexthop))
 		return 0;
 	flow_partner(&w->okey, f, p->key.proto);
 	rev = bpf_map_lookup_elem(&weir_flows, &w->okey);
@@ -151,8 +151,8 @@ static __noinline int flow_follow(struct __sk_buff *skb, struct pkt *p, struct f
 		return 0;
 	__builtin_memset(&w->rev, 0, sizeof(w->rev));
 	if (handed) {
-		a = bpf_map_lookup_elem(&weir_addrs, &w->via);
-		ret = route_node(skb, &w->via, !a || !(a->flags & ADDR_SAME_LINK), &w->rev);
+		a = bpf_map_lookup_elem(&weir_addrs, &w->balance.via);
+		ret = route_node(skb, &w->balance.via, !a || !(a->flags & ADDR_SAME_LINK), &w->rev);
 	} else {
 		ret = route_to(skb, &p->key.daddr, &p->key.saddr, &w->rev);
 	}
@@ -164,7 +164,7 @@ static __noinline int flow_follow(struct __sk_buff *skb, struct pkt *p, struct f
 	rev->nexthop = w->rev.nexthop;
 	__builtin_memcpy(rev->mac, w->rev.mac, 6);
 	rev->flags = (rev->flags & ~FLOW_VIA_NODE) | (handed ? FLOW_VIA_NODE : 0);
-	f->nexthop = w->via;
+	f->nexthop = w->balance.via;
 	return 0;
 }
 

@@ -11,12 +11,12 @@
 #include "clock.h"
 #include "parse.h"
 #include "policy.h"
-#include "hosts.h"
+#include "host_policy.h"
 #include "route.h"
 #include "rpf.h"
 #include "tunnel.h"
 #include "source.h"
-#include "known.h"
+#include "host_socket.h"
 #include "reasons.h"
 #include "flow_balance.h"
 
@@ -27,9 +27,8 @@ static __always_inline int flow_goes_on(const struct __sk_buff *skb, const struc
 	return p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex && parse_connects(p) && !parse_begins(p) && a && a->kind == ADDR_HOST;
 }
 
-/* Begins a flow: fills scratch.fwd and .rev, which flow_enter completes. Returns 0 to go on with
- * it, a drop reason (scratch.fwd.rule names the rule), or -1 to let the packet pass without a
- * flow. */
+/* Begins a flow: fills scratch.fwd and .rev, which flow_enter completes. Returns enum
+ * stage: STAGE_GO_ON, STAGE_PASS, or a drop reason, of which scratch.fwd.rule names the rule. */
 __noinline int flow_begin(struct __sk_buff *skb)
 {
 	struct scratch *w = scratch_get();
@@ -40,12 +39,12 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	struct pkt *p;
 
 	if (!w || !s)
-		return DROP_NO_ROUTE;
+		return DROP_INTERNAL;
 	p = &w->pkt;
-	w->via = w->hand_on = addr_none();
-	w->maglev = 0;
+	w->balance.via = w->balance.hand_on = addr_none();
+	w->balance.maglev = 0;
 	w->own = 0;
-	w->judged.about = JUDGED_NEW;
+	w->policy.about = EVALUATED_NEW;
 	from_outside = p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL;
 	__builtin_memset(&w->fwd, 0, sizeof(w->fwd));
 	__builtin_memset(&w->rev, 0, sizeof(w->rev));
@@ -57,14 +56,14 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	w->fwd.epoch = w->rev.epoch = s->epoch;
 	w->fwd.seen = w->rev.seen = now;
 
-	open = p->hook == HOOK_FROM_UPLINK && parse_connects(p) && !parse_begins(p) ? known_packet(skb) : KNOWN_NOT;
-	if (open == KNOWN_OWN)
-		return -1;
+	open = p->hook == HOOK_FROM_UPLINK && parse_connects(p) && !parse_begins(p) ? host_socket_of(skb) : HOST_SOCKET_NONE;
+	if (open == HOST_SOCKET_AGENT)
+		return STAGE_PASS;
 	a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
 	source_forget(w);
-	w->source_known = a ? SOURCE_LISTED : SOURCE_UNLISTED;
+	w->source.known = a ? SOURCE_LISTED : SOURCE_UNLISTED;
 	if (flow_goes_on(skb, p, s, a))
-		open = KNOWN_OPEN;
+		open = HOST_SOCKET_OPEN;
 	if (p->hook == HOOK_FROM_WORKLOAD) {
 		if (!a || a->kind != ADDR_ENDPOINT || a->ifindex != skb->ifindex)
 			return DROP_SPOOFED;
@@ -94,13 +93,13 @@ __noinline int flow_begin(struct __sk_buff *skb)
 			return ret;
 	}
 
-	if (p->hook != HOOK_TO_WORKLOAD && open == KNOWN_NOT) {
+	if (p->hook != HOOK_TO_WORKLOAD && open == HOST_SOCKET_NONE) {
 		ret = flow_balance(skb);
 		if (ret)
 			return ret;
 	}
 	svc = w->fwd.svc.proto;
-	hand_on = !addr_is_none(&w->hand_on);
+	hand_on = !addr_is_none(&w->balance.hand_on);
 	b = bpf_map_lookup_elem(&weir_addrs, &w->fwd.daddr);
 	if (tunnel_by_service(p, s, &w->fwd))
 		return DROP_TUNNEL_FROM_POD;
@@ -110,10 +109,10 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		if (p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex)
 			w->own = 1;
 	}
-	/* What the host's own processes get is not judged without host endpoints; what the stack routes
-	 * on is. */
+	/* What the host's own processes get is not evaluated without host endpoints; what the stack
+	 * routes on is. */
 	if (from_outside && !(w->own && !(s->flags & SET_HOSTS) && p->hook == HOOK_FROM_UPLINK && b && b->kind == ADDR_HOST)) {
-		ret = !a && !svc && source_outside(w) ? DROP_NONE : source_judge(skb);
+		ret = !a && !svc && source_outside(w) ? DROP_NONE : source_check(skb);
 		if (ret) {
 			w->fwd.rule = 0;
 			return ret;
@@ -121,28 +120,28 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	}
 	if (!svc) {
 		if (w->own && (!(s->flags & SET_HOSTS) || (p->untracked == UNTRACKED_ALLOWED && !(a && a->kind == ADDR_ENDPOINT))))
-			return -1;
+			return STAGE_PASS;
 	}
 	/* In the middle of a flow: where all nodes choose equally, the backend's node may know it. */
-	if (!parse_begins(p) && !(w->maglev && hand_on) &&
+	if (!parse_begins(p) && !(w->balance.maglev && hand_on) &&
 	    (svc || (a && a->kind == ADDR_ENDPOINT && (a->ingress_set | a->egress_set)) ||
 	     (b && b->kind == ADDR_ENDPOINT && (b->ingress_set | b->egress_set))))
 		return DROP_NO_FLOW;
 
 	if (hand_on) {
-		ret = route_node(skb, &w->hand_on, w->fwd.action == ACT_TUNNEL, &w->fwd);
+		ret = route_node(skb, &w->balance.hand_on, w->fwd.action == ACT_TUNNEL, &w->fwd);
 		if (ret)
 			return ret;
 		w->rev.flags |= FLOW_HAND_ON;
 		if (w->fwd.action == ACT_TUNNEL)
 			w->fwd.flags |= FLOW_CLAMP;
 	} else {
-		w->judged.src = p->key.saddr;
-		w->judged.dst = w->fwd.daddr;
+		w->policy.src = p->key.saddr;
+		w->policy.dst = w->fwd.daddr;
 		if ((a && a->kind == ADDR_ENDPOINT && a->egress_set) || (b && b->kind == ADDR_ENDPOINT && b->ingress_set)) {
 			ret = policy_between(a, b, p->key.proto, p->key.sport, w->fwd.dport);
-			if (w->rule)
-				w->fwd.rule = w->rule;
+			if (w->policy.rule)
+				w->fwd.rule = w->policy.rule;
 			if (ret)
 				return ret;
 		} else {
@@ -191,7 +190,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		w->fwd.flags |= FLOW_FROM_HOST;
 		w->rev.flags |= FLOW_FROM_HOST;
 	}
-	w->port = (snat || repoint ? PORT_MUST : 0) | (repoint ? PORT_MAY : 0);
+	w->port.change = (snat || repoint ? PORT_MUST : 0) | (repoint ? PORT_MAY : 0);
 	return DROP_NONE;
 }
 

@@ -12,7 +12,7 @@
 #include "parse.h"
 #include "route.h"
 #include "dsr.h"
-#include "share.h"
+#include "quota.h"
 #include "source.h"
 #include "reasons.h"
 #include "flow_table.h"
@@ -23,7 +23,7 @@
 /* The way back of a new flow. */
 static __always_inline int flow_way_back(struct __sk_buff *skb, struct pkt *p, struct settings *s, struct scratch *w)
 {
-	int via = !addr_is_none(&w->via);
+	int via = !addr_is_none(&w->balance.via);
 	struct addr_value *a;
 
 	if (p->hook == HOOK_TO_WORKLOAD || p->hook == HOOK_TO_UPLINK) {
@@ -47,9 +47,9 @@ static __always_inline int flow_way_back(struct __sk_buff *skb, struct pkt *p, s
 		w->fwd.flags &= ~FLOW_DSR;
 	}
 	if (via) {
-		a = bpf_map_lookup_elem(&weir_addrs, &w->via);
+		a = bpf_map_lookup_elem(&weir_addrs, &w->balance.via);
 		w->rev.flags |= FLOW_VIA_NODE;
-		return route_node(skb, &w->via, !a || !(a->flags & ADDR_SAME_LINK), &w->rev);
+		return route_node(skb, &w->balance.via, !a || !(a->flags & ADDR_SAME_LINK), &w->rev);
 	}
 	if (!addr_is_none(&p->tunnel_src)) {
 		a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
@@ -58,7 +58,7 @@ static __always_inline int flow_way_back(struct __sk_buff *skb, struct pkt *p, s
 			return route_node(skb, &p->tunnel_src, 1, &w->rev);
 		}
 	}
-	if (w->source_known == SOURCE_OUTSIDE)
+	if (w->source.known == SOURCE_OUTSIDE)
 		return route_fib(skb, &p->key.daddr, &p->key.saddr, &w->rev);
 	return route_to(skb, &p->key.daddr, &p->key.saddr, &w->rev);
 }
@@ -83,7 +83,7 @@ static __always_inline void flow_rewrites(struct scratch *w, const struct pkt *p
  * would be taken for those of one. */
 static __always_inline int flow_claim(struct scratch *w, void *table)
 {
-	if (table != &weir_flows && w->stale)
+	if (table != &weir_flows && w->port.stale)
 		bpf_map_delete_elem(&weir_flows, &w->rkey);
 	if (!bpf_map_update_elem(table, &w->rkey, &w->rev, BPF_NOEXIST))
 		return 0;
@@ -102,7 +102,7 @@ __noinline int flow_write(int established)
 	int ret;
 
 	if (!w)
-		return DROP_NO_PORT;
+		return DROP_INTERNAL;
 	for (int i = 0; flow_claim(w, table); i++) {
 		if (i == CLAIM_TRIES)
 			return DROP_NO_PORT;
@@ -125,12 +125,12 @@ __noinline int flow_enter(struct __sk_buff *skb)
 	struct pkt *p;
 
 	if (!w || !s)
-		return DROP_NO_ROUTE;
+		return DROP_INTERNAL;
 	p = &w->pkt;
 	from_outside = p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL;
-	hand_on = !addr_is_none(&w->hand_on);
-	ret = flow_pick_port(w->port & PORT_MUST);
-	if (ret && (w->port & PORT_MAY)) {
+	hand_on = !addr_is_none(&w->balance.hand_on);
+	ret = flow_pick_port(w->port.change & PORT_MUST);
+	if (ret && (w->port.change & PORT_MAY)) {
 		w->fwd.sport = p->key.sport;
 		ret = flow_pick_port(0);
 	}
@@ -139,7 +139,7 @@ __noinline int flow_enter(struct __sk_buff *skb)
 	flow_rewrites(w, p);
 
 	w->rev.flags |= FLOW_REPLY;
-	if (!addr_is_none(&w->via) && !addr_is_none(&p->tunnel_src))
+	if (!addr_is_none(&w->balance.via) && !addr_is_none(&p->tunnel_src))
 		w->rev.flags |= FLOW_CLAMP;
 	w->rev.saddr = p->key.daddr;
 	w->rev.daddr = p->key.saddr;
@@ -151,13 +151,13 @@ __noinline int flow_enter(struct __sk_buff *skb)
 	ret = flow_way_back(skb, p, s, w);
 	if (ret)
 		return ret;
-	if (p->hook == HOOK_FROM_WORKLOAD && share_spent(s->flows_each, s->flows_most)) {
+	if (p->hook == HOOK_FROM_WORKLOAD && quota_spent(s->flows_each, s->flows_most)) {
 		w->fwd.rule = 0;
 		return DROP_SHARE;
 	}
-	if ((w->maglev & MAGLEV_WATCH) && from_outside && !hand_on && !(w->fwd.flags & FLOW_DSR) &&
+	if ((w->balance.maglev & MAGLEV_WATCH) && from_outside && !hand_on && !(w->fwd.flags & FLOW_DSR) &&
 	    (w->fwd.action == ACT_LOCAL || w->fwd.action == ACT_PASS))
-		flow_watch(&w->fwd, &w->via);
+		flow_watch(&w->fwd, &w->balance.via);
 	if (!p->missed)
 		flow_forget(p, w);
 	/* What the node's own processes ask of Services cannot be forged from outside; and the answers

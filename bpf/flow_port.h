@@ -10,13 +10,13 @@
 #include "scratch.h"
 #include "clock.h"
 #include "parse.h"
-#include "share.h"
+#include "quota.h"
 #include "snat.h"
 #include "reasons.h"
 #include "flow_table.h"
 
 /* May scratch.fwd take the reply key scratch.rkey, because it is free, or its own already?
- * scratch.own_port says whether it belongs to a flow of the same sender that is not established. */
+ * scratch.port.own says whether it belongs to a flow of the same sender that is not established. */
 __noinline int flow_reply_free(__u32 now)
 {
 	struct flow_value *half_open, *f;
@@ -27,14 +27,14 @@ __noinline int flow_reply_free(__u32 now)
 		return 0;
 	half_open = bpf_map_lookup_elem(&weir_flows_new, &w->rkey); /* first: what is promoted in between is in both for a moment */
 	f = bpf_map_lookup_elem(&weir_flows, &w->rkey);
-	w->stale = f != NULL;
-	w->own_port = 0;
+	w->port.stale = f != NULL;
+	w->port.own = 0;
 	if (!f)
 		f = half_open;
 	if (!f || flow_expired(f, s, w->pkt.key.proto, now) || (f->state & STATE_CLOSING))
 		return 1;
-	w->own_port = !w->stale && (f->flags & FLOW_REPLY) && addr_same(&f->daddr, &w->pkt.key.saddr);
-	w->own_seen = f->seen;
+	w->port.own = !w->port.stale && (f->flags & FLOW_REPLY) && addr_same(&f->daddr, &w->pkt.key.saddr);
+	w->port.own_seen = f->seen;
 	return flow_leads_back(f, &w->pkt);
 }
 
@@ -76,12 +76,12 @@ __noinline int flow_try_port(__u32 i, __u32 now)
 
 	if (!w)
 		return 0;
-	flow_set_port(w, snat_at(&w->walk, i));
+	flow_set_port(w, snat_at(&w->port.walk, i));
 	if (flow_reply_free(now))
 		return 1;
-	if (w->own_port && (!w->walk.own || (__s32)(w->walk.oldest - w->own_seen) > 0)) {
-		w->walk.own = i + 1;
-		w->walk.oldest = w->own_seen;
+	if (w->port.own && (!w->port.walk.own || (__s32)(w->port.walk.oldest - w->port.own_seen) > 0)) {
+		w->port.walk.own = i + 1;
+		w->port.walk.oldest = w->port.own_seen;
 	}
 	return 0;
 }
@@ -97,7 +97,7 @@ __noinline int flow_pick_port(int must_change)
 	struct pkt *p;
 
 	if (!w || !s)
-		return DROP_NO_PORT;
+		return DROP_INTERNAL;
 	p = &w->pkt;
 	flow_partner(&w->rkey, &w->fwd, p->key.proto);
 	if (!must_change && flow_reply_free(now))
@@ -106,17 +106,17 @@ __noinline int flow_pick_port(int must_change)
 		return must_change && flow_reply_free(now) ? DROP_NONE : DROP_NO_PORT;
 	if (s->snat_max < s->snat_min)
 		return DROP_NO_PORT;
-	snat_begin(&w->walk, s, p);
+	snat_begin(&w->port.walk, s, p);
 	for (int i = 0; i < SNAT_TRIES; i++) {
 		if (flow_try_port(i, now))
 			return DROP_NONE;
 	}
 	if (p->hook != HOOK_FROM_WORKLOAD)
 		return DROP_NO_PORT;
-	if (w->walk.own) {
-		flow_set_port(w, snat_at(&w->walk, w->walk.own - 1));
+	if (w->port.walk.own) {
+		flow_set_port(w, snat_at(&w->port.walk, w->port.walk.own - 1));
 		if (flow_replace()) {
-			w->stale = 0;
+			w->port.stale = 0;
 			snat_note(1);
 			return DROP_NONE;
 		}

@@ -9,7 +9,7 @@
 #include "scratch.h"
 #include "parse.h"
 #include "policy.h"
-#include "hosts.h"
+#include "host_policy.h"
 #include "lb.h"
 #include "route.h"
 #include "tunnel.h"
@@ -17,8 +17,8 @@
 #include "reasons.h"
 #include "flow_table.h"
 
-/* A flow judged in an older epoch. 0 = goes on, -1 = begins anew, else the reason to drop
- * (w->fwd.rule). */
+/* Evaluates a flow of an older epoch again. Returns enum stage: STAGE_GO_ON, STAGE_ANEW, or a drop
+ * reason (w->fwd.rule). */
 static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, struct flow_value *f)
 {
 	struct scratch *w = scratch_get();
@@ -28,13 +28,13 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 	int ret;
 
 	if (!w || !s || !p || !f)
-		return DROP_NO_FLOW;
-	epoch = *(volatile __u32 *)&s->epoch; /* what changes while this judges is judged by the next packet */
+		return DROP_INTERNAL;
+	epoch = *(volatile __u32 *)&s->epoch; /* what changes while this evaluates is evaluated by the next packet */
 	if (f->svc.proto && f->svc.proto != IPPROTO_TCP && !lb_lists(&f->svc, &f->backend))
-		return -1;
+		return STAGE_ANEW;
 	w->fwd.rule = 0;
 	w->fwd.svc = f->svc;
-	w->judged.about = JUDGED_AGAIN;
+	w->policy.about = EVALUATED_AGAIN;
 	if (!(f->flags & FLOW_REPLY) && tunnel_by_service(p, s, f)) {
 		w->fwd.rule = f->rule;
 		return DROP_TUNNEL_FROM_POD;
@@ -46,10 +46,10 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 	}
 	if (!(f->flags & FLOW_HAND_ON)) {
 		if (f->flags & FLOW_REPLY)
-			ret = policy_judge(w, &f->daddr, &p->key.saddr, p->key.proto, policy_other_port(p, f), p->key.sport);
+			ret = policy_evaluate(w, &f->daddr, &p->key.saddr, p->key.proto, policy_other_port(p, f), p->key.sport);
 		else
-			ret = policy_judge(w, &p->key.saddr, &f->daddr, p->key.proto, p->key.sport, policy_other_port(p, f));
-		rule = w->rule;
+			ret = policy_evaluate(w, &p->key.saddr, &f->daddr, p->key.proto, p->key.sport, policy_other_port(p, f));
+		rule = w->policy.rule;
 		w->fwd.rule = rule;
 		if (ret)
 			return ret;
@@ -76,10 +76,10 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 		w->rev = *f;
 		ret = host_again(skb);
 		f->ifindex = w->rev.ifindex;
-		if (w->rule)
-			rule = w->rule;
+		if (w->policy.rule)
+			rule = w->policy.rule;
 		if (ret) {
-			w->fwd.rule = w->rule;
+			w->fwd.rule = w->policy.rule;
 			return ret;
 		}
 	}

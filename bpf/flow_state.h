@@ -10,7 +10,7 @@
 #include "scratch.h"
 #include "clock.h"
 #include "parse.h"
-#include "share.h"
+#include "quota.h"
 #include "flow_table.h"
 #include "flow_balance.h"
 
@@ -53,7 +53,7 @@ static __noinline int flow_promote(struct pkt *p, struct flow_value *f)
 		bpf_map_update_elem(&weir_flows, &w->rkey, &w->rev, BPF_ANY);
 	}
 	bpf_map_update_elem(&weir_flows, &p->key, &w->fwd, BPF_ANY);
-	share_take(other != NULL);
+	quota_take(other != NULL);
 	if (other)
 		bpf_map_delete_elem(&weir_flows_new, &w->rkey);
 	bpf_map_delete_elem(&weir_flows_new, &p->key);

@@ -19,7 +19,7 @@
 #include "clock.h"
 #include "parse.h"
 #include "drop.h"
-#include "hosts.h"
+#include "host_policy.h"
 #include "forward.h"
 #include "reply.h"
 #include "source.h"
@@ -338,7 +338,7 @@ __noinline int frag_wait(struct __sk_buff *skb)
 			return drop_packet(skb, DROP_SPOOFED, 0);
 		__builtin_memset(&w->fwd, 0, sizeof(w->fwd));
 		source_forget(w);
-		if (!w->frag.again && source_judge(skb))
+		if (!w->frag.again && source_check(skb))
 			return drop_packet(skb, DROP_SPOOFED, 0);
 	} else {
 		return frag_refuse(skb, DROP_FRAGMENT_NO_FIRST); /* the host's own come in order */

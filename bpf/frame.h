@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* frame.h: what the Ethernet header says before the packet is looked at: VLAN tags (IEEE 802.1Q)
- * and whom the frame is for. The kernel has taken the outer tag off and keeps it beside the frame;
- * a tag that is still in the frame shows as its EtherType. */
+ * and whom the frame is for. The kernel has taken the outer tag off and keeps it alongside the
+ * frame; a tag that is still in the frame shows as its EtherType. */
 #ifndef WEIR_FRAME_H
 #define WEIR_FRAME_H
 

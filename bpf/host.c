@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* host.c: the uplinks, and weir0, by which host processes reach pods elsewhere. */
-#include "handle.h"
+#include "datapath.h"
 #include "own.h"
 
 SEC("tc")
@@ -8,7 +8,7 @@ int weir_from_uplink(struct __sk_buff *skb)
 {
 	int ret = frame_arrives(skb);
 
-	return ret == FRAME_GOES_ON ? handle_packet(skb, HOOK_FROM_UPLINK, NULL) : ret;
+	return ret == FRAME_GOES_ON ? datapath_packet(skb, HOOK_FROM_UPLINK, NULL) : ret;
 }
 
 SEC("tc")
@@ -18,15 +18,15 @@ int weir_to_uplink(struct __sk_buff *skb)
 	if ((skb->mark & MARK_SENT_ON) == MARK_DONE || skb->vlan_present) {
 		if ((skb->mark & MARK_MASK) == MARK_DONE || skb->vlan_present)
 			return forward_pass(skb);
-		handle_family(skb, HOOK_TO_UPLINK);
+		datapath_family(skb, HOOK_TO_UPLINK);
 		if (own_leaves(skb))
 			return forward_pass(skb);
 	}
-	return handle_packet(skb, HOOK_TO_UPLINK, NULL);
+	return datapath_packet(skb, HOOK_TO_UPLINK, NULL);
 }
 
-/* In its place where host endpoints judge each packet by itself. What begins in this node is judged
- * also when its programs sent it on. */
+/* In its place where host endpoints evaluate each packet by itself. What begins in this node is
+ * evaluated also when its programs sent it on. */
 SEC("tc")
 int weir_to_uplink_each(struct __sk_buff *skb)
 {
@@ -36,7 +36,7 @@ int weir_to_uplink_each(struct __sk_buff *skb)
 
 	if (skb->vlan_present)
 		return forward_pass(skb);
-	handle_family(skb, HOOK_TO_UPLINK_EACH);
+	datapath_family(skb, HOOK_TO_UPLINK_EACH);
 	if ((skb->mark & MARK_MASK) == MARK_OWN && own_leaves(skb))
 		return forward_pass(skb);
 	if ((skb->mark & MARK_MASK) == MARK_DONE && skb->ingress_ifindex)
@@ -52,5 +52,5 @@ int weir_to_uplink_each(struct __sk_buff *skb)
 		p = &w->pkt;
 	else
 		local = w->pkt;
-	return handle_parsed(skb, p, HOOK_TO_UPLINK, parsed);
+	return datapath_parsed(skb, p, HOOK_TO_UPLINK, parsed);
 }

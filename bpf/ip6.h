@@ -99,7 +99,7 @@ static __always_inline int ip6_upper(struct __sk_buff *skb, __u32 *off, __u32 en
 
 /* Neighbour discovery, and reports of multicast listeners. What a router alone says is not taken
  * from just anybody: PARSED_CAST. Discovery counts only on the link itself (hop limit 255); what a
- * pod could send beyond is judged. */
+ * pod could send beyond is evaluated. */
 static __always_inline int ip6_link(struct __sk_buff *skb, const struct pkt *p, __u32 l4, int cast)
 {
 	__u8 type;

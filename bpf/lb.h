@@ -56,7 +56,7 @@ static __always_inline int lb_admits(const struct svc_value *v, const ip_addr *c
 }
 
 /* The list that traffic of this node's pods and processes chooses from; -1: another node's port,
- * which is that node's to judge. */
+ * which is that node's to evaluate. */
 static __always_inline int lb_scope_inside(const struct svc_value *v, __u8 kind, int node_port)
 {
 	if (!(v->flags & SVC_LOCAL))
@@ -142,7 +142,7 @@ static __noinline int lb_choose(struct svc_value *v, __u8 scope, const struct cl
 		b = bpf_map_lookup_elem(&weir_backends, &key.slot);
 	}
 	if (!b)
-		return DROP_NO_BACKEND;
+		return DROP_INTERNAL;
 	*out = *b;
 	out->flags = 0;
 	if (v->affinity) {

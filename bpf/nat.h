@@ -38,7 +38,7 @@ static __noinline int nat_rewrite(struct __sk_buff *skb, struct pkt *p, struct f
 	__be16 *at;
 
 	if (!p || !f)
-		return DROP_REWRITE;
+		return DROP_INTERNAL;
 	l4 = p->l4_off & IP_L4_MASK;
 	changed = csum_diff_addr(&p->key.saddr, &f->saddr) + csum_diff_addr(&p->key.daddr, &f->daddr);
 	addrs = changed;
@@ -103,7 +103,7 @@ static __noinline int nat_rewrite_error(struct __sk_buff *skb, struct pkt *p, st
 	ip_head ip;
 
 	if (!p || !f)
-		return DROP_REWRITE;
+		return DROP_INTERNAL;
 	sum = (p->l4_off & IP_L4_MASK) + offsetof(struct icmp_head, checksum);
 	off = p->quoted_off & PARSE_QUOTED_MASK;
 	quoted_l4 = p->quoted_l4 & PARSE_QUOTED_MASK;

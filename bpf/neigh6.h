@@ -60,8 +60,8 @@ static __always_inline int neigh_is_group(const ip_addr *to, const ip_addr *targ
 	       to->w[3] == (target->w[3] | bpf_htonl(0xff000000));
 }
 
-/* Makes the advertisement in r->bytes. Who has no address yet (duplicate address detection) is told
- * with all others. */
+/* Makes the advertisement in r->bytes. Who has no address yet (duplicate address detection) gets
+ * it with all others. */
 static __always_inline void neigh_make(struct reply_work *r, const struct pkt *p, const ip_addr *target, const __u8 *mac)
 {
 	struct neigh_link link = { .type = NEIGH_TARGET_LINK, .units = 1 };

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* overlay.c: what other nodes sent through VXLAN (RFC 7348), by a device in collect-metadata
  * mode. */
-#include "handle.h"
+#include "datapath.h"
 
 /* The outer source goes to scratch.outer, that of no node for what is sent again (frag.h), which
- * was judged before. -1 = it is no other node, or not our tunnel. The inner Ethernet addresses mean
- * nothing: the packet is for this machine. */
+ * was evaluated before. -1 = it is no other node, or not our tunnel. The inner Ethernet addresses
+ * mean nothing: the packet is for this machine. */
 __noinline int overlay_source(struct __sk_buff *skb)
 {
 	struct settings *s = settings_get();
@@ -36,9 +36,9 @@ int weir_from_tunnel(struct __sk_buff *skb)
 
 	if (WEIR_FAMILY == 4 && frame_is_tagged(skb)) /* RFC 7348 section 6.1: such are discarded */
 		return drop_packet(skb, DROP_VLAN, 0);
-	handle_family(skb, HOOK_FROM_TUNNEL);
+	datapath_family(skb, HOOK_FROM_TUNNEL);
 	if (overlay_source(skb))
 		return drop_packet(skb, DROP_TUNNEL_SOURCE, 0);
 	w = scratch_get();
-	return w ? handle_packet(skb, HOOK_FROM_TUNNEL, &w->outer) : TC_ACT_SHOT;
+	return w ? datapath_packet(skb, HOOK_FROM_TUNNEL, &w->outer) : TC_ACT_SHOT;
 }

@@ -38,7 +38,7 @@ enum untracked {
 	UNTRACKED_UNKNOWN = 0,
 	UNTRACKED_NONE = 1, /* no rule is about it: it is tracked */
 	UNTRACKED_ALLOWED = 2,
-	UNTRACKED_DENIED = 3, /* by scratch.rule */
+	UNTRACKED_DENIED = 3, /* by scratch.policy.rule */
 	UNTRACKED_PASSED = 4, /* it passes because it is allowed, whatever flow there is */
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* policy.h: the two look-ups, and who is judged by them. */
+/* policy.h: the two look-ups, and whose flows are evaluated by them. */
 #ifndef WEIR_POLICY_H
 #define WEIR_POLICY_H
 
@@ -33,8 +33,8 @@ static __always_inline __u8 policy_proto_bit(__u8 proto)
 	return POLICY_OTHER;
 }
 
-/* Looks for the entry of judged.key with the longest prefix of port, of the lengths in lens.
- * Returns 1 with judged.value when there is one. */
+/* Looks for the entry of policy.key with the longest prefix of port, of the lengths in lens.
+ * Returns 1 with policy.value when there is one. */
 __noinline int policy_by_port(__u32 lens, __u16 port)
 {
 	struct scratch *w = scratch_get();
@@ -46,19 +46,19 @@ __noinline int policy_by_port(__u32 lens, __u16 port)
 
 		if (!(lens & (1u << len)))
 			continue;
-		w->judged.key.len = len;
-		w->judged.key.port = len ? port & (__u16)(0xffff << (16 - len)) : 0;
-		v = bpf_map_lookup_elem(&weir_policy, &w->judged.key);
+		w->policy.key.len = len;
+		w->policy.key.port = len ? port & (__u16)(0xffff << (16 - len)) : 0;
+		v = bpf_map_lookup_elem(&weir_policy, &w->policy.key);
 		if (v) {
-			w->judged.value = *v;
+			w->policy.value = *v;
 			return 1;
 		}
 	}
 	return 0;
 }
 
-/* Look-up 2 for judged.peer and judged.sport. Returns 1 = allowed; scratch.rule, when an entry
- * matched, is the deciding rule. */
+/* Look-up 2 for policy.peer and policy.sport. Returns 1 = allowed; scratch.policy.rule, when an
+ * entry matched, is the deciding rule. */
 __noinline int policy_verdict(__u64 set, __u8 proto, __be16 dport)
 {
 	struct scratch *w = scratch_get();
@@ -68,11 +68,11 @@ __noinline int policy_verdict(__u64 set, __u8 proto, __be16 dport)
 
 	if (!w)
 		return 0;
-	key = &w->judged.key;
+	key = &w->policy.key;
 	__builtin_memset(key, 0, sizeof(*key));
 	key->set = set;
 	key->head = 1;
-	key->peer = policy_class(&w->judged.peer);
+	key->peer = policy_class(&w->policy.peer);
 	v = bpf_map_lookup_elem(&weir_policy, key);
 	if (!v && key->peer) {
 		key->peer = 0;
@@ -80,17 +80,17 @@ __noinline int policy_verdict(__u64 set, __u8 proto, __be16 dport)
 	}
 	if (!v)
 		return 0;
-	w->judged.value = *v; /* from here on that alone: the element may become another's */
-	if (w->judged.value.protos & bit) {
+	w->policy.value = *v; /* from here on that alone: the element may become another's */
+	if (w->policy.value.protos & bit) {
 		key->head = 0;
 		key->proto = proto;
 		if (bit == POLICY_OTHER)
 			policy_by_port(1, 0);
 		else
-			policy_by_port(w->judged.value.lens, bpf_ntohs(dport));
+			policy_by_port(w->policy.value.lens, bpf_ntohs(dport));
 	}
-	if (w->judged.value.sources) {
-		key->sources = w->judged.value.sources;
+	if (w->policy.value.sources) {
+		key->sources = w->policy.value.sources;
 		key->head = 1;
 		key->proto = 0;
 		key->len = 0;
@@ -98,13 +98,13 @@ __noinline int policy_verdict(__u64 set, __u8 proto, __be16 dport)
 		v = bpf_map_lookup_elem(&weir_policy, key);
 		if (!v)
 			return 0;
-		w->judged.value = *v;
+		w->policy.value = *v;
 		key->head = 0;
-		policy_by_port(w->judged.value.lens, bpf_ntohs(w->judged.sport));
+		policy_by_port(w->policy.value.lens, bpf_ntohs(w->policy.sport));
 	}
-	w->rule = w->judged.value.rule;
-	w->judged.log |= w->judged.value.verdict & POLICY_LOG;
-	return w->judged.value.verdict & POLICY_ALLOW;
+	w->policy.rule = w->policy.value.rule;
+	w->policy.log |= w->policy.value.verdict & POLICY_LOG;
+	return w->policy.value.verdict & POLICY_ALLOW;
 }
 
 /* What policy takes for the destination port of an ICMP flow whose key has these ports: see struct
@@ -124,70 +124,70 @@ static __always_inline __be16 policy_port(__u8 proto, __be16 sport, __be16 dport
 	return proto == IP_ICMP ? policy_message(sport, dport) : dport;
 }
 
-/* With the source port of the packet p, whose entry is f, the port that is judged: the one after
+/* With the source port of the packet p, whose entry is f, the port that is evaluated: the one after
  * translation. Those of ICMP belong together, and policy asks for their distance alone. */
 static __always_inline __be16 policy_other_port(const struct pkt *p, const struct flow_value *f)
 {
 	return p->key.proto == IP_ICMP ? p->key.dport : f->dport;
 }
 
-/* Nothing was judged yet of the packet at hand. */
+/* Nothing was evaluated yet of the packet at hand. */
 static __always_inline void policy_forget(struct scratch *w)
 {
-	w->judged.about = JUDGED_NOTHING;
-	w->judged.ends = w->judged.log = 0;
-	w->judged.rules[0] = w->judged.rules[1] = 0;
-	w->judged.host_rules[0] = w->judged.host_rules[1] = 0;
-	w->judged.host_asked[0] = w->judged.host_asked[1] = w->judged.host_asked[2] = 0;
+	w->policy.about = EVALUATED_NOTHING;
+	w->policy.ends = w->policy.log = 0;
+	w->policy.rules[0] = w->policy.rules[1] = 0;
+	w->policy.host_rules[0] = w->policy.host_rules[1] = 0;
+	w->policy.host_asked[0] = w->policy.host_asked[1] = w->policy.host_asked[2] = 0;
 }
 
-/* Notes the ports that are judged. */
+/* Notes the ports that are evaluated. */
 static __always_inline void policy_ports(struct scratch *w, __u8 proto, __be16 sport, __be16 dport)
 {
-	w->judged.sport = proto == IP_ICMP ? 0 : sport;
-	w->judged.dport = policy_port(proto, sport, dport);
-	w->judged.proto = proto;
+	w->policy.sport = proto == IP_ICMP ? 0 : sport;
+	w->policy.dport = policy_port(proto, sport, dport);
+	w->policy.proto = proto;
 }
 
-/* Notes what is judged, for its event: from the ports as in struct flow_key. */
+/* Notes what is evaluated, for its event: from the ports as in struct flow_key. */
 static __always_inline void policy_note(struct scratch *w, const struct addr_value *a, const struct addr_value *b, __u8 proto,
 					__be16 sport, __be16 dport)
 {
 	policy_ports(w, proto, sport, dport);
-	if (!addr_same(&w->judged.src, &w->judged.dst))
-		w->judged.ends |= (a && a->kind == ADDR_ENDPOINT ? EVENT_EGRESS : 0) |
+	if (!addr_same(&w->policy.src, &w->policy.dst))
+		w->policy.ends |= (a && a->kind == ADDR_ENDPOINT ? EVENT_EGRESS : 0) |
 				  (b && b->kind == ADDR_ENDPOINT ? EVENT_INGRESS : 0);
 }
 
-/* Evaluates the flow scratch.judged by its original direction: addresses after translation of the
+/* Evaluates the flow scratch.policy by its original direction: addresses after translation of the
  * destination, before that of the source. a and b are what is known of these, or NULL; ports as in
- * struct flow_key. Returns 0 or the reason to drop; scratch.rule is the rule that decided last, 0 =
- * none. */
+ * struct flow_key. Returns 0 or the reason to drop; scratch.policy.rule is the rule that decided
+ * last, 0 = none. */
 static __noinline int policy_between(struct addr_value *a, struct addr_value *b, __u8 proto, __be16 sport, __be16 dport)
 {
 	struct scratch *w = scratch_get();
 	int allowed;
 
 	if (!w)
-		return DROP_POLICY_INGRESS;
-	w->rule = 0;
+		return DROP_INTERNAL;
+	w->policy.rule = 0;
 	policy_note(w, a, b, proto, sport, dport);
-	dport = w->judged.dport;
-	if (addr_same(&w->judged.src, &w->judged.dst))
+	dport = w->policy.dport;
+	if (addr_same(&w->policy.src, &w->policy.dst))
 		return DROP_NONE;
 	if (a && a->kind == ADDR_ENDPOINT && a->egress_set) {
-		w->rule = a->egress_rule;
-		w->judged.peer = w->judged.dst;
+		w->policy.rule = a->egress_rule;
+		w->policy.peer = w->policy.dst;
 		allowed = policy_verdict(a->egress_set, proto, dport);
-		w->judged.rules[0] = w->rule;
+		w->policy.rules[0] = w->policy.rule;
 		if (!allowed)
 			return DROP_POLICY_EGRESS;
 	}
 	if (b && b->kind == ADDR_ENDPOINT && b->ingress_set && !(a && a->kind == ADDR_HOST)) {
-		w->rule = b->ingress_rule;
-		w->judged.peer = w->judged.src;
+		w->policy.rule = b->ingress_rule;
+		w->policy.peer = w->policy.src;
 		allowed = policy_verdict(b->ingress_set, proto, dport);
-		w->judged.rules[1] = w->rule;
+		w->policy.rules[1] = w->policy.rule;
 		if (!allowed)
 			return DROP_POLICY_INGRESS;
 	}
@@ -200,16 +200,16 @@ __noinline int policy_flow(__u8 proto, __be16 sport, __be16 dport)
 	struct scratch *w = scratch_get();
 
 	if (!w)
-		return DROP_POLICY_INGRESS;
-	return policy_between(bpf_map_lookup_elem(&weir_addrs, &w->judged.src),
-			      bpf_map_lookup_elem(&weir_addrs, &w->judged.dst), proto, sport, dport);
+		return DROP_INTERNAL;
+	return policy_between(bpf_map_lookup_elem(&weir_addrs, &w->policy.src),
+			      bpf_map_lookup_elem(&weir_addrs, &w->policy.dst), proto, sport, dport);
 }
 
-static __always_inline int policy_judge(struct scratch *w, const ip_addr *src, const ip_addr *dst, __u8 proto, __be16 sport,
+static __always_inline int policy_evaluate(struct scratch *w, const ip_addr *src, const ip_addr *dst, __u8 proto, __be16 sport,
 					__be16 dport)
 {
-	w->judged.src = *src;
-	w->judged.dst = *dst;
+	w->policy.src = *src;
+	w->policy.dst = *dst;
 	return policy_flow(proto, sport, dport);
 }
 

@@ -37,12 +37,21 @@
 	X(HOST_PRE_DNAT, 42, "denied by pre-DNAT policy of a host endpoint")             \
 	X(TO_HOST, 43, "pods may not talk to their node (defaultEndpointToHostAction)") \
 	X(UNTRACKED_INGRESS, 46, "denied by doNotTrack ingress policy of a host endpoint") \
+	X(INTERNAL, 54, "the programs' own tables were not there: a fault of Weir or the kernel") \
 	X(UNTRACKED_EGRESS, 47, "denied by doNotTrack egress policy of a host endpoint")
 
 enum drop_reason {
 #define X(name, number, text) DROP_##name = number,
 	WEIR_REASONS(X)
 #undef X
+};
+
+/* What a stage of the data path says of a packet: one of these, or a drop reason, which is
+ * greater. */
+enum stage {
+	STAGE_ANEW = -2,          /* its flow has ended: it begins another one */
+	STAGE_PASS = -1,          /* it passes without a flow: the stack's */
+	STAGE_GO_ON = DROP_NONE, /* the next stage */
 };
 
 #endif

@@ -39,7 +39,7 @@ static __noinline int route_fib(struct __sk_buff *skb, const ip_addr *src, const
 	long ret;
 
 	if (!src || !dst || !f || !s)
-		return DROP_NO_ROUTE;
+		return DROP_INTERNAL;
 	ret = route_ask(skb, &fib, src, dst, 1);
 	mtu = fib.mtu_result;
 	/* Without a neighbour the kernel stops before it tells the MTU, unless that is what it stops
@@ -64,7 +64,7 @@ static __always_inline int route_node(struct __sk_buff *skb, const ip_addr *node
 	struct settings *s = settings_get();
 
 	if (!s)
-		return DROP_NO_ROUTE;
+		return DROP_INTERNAL;
 	if (!tunnel)
 		return route_fib(skb, &s->node, node, f);
 	f->action = ACT_TUNNEL;
@@ -109,7 +109,7 @@ static __always_inline int route_known(struct __sk_buff *skb, const ip_addr *src
 static __noinline int route_to(struct __sk_buff *skb, const ip_addr *src, const ip_addr *dst, struct flow_value *f)
 {
 	if (!src || !dst || !f)
-		return DROP_NO_ROUTE;
+		return DROP_INTERNAL;
 	return route_known(skb, src, dst, bpf_map_lookup_elem(&weir_addrs, dst), f);
 }
 

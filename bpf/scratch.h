@@ -15,11 +15,11 @@ enum maglev_use {
 	MAGLEV_WATCH = 2, /* any node may be the one that is asked: see STATE_WATCHED */
 };
 
-/* What was judged for the packet at hand. */
-enum judged {
-	JUDGED_NOTHING = 0,
-	JUDGED_NEW = 1,   /* a flow that begins */
-	JUDGED_AGAIN = 2, /* one that was there */
+/* What policy was asked about for the packet at hand. */
+enum evaluated {
+	EVALUATED_NOTHING = 0,
+	EVALUATED_NEW = 1,   /* a flow that begins */
+	EVALUATED_AGAIN = 2, /* one that was there */
 };
 
 /* What the tables said of the source address of the packet at hand, so that they are asked once. */
@@ -42,59 +42,85 @@ struct snat_walk {
 	__u32 oldest; /* when it was used last */
 };
 
+/* Whose packets may come with a source address (source.h).
+ * In: pkt, and of the flow svc, backend and flags. */
+struct source_context {
+	ip_addr sender;   /* whose address was looked up last */
+	ip_addr home;     /* out: the node that the packets must come from, */
+	__u32 home_flags; /* and how it is reached: enum route_flag */
+	__u32 known;      /* of pkt.key.saddr: enum source_known. flow_begin sets it, source_check adds to it */
+};
+
+/* The Service and the backend that a packet is for (flow_balance.h). In: pkt. */
+struct balance_context {
+	struct client client; /* who asks, for affinity */
+	ip_addr via;          /* out: the node by which answers go back; none = by this one */
+	ip_addr hand_on;      /* out: the node that the packet is handed on to; none = nobody */
+	__u32 maglev;         /* out: enum maglev_use */
+	__u32 front_kind;     /* out: of the address that the client asked, enum addr_kind + 1; 0 = not known */
+};
+
+/* The flow as policy sees it, and what it says (policy.h, host_policy.h): in its original
+ * direction, after translation of the destination, before that of the source. */
+struct policy_context {
+	/* In. */
+	ip_addr src;
+	ip_addr dst;
+	__be16 sport;
+	__be16 dport;
+	__u8 proto;
+	__u8 about; /* for the event: enum evaluated */
+	/* Out. */
+	__u8 log;  /* an entry that decided had POLICY_LOG */
+	__u8 ends; /* EVENT_EGRESS .. EVENT_HOST_OUT: which ends are pods of this node, at which host endpoints were asked */
+	__u32 rule; /* that decided last; 0 = none did */
+	__u32 rules[2]; /* that decided at the source, at the destination */
+	__u32 staged_rules[2];
+	__u32 host_rules[2];
+	__u32 staged_host_rules[2];
+	__u32 staged; /* event_staged: enum event_staged */
+	/* In between. */
+	ip_addr peer;              /* policy_verdict: the other end */
+	struct policy_key key;     /* policy_by_port */
+	struct policy_value value; /* what was found last */
+	__u8 own;                  /* enum host_own */
+	__u8 pad[3];
+	/* host_denies: what it was asked, where the flow comes in, where it leaves, and before
+	 * Services: the place in host_value + 1, 0 = nothing, and the interface of its entry. */
+	__u32 host_asked[4];
+	__u32 host_at[4];
+};
+
+/* The source port by which the answers of a new flow are found (flow_port.h, snat.h). In: the
+ * flow. */
+struct port_context {
+	__u32 change; /* in: enum flow_port; 0 = the port stays */
+	__u32 stale;  /* out: an ended flow still holds the reply key */
+	__u32 own;    /* flow_reply_free: a flow of the same sender holds it that is not established, */
+	__u32 own_seen; /* and this is when it was used last */
+	struct snat_walk walk;
+};
+
+/* What the functions of the slow path have in common about one packet: the stack is too small for
+ * it. A stage reads what the stages before it left, and writes its own context alone. */
 struct scratch {
 	struct pkt pkt;
 	struct flow_value fwd; /* the flow that begins, or what is known of the one found */
 	struct flow_value rev;
 	struct flow_key rkey; /* of rev */
 	struct flow_key okey;
-	ip_addr via;     /* flow_balance: the node by which answers go back */
-	ip_addr hand_on; /* flow_balance: the node that the packet is handed on to */
-	ip_addr sender;  /* source_owner: who must have sent it */
-	ip_addr home;    /* source_owner: the node that packets must come from */
-	ip_addr outer; /* overlay_source: where a packet came from that was in the tunnel */
-	struct client client; /* flow_balance: who asks */
-	struct bpf_tunnel_key tunnel; /* forward_tunnel */
-	struct {         /* policy_flow: the flow that it judges */
-		ip_addr src;
-		ip_addr dst;
-		ip_addr peer; /* policy_verdict: the other end */
-		struct policy_key key; /* policy_by_port */
-		struct policy_value value; /* what was found last */
-		__be16 sport;
-		__be16 dport; /* as policy looks at it */
-		__u8 proto;
-		__u8 log;   /* a verdict had POLICY_LOG */
-		__u8 ends;  /* EVENT_EGRESS .. EVENT_HOST_OUT: which are pods of this node, where host endpoints judged */
-		__u8 about; /* enum judged */
-		__u8 own;   /* enum host_own */
-		__u8 pad[3];
-		__u32 staged; /* event_staged: enum event_staged */
-		__u32 rules[2]; /* that judged at the source, at the destination */
-		__u32 staged_rules[2];
-		__u32 host_rules[2];
-		__u32 staged_host_rules[2];
-		/* host_denies: what it was asked, where the flow comes in, where it leaves, and before
-		 * Services: the place in host_value + 1, 0 = nothing, and the interface of its entry. */
-		__u32 host_asked[4];
-		__u32 host_at[4];
-	} judged;
+	struct source_context source;
+	struct balance_context balance;
+	struct policy_context policy;
+	struct port_context port;
 	struct frag_info frag; /* frag_look: the fragment at hand */
 	struct frag_key fkey;
-	__u32 hash;      /* flow_hash */
-	__u32 maglev;    /* flow_balance: enum maglev_use */
-	__u32 rule;      /* policy_flow: that decided */
-	__u32 reset;     /* handle_slow: the packet is of a connection that was open, and is denied now */
-	__u32 answered;  /* reply_refuse: the packet is an answer now */
-	__u32 own;       /* flow_begin: of the host's own traffic, which the stack routes */
-	__u32 port;      /* flow_begin: enum flow_port */
-	__u32 home_flags; /* source_owner: enum route_flag */
-	__u32 source_known; /* flow_begin, source_owner: of pkt.key.saddr, enum source_known */
-	__u32 front_kind; /* flow_balance: of the address that a client asked, enum addr_kind + 1; 0 = not known */
-	__u32 stale;     /* flow_pick_port: an ended flow still holds the reply key */
-	__u32 own_port;  /* flow_reply_free: a flow of the same sender holds it that is not established, */
-	__u32 own_seen;  /* and this is when it was used last */
-	struct snat_walk walk; /* flow_pick_port */
+	ip_addr outer;                /* overlay_source: the outer source of what came out of the tunnel */
+	struct bpf_tunnel_key tunnel; /* forward_tunnel */
+	__u32 hash;                   /* flow_hash */
+	__u32 reset;    /* datapath_slow: the packet is of a connection that was open, and is denied now */
+	__u32 answered; /* reply_refuse: the packet is an answer now */
+	__u32 own;      /* flow_begin: of the host's own traffic, which the stack routes */
 };
 MAP(weir_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct scratch, 1, 0);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* source.h: does a packet come from where its source lives? docs/design/datapath.md, "Sources",
  * says what and why. Each packet of an open flow is compared with what its entry says
- * (source_fits); where that differs, and for a new flow, the tables are asked (source_judge). */
+ * (source_fits); where that differs, and for a new flow, the tables are asked (source_check). */
 #ifndef WEIR_SOURCE_H
 #define WEIR_SOURCE_H
 
@@ -92,8 +92,8 @@ static __always_inline int source_forges_tunnel(struct __sk_buff *skb, const str
 /* Nothing that the tables said before counts for the packet at hand. */
 static __always_inline void source_forget(struct scratch *w)
 {
-	w->source_known = SOURCE_UNKNOWN;
-	w->front_kind = 0;
+	w->source.known = SOURCE_UNKNOWN;
+	w->balance.front_kind = 0;
 }
 
 /* Whose packets those of a flow must be. */
@@ -108,13 +108,13 @@ enum source_whose {
 /* They are those of the node that the address a is known to live on. */
 static __always_inline int source_of(struct scratch *w, const struct addr_value *a, int whose)
 {
-	w->home = a->node;
-	w->home_flags = (a->flags & ADDR_SAME_LINK ? ROUTE_SAME_LINK : 0) | (a->flags & ADDR_TUNNEL ? ROUTE_TUNNEL : 0);
+	w->source.home = a->node;
+	w->source.home_flags = (a->flags & ADDR_SAME_LINK ? ROUTE_SAME_LINK : 0) | (a->flags & ADDR_TUNNEL ? ROUTE_TUNNEL : 0);
 	return whose;
 }
 
 /* Whose packets scratch.pkt's flow, of which scratch.fwd has svc, backend and flags, must be: the
- * node goes to scratch.home, its flags (enum route_flag) to scratch.home_flags. */
+ * node goes to scratch.source.home, its flags (enum route_flag) to scratch.source.home_flags. */
 __noinline int source_owner(void)
 {
 	struct scratch *w = scratch_get();
@@ -126,30 +126,30 @@ __noinline int source_owner(void)
 	if (!w)
 		return WHOSE_HERE;
 	answer = (w->fwd.flags & (FLOW_HAND_ON | FLOW_REPLY)) == (FLOW_HAND_ON | FLOW_REPLY);
-	known = answer ? SOURCE_UNKNOWN : w->source_known;
+	known = answer ? SOURCE_UNKNOWN : w->source.known;
 	if (known == SOURCE_ROUTED)
-		return !(w->home_flags & ROUTE_REMOTE) ? WHOSE_HERE : WHOSE_PODS;
+		return !(w->source.home_flags & ROUTE_REMOTE) ? WHOSE_HERE : WHOSE_PODS;
 	if (answer)
-		w->sender = w->fwd.backend.addr;
+		w->source.sender = w->fwd.backend.addr;
 	else
-		w->sender = w->pkt.key.saddr;
-	a = known == SOURCE_UNLISTED ? NULL : bpf_map_lookup_elem(&weir_addrs, &w->sender);
+		w->source.sender = w->pkt.key.saddr;
+	a = known == SOURCE_UNLISTED ? NULL : bpf_map_lookup_elem(&weir_addrs, &w->source.sender);
 	if (a && (a->kind == ADDR_HOST || a->kind == ADDR_ENDPOINT))
 		return WHOSE_HERE;
 	if (a && (answer || a->kind == ADDR_POD))
 		return source_of(w, a, answer ? WHOSE_HANDED : WHOSE_PODS);
 	if (!a) {
-		r = route_find(&w->sender);
+		r = route_find(&w->source.sender);
 		if (r) {
-			w->home = r->node;
-			w->home_flags = r->flags;
+			w->source.home = r->node;
+			w->source.home_flags = r->flags;
 			return !(r->flags & ROUTE_REMOTE) ? WHOSE_HERE : answer ? WHOSE_HANDED : WHOSE_PODS;
 		}
 		if (answer)
 			return WHOSE_HERE;
-		w->source_known = SOURCE_OUTSIDE;
+		w->source.known = SOURCE_OUTSIDE;
 	}
-	if (w->fwd.svc.proto && !(w->fwd.flags & FLOW_REPLY) && (!w->front_kind || w->front_kind == ADDR_NODE + 1)) {
+	if (w->fwd.svc.proto && !(w->fwd.flags & FLOW_REPLY) && (!w->balance.front_kind || w->balance.front_kind == ADDR_NODE + 1)) {
 		b = bpf_map_lookup_elem(&weir_addrs, &w->pkt.key.daddr);
 		if (b && b->kind == ADDR_NODE) /* a node port of that node, which hands it on */
 			return source_of(w, b, WHOSE_HANDED);
@@ -158,19 +158,20 @@ __noinline int source_owner(void)
 }
 
 /* Is the source of scratch.pkt, which weir_addrs does not have and whose flow has no Service,
- * outside of the cluster? Then it may come from anywhere: what source_judge says, without the
- * calls. Otherwise scratch.home and home_flags say where, so that source_owner need not look. */
+ * outside of the cluster? Then it may come from anywhere: what source_check says, without the
+ * calls. Otherwise scratch.source.home and home_flags say where, so that source_owner need not
+ * look. */
 static __always_inline int source_outside(struct scratch *w)
 {
 	struct route_value *r = route_find(&w->pkt.key.saddr);
 
 	if (r) {
-		w->home = r->node;
-		w->home_flags = r->flags;
-		w->source_known = SOURCE_ROUTED;
+		w->source.home = r->node;
+		w->source.home_flags = r->flags;
+		w->source.known = SOURCE_ROUTED;
 		return 0;
 	}
-	w->source_known = SOURCE_OUTSIDE;
+	w->source.known = SOURCE_OUTSIDE;
 	w->fwd.from = FROM_ANYWHERE;
 	return 1;
 }
@@ -189,7 +190,7 @@ static __always_inline int source_for_host(const struct scratch *w)
 
 /* May scratch.pkt, which came from outside, come from there by the tables? scratch.fwd is its flow:
  * svc, backend and flags are read, from and source written. Returns 0 or the reason to drop. */
-__noinline int source_judge(struct __sk_buff *skb)
+__noinline int source_check(struct __sk_buff *skb)
 {
 	struct scratch *w = scratch_get();
 	struct source_sender sender = {};
@@ -198,7 +199,7 @@ __noinline int source_judge(struct __sk_buff *skb)
 	int whose, request;
 
 	if (!w)
-		return DROP_SPOOFED;
+		return DROP_INTERNAL;
 	w->fwd.from = FROM_ANYWHERE;
 	w->fwd.source = addr_none();
 	whose = source_owner();
@@ -209,24 +210,24 @@ __noinline int source_judge(struct __sk_buff *skb)
 	/* A node's own request may be handed on by another node. */
 	request = whose == WHOSE_NODES && w->fwd.svc.proto && !(w->fwd.flags & FLOW_REPLY);
 	if (w->pkt.hook == HOOK_FROM_TUNNEL) {
-		if (!addr_same(&w->pkt.tunnel_src, &w->home))
+		if (!addr_same(&w->pkt.tunnel_src, &w->source.home))
 			return request ? DROP_NONE : DROP_SPOOFED;
 		w->fwd.from = FROM_TUNNEL;
-		w->fwd.source = w->home;
+		w->fwd.source = w->source.home;
 		return DROP_NONE;
 	}
 	if (whose == WHOSE_NODES && source_for_host(w))
 		return DROP_NONE;
-	if (!(w->home_flags & ROUTE_SAME_LINK)) {
-		if (whose == WHOSE_HANDED || ((w->home_flags & ROUTE_TUNNEL) && !source_for_host(w)))
+	if (!(w->source.home_flags & ROUTE_SAME_LINK)) {
+		if (whose == WHOSE_HANDED || ((w->source.home_flags & ROUTE_TUNNEL) && !source_for_host(w)))
 			return DROP_SPOOFED;
 		w->fwd.from = FROM_ROUTER;
 		return DROP_NONE;
 	}
-	n = bpf_map_lookup_elem(&weir_addrs, &w->home);
+	n = bpf_map_lookup_elem(&weir_addrs, &w->source.home);
 	bpf_skb_load_bytes(skb, 6, sender.mac, 6);
 	if (!n || n->kind != ADDR_NODE || !(*(__u16 *)n->mac | *(__u32 *)(n->mac + 2)) ||
-	    (whose == WHOSE_NODES && !addr_same(&w->pkt.key.saddr, &w->home))) { /* its other addresses may be on other interfaces */
+	    (whose == WHOSE_NODES && !addr_same(&w->pkt.key.saddr, &w->source.home))) { /* its other addresses may be on other interfaces */
 		w->fwd.from = FROM_ROUTER;
 		return DROP_NONE;
 	}
@@ -280,30 +281,30 @@ __noinline int source_routed(struct __sk_buff *skb)
 	long ret;
 
 	if (!s || !w)
-		return DROP_SPOOFED;
+		return DROP_INTERNAL;
 	in = skb->ingress_ifindex;
 	w->fwd.from = FROM_STACK;
 	w->fwd.source = addr_none();
 	w->fwd.source.w[0] = in;
 	if (!in || in == s->host_ifindex || in == s->tunnel_ifindex || bpf_map_lookup_elem(&weir_uplinks, &in))
 		return DROP_NONE;
-	w->sender = w->pkt.key.saddr;
-	a = bpf_map_lookup_elem(&weir_addrs, &w->sender);
+	w->source.sender = w->pkt.key.saddr;
+	a = bpf_map_lookup_elem(&weir_addrs, &w->source.sender);
 	if (a) {
 		if (a->kind == ADDR_ENDPOINT)
 			return a->ifindex == in ? DROP_NONE : DROP_SPOOFED;
 		if (a->kind != ADDR_POD)
 			return DROP_NONE;
-		w->home = a->node;
+		w->source.home = a->node;
 	} else {
-		r = route_find(&w->sender);
+		r = route_find(&w->source.sender);
 		if (!r)
 			return DROP_NONE;
 		if (!(r->flags & ROUTE_REMOTE))
 			return DROP_SPOOFED;
-		w->home = r->node;
+		w->source.home = r->node;
 	}
-	ret = route_ask(skb, &fib, &s->node, &w->home, 0);
+	ret = route_ask(skb, &fib, &s->node, &w->source.home, 0);
 	if (ret != BPF_FIB_LKUP_RET_SUCCESS && ret != BPF_FIB_LKUP_RET_NO_NEIGH && ret != BPF_FIB_LKUP_RET_FRAG_NEEDED)
 		return DROP_SPOOFED;
 	return fib.ifindex == in ? DROP_NONE : DROP_SPOOFED;
@@ -317,10 +318,10 @@ static __noinline int source_again(struct __sk_buff *skb, struct flow_value *f)
 	int ret;
 
 	if (!w || !f)
-		return DROP_SPOOFED;
+		return DROP_INTERNAL;
 	w->fwd = *f;
 	source_forget(w);
-	ret = source_is_outside(&w->pkt) ? source_judge(skb) : source_routed(skb);
+	ret = source_is_outside(&w->pkt) ? source_check(skb) : source_routed(skb);
 	if (!ret) {
 		f->from = w->fwd.from;
 		f->source = w->fwd.source;

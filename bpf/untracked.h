@@ -11,11 +11,11 @@
 #include "maps.h"
 #include "scratch.h"
 #include "policy.h"
-#include "hosts.h"
+#include "host_policy.h"
 #include "events.h"
 #include "drop.h"
 #include "reasons.h"
-#include "known.h"
+#include "host_socket.h"
 
 /* What stands before a packet's data when XDP has looked at it. What another machine of this
  * kernel, another interface or another program left there counts for nothing. */
@@ -29,9 +29,9 @@ struct untracked_stamp {
 #define UNTRACKED_MAGIC 0x77656972u
 
 /* What the set `which` of the host endpoint of an interface says of the packet from
- * scratch.judged.src to .dst. The destination port of ICMP is the message's type * 256 + its
+ * scratch.policy.src to .dst. The destination port of ICMP is the message's type * 256 + its
  * code. */
-__noinline int untracked_judge(__u32 ifindex, __u32 which, __u8 proto, __be16 sport, __be16 dport)
+__noinline int untracked_evaluate(__u32 ifindex, __u32 which, __u8 proto, __be16 sport, __be16 dport)
 {
 	struct settings *s = settings_get();
 	struct scratch *w = scratch_get();
@@ -40,38 +40,38 @@ __noinline int untracked_judge(__u32 ifindex, __u32 which, __u8 proto, __be16 sp
 	if (!w || !s)
 		return UNTRACKED_NONE;
 	if (proto == IPPROTO_UDP && dport == s->tunnel_port) {
-		a = bpf_map_lookup_elem(&weir_addrs, &w->judged.src);
-		b = bpf_map_lookup_elem(&weir_addrs, &w->judged.dst);
+		a = bpf_map_lookup_elem(&weir_addrs, &w->policy.src);
+		b = bpf_map_lookup_elem(&weir_addrs, &w->policy.dst);
 		if (a && b && ((a->kind == ADDR_NODE && b->kind == ADDR_HOST) || (a->kind == ADDR_HOST && b->kind == ADDR_NODE)))
 			return UNTRACKED_NONE;
 	}
 	policy_forget(w);
-	w->judged.about = JUDGED_NEW;
-	w->judged.sport = sport;
-	w->judged.dport = dport;
-	w->judged.proto = proto;
-	w->judged.value.verdict = POLICY_UNDECIDED; /* where there is no set */
-	w->rule = 0;
+	w->policy.about = EVALUATED_NEW;
+	w->policy.sport = sport;
+	w->policy.dport = dport;
+	w->policy.proto = proto;
+	w->policy.value.verdict = POLICY_UNDECIDED; /* where there is no set */
+	w->policy.rule = 0;
 	if (host_denies(ifindex, which, proto, dport))
 		return UNTRACKED_DENIED;
-	return w->judged.value.verdict & POLICY_UNDECIDED ? UNTRACKED_NONE : UNTRACKED_ALLOWED;
+	return w->policy.value.verdict & POLICY_UNDECIDED ? UNTRACKED_NONE : UNTRACKED_ALLOWED;
 }
 
-/* Judges scratch.pkt, of which an ICMP error counts by itself and not by what it quotes. */
+/* Evaluates scratch.pkt, of which an ICMP error counts by itself and not by what it quotes. */
 static __always_inline int untracked_packet(struct __sk_buff *skb, struct scratch *w, __u32 which)
 {
 	const struct pkt *p = &w->pkt;
 	__u8 proto = p->l4 == L4_ERROR ? IP_ICMP : p->key.proto;
 	__be16 sport = p->key.sport, dport = p->key.dport;
 
-	w->judged.src = p->saddr;
-	w->judged.dst = p->daddr;
+	w->policy.src = p->saddr;
+	w->policy.dst = p->daddr;
 	if (proto == IP_ICMP) {
 		sport = 0;
 		if (bpf_skb_load_bytes(skb, p->l4_off, &dport, sizeof(dport)))
 			return UNTRACKED_NONE;
 	}
-	return untracked_judge(skb->ifindex, which, proto, sport, dport);
+	return untracked_evaluate(skb->ifindex, which, proto, sport, dport);
 }
 
 /* Tells of a packet that was denied. */
@@ -82,9 +82,9 @@ static __always_inline void untracked_tell(struct scratch *w, __u32 ifindex, __u
 	event_put(ifindex, reason);
 }
 
-/* Is what comes by itself judged here? Then an error and a fragment that is not the first, of which
- * policy was asked by what they are and not by what their flow is, do not make a flow one that was
- * judged: its own packets are still to be asked about. */
+/* Is what comes by itself evaluated here? Then an error and a fragment that is not the first, of
+ * which policy was asked by what they are and not by what their flow is, do not make a flow one
+ * that was evaluated: its own packets are still to be asked about. */
 static __always_inline int untracked_comes(const struct settings *s, const struct pkt *p)
 {
 	return (s->flags & SET_UNTRACKED) && p->hook == HOOK_FROM_UPLINK;
@@ -110,10 +110,10 @@ __noinline int untracked_arrives(struct __sk_buff *skb)
 	}
 	event_count(COUNT_UNTRACKED);
 	ret = untracked_packet(skb, w, HOST_UNTRACKED_INGRESS);
-	if (ret == UNTRACKED_DENIED && known_packet(skb) == KNOWN_OWN)
+	if (ret == UNTRACKED_DENIED && host_socket_of(skb) == HOST_SOCKET_AGENT)
 		ret = UNTRACKED_NONE;
 	if (ret == UNTRACKED_DENIED) {
-		rule = w->rule;
+		rule = w->policy.rule;
 		untracked_tell(w, skb->ifindex, HOOK_FROM_UPLINK, DROP_UNTRACKED_INGRESS);
 		drop_packet(skb, DROP_UNTRACKED_INGRESS, rule);
 		return 1;
@@ -145,7 +145,7 @@ __noinline int untracked_leaves(struct __sk_buff *skb)
 		return parsed;
 	w->pkt.untracked = untracked_packet(skb, w, HOST_UNTRACKED_EGRESS);
 	if (w->pkt.untracked == UNTRACKED_DENIED) {
-		rule = w->rule;
+		rule = w->policy.rule;
 		untracked_tell(w, skb->ifindex, HOOK_TO_UPLINK, DROP_UNTRACKED_EGRESS);
 		drop_packet(skb, DROP_UNTRACKED_EGRESS, rule);
 	}
@@ -153,7 +153,7 @@ __noinline int untracked_leaves(struct __sk_buff *skb)
 }
 
 /* Does the entry f carry nothing but what the stack exchanges by itself? Then what is allowed
- * untracked needs no judgement of it. */
+ * untracked needs no evaluation of it. */
 static __noinline int untracked_plain(const struct pkt *p, const struct flow_value *f)
 {
 	struct addr_value *a, *b;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* workload.c: both sides of a pod's interface, seen from the host. */
-#include "handle.h"
+#include "datapath.h"
 
 SEC("tc")
 int weir_from_workload(struct __sk_buff *skb)
 {
 	if (WEIR_FAMILY == 4 && skb->vlan_present)
 		return drop_packet(skb, DROP_VLAN, 0);
-	return handle_packet(skb, HOOK_FROM_WORKLOAD, NULL);
+	return datapath_packet(skb, HOOK_FROM_WORKLOAD, NULL);
 }
 
 SEC("tc")
@@ -15,5 +15,5 @@ int weir_to_workload(struct __sk_buff *skb)
 {
 	if ((skb->mark & MARK_MASK) == MARK_DONE)
 		return forward_pass(skb);
-	return handle_packet(skb, HOOK_TO_WORKLOAD, NULL);
+	return datapath_packet(skb, HOOK_TO_WORKLOAD, NULL);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* xdp.c: uplinks, before anything is made of a packet: what host endpoints deny to each packet by
  * itself ends here. Packets that are not plain to see (fragments, ICMP errors, whatever is odd) go
- * on: from_uplink looks closer, and judges those. */
-#include "handle.h"
+ * on: from_uplink looks closer, and evaluates those. */
+#include "datapath.h"
 
 /* The program for IPv6, which IPv4's calls. */
 struct {
@@ -33,15 +33,15 @@ static __always_inline int xdp_ports(struct xdp_md *ctx, __u8 proto, __u32 off, 
 }
 
 /* What is said of the packet: enum untracked. */
-static __always_inline int xdp_judge(struct xdp_md *ctx, struct scratch *w, const ip_head *ip, __u32 frame)
+static __always_inline int xdp_evaluate(struct xdp_md *ctx, struct scratch *w, const ip_head *ip, __u32 frame)
 {
 	__u32 off, len;
 	__be16 ports[2];
 	__u8 proto;
 
-	if (ip_plain(ctx, ip, frame, &w->judged.src, &w->judged.dst, &proto, &off, &len) || xdp_ports(ctx, proto, off, len, ports))
+	if (ip_plain(ctx, ip, frame, &w->policy.src, &w->policy.dst, &proto, &off, &len) || xdp_ports(ctx, proto, off, len, ports))
 		return UNTRACKED_UNKNOWN;
-	return untracked_judge(ctx->ingress_ifindex, HOST_UNTRACKED_INGRESS, proto, ports[0], ports[1]);
+	return untracked_evaluate(ctx->ingress_ifindex, HOST_UNTRACKED_INGRESS, proto, ports[0], ports[1]);
 }
 
 /* Puts what was found out before the packet's data. */
@@ -92,7 +92,7 @@ int weir_arrive(struct xdp_md *ctx)
 	own = bpf_map_lookup_elem(&weir_uplinks, &in);
 	if (!own) /* a driver's part of an uplink (of a bond, say) has no host endpoint of its own */
 		return XDP_PASS;
-	/* from_uplink leaves it, too; where the interface has another MAC address by now, it judges
+	/* from_uplink leaves it, too; where the interface has another MAC address by now, it evaluates
 	 * what comes without a word of this. */
 	if (xdp_is_elsewhere(ctx, own))
 		return XDP_PASS;
@@ -103,16 +103,16 @@ int weir_arrive(struct xdp_md *ctx)
 	if ((void *)(eth + 1) > (void *)(long)ctx->data_end || eth->h_proto != bpf_htons(IP_ETHERTYPE) ||
 	    (void *)(ip + 1) > (void *)(long)ctx->data_end)
 		return XDP_PASS;
-	ret = xdp_judge(ctx, w, ip, bpf_xdp_get_buff_len(ctx));
+	ret = xdp_evaluate(ctx, w, ip, bpf_xdp_get_buff_len(ctx));
 	if (ret != UNTRACKED_DENIED) {
 		xdp_stamp(ctx, s, ret);
 		return XDP_PASS;
 	}
 	/* A socket of the agent's own has its answers: from_uplink finds the same. */
-	if (w->judged.proto == IPPROTO_TCP &&
-	    known_socket(ctx, &w->judged.src, w->judged.sport, &w->judged.dst, w->judged.dport) == KNOWN_OWN)
+	if (w->policy.proto == IPPROTO_TCP &&
+	    host_socket_find(ctx, &w->policy.src, w->policy.sport, &w->policy.dst, w->policy.dport) == HOST_SOCKET_AGENT)
 		return XDP_PASS;
-	rule = w->rule;
+	rule = w->policy.rule;
 	untracked_tell(w, ctx->ingress_ifindex, HOOK_FROM_UPLINK, DROP_UNTRACKED_INGRESS);
 	drop_add(DROP_UNTRACKED_INGRESS, rule, bpf_xdp_get_buff_len(ctx));
 	if (trace_enabled) {

@@ -33,7 +33,7 @@ var attacksPods = []mutant{
 		"		w->fwd.rule = rule;\n		if (ret)\n			return ret;", "		w->fwd.rule = rule;\n		if (ret && !rule)\n			return ret;"},
 		"./test/netns", "^TestHostileKeptFlow$"},
 	{fault{"a pod fills the connection table with flows of its own", "bpf/flow_enter.h",
-		"	if (p->hook == HOOK_FROM_WORKLOAD && share_spent(", "	if (p->hook == HOOK_TO_WORKLOAD && share_spent("},
+		"	if (p->hook == HOOK_FROM_WORKLOAD && quota_spent(", "	if (p->hook == HOOK_TO_WORKLOAD && quota_spent("},
 		"./test/netns", "^TestHostileShare$"},
 	{fault{"a pod names another pod, or a host, behind a node in a routing header", "bpf/ip6.h",
 		"return !type || left || next", "return !type || next"},

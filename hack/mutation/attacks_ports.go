@@ -31,7 +31,7 @@ var attacksPorts = []mutant{
 	{fault{"the pins of programs and maps are removed while no agent runs", "internal/dataplane/ebpf/attach/attach.go",
 		"		if OfWorkload(s.Hook) {\n			return nil\n		}\n		return at.detach(s)", "		return at.detach(s)"},
 		"./test/netns", "^TestHostilePinsAfter$"},
-	{fault{"the map by which IPv4's programs call those of IPv6 is emptied while no agent runs", "bpf/handle.h",
+	{fault{"the map by which IPv4's programs call those of IPv6 is emptied while no agent runs", "bpf/datapath.h",
 		"			return TC_ACT_UNSPEC;\n", "			return TC_ACT_OK;\n"},
 		"./test/netns", "^TestHostilePinsCalls$"},
 	{fault{"another map is pinned in the place of one of Weir's while the agent runs", "internal/dataplane/ebpf/backstop.go",

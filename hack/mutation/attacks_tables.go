@@ -10,10 +10,10 @@ var attacksTables = []mutant{
 	{fault{"eight pods together fill a node's connection tracking", "internal/dataplane/nft/chains/filter_chains.go",
 		`		"ct status and confirmed == 0 jump "+podBeginsChain,`, `		"ct status and confirmed != 0 jump "+podBeginsChain,`},
 		"./test/netns", "^TestHostileConnectionsTogether$"},
-	{fault{"a pod fills the node's table of neighbours by sending to many addresses of the link", "bpf/handle.h",
+	{fault{"a pod fills the node's table of neighbours by sending to many addresses of the link", "bpf/datapath.h",
 		"	if (resolve_asked(&w->pkt, &w->fwd) && resolve_spent(skb))\n", "	if (resolve_asked(&w->pkt, &w->fwd) && resolve_spent(skb) < 0)\n"},
 		"./test/netns", "^TestHostileNeighbours$"},
-	{fault{"a pod fills the node's table of neighbours by asking in the names of many", "bpf/handle.h",
+	{fault{"a pod fills the node's table of neighbours by asking in the names of many", "bpf/datapath.h",
 		"			return resolve_link(skb);\n", "			return forward_pass(skb);\n"},
 		"./test/netns", "^TestHostileNeighboursByLink$"},
 }

@@ -36,6 +36,7 @@ const (
 	HostPreDNAT      Reason = 42 // denied by pre-DNAT policy of a host endpoint
 	ToHost           Reason = 43 // pods may not talk to their node (defaultEndpointToHostAction)
 	UntrackedIngress Reason = 46 // denied by doNotTrack ingress policy of a host endpoint
+	Internal         Reason = 54 // the programs' own tables were not there: a fault of Weir or the kernel
 	UntrackedEgress  Reason = 47 // denied by doNotTrack egress policy of a host endpoint
 )
 
@@ -72,6 +73,7 @@ var names = map[Reason]string{
 	HostPreDNAT:      "HOST_PRE_DNAT",
 	ToHost:           "TO_HOST",
 	UntrackedIngress: "UNTRACKED_INGRESS",
+	Internal:         "INTERNAL",
 	UntrackedEgress:  "UNTRACKED_EGRESS",
 }
 
@@ -108,5 +110,6 @@ var texts = map[Reason]string{
 	HostPreDNAT:      "denied by pre-DNAT policy of a host endpoint",
 	ToHost:           "pods may not talk to their node (defaultEndpointToHostAction)",
 	UntrackedIngress: "denied by doNotTrack ingress policy of a host endpoint",
+	Internal:         "the programs' own tables were not there: a fault of Weir or the kernel",
 	UntrackedEgress:  "denied by doNotTrack egress policy of a host endpoint",
 }

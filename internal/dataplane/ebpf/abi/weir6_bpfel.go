@@ -317,51 +317,66 @@ type Weir6Scratch struct {
 	Rev    Weir6FlowValue
 	Rkey   Weir6FlowKey
 	Okey   Weir6FlowKey
-	Via    Weir6IpAddr
-	HandOn Weir6IpAddr
-	Sender Weir6IpAddr
-	Home   Weir6IpAddr
-	Outer  Weir6IpAddr
-	Client struct {
-		_     structs.HostLayout
-		Addr  Weir6IpAddr
-		Netns [2]uint32
+	Source struct {
+		_         structs.HostLayout
+		Sender    Weir6IpAddr
+		Home      Weir6IpAddr
+		HomeFlags uint32
+		Known     uint32
 	}
-	Tunnel struct {
-		_           structs.HostLayout
-		TunnelId    uint32
-		RemoteIpv4  uint32
-		_           [12]byte
-		TunnelTos   uint8
-		TunnelTtl   uint8
-		TunnelExt   uint16
-		TunnelLabel uint32
-		LocalIpv4   uint32
-		_           [12]byte
+	Balance struct {
+		_      structs.HostLayout
+		Client struct {
+			_     structs.HostLayout
+			Addr  Weir6IpAddr
+			Netns [2]uint32
+		}
+		Via       Weir6IpAddr
+		HandOn    Weir6IpAddr
+		Maglev    uint32
+		FrontKind uint32
 	}
-	Judged struct {
+	_      [4]byte
+	Policy struct {
 		_               structs.HostLayout
 		Src             Weir6IpAddr
 		Dst             Weir6IpAddr
-		Peer            Weir6IpAddr
-		Key             Weir6PolicyKey
-		Value           Weir6PolicyValue
 		Sport           uint16
 		Dport           uint16
 		Proto           uint8
+		About           uint8
 		Log             uint8
 		Ends            uint8
-		About           uint8
-		Own             uint8
-		Pad             [3]uint8
-		Staged          uint32
+		Rule            uint32
 		Rules           [2]uint32
 		StagedRules     [2]uint32
 		HostRules       [2]uint32
 		StagedHostRules [2]uint32
+		Staged          uint32
+		Peer            Weir6IpAddr
+		Key             Weir6PolicyKey
+		Value           Weir6PolicyValue
+		Own             uint8
+		Pad             [3]uint8
 		HostAsked       [4]uint32
 		HostAt          [4]uint32
-		_               [4]byte
+	}
+	Port struct {
+		_       structs.HostLayout
+		Change  uint32
+		Stale   uint32
+		Own     uint32
+		OwnSeen uint32
+		Walk    struct {
+			_      structs.HostLayout
+			First  uint32
+			Size   uint32
+			Groups uint32
+			Number uint32
+			Random uint32
+			Own    uint32
+			Oldest uint32
+		}
 	}
 	Frag struct {
 		_     structs.HostLayout
@@ -374,30 +389,24 @@ type Weir6Scratch struct {
 		Dirty uint8
 		Sent  uint8
 	}
-	Fkey        Weir6FragKey
-	Hash        uint32
-	Maglev      uint32
-	Rule        uint32
-	Reset       uint32
-	Answered    uint32
-	Own         uint32
-	Port        uint32
-	HomeFlags   uint32
-	SourceKnown uint32
-	FrontKind   uint32
-	Stale       uint32
-	OwnPort     uint32
-	OwnSeen     uint32
-	Walk        struct {
-		_      structs.HostLayout
-		First  uint32
-		Size   uint32
-		Groups uint32
-		Number uint32
-		Random uint32
-		Own    uint32
-		Oldest uint32
+	Fkey   Weir6FragKey
+	Outer  Weir6IpAddr
+	Tunnel struct {
+		_           structs.HostLayout
+		TunnelId    uint32
+		RemoteIpv4  uint32
+		_           [12]byte
+		TunnelTos   uint8
+		TunnelTtl   uint8
+		TunnelExt   uint16
+		TunnelLabel uint32
+		LocalIpv4   uint32
+		_           [12]byte
 	}
+	Hash     uint32
+	Reset    uint32
+	Answered uint32
+	Own      uint32
 }
 
 type Weir6Settings struct {

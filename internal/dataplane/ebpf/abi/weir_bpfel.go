@@ -316,53 +316,67 @@ type WeirScratch struct {
 	Rev    WeirFlowValue
 	Rkey   WeirFlowKey
 	Okey   WeirFlowKey
-	Via    WeirIpAddr
-	HandOn WeirIpAddr
-	Sender WeirIpAddr
-	Home   WeirIpAddr
-	Outer  WeirIpAddr
-	Client struct {
-		_     structs.HostLayout
-		Addr  WeirIpAddr
-		Netns [2]uint32
+	Source struct {
+		_         structs.HostLayout
+		Sender    WeirIpAddr
+		Home      WeirIpAddr
+		HomeFlags uint32
+		Known     uint32
 	}
-	Tunnel struct {
-		_           structs.HostLayout
-		TunnelId    uint32
-		RemoteIpv4  uint32
-		_           [12]byte
-		TunnelTos   uint8
-		TunnelTtl   uint8
-		TunnelExt   uint16
-		TunnelLabel uint32
-		LocalIpv4   uint32
-		_           [12]byte
+	Balance struct {
+		_      structs.HostLayout
+		Client struct {
+			_     structs.HostLayout
+			Addr  WeirIpAddr
+			Netns [2]uint32
+		}
+		Via       WeirIpAddr
+		HandOn    WeirIpAddr
+		Maglev    uint32
+		FrontKind uint32
 	}
 	_      [4]byte
-	Judged struct {
+	Policy struct {
 		_               structs.HostLayout
 		Src             WeirIpAddr
 		Dst             WeirIpAddr
-		Peer            WeirIpAddr
-		_               [4]byte
-		Key             WeirPolicyKey
-		Value           WeirPolicyValue
 		Sport           uint16
 		Dport           uint16
 		Proto           uint8
+		About           uint8
 		Log             uint8
 		Ends            uint8
-		About           uint8
-		Own             uint8
-		Pad             [3]uint8
-		Staged          uint32
+		Rule            uint32
 		Rules           [2]uint32
 		StagedRules     [2]uint32
 		HostRules       [2]uint32
 		StagedHostRules [2]uint32
+		Staged          uint32
+		Peer            WeirIpAddr
+		_               [4]byte
+		Key             WeirPolicyKey
+		Value           WeirPolicyValue
+		Own             uint8
+		Pad             [3]uint8
 		HostAsked       [4]uint32
 		HostAt          [4]uint32
-		_               [4]byte
+	}
+	Port struct {
+		_       structs.HostLayout
+		Change  uint32
+		Stale   uint32
+		Own     uint32
+		OwnSeen uint32
+		Walk    struct {
+			_      structs.HostLayout
+			First  uint32
+			Size   uint32
+			Groups uint32
+			Number uint32
+			Random uint32
+			Own    uint32
+			Oldest uint32
+		}
 	}
 	Frag struct {
 		_     structs.HostLayout
@@ -375,30 +389,25 @@ type WeirScratch struct {
 		Dirty uint8
 		Sent  uint8
 	}
-	Fkey        WeirFragKey
-	Hash        uint32
-	Maglev      uint32
-	Rule        uint32
-	Reset       uint32
-	Answered    uint32
-	Own         uint32
-	Port        uint32
-	HomeFlags   uint32
-	SourceKnown uint32
-	FrontKind   uint32
-	Stale       uint32
-	OwnPort     uint32
-	OwnSeen     uint32
-	Walk        struct {
-		_      structs.HostLayout
-		First  uint32
-		Size   uint32
-		Groups uint32
-		Number uint32
-		Random uint32
-		Own    uint32
-		Oldest uint32
+	Fkey   WeirFragKey
+	Outer  WeirIpAddr
+	Tunnel struct {
+		_           structs.HostLayout
+		TunnelId    uint32
+		RemoteIpv4  uint32
+		_           [12]byte
+		TunnelTos   uint8
+		TunnelTtl   uint8
+		TunnelExt   uint16
+		TunnelLabel uint32
+		LocalIpv4   uint32
+		_           [12]byte
 	}
+	Hash     uint32
+	Reset    uint32
+	Answered uint32
+	Own      uint32
+	_        [4]byte
 }
 
 type WeirSettings struct {

@@ -117,7 +117,7 @@ type Held struct {
 	Entries int // of the table, whose flows it began
 }
 
-// Held is share_spent of bpf/share.h for every pod.
+// Held is quota_spent of bpf/quota.h for every pod.
 func (s *Quotas) Held(each, most uint32) ([]Held, error) {
 	var all QuotaValue
 	switch err := s.M.Lookup([]byte(s.everybody()), &all); {

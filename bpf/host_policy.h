@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* hosts.h: what host endpoints judge. docs/design/datapath.md, "Host endpoints", says what and why.
- * Nothing of this is called while SET_HOSTS and SET_TO_HOST_DROP are off. */
-#ifndef WEIR_HOSTS_H
-#define WEIR_HOSTS_H
+/* host_policy.h: what host endpoints evaluate. docs/design/datapath.md, "Host endpoints", says what
+ * and why. Nothing of this is called while SET_HOSTS and SET_TO_HOST_DROP are off. */
+#ifndef WEIR_HOST_POLICY_H
+#define WEIR_HOST_POLICY_H
 
 #include <linux/bpf.h>
 #include <linux/in.h>
@@ -13,13 +13,13 @@
 #include "route.h"
 #include "reasons.h"
 
-/* Which ends of the flow scratch.judged are the node itself. */
+/* Which ends of the flow scratch.policy are the node itself. */
 enum host_own {
 	HOST_OWN_SRC = 1,
 	HOST_OWN_DST = 2,
 };
 
-/* What the kernel's routes say of one end of the flow scratch.judged, enum host_own: the interface
+/* What the kernel's routes say of one end of the flow scratch.policy, enum host_own: the interface
  * by which they lead on, -1 by one that is not told, 0 = the node keeps what is for it: it is the
  * node's own, or nobody's. */
 __noinline int host_leads(struct __sk_buff *skb, __u32 which)
@@ -31,9 +31,9 @@ __noinline int host_leads(struct __sk_buff *skb, __u32 which)
 	if (!w)
 		return 0;
 	if (which == HOST_OWN_SRC)
-		ret = route_ask(skb, &fib, &w->judged.dst, &w->judged.src, 0);
+		ret = route_ask(skb, &fib, &w->policy.dst, &w->policy.src, 0);
 	else
-		ret = route_ask(skb, &fib, &w->judged.src, &w->judged.dst, 0);
+		ret = route_ask(skb, &fib, &w->policy.src, &w->policy.dst, 0);
 	if (ret == BPF_FIB_LKUP_RET_UNSUPP_LWT)
 		return -1;
 	if (ret == BPF_FIB_LKUP_RET_SUCCESS || ret == BPF_FIB_LKUP_RET_NO_NEIGH || ret == BPF_FIB_LKUP_RET_FRAG_NEEDED)
@@ -48,7 +48,7 @@ static __always_inline __u8 host_kind(const ip_addr *addr)
 	return a ? a->kind : ADDR_NONE;
 }
 
-/* Finds out which ends of the flow scratch.judged are the node, and by which interface one leaves
+/* Finds out which ends of the flow scratch.policy are the node, and by which interface one leaves
  * that the stack sends on; its original direction comes into the node by the interface `in` and
  * leaves it by `out`, 0 = by none that is known. Returns `out`. */
 __noinline int host_passage(struct __sk_buff *skb, __u32 in, __u32 out)
@@ -59,10 +59,10 @@ __noinline int host_passage(struct __sk_buff *skb, __u32 in, __u32 out)
 
 	if (!w)
 		return out;
-	kind = host_kind(&w->judged.src);
+	kind = host_kind(&w->policy.src);
 	if (kind == ADDR_HOST || (kind != ADDR_ENDPOINT && !in && out && !host_leads(skb, HOST_OWN_SRC)))
 		own = HOST_OWN_SRC;
-	kind = host_kind(&w->judged.dst);
+	kind = host_kind(&w->policy.dst);
 	if (kind == ADDR_HOST) {
 		own |= HOST_OWN_DST;
 	} else if (in && !out && kind != ADDR_ENDPOINT) {
@@ -72,13 +72,13 @@ __noinline int host_passage(struct __sk_buff *skb, __u32 in, __u32 out)
 		else if (bpf_map_lookup_elem(&weir_uplinks, &to))
 			out = to;
 	}
-	w->judged.own = own;
+	w->policy.own = own;
 	return out;
 }
 
-#define HOST_SLOT_PRE_DNAT 2 /* of judged.host_asked */
+#define HOST_SLOT_PRE_DNAT 2 /* of policy.host_asked */
 
-/* Does a set of the host endpoint of an interface deny the flow scratch.judged? scratch.rule
+/* Does a set of the host endpoint of an interface deny the flow scratch.policy? scratch.policy.rule
  * becomes the rule that decided, when one was asked. */
 __noinline int host_denies(__u32 ifindex, __u32 which, __u8 proto, __be16 dport)
 {
@@ -103,25 +103,25 @@ __noinline int host_denies(__u32 ifindex, __u32 which, __u8 proto, __be16 dport)
 	side = &h->sides[at & (HOST_SETS - 1)];
 	if (!side->set && !(side->flags & HOST_STAGED))
 		return 0;
-	w->judged.ends |= which & HOST_EGRESS ? EVENT_HOST_OUT : EVENT_HOST_IN;
+	w->policy.ends |= which & HOST_EGRESS ? EVENT_HOST_OUT : EVENT_HOST_IN;
 	if (side->flags & HOST_STAGED) {
 		slot = which == HOST_PRE_DNAT ? HOST_SLOT_PRE_DNAT : which & HOST_EGRESS;
-		w->judged.host_asked[slot & 3] = which + 1;
-		w->judged.host_at[slot & 3] = key.ifindex;
+		w->policy.host_asked[slot & 3] = which + 1;
+		w->policy.host_at[slot & 3] = key.ifindex;
 	}
 	if (!side->set)
 		return 0;
-	w->rule = side->rule;
-	w->judged.peer = which & HOST_EGRESS ? w->judged.dst : w->judged.src;
+	w->policy.rule = side->rule;
+	w->policy.peer = which & HOST_EGRESS ? w->policy.dst : w->policy.src;
 	denied = !policy_verdict(side->set, proto, dport);
-	w->judged.host_rules[which & HOST_EGRESS] = w->rule;
+	w->policy.host_rules[which & HOST_EGRESS] = w->policy.rule;
 	return denied;
 }
 
-/* Judges the flow scratch.judged, of which host_passage has looked at the ends. Its original
+/* Evaluates the flow scratch.policy, of which host_passage has looked at the ends. Its original
  * direction comes into the node by the interface `in` and leaves it by `out`; 0 = it begins or ends
- * in the node. Returns 0 or the reason to drop; scratch.rule is the rule that decided last, 0 =
- * none. */
+ * in the node. Returns 0 or the reason to drop; scratch.policy.rule is the rule that decided last,
+ * 0 = none. */
 __noinline int host_flow(__u32 in, __u32 out, __u8 proto, __be16 sport, __be16 dport)
 {
 	struct scratch *w = scratch_get();
@@ -129,22 +129,22 @@ __noinline int host_flow(__u32 in, __u32 out, __u8 proto, __be16 sport, __be16 d
 	struct addr_value *a, *b;
 
 	if (!w || !s)
-		return DROP_HOST_INGRESS;
-	w->rule = 0;
+		return DROP_INTERNAL;
+	w->policy.rule = 0;
 	policy_ports(w, proto, sport, dport);
-	dport = w->judged.dport;
+	dport = w->policy.dport;
 	if (!in && !out) {
-		a = bpf_map_lookup_elem(&weir_addrs, &w->judged.src);
-		b = bpf_map_lookup_elem(&weir_addrs, &w->judged.dst);
+		a = bpf_map_lookup_elem(&weir_addrs, &w->policy.src);
+		b = bpf_map_lookup_elem(&weir_addrs, &w->policy.dst);
 		if (!a || a->kind != ADDR_ENDPOINT || !b || b->kind != ADDR_HOST)
 			return DROP_NONE;
 		if (s->flags & SET_TO_HOST_DROP)
 			return DROP_TO_HOST;
 		return (s->flags & SET_TO_HOST_RETURN) && host_denies(0, HOST_INGRESS, proto, dport) ? DROP_HOST_INGRESS : DROP_NONE;
 	}
-	if (in && host_denies(in, w->judged.own & HOST_OWN_DST ? HOST_INGRESS : HOST_FORWARD_INGRESS, proto, dport))
+	if (in && host_denies(in, w->policy.own & HOST_OWN_DST ? HOST_INGRESS : HOST_FORWARD_INGRESS, proto, dport))
 		return DROP_HOST_INGRESS;
-	if (out && host_denies(out, w->judged.own & HOST_OWN_SRC ? HOST_EGRESS : HOST_FORWARD_EGRESS, proto, dport))
+	if (out && host_denies(out, w->policy.own & HOST_OWN_SRC ? HOST_EGRESS : HOST_FORWARD_EGRESS, proto, dport))
 		return DROP_HOST_EGRESS;
 	return DROP_NONE;
 }
@@ -175,14 +175,14 @@ static __always_inline __u32 host_there(const struct __sk_buff *skb, const struc
 	return p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex ? skb->ifindex : 0;
 }
 
-/* Is the packet of a flow that the stack sends on, where it leaves? It was judged where it came
+/* Is the packet of a flow that the stack sends on, where it leaves? It was evaluated where it came
  * in. */
 static __always_inline int host_passes(const struct pkt *p, const struct flow_value *f)
 {
 	return p->hook == HOOK_TO_UPLINK && f->action == ACT_PASS && f->ifindex;
 }
 
-/* The tunnel's outer packets between nodes are no host endpoint's to judge. a and b are what is
+/* The tunnel's outer packets between nodes are not for host endpoints. a and b are what is
  * known of both ends. */
 static __always_inline int host_is_tunnel(const struct pkt *p, const struct settings *s, const struct addr_value *a,
 					  const struct addr_value *b)
@@ -191,7 +191,7 @@ static __always_inline int host_is_tunnel(const struct pkt *p, const struct sett
 	       ((a->kind == ADDR_NODE && b->kind == ADDR_HOST) || (a->kind == ADDR_HOST && b->kind == ADDR_NODE));
 }
 
-/* Would a packet of scratch.judged's addresses reach the host past its endpoints? What hides from
+/* Would a packet of scratch.policy's addresses reach the host past its endpoints? What hides from
  * policy must not. Nor must what scratch.pkt.hidden hides, with or without endpoints: the stack may
  * follow a routing header (seg6_enabled), or unpack what is behind it, to a pod, past what is asked
  * of its source. */
@@ -205,7 +205,7 @@ __noinline int host_guards(struct __sk_buff *skb, __u32 hook)
 		return 0;
 	if (!(s->flags & SET_HOSTS) && !(WEIR_FAMILY == 6 && w->pkt.hidden))
 		return 0;
-	kind = host_kind(&w->judged.dst);
+	kind = host_kind(&w->policy.dst);
 	return kind == ADDR_HOST || (kind != ADDR_ENDPOINT && !host_leads(skb, HOST_OWN_DST));
 }
 
@@ -215,8 +215,8 @@ static __always_inline int host_is_guarded(struct __sk_buff *skb, const struct p
 
 	if (!w)
 		return 1;
-	w->judged.src = p->saddr;
-	w->judged.dst = p->daddr;
+	w->policy.src = p->saddr;
+	w->policy.dst = p->daddr;
 	return host_guards(skb, p->hook);
 }
 
@@ -227,36 +227,36 @@ __noinline int host_arrival(struct __sk_buff *skb)
 	const struct pkt *p;
 
 	if (!w)
-		return DROP_HOST_PRE_DNAT;
+		return DROP_INTERNAL;
 	p = &w->pkt;
 	/* An error was allowed by itself; what it quotes was not. */
 	if (p->hook != HOOK_FROM_UPLINK || (p->untracked == UNTRACKED_ALLOWED && p->l4 != L4_ERROR))
 		return DROP_NONE;
-	w->judged.src = p->key.saddr;
-	w->judged.dst = p->key.daddr;
+	w->policy.src = p->key.saddr;
+	w->policy.dst = p->key.daddr;
 	policy_ports(w, p->key.proto, p->key.sport, p->key.dport);
-	if (!host_denies(skb->ifindex, HOST_PRE_DNAT, p->key.proto, w->judged.dport))
+	if (!host_denies(skb->ifindex, HOST_PRE_DNAT, p->key.proto, w->policy.dport))
 		return DROP_NONE;
-	w->fwd.rule = w->rule;
+	w->fwd.rule = w->policy.rule;
 	return DROP_HOST_PRE_DNAT;
 }
 
-/* The same for a flow that begins; -1 = it is none that host endpoints judge. */
+/* The same for a flow that begins: enum stage. STAGE_PASS = it is none of host endpoints. */
 __noinline int host_arrives(struct __sk_buff *skb)
 {
 	struct settings *s = settings_get();
 	struct scratch *w = scratch_get();
 
 	if (!s || !w)
-		return DROP_HOST_PRE_DNAT;
+		return DROP_INTERNAL;
 	if (host_is_tunnel(&w->pkt, s, bpf_map_lookup_elem(&weir_addrs, &w->pkt.key.saddr), bpf_map_lookup_elem(&weir_addrs, &w->pkt.key.daddr)))
-		return -1;
+		return STAGE_PASS;
 	return host_arrival(skb);
 }
 
-/* Judges the flow that begins, scratch.fwd, whose way is known. Returns 0, the reason to drop, or
- * -1: the packet passes without a flow. A connection of the host that is older than the endpoint
- * may show itself by a packet of either direction. */
+/* Evaluates the flow that begins, scratch.fwd, whose route is known: enum stage. A connection of
+ * the host that is older than the endpoint may show itself by a packet of either direction, and
+ * passes without a flow (STAGE_PASS). */
 __noinline int host_begin(struct __sk_buff *skb)
 {
 	struct settings *s = settings_get();
@@ -269,12 +269,12 @@ __noinline int host_begin(struct __sk_buff *skb)
 	int ret;
 
 	if (!w || !s)
-		return DROP_HOST_INGRESS;
+		return DROP_INTERNAL;
 	p = &w->pkt;
 	here = host_here(skb, p);
 	there = host_there(skb, p, &w->fwd, s);
-	w->judged.src = p->key.saddr;
-	w->judged.dst = w->fwd.flags & FLOW_HAND_ON ? w->fwd.backend.addr : w->fwd.daddr;
+	w->policy.src = p->key.saddr;
+	w->policy.dst = w->fwd.flags & FLOW_HAND_ON ? w->fwd.backend.addr : w->fwd.daddr;
 	dport = w->fwd.flags & FLOW_HAND_ON ? w->fwd.backend.port : w->fwd.dport;
 	there = host_passage(skb, here, there);
 	if (here && there && w->fwd.action == ACT_PASS) {
@@ -282,37 +282,37 @@ __noinline int host_begin(struct __sk_buff *skb)
 		w->rev.ifindex = here;
 	}
 	ret = host_flow(here, there, p->key.proto, p->key.sport, dport);
-	if (ret || w->rule) /* what a pod's policy said before is not why it is dropped */
-		w->fwd.rule = w->rule;
+	if (ret || w->policy.rule) /* what a pod's policy said before is not why it is dropped */
+		w->fwd.rule = w->policy.rule;
 	if (ret && (here || there) && w->fwd.action == ACT_PASS && !w->fwd.svc.proto && parse_connects(p) &&
 	    (p->tcp & (TCP_SYN | TCP_ACK)) != TCP_SYN) {
-		log = w->judged.log;
-		own = w->judged.own;
-		ends = w->judged.ends;
-		in = w->judged.host_rules[0];
-		out = w->judged.host_rules[1];
-		w->judged.src = p->key.daddr;
-		w->judged.dst = p->key.saddr;
-		w->judged.own = (own & HOST_OWN_SRC ? HOST_OWN_DST : 0) | (own & HOST_OWN_DST ? HOST_OWN_SRC : 0);
+		log = w->policy.log;
+		own = w->policy.own;
+		ends = w->policy.ends;
+		in = w->policy.host_rules[0];
+		out = w->policy.host_rules[1];
+		w->policy.src = p->key.daddr;
+		w->policy.dst = p->key.saddr;
+		w->policy.own = (own & HOST_OWN_SRC ? HOST_OWN_DST : 0) | (own & HOST_OWN_DST ? HOST_OWN_SRC : 0);
 		if (!host_flow(there, here, p->key.proto, p->key.dport, p->key.sport))
-			return -1;
+			return STAGE_PASS;
 		/* The event is about the packet's own direction, what was said before its destination
 		 * changed among it. */
-		w->judged.host_asked[0] = w->judged.host_asked[1] = 0;
-		w->judged.src = p->key.saddr;
-		w->judged.dst = p->key.daddr;
-		w->judged.own = own;
+		w->policy.host_asked[0] = w->policy.host_asked[1] = 0;
+		w->policy.src = p->key.saddr;
+		w->policy.dst = p->key.daddr;
+		w->policy.own = own;
 		host_flow(here, there, p->key.proto, p->key.sport, dport);
-		w->judged.log = log;
-		w->judged.ends = ends;
-		w->judged.host_rules[0] = in;
-		w->judged.host_rules[1] = out;
+		w->policy.log = log;
+		w->policy.ends = ends;
+		w->policy.host_rules[0] = in;
+		w->policy.host_rules[1] = out;
 	}
 	/* What the stack answers to whatever reaches it fills no table. */
-	return !ret && w->own && (p->tcp & TCP_RST) ? -1 : ret;
+	return !ret && w->own && (p->tcp & TCP_RST) ? STAGE_PASS : ret;
 }
 
-/* Judges an entry of a flow again, scratch.rev, for the packet at hand, and completes its way. */
+/* Evaluates an entry of a flow again, scratch.rev, for the packet at hand, and completes it. */
 __noinline int host_again(struct __sk_buff *skb)
 {
 	struct settings *s = settings_get();
@@ -322,27 +322,27 @@ __noinline int host_again(struct __sk_buff *skb)
 	int reply;
 
 	if (!w || !s)
-		return DROP_HOST_INGRESS;
+		return DROP_INTERNAL;
 	here = host_here(skb, &w->pkt);
 	there = host_there(skb, &w->pkt, &w->rev, s);
 	reply = w->rev.flags & FLOW_REPLY;
 	if (reply) {
-		w->judged.src = w->rev.daddr;
-		w->judged.dst = w->pkt.key.saddr;
+		w->policy.src = w->rev.daddr;
+		w->policy.dst = w->pkt.key.saddr;
 		sport = policy_other_port(&w->pkt, &w->rev);
 		dport = w->pkt.key.sport;
 		in = there;
 		out = here;
 	} else {
-		w->judged.src = w->pkt.key.saddr;
-		w->judged.dst = w->rev.daddr;
+		w->policy.src = w->pkt.key.saddr;
+		w->policy.dst = w->rev.daddr;
 		sport = w->pkt.key.sport;
 		dport = policy_other_port(&w->pkt, &w->rev);
 		in = here;
 		out = there;
 	}
 	if (w->rev.flags & FLOW_HAND_ON) {
-		w->judged.dst = w->rev.backend.addr;
+		w->policy.dst = w->rev.backend.addr;
 		dport = w->rev.backend.port;
 	}
 	out = host_passage(skb, in, out);

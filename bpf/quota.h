@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* share.h: how much of the table of established flows each pod has, so that none fills it alone.
+/* quota.h: how much of the table of established flows each pod has, so that none fills it alone.
  * User space counts now and then; what begins after that is counted here. */
-#ifndef WEIR_SHARE_H
-#define WEIR_SHARE_H
+#ifndef WEIR_QUOTA_H
+#define WEIR_QUOTA_H
 
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -11,7 +11,7 @@
 
 MAP(weir_shares, BPF_MAP_TYPE_HASH, ip_addr, struct share, 4096, BPF_F_NO_PREALLOC);
 
-static __noinline __u32 share_of(const ip_addr *pod)
+static __noinline __u32 quota_used(const ip_addr *pod)
 {
 	struct share *n;
 
@@ -22,17 +22,17 @@ static __noinline __u32 share_of(const ip_addr *pod)
 }
 
 /* Has the pod that sent scratch.pkt its share, and the table little room? */
-__noinline int share_spent(__u32 each, __u32 most)
+__noinline int quota_spent(__u32 each, __u32 most)
 {
 	struct scratch *w = scratch_get();
 
-	if (!w || share_of(&w->pkt.key.saddr) <= each)
+	if (!w || quota_used(&w->pkt.key.saddr) <= each)
 		return 0;
-	w->client.addr = addr_none();
-	return share_of(&w->client.addr) > most;
+	w->balance.client.addr = addr_none();
+	return quota_used(&w->balance.client.addr) > most;
 }
 
-static __noinline int share_add(const ip_addr *pod, __u32 entries)
+static __noinline int quota_add(const ip_addr *pod, __u32 entries)
 {
 	struct share first = { .begun = entries };
 	struct share *n;
@@ -49,7 +49,7 @@ static __noinline int share_add(const ip_addr *pod, __u32 entries)
 
 /* The flow of scratch.fwd, which came with scratch.pkt, and scratch.rev, where there is one, is
  * established now. */
-static __noinline int share_take(int both)
+static __noinline int quota_take(int both)
 {
 	struct scratch *w = scratch_get();
 	__u32 entries = both ? 2 : 1;
@@ -58,12 +58,12 @@ static __noinline int share_take(int both)
 		return 0;
 	if (!(w->fwd.flags & FLOW_REPLY)) {
 		if (w->fwd.from == FROM_POD)
-			share_add(&w->pkt.key.saddr, entries);
+			quota_add(&w->pkt.key.saddr, entries);
 	} else if (both && w->rev.from == FROM_POD) {
-		share_add(&w->fwd.daddr, entries);
+		quota_add(&w->fwd.daddr, entries);
 	}
-	w->client.addr = addr_none();
-	return share_add(&w->client.addr, entries);
+	w->balance.client.addr = addr_none();
+	return quota_add(&w->balance.client.addr, entries);
 }
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* handle.h: one packet at one hook. The fast path is one look-up; all else is flow_slow. */
-#ifndef WEIR_HANDLE_H
-#define WEIR_HANDLE_H
+/* datapath.h: one packet at one hook. The fast path is one look-up; all else is flow_slow. */
+#ifndef WEIR_DATAPATH_H
+#define WEIR_DATAPATH_H
 
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -12,17 +12,17 @@
 #include "parse.h"
 #include "drop.h"
 #include "policy.h"
-#include "hosts.h"
+#include "host_policy.h"
 #include "lb.h"
 #include "route.h"
 #include "rpf.h"
 #include "tunnel.h"
-#include "share.h"
+#include "quota.h"
 #include "source.h"
-#include "known.h"
+#include "host_socket.h"
 #include "flow.h"
 #include "frame.h"
-#include "fallback.h"
+#include "dsr_fallback.h"
 #include "forward.h"
 #include "reply.h"
 #include "mss.h"
@@ -34,14 +34,14 @@
 
 /* The programs for IPv4 are what is attached: they call those for IPv6, which are loaded when the
  * node carries it. */
-static __always_inline void handle_family(struct __sk_buff *skb, __u32 hook)
+static __always_inline void datapath_family(struct __sk_buff *skb, __u32 hook)
 {
 	if (WEIR_FAMILY == 4 && skb->protocol == bpf_htons(ETH_P_IPV6))
 		bpf_tail_call(skb, &weir_ipv6, hook);
 }
 
 /* Sends scratch.pkt on as scratch.fwd says, or answers it. */
-__noinline int handle_send(struct __sk_buff *skb)
+__noinline int datapath_send(struct __sk_buff *skb)
 {
 	struct settings *s = settings_get();
 	struct scratch *w = scratch_get();
@@ -63,15 +63,15 @@ __noinline int handle_send(struct __sk_buff *skb)
 	return forward_flow(skb, &w->pkt, &w->fwd, s);
 }
 
-static __always_inline int handle_forward(struct __sk_buff *skb, struct scratch *w, struct flow_value *f)
+static __always_inline int datapath_forward(struct __sk_buff *skb, struct scratch *w, struct flow_value *f)
 {
 	w->fwd = *f;
-	return handle_send(skb);
+	return datapath_send(skb);
 }
 
 /* An ICMP error, in scratch.pkt, about no flow that is known. It begins none: what the node itself
  * reports goes on, and no pod sends or gets one. */
-__noinline int handle_stray(struct __sk_buff *skb)
+__noinline int datapath_stray(struct __sk_buff *skb)
 {
 	struct settings *s = settings_get();
 	struct scratch *w = scratch_get();
@@ -102,13 +102,13 @@ __noinline int handle_stray(struct __sk_buff *skb)
 		return drop_packet(skb, ret, 0);
 	w->fwd.mtu = MTU_NONE; /* nobody could be told */
 	p->l4 = L4_NONE; /* nothing in it is translated */
-	return handle_send(skb);
+	return datapath_send(skb);
 }
 
 /* An ICMP error about a flow that is known: may it come from where it says? From outside it may
  * bear an address of this node's or of a pod here only as the other end of the flow does: so
  * answers come from the node that has the backend. */
-static __always_inline int handle_error_spoofed(struct __sk_buff *skb, const struct pkt *p)
+static __always_inline int datapath_error_spoofed(struct __sk_buff *skb, const struct pkt *p)
 {
 	struct addr_value *a = bpf_map_lookup_elem(&weir_addrs, &p->saddr);
 
@@ -119,7 +119,7 @@ static __always_inline int handle_error_spoofed(struct __sk_buff *skb, const str
 }
 
 /* Everything but the fast path, for the packet in scratch.pkt. */
-__noinline int handle_slow(struct __sk_buff *skb)
+__noinline int datapath_slow(struct __sk_buff *skb)
 {
 	struct settings *s = settings_get();
 	struct scratch *w = scratch_get();
@@ -152,7 +152,7 @@ __noinline int handle_slow(struct __sk_buff *skb)
 	}
 	if (f && flow_expired(f, s, p->key.proto, now))
 		f = NULL;
-	if (f && p->l4 == L4_ERROR && handle_error_spoofed(skb, p))
+	if (f && p->l4 == L4_ERROR && datapath_error_spoofed(skb, p))
 		return drop_packet(skb, DROP_SPOOFED, 0);
 	if (f && p->hook != HOOK_FROM_WORKLOAD && p->l4 != L4_ERROR && (f->epoch != s->epoch || !source_fits(skb, p, f, p->hook))) {
 		ret = source_again(skb, f);
@@ -168,50 +168,50 @@ __noinline int handle_slow(struct __sk_buff *skb)
 		ret = flow_revalidate(skb, p, f);
 		if (p->l4 == L4_ERROR && untracked_comes(s, p))
 			f->epoch = was;
-		event_tell(skb, s, w, ret);
+		event_report(skb, s, w, ret);
 		w->reset = f->state & (STATE_REPLIED | STATE_ANSWERED);
 		if (ret > 0)
 			return reply_refuse(skb, ret, w->fwd.rule);
 		w->reset = 0;
-		if (ret < 0)
+		if (ret == STAGE_ANEW)
 			f = NULL;
 	}
 	if (!f) {
 		if (s->flags & SET_HAND_OVER)
 			return forward_pass(skb);
 		if (p->l4 == L4_ERROR)
-			return handle_stray(skb);
+			return datapath_stray(skb);
 		ret = flow_begin(skb);
-		if (!ret)
+		if (ret == STAGE_GO_ON)
 			ret = flow_enter(skb);
-		event_tell(skb, s, w, ret);
-		if (ret < 0)
+		event_report(skb, s, w, ret);
+		if (ret == STAGE_PASS)
 			return forward_pass(skb);
 		if (ret)
 			return reply_refuse(skb, ret, w->fwd.rule);
-		return handle_send(skb);
+		return datapath_send(skb);
 	}
 	if (p->l4 == L4_ERROR)
-		return handle_forward(skb, w, f);
+		return datapath_forward(skb, w, f);
 	if (f->seen != now)
 		f->seen = now;
 	if (f->state & STATE_WATCHED)
 		flow_follow(skb, p, f);
-	if (half_open && ((f->flags & FLOW_DSR) && parse_connects(p) ? fallback_follow(skb) : flow_proven(p, f, w))) {
+	if (half_open && ((f->flags & FLOW_DSR) && parse_connects(p) ? dsr_fallback_follow(skb) : flow_proven(p, f, w))) {
 		flow_promote(p, f);
 		f = bpf_map_lookup_elem(&weir_flows, &p->key);
 		if (!f)
-			return handle_send(skb);
+			return datapath_send(skb);
 	}
 	if (!half_open && (f->flags & FLOW_REPLY) && !(f->state & STATE_REPLIED))
 		flow_replied(p, f, w);
 	flow_closing(p, f, w, half_open);
-	return handle_forward(skb, w, f);
+	return datapath_forward(skb, w, f);
 }
 
 /* Traffic of the host's own that no Service and no flow can concern: neither port is one of
  * ours. */
-static __always_inline int handle_is_foreign(struct __sk_buff *skb, struct pkt *p, const struct settings *s)
+static __always_inline int datapath_is_foreign(struct __sk_buff *skb, struct pkt *p, const struct settings *s)
 {
 	struct addr_value *a, *b;
 	__u16 port;
@@ -238,7 +238,7 @@ static __always_inline int handle_is_foreign(struct __sk_buff *skb, struct pkt *
 }
 
 /* A fragment that is not the first, by the flow that the first one had. */
-static __always_inline int handle_later(struct __sk_buff *skb)
+static __always_inline int datapath_later(struct __sk_buff *skb)
 {
 	struct settings *s = settings_get();
 	struct scratch *w = scratch_get();
@@ -277,20 +277,20 @@ static __always_inline int handle_later(struct __sk_buff *skb)
 		ret = flow_revalidate(skb, p, f);
 		if (untracked_comes(s, p))
 			f->epoch = was;
-		event_tell(skb, s, w, ret);
+		event_report(skb, s, w, ret);
 		if (ret > 0)
 			return drop_packet(skb, ret, w->fwd.rule);
-		if (ret < 0)
+		if (ret == STAGE_ANEW)
 			return frag_refuse(skb, DROP_FRAGMENT_NO_FIRST);
 	}
 	if (f->seen != now)
 		f->seen = now;
-	return handle_forward(skb, w, f);
+	return datapath_forward(skb, w, f);
 }
 
 /* A fragment, for the packet in scratch.pkt. -1 = it is a first one, and to be treated as a whole
  * packet. */
-__noinline int handle_fragment(struct __sk_buff *skb)
+__noinline int datapath_fragment(struct __sk_buff *skb)
 {
 	struct settings *s = settings_get();
 	struct scratch *w = scratch_get();
@@ -301,12 +301,12 @@ __noinline int handle_fragment(struct __sk_buff *skb)
 		return frag_refuse(skb, DROP_FRAGMENT);
 	if (w->pkt.malformed || frag_look(skb))
 		return frag_refuse(skb, DROP_FRAGMENT_BAD);
-	return w->frag.begin ? handle_later(skb) : -1;
+	return w->frag.begin ? datapath_later(skb) : -1;
 }
 
-/* What host endpoints say by itself of scratch.pkt. Not in handle_slow: the stack is too small.
+/* What host endpoints say by itself of scratch.pkt. Not in datapath_slow: the stack is too small.
  * Returns 1 = it was dropped. */
-static __always_inline int handle_arrival(struct __sk_buff *skb, __u8 hook)
+static __always_inline int datapath_arrival(struct __sk_buff *skb, __u8 hook)
 {
 	struct settings *s;
 
@@ -317,10 +317,10 @@ static __always_inline int handle_arrival(struct __sk_buff *skb, __u8 hook)
 }
 
 /* Packets that no flow can be made of, and fragments. */
-static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, __u8 hook, int parsed)
+static __always_inline int datapath_odd(struct __sk_buff *skb, struct pkt *p, __u8 hook, int parsed)
 {
 	if (parsed == PARSED_OTHER) {
-		handle_family(skb, p->hook);
+		datapath_family(skb, p->hook);
 		/* A link outlives the map of IPv6's programs where pins are removed. The filter behind it
 		 * has them without that map. */
 		if (WEIR_FAMILY == 4 && p->hook == HOOK_TO_WORKLOAD) {
@@ -340,12 +340,12 @@ static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, __u8
 		if (WEIR_FAMILY == 4)
 			w->pkt = *p;
 		w->answered = 0;
-		ret = handle_fragment(skb);
+		ret = datapath_fragment(skb);
 		if (ret >= 0)
 			return ret;
-		if (handle_arrival(skb, hook))
+		if (datapath_arrival(skb, hook))
 			return TC_ACT_SHOT;
-		ret = p->missed && handle_is_foreign(skb, p, s) ? forward_pass(skb) : handle_slow(skb);
+		ret = p->missed && datapath_is_foreign(skb, p, s) ? forward_pass(skb) : datapath_slow(skb);
 		return frag_first(skb, ret);
 	}
 	if (p->hook == HOOK_FROM_WORKLOAD) {
@@ -381,7 +381,7 @@ static __always_inline int handle_odd(struct __sk_buff *skb, struct pkt *p, __u8
 	return forward_pass(skb);
 }
 
-static __always_inline int handle_hard(struct __sk_buff *skb, struct pkt *p, __u8 hook)
+static __always_inline int datapath_hard(struct __sk_buff *skb, struct pkt *p, __u8 hook)
 {
 	struct scratch *w = scratch_get();
 
@@ -389,15 +389,15 @@ static __always_inline int handle_hard(struct __sk_buff *skb, struct pkt *p, __u
 		return TC_ACT_SHOT;
 	if (WEIR_FAMILY == 4)
 		w->pkt = *p;
-	if (p->untracked == UNTRACKED_UNKNOWN && handle_arrival(skb, hook))
+	if (p->untracked == UNTRACKED_UNKNOWN && datapath_arrival(skb, hook))
 		return TC_ACT_SHOT;
-	return handle_slow(skb);
+	return datapath_slow(skb);
 }
 
 /* What host endpoints say by itself of a packet that has a flow: where XDP did not say it, this
  * asks. The flow may have begun elsewhere, or in the other direction: it tells nothing of that.
  * Returns 1 = it was dropped. */
-static __always_inline int handle_known_arrival(struct __sk_buff *skb, struct pkt *p)
+static __always_inline int datapath_known_arrival(struct __sk_buff *skb, struct pkt *p)
 {
 	struct scratch *w = scratch_get();
 
@@ -412,42 +412,42 @@ static __always_inline int handle_known_arrival(struct __sk_buff *skb, struct pk
 }
 
 /* A packet that was read. */
-static __always_inline int handle_parsed(struct __sk_buff *skb, struct pkt *p, __u8 hook, int parsed)
+static __always_inline int datapath_parsed(struct __sk_buff *skb, struct pkt *p, __u8 hook, int parsed)
 {
 	struct settings *s;
 	struct flow_value *f;
 	__u32 now, limit;
 
 	if (parsed != PARSED_OK)
-		return handle_odd(skb, p, hook, parsed);
+		return datapath_odd(skb, p, hook, parsed);
 	s = settings_get();
 	if (!s)
 		return TC_ACT_SHOT;
 	f = bpf_map_lookup_elem(&weir_flows, &p->key);
 	if (!f) {
-		if (handle_is_foreign(skb, p, s))
+		if (datapath_is_foreign(skb, p, s))
 			return forward_pass(skb);
 		p->missed = 1;
-		return handle_hard(skb, p, hook);
+		return datapath_hard(skb, p, hook);
 	}
-	if (hook == HOOK_FROM_UPLINK && (s->flags & SET_UNTRACKED) && handle_known_arrival(skb, p))
+	if (hook == HOOK_FROM_UPLINK && (s->flags & SET_UNTRACKED) && datapath_known_arrival(skb, p))
 		return TC_ACT_SHOT;
 	if (f->epoch != s->epoch || !source_fits(skb, p, f, hook) || p->ttl <= 1 || mtu_exceeds(skb, p, f) ||
 	    (p->tcp & (TCP_SYN | TCP_FIN | TCP_RST)) || (f->state & (STATE_CLOSING | STATE_WATCHED)) || p->l4 == L4_ERROR ||
 	    ((f->flags & FLOW_REPLY) && !(f->state & STATE_REPLIED)))
-		return handle_hard(skb, p, hook);
+		return datapath_hard(skb, p, hook);
 	now = clock_now();
 	if (now != f->seen) {
 		limit = p->l4 == L4_TCP ? s->timeouts[f->state & STATE_REPLIED ? TIMEOUT_TCP_EST : TIMEOUT_TCP_SYN] :
 			p->l4 == L4_UDP ? flow_timeout(s, IPPROTO_UDP, f->state, f->flags) : s->timeouts[TIMEOUT_ICMP];
 		if (clock_past(now, f->seen, limit))
-			return handle_hard(skb, p, hook);
+			return datapath_hard(skb, p, hook);
 		f->seen = now;
 	}
 	return forward_flow(skb, p, f, s);
 }
 
-static __always_inline int handle_packet(struct __sk_buff *skb, __u8 hook, const ip_addr *tunnel_src)
+static __always_inline int datapath_packet(struct __sk_buff *skb, __u8 hook, const ip_addr *tunnel_src)
 {
 	struct pkt local, *p = &local;
 
@@ -462,7 +462,7 @@ static __always_inline int handle_packet(struct __sk_buff *skb, __u8 hook, const
 	p->missed = 0;
 	p->untracked = UNTRACKED_UNKNOWN;
 	p->tunnel_src = tunnel_src ? *tunnel_src : addr_none();
-	return handle_parsed(skb, p, hook, parse_packet(skb, p));
+	return datapath_parsed(skb, p, hook, parse_packet(skb, p));
 }
 
 #endif
