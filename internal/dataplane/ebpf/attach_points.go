@@ -40,8 +40,8 @@ func (d *Driver) sites() map[attach.Site]string {
 	for index, name := range d.uplinks {
 		if _, pod := out[attach.Site{Ifindex: index, Hook: attach.FromWorkload}]; !pod {
 			both(index, name, attach.FromUplink, attach.ToUplink)
-			if d.programs.Prog[arrive.Name] != nil {
-				out[attach.Site{Ifindex: index, Hook: arrive}] = name
+			if d.programs.Prog[attach.Arrive.Name] != nil {
+				out[attach.Site{Ifindex: index, Hook: attach.Arrive}] = name
 			}
 		}
 	}
@@ -77,7 +77,7 @@ func (d *Driver) attachAll(strays bool) []error {
 	for _, s := range order {
 		name := sites[s]
 		wanted[s] = true
-		if d.programs.Has(s) || s.Hook == arrive && !d.untracked.due(s.Ifindex) {
+		if d.programs.Has(s) || s.Hook == attach.Arrive && !d.untracked.due(s.Ifindex) {
 			continue
 		}
 		if room <= 0 && s.Ifindex != 0 && d.importing != nil && d.opts.Import == flowhandover.ImportAll {
@@ -94,7 +94,7 @@ func (d *Driver) attachAll(strays bool) []error {
 		switch {
 		case errors.Is(err, attach.ErrAbsent):
 			d.absent[s] = name
-		case s.Hook == arrive:
+		case s.Hook == attach.Arrive:
 			d.untracked.tried(s.Ifindex, name, err, d.log)
 		case err != nil:
 			errs = append(errs, &dataplane.KeyError{Table: "programs", Key: name + " " + s.Hook.Name, Err: err})

@@ -13,9 +13,8 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
-	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/model"
-	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // DryRun is a second instance of a node's programs that is attached to nothing. What says how
@@ -45,41 +44,9 @@ var copiedMaps = []string{"weir_flows", "weir_flows_new", "weir_shares"}
 // dryRunEntries bounds the private maps, which one packet at a time fills.
 const dryRunEntries = 1024
 
-// NewDryRun loads the programs of some hooks ("weir_from_workload") a second time, while the driver
-// goes on with its work. Close it soon: it holds kernel memory, about that of the programs.
-func (d *Driver) NewDryRun(programs []string) (*DryRun, error) {
-	r := &DryRun{}
-	err := d.shareMaps(r)
-	if err == nil {
-		err = r.load(programs, d.opts.constants())
-	}
-	if err != nil {
-		r.Close()
-		return nil, fmt.Errorf("loading the programs a second time: %w", err)
-	}
-	return r, nil
-}
-
-// shareMaps gives a dry run the live maps.
-func (d *Driver) shareMaps(r *DryRun) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.state == nil {
-		return errors.New("no state of the node was applied yet")
-	}
-	if d.loading != nil {
-		return errors.New("the programs are being loaded; ask again in some seconds")
-	}
-	six := d.six
-	if d.called != d.six {
-		six = nil
-	}
-	return r.cloneMaps(d.loaded, six)
-}
-
 // cloneMaps clones the live maps of the families that the node carries; six may be nil.
-func (r *DryRun) cloneMaps(four, six *loaded) error {
-	for i, l := range []*loaded{four, six} {
+func (r *DryRun) cloneMaps(four, six *object.Collection) error {
+	for i, l := range []*object.Collection{four, six} {
 		if l == nil {
 			continue
 		}
@@ -100,8 +67,8 @@ func (r *DryRun) cloneMaps(four, six *loaded) error {
 }
 
 // load loads the programs of the families whose maps were taken.
-func (r *DryRun) load(programs []string, c constants) (err error) {
-	c.trace = true
+func (r *DryRun) load(programs []string, c object.Constants) (err error) {
+	c.Trace = true
 	if r.four, err = loadDryRunFamily(abi.LoadWeir, r.live[0], nil, programs, c); err != nil {
 		return err
 	}
@@ -113,9 +80,9 @@ func (r *DryRun) load(programs []string, c constants) (err error) {
 		return err
 	}
 	r.Hop6 = r.six.Maps["weir_trace"]
-	for i, name := range append(slices.Clone(ipv6Slots), eachProgram) {
+	for i, name := range append(slices.Clone(object.IPv6Slots), object.EachProgram) {
 		if p := r.six.Programs[name]; p != nil {
-			if err = r.four.Maps[programsOfIPv6].Put(uint32(i), p); err != nil {
+			if err = r.four.Maps[object.ProgramsOfIPv6].Put(uint32(i), p); err != nil {
 				return err
 			}
 		}
@@ -125,12 +92,12 @@ func (r *DryRun) load(programs []string, c constants) (err error) {
 
 // loadDryRunFamily loads one family's programs. The maps that both families share are those of
 // first, where it is given.
-func loadDryRunFamily(read func() (*ebpf.CollectionSpec, error), live map[string]*ebpf.Map, first *ebpf.Collection, programs []string, c constants) (*ebpf.Collection, error) {
+func loadDryRunFamily(read func() (*ebpf.CollectionSpec, error), live map[string]*ebpf.Map, first *ebpf.Collection, programs []string, c object.Constants) (*ebpf.Collection, error) {
 	spec, err := read()
 	if err != nil {
 		return nil, err
 	}
-	if err := specialize(spec, nil, c); err != nil {
+	if err := object.Specialize(spec, nil, c); err != nil {
 		return nil, err
 	}
 	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(programs, name) })
@@ -143,7 +110,7 @@ func loadDryRunFamily(read func() (*ebpf.CollectionSpec, error), live map[string
 		switch {
 		case slices.Contains(liveMaps, name):
 			ms.MaxEntries = from[name].MaxEntries()
-		case first != nil && slices.Contains(shared, name):
+		case first != nil && object.IsShared(name):
 			from = first.Maps
 			ms.MaxEntries = from[name].MaxEntries()
 		default:
@@ -153,8 +120,8 @@ func loadDryRunFamily(read func() (*ebpf.CollectionSpec, error), live map[string
 		replaced[name] = from[name]
 	}
 	if first != nil {
-		delete(spec.Maps, programsOfIPv6)
-		delete(replaced, programsOfIPv6)
+		delete(spec.Maps, object.ProgramsOfIPv6)
+		delete(replaced, object.ProgramsOfIPv6)
 	}
 	return ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced})
 }
@@ -171,6 +138,19 @@ func shrink(ms *ebpf.MapSpec) {
 			ms.MaxEntries = 1 // for fragments, of which no dry run has any
 		}
 	}
+}
+
+// Program returns a program of the instance; carried is false where it has none of the family, and
+// p nil where it was loaded without this one.
+func (r *DryRun) Program(name string, six bool) (p *ebpf.Program, carried bool) {
+	ours := r.four
+	if six {
+		ours = r.six
+	}
+	if ours == nil {
+		return nil, false
+	}
+	return ours.Programs[name], true
 }
 
 // Close unloads it.
@@ -265,125 +245,4 @@ func (r *DryRun) Forget() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// Proof compares a program of a dry run with the one that is loaded for the node's packets.
-type Proof struct {
-	Program  string // "weir_from_workload"
-	Tag      string // of the instance that was run: the kernel's digest of its instructions
-	Live     string // of the one that is attached, or called by it
-	ID       uint32 // the kernel's number of that
-	Attached string // why it is not in effect at the interface; empty = it is
-}
-
-// Same reports whether the instance is the very program that the node's packets meet.
-func (p Proof) Same() bool { return p.Tag != "" && p.Tag == p.Live && p.Attached == "" }
-
-// Prove compares the program that was run for a packet at an interface with the one that is
-// attached there.
-func (d *Driver) Prove(r *DryRun, program string, ifindex int, six bool) (Proof, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	p := Proof{Program: program}
-	ours, live := r.four, d.loaded
-	if six {
-		ours, live = r.six, d.six
-	}
-	if ours == nil || live == nil {
-		return p, fmt.Errorf("the node does not carry the family of the packet")
-	}
-	for _, x := range []struct {
-		of  *ebpf.Program
-		tag *string
-	}{{ours.Programs[program], &p.Tag}, {d.live(live, program), &p.Live}} {
-		if x.of == nil {
-			return p, fmt.Errorf("the node has no program %s", program)
-		}
-		info, err := x.of.Info()
-		if err != nil {
-			return p, fmt.Errorf("reading about program %s: %w", program, err)
-		}
-		*x.tag = info.Tag
-		if id, ok := info.ID(); ok {
-			p.ID = uint32(id)
-		}
-	}
-	p.Attached = d.notAttached(program, ifindex)
-	return p, nil
-}
-
-// live is a program that the node's packets meet.
-func (d *Driver) live(l *loaded, program string) *ebpf.Program {
-	for _, g := range []*untrackedPrograms{d.untracked.four, d.untracked.six} {
-		if program == eachProgram && g != nil && g.of == l {
-			return g.each
-		}
-	}
-	return l.Programs[program]
-}
-
-// notAttached says why a program is not in effect at an interface.
-func (d *Driver) notAttached(program string, ifindex int) string {
-	name := program
-	if program == eachProgram {
-		name = "weir_" + attach.ToUplink.Name
-	}
-	for s, at := range d.programs.At {
-		if s.Ifindex == ifindex && "weir_"+s.Hook.Name == name {
-			if err := at.Check(s, d.programs.Ids[s.Hook.Name]); err != nil {
-				return err.Error()
-			}
-			return ""
-		}
-	}
-	return fmt.Sprintf("no program %s is attached to interface %d", program, ifindex)
-}
-
-// Places are the interfaces by which packets come that are not a pod's.
-type Places struct {
-	Uplinks      map[int][6]byte // by index, with their MAC addresses
-	Tunnel, Host int             // 0 = there is none
-	Epoch        uint32
-	Behind       string // what of the state is not in the kernel; empty = all is
-}
-
-// Places returns them.
-func (d *Driver) Places() Places {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	p := Places{Uplinks: map[int][6]byte{}, Epoch: d.tables.epoch()}
-	for index := range d.uplinks {
-		p.Uplinks[index] = d.machine.uplinks[uint32(index)].Mac
-	}
-	if d.devices.tunnel != nil {
-		p.Tunnel = d.devices.tunnel.Index
-	}
-	if d.devices.host != nil {
-		p.Host = d.devices.host.Index
-	}
-	if len(d.problems) > 0 {
-		p.Behind = d.problems[0]
-	}
-	return p
-}
-
-// IfIndex returns the interface of an endpoint, 0 when it is not there.
-func (d *Driver) IfIndex(a nodestate.Addr) int { return d.ifindex(a) }
-
-// NewDryRun is Driver.NewDryRun for programs that are attached to nothing themselves.
-func (o *Offline) NewDryRun(programs []string) (*DryRun, error) {
-	six := o.six
-	if o.state == nil || !o.state.Settings.IPv6 {
-		six = nil
-	}
-	r := &DryRun{}
-	err := r.cloneMaps(o.loaded, six)
-	if err == nil {
-		err = r.load(programs, constants{setRetval: true})
-	}
-	if err != nil {
-		r.Close()
-		return nil, err
-	}
-	return r, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
@@ -28,9 +29,9 @@ func TestDryRunsCannotWriteLiveMaps(t *testing.T) {
 	load := func(read func() (*ebpf.CollectionSpec, error), readOnly []string) error {
 		spec, err := read()
 		must(t, err)
-		must(t, specialize(spec, nil, constants{trace: true, setRetval: true}))
+		must(t, object.Specialize(spec, nil, object.Constants{Trace: true, SetRetval: true}))
 		for name, ms := range spec.Maps {
-			if stateful[name] {
+			if object.IsStateful(name) {
 				shrink(ms)
 			}
 			if slices.Contains(readOnly, name) {
@@ -49,7 +50,7 @@ func TestDryRunsCannotWriteLiveMaps(t *testing.T) {
 		}
 	}
 	for _, m := range liveMaps {
-		if stateful[m] || unpinned[m] {
+		if object.IsStateful(m) || object.IsUnpinned(m) {
 			t.Errorf("map %s is what packets leave behind, and shared", m)
 		}
 	}
@@ -66,7 +67,7 @@ func TestDryRunsShareDesiredState(t *testing.T) {
 		spec, err := read()
 		must(t, err)
 		for m := range spec.Maps {
-			left := stateful[m] || unpinned[m] || m == programsOfIPv6 || m == untrackedOfIPv6
+			left := object.IsStateful(m) || object.IsUnpinned(m) || m == object.ProgramsOfIPv6 || m == object.UntrackedOfIPv6
 			if live := slices.Contains(liveMaps, m); left == live {
 				t.Errorf("%s: map %s is what packets leave behind: %t, and shared: %t; desired state belongs into liveMaps", name, m, left, live)
 			}
@@ -80,7 +81,7 @@ func digestMaps(t *testing.T, o *Offline) map[string][32]byte {
 	out := map[string][32]byte{}
 	for family, all := range map[string]map[string]*ebpf.Map{"4 ": o.Maps, "6 ": o.IPv6.Maps} {
 		for name, m := range all {
-			if unpinned[name] || name == programsOfIPv6 || name == "weir_maglev" || m.Type() == ebpf.RingBuf {
+			if object.IsUnpinned(name) || name == object.ProgramsOfIPv6 || name == "weir_maglev" || m.Type() == ebpf.RingBuf {
 				continue
 			}
 			var entries [][]byte

@@ -20,11 +20,6 @@ type DSRFallback struct {
 	Total   uint64       // times that a client fell back since the programs were loaded
 }
 
-type dsrFallbackClient struct {
-	addr netip.Addr
-	age  int32 // clock units
-}
-
 // dsrFallbackSource is what DSRFallback reads of a family, its own as long as it reads.
 type dsrFallbackSource struct {
 	walk   func(now uint32) ([]dsrFallbackClient, error)
@@ -88,41 +83,4 @@ func (d *Driver) DSRFallback() (DSRFallback, error) {
 		out.Clients = append(out.Clients, c.addr)
 	}
 	return out, nil
-}
-
-// dsrFallback returns what walks through the clients, without those that are due to be tried again,
-// and what ends it.
-func (t *familyTables[A]) dsrFallback() (walk func(now uint32) ([]dsrFallbackClient, error), done func() error, err error) {
-	m, err := t.dsrFallbackMap.Clone()
-	if err != nil {
-		return nil, nil, fmt.Errorf("opening map weir_dsr_fallen: %w", err)
-	}
-	retry := int32(t.current.Timeouts[abi.TimeoutDSRRetry])
-	return func(now uint32) ([]dsrFallbackClient, error) {
-		var out []dsrFallbackClient
-		it := m.Iterate()
-		var client A
-		for since := uint32(0); it.Next(&client, &since); {
-			if age := int32(now - since); age <= retry {
-				out = append(out, dsrFallbackClient{abi.FromAddr(client), age})
-			}
-		}
-		if err := it.Err(); err != nil {
-			return nil, fmt.Errorf("reading map weir_dsr_fallen: %w", err)
-		}
-		return out, nil
-	}, m.Close, nil
-}
-
-// readCount adds up one counter of all CPUs.
-func readCount(m *ebpf.Map, which uint32) (uint64, error) {
-	var cpus []uint64
-	if err := m.Lookup(which, &cpus); err != nil {
-		return 0, fmt.Errorf("reading map weir_counts: %w", err)
-	}
-	var n uint64
-	for _, c := range cpus {
-		n += c
-	}
-	return n, nil
 }

@@ -3,14 +3,13 @@
 package ebpf
 
 import (
-	"cmp"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"unsafe"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -18,7 +17,7 @@ import (
 // readState reads maps back as a state: what Apply would have to be given to write them. Names of
 // interfaces, owners, the words of rules, and settings other than those that programs see are not
 // in the maps and stay empty. A backend list with a hole is an error.
-func readState(families ...*loaded) (*nodestate.State, error) {
+func readState(families ...*object.Collection) (*nodestate.State, error) {
 	t := newTables(families...)
 	if err := t.load(); err != nil {
 		return nil, err
@@ -28,6 +27,21 @@ func readState(families ...*loaded) (*nodestate.State, error) {
 	readHosts(s, t)
 	var errs []error
 	t.each(func(f family) { errs = append(errs, f.read(s)) })
+	return s, errors.Join(errs...)
+}
+
+// readPolicyState reads back what of the maps decides about policy.
+func readPolicyState(families ...*object.Collection) (*nodestate.State, error) {
+	s, t := nodestate.New(), newTables(families...)
+	errs := []error{t.policy.load(), t.hosts.load()}
+	readPolicy(s, t)
+	readHosts(s, t)
+	for _, f := range t.families {
+		errs = append(errs, f.readPolicy(s))
+	}
+	if !t.families[0].evaluatesHosts() {
+		clear(s.HostEndpoints)
+	}
 	return s, errors.Join(errs...)
 }
 
@@ -60,7 +74,7 @@ func (t *familyTables[A]) read(s *nodestate.State) error {
 	for k := range t.announced.tracker.All() {
 		s.Announced[abi.FromAddr(k)] = true
 	}
-	return readServices(s, t.services)
+	return t.services.read(s)
 }
 
 // readPolicy loads and reads the maps that policy is in.
@@ -155,89 +169,4 @@ func readNode[A abi.Address](v A) netip.Addr {
 		return netip.Addr{}
 	}
 	return abi.FromAddr(v)
-}
-
-func readFrontend[A abi.Address](k abi.SvcKey[A]) nodestate.Frontend {
-	return nodestate.Frontend{Addr: abi.FromAddr(k.Addr), Port: abi.Be16(k.Port), Proto: model.Protocol(k.Proto)}
-}
-
-func readMode(flags uint32) model.ExternalMode {
-	switch {
-	case flags&abi.SvcModeTunnel != 0:
-		return model.ExternalModeTunnel
-	case flags&abi.SvcModeDSR != 0:
-		return model.ExternalModeDSR
-	}
-	return ""
-}
-
-// readServices reads frontends and backends. A backend that is in no list is read where weir_live
-// has it.
-func readServices[A abi.Address](s *nodestate.State, sv *services[A]) error {
-	spare := map[nodestate.Frontend][]nodestate.Backend{}
-	for k, in := range sv.live.tracker.All() {
-		if in == 0 {
-			id := readFrontend(k.Svc)
-			spare[id] = append(spare[id], nodestate.Backend{Addr: abi.FromAddr(k.Backend.Addr), Port: abi.Be16(k.Backend.Port), Spare: true})
-		}
-	}
-	for k, v := range sv.frontends.tracker.All() {
-		id := readFrontend(v.Id)
-		s.Frontends.Set(readFrontend(k), nodestate.Service{
-			ID: id, Affinity: v.Affinity, LocalOnly: v.Flags&abi.SvcLocalFrontend != 0, External: v.Flags&abi.SvcExternal != 0,
-			LocalPolicy: v.Flags&abi.SvcLocal != 0, Restricted: v.Flags&abi.SvcRestricted != 0,
-			HostBackend: v.Flags&abi.SvcHostBackend != 0, Mode: readMode(v.Flags),
-			Maglev: v.Flags&abi.SvcMaglev != 0, Rule: nodestate.RuleID(v.Rule),
-		})
-		if _, done := s.Backends.Get(id); done {
-			continue
-		}
-		all, err := readList(sv, v.Id, abi.ScopeAll, v.Count)
-		if err != nil {
-			return err
-		}
-		local, err := readList(sv, v.Id, abi.ScopeLocal, v.Local)
-		if err != nil {
-			return err
-		}
-		for _, b := range local {
-			i := slices.Index(all, b)
-			if i < 0 {
-				i, all = len(all), append(all, b)
-				all[i].Spare = true
-			}
-			all[i].Local = true
-		}
-		all = append(all, spare[id]...)
-		slices.SortFunc(all, func(a, b nodestate.Backend) int {
-			return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port))
-		})
-		s.Backends.Set(id, all)
-	}
-	for k, v := range sv.frontends.tracker.All() {
-		if v.Flags&abi.SvcMaglev == 0 {
-			continue
-		}
-		list := s.Backends.At(readFrontend(v.Id))
-		if err := sv.maglev.check(v.Id, list); err != nil {
-			return fmt.Errorf("frontend %s: %w", abi.ShowSvc(k), err)
-		}
-		if have := sv.maglev.have[v.Id]; have != nil && int(v.Table) != len(have.slots) {
-			return fmt.Errorf("frontend %s counts %d slots of a Maglev table of %d", abi.ShowSvc(k), v.Table, len(have.slots))
-		}
-	}
-	return nil
-}
-
-func readList[A abi.Address](sv *services[A], id abi.SvcKey[A], scope uint8, count uint32) ([]nodestate.Backend, error) {
-	id.Scope = scope
-	var list []nodestate.Backend
-	for slot := range count {
-		b, ok := sv.backends.tracker.Actual(abi.BackendKey[A]{Svc: id, Slot: slot})
-		if !ok {
-			return nil, fmt.Errorf("service %s scope %d counts %d backends, and slot %d is empty", abi.ShowSvc(id), scope, count, slot)
-		}
-		list = append(list, nodestate.Backend{Addr: abi.FromAddr(b.Addr), Port: abi.Be16(b.Port)})
-	}
-	return list, nil
 }

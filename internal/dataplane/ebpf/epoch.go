@@ -5,7 +5,7 @@ package ebpf
 // endTables lets flows evaluate themselves again where entries were written since there were before
 // of them, and returns what could not be written.
 func (d *Driver) endTables(before uint64) []error {
-	if d.tables.counts.reevaluated != before || d.tables.stale() {
+	if d.tables.reevaluated() != before || d.tables.stale() {
 		d.bump = true
 	}
 	err := d.raiseEpoch()

@@ -3,8 +3,6 @@
 package ebpf
 
 import (
-	"errors"
-
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/eventring"
 )
@@ -16,9 +14,6 @@ type EventReader = eventring.Reader
 func (d *Driver) Events() (*EventReader, error) {
 	return eventring.NewReader(d.loaded.Maps["weir_events"])
 }
-
-// Events begins to read events.
-func (o *Offline) Events() (*EventReader, error) { return eventring.NewReader(o.Maps["weir_events"]) }
 
 // Listen makes the programs tell every evaluated flow, or only what is denied or to be logged. No
 // flow is evaluated again by it.
@@ -32,23 +27,7 @@ func (d *Driver) Listen(on bool) error {
 	if d.state == nil {
 		return nil // the first Apply writes it
 	}
-	var errs []error
-	d.tables.each(func(f family) { errs = append(errs, f.listen(on)) })
-	return errors.Join(errs...)
-}
-
-// listen writes whether somebody listens.
-func (t *familyTables[A]) listen(on bool) error {
-	v := t.current
-	v.Flags &^= abi.SetEvents
-	if on {
-		v.Flags |= abi.SetEvents
-	}
-	if v == t.current {
-		return nil
-	}
-	t.counts.quiet++
-	return t.putSettings(v)
+	return d.tables.listen(on)
 }
 
 // LostEvents are events that nobody got to read.

@@ -158,7 +158,7 @@ func (t *familyTables[A]) writeServices() {
 	t.announced.write(nil)
 }
 
-func (t *familyTables[A]) servicesPending() bool { return t.services.backends.pending() }
+func (t *familyTables[A]) servicesPending() bool { return t.services.backendsPending() }
 
 func (t *familyTables[A]) removeServices() {
 	t.announced.remove(nil)
@@ -168,7 +168,7 @@ func (t *familyTables[A]) removeServices() {
 	t.services.remove()
 	t.ranges.remove(nil)
 	var ended int
-	ended, t.socketsErr = endLost(t.sockets, lost)
+	ended, t.socketsErr = lost.endSockets(t.sockets)
 	t.counts.ended += uint64(ended)
 }
 
@@ -191,89 +191,6 @@ func (t *familyTables[A]) pending() bool {
 	return t.addrs.pending() || t.routes.pending() || t.peers.pending() || t.peerCIDRs.pending() || t.links.pending() || t.services.pending()
 }
 
-// changing reports whether the settings say that a change is under way: see tables.write.
-func (t *familyTables[A]) changing() bool { return t.current.Flags&abi.SetChanging != 0 }
-
-// settle takes back what writeSettings noted of a change.
-func (t *familyTables[A]) settle() error {
-	if !t.changing() {
-		return nil
-	}
-	v := t.current
-	v.Flags &^= abi.SetChanging
-	return t.putSettings(v)
-}
-
-// writeSettings makes the settings equal to what the state says; the epoch stays. Host endpoints
-// count for as long as there is one in their map; what pods may send to the node is, until a change
-// is made, what both the old and the new setting allow. When they or, as pending says, other tables
-// change, it notes that in them.
-func (t *familyTables[A]) writeSettings(s *nodestate.State, m machine, strict, pending bool) {
-	t.uplinks.desire(maps.All(m.uplinks))
-	v := renderSettings[A](s, m)
-	v.Epoch = t.current.Epoch
-	v.Flags |= t.current.Flags & abi.SetChanging
-	if strict {
-		v.Flags |= t.current.Flags & (abi.SetHosts | abi.SetUntracked | abi.SetToHostDrop | abi.SetToHostReturn)
-	}
-	changed := v != t.current
-	if changed || pending {
-		v.Flags |= abi.SetChanging
-	}
-	if v == t.current {
-		t.settingsErr = nil
-		return
-	}
-	if t.settingsErr = t.putSettings(v); t.settingsErr == nil && changed {
-		t.counts.reevaluated++
-	}
-}
-
-func (t *familyTables[A]) nextEpoch() error {
-	v := t.current
-	v.Epoch++
-	v.Flags &^= abi.SetChanging
-	if err := t.putSettings(v); err != nil {
-		return &dataplane.KeyError{Table: "weir_settings", Key: "epoch", Err: err}
-	}
-	t.counts.epochs++
-	return nil
-}
-
-// begins reports whether the settings, as an earlier run left them, let programs begin flows.
-func (t *familyTables[A]) begins() bool {
-	return t.current.Epoch != 0 && t.current.Flags&abi.SetHandOver == 0
-}
-
-func (t *familyTables[A]) devices() (host, tunnel int) {
-	return int(t.current.HostIfindex), int(t.current.TunnelIfindex)
-}
-
-func (t *familyTables[A]) marks() bool { return t.current.Flags&abi.SetMarks != 0 }
-
-func (t *familyTables[A]) evaluatesHosts() bool { return t.current.Flags&abi.SetHosts != 0 }
-
-func (t *familyTables[A]) evaluatesUntracked() bool { return t.current.Flags&abi.SetUntracked != 0 }
-
-func (t *familyTables[A]) epoch() uint32 { return t.current.Epoch }
-
-// shareLimits are the settings by which pods are held to their share of the table of connections.
-func (t *familyTables[A]) shareLimits() (each, most uint32) {
-	return t.current.FlowsEach, t.current.FlowsMost
-}
-
-func (t *familyTables[A]) putSettings(v abi.Settings[A]) error {
-	var zero uint32
-	if err := t.settings.Update(&zero, unsafe.Pointer(&v), ebpf.UpdateAny); err != nil {
-		return err
-	}
-	t.current = v
-	if t.addrs.after != nil {
-		t.addrs.after()
-	}
-	return nil
-}
-
 func (t *familyTables[A]) errors() []error {
 	var settings []error
 	if t.settingsErr != nil {
@@ -287,9 +204,10 @@ func (t *familyTables[A]) errors() []error {
 }
 
 func (t *familyTables[A]) entries() map[string]int {
+	frontends, backends := t.services.entries()
 	return map[string]int{
-		"addrs": t.addrs.tracker.Len(), "routes": t.routes.tracker.Len(), "services": t.services.frontends.tracker.Len(),
-		"backends": t.services.backends.tracker.Len(), "peers": t.peers.tracker.Len(), "peer_cidrs": t.peerCIDRs.tracker.Len(),
+		"addrs": t.addrs.tracker.Len(), "routes": t.routes.tracker.Len(), "services": frontends,
+		"backends": backends, "peers": t.peers.tracker.Len(), "peer_cidrs": t.peerCIDRs.tracker.Len(),
 		"clients": t.clients.tracker.Len(), "announced": t.announced.tracker.Len(),
 	}
 }

@@ -50,7 +50,7 @@ func sweepOf(t testing.TB, size uint32) (*flowtable.TableGC, *flowtable.KernelCl
 	o, err := LoadForTest(TestOptions{Sizes: map[string]uint32{"weir_flows": size}})
 	must(t, err)
 	t.Cleanup(o.Close)
-	s, err := flowtable.NewTableGC("weir_flows", o.loaded.Maps, o.loaded.icmp)
+	s, err := flowtable.NewTableGC("weir_flows", o.loaded.Maps, o.loaded.ICMP)
 	must(t, err)
 	t.Cleanup(s.Close)
 	clock, err := flowtable.NewKernelClock()
@@ -166,7 +166,7 @@ func BenchmarkSweepCPU(b *testing.B) {
 			left := func() int {
 				d.mu.Lock()
 				defer d.mu.Unlock()
-				return d.loaded.counted["weir_flows"]
+				return d.loaded.Swept["weir_flows"]
 			}
 			var used, took time.Duration
 			for b.Loop() {

@@ -247,7 +247,7 @@ func TestExportFlowsOfOlder(t *testing.T) {
 			d := b.open(t)
 			applied(t, d, sample(b))
 			if older {
-				must(t, d.changeFlags(0, abi.SetMarks))
+				must(t, d.tables.changeFlags(0, abi.SetMarks))
 			}
 			must(t, d.Close())
 			said := nftHeard(t, ":")
@@ -385,7 +385,7 @@ func TestImportOnce(t *testing.T) {
 	applied(t, d, s)
 }
 
-// Now reads the programs' clock.
+// now reads the programs' clock.
 func (i instance) now() (uint32, error) {
 	c, err := flowtable.NewKernelClock()
 	if err != nil {

@@ -141,7 +141,7 @@ func (d *Driver) importTracked(o *handoverImport) {
 		errs = append(errs, err)
 	}
 	for i, f := range d.tables.families {
-		errs = append(errs, o.importFamily(f, d.both()[i].family == bpffs.IPv6, now))
+		errs = append(errs, o.importFamily(f, d.both()[i].Family == bpffs.IPv6, now))
 	}
 	if d.opts.Import == flowhandover.ImportAll {
 		var some conntrack.Some
@@ -163,22 +163,15 @@ func (d *Driver) beginMarks(o *handoverImport) error {
 		return err
 	}
 	d.machine.apart = true
-	return d.changeFlags(abi.SetApart, 0)
+	return d.tables.changeFlags(abi.SetApart, 0)
 }
 
 // endMarks ends what exportShadows began, and leads nothing any more.
 func (d *Driver) endMarks(o *handoverImport) error {
 	d.machine.apart = false
-	err := d.changeFlags(0, abi.SetApart)
+	err := d.tables.changeFlags(0, abi.SetApart)
 	conntrack.AwaitPackets() // what bears a mark still is unmarked by the table
 	return errors.Join(err, o.alongside.Close())
-}
-
-// changeFlags changes flags of the settings for which no flow has to be evaluated again.
-func (d *Driver) changeFlags(set, clear uint32) error {
-	var errs []error
-	d.tables.each(func(f family) { errs = append(errs, f.changeFlags(set, clear)) })
-	return errors.Join(errs...)
 }
 
 // importFamily takes over what was not yet of a family. As soon as programs know a connection they
@@ -408,23 +401,12 @@ func (d *Driver) beginFlows(o *handoverImport) error {
 		err = o.alongside.Sent(context.Background())
 	case 1: // then what began until now
 		d.machine.handOver, o.begun = false, true
-		err = d.changeFlags(0, abi.SetHandOver)
+		err = d.tables.changeFlags(0, abi.SetHandOver)
 	case 2: // then what was beginning
 		conntrack.AwaitPackets()
 	}
 	d.importTracked(o)
 	return err
-}
-
-// changeFlags is Driver.changeFlags.
-func (t *familyTables[A]) changeFlags(set, clear uint32) error {
-	v := t.current
-	v.Flags = v.Flags&^clear | set
-	if v == t.current {
-		return nil
-	}
-	t.counts.quiet++
-	return t.putSettings(v)
 }
 
 // dropImport ends what was not done.

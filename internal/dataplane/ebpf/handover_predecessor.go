@@ -30,12 +30,12 @@ func (d *Driver) handOver(on, apart bool) error {
 	defer d.mu.Unlock()
 	d.machine.handOver, d.machine.apart = on, apart
 	set, clear := flowhandover.SettingsFlags(on, apart)
-	return d.changeFlags(set, clear)
+	return d.tables.changeFlags(set, clear)
 }
 
 // keepTables makes the tables equal to what is desired, and nothing else.
 func (d *Driver) keepTables() error {
-	before := d.tables.counts.reevaluated
+	before := d.tables.reevaluated()
 	d.tables.write(d.state, d.machine)
 	d.tables.remove(d.state, d.machine)
 	errs := d.endTables(before)

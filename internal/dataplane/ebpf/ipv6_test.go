@@ -22,6 +22,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -58,9 +59,9 @@ func without6(s *nodestate.State) *nodestate.State {
 // calledPrograms are the ids of the programs that IPv4's call for IPv6.
 func (i instance) calledPrograms(t *testing.T) (ids []uint32) {
 	t.Helper()
-	for slot := range uint32(len(ipv6Slots)) {
+	for slot := range uint32(len(object.IPv6Slots)) {
 		var id uint32
-		err := i.loaded.Maps[programsOfIPv6].Lookup(slot, &id)
+		err := i.loaded.Maps[object.ProgramsOfIPv6].Lookup(slot, &id)
 		if err == nil {
 			ids = append(ids, id)
 		} else if !errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -128,7 +129,7 @@ func TestIPv6ComesAndGoes(t *testing.T) {
 	}
 	for range 2 {
 		applied(t, d, with)
-		if ids := d.calledPrograms(t); len(ids) != len(ipv6Slots) {
+		if ids := d.calledPrograms(t); len(ids) != len(object.IPv6Slots) {
 			t.Errorf("programs %v are called for IPv6", ids)
 		}
 		for _, h := range attach.CgroupHooks6 {
@@ -242,7 +243,7 @@ func TestIPv6Repair(t *testing.T) {
 	d := b.open(t)
 	applied(t, d, sample6(b))
 	for what, harm := range map[string]func(){
-		"calls": func() { must(t, d.loaded.Maps[programsOfIPv6].Delete(uint32(2))) },
+		"calls": func() { must(t, d.loaded.Maps[object.ProgramsOfIPv6].Delete(uint32(2))) },
 		"route": func() {
 			_, prefix, _ := net.ParseCIDR("fd00:10:244::/56")
 			must(t, netlink.RouteDel(&netlink.Route{Dst: prefix, LinkIndex: b.link(hostdev.HostDevice).Attrs().Index}))
@@ -258,7 +259,7 @@ func TestIPv6Repair(t *testing.T) {
 	} {
 		harm()
 		d.check(true)
-		if ids, r := d.calledPrograms(t), routes6(t, b); len(ids) != len(ipv6Slots) || len(r) != 2 || len(d.programs.Broken()) != 0 || len(d.Status().Problems) != 0 {
+		if ids, r := d.calledPrograms(t), routes6(t, b); len(ids) != len(object.IPv6Slots) || len(r) != 2 || len(d.programs.Broken()) != 0 || len(d.Status().Problems) != 0 {
 			t.Errorf("%s: programs %v, routes %v, broken %v, problems %v", what, ids, r, d.programs.Broken(), d.Status().Problems)
 		}
 	}
@@ -364,7 +365,7 @@ func TestPressureOfBothFamilies(t *testing.T) {
 	must(t, err)
 	must(t, d.six.Maps["weir_flows"].Put(abi.Weir6FlowKey{Proto: 6}, abi.Weir6FlowValue{Seen: now, State: 1}))
 	must(t, d.six.Maps["weir_flows"].Put(abi.Weir6FlowKey{Proto: 58}, abi.Weir6FlowValue{Seen: now - 100000}))
-	all := map[*loaded][]*flowtable.TableGC{}
+	all := map[*object.Collection][]*flowtable.TableGC{}
 	round := func() {
 		t.Helper()
 		d.keepTableGCs(all, d.both())

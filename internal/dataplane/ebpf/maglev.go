@@ -77,7 +77,7 @@ func readArray[A abi.Address](m *ebpf.Map, slots []abi.Backend[A]) error {
 	return err
 }
 
-// Close forgets the arrays; the kernel keeps those that are in the map.
+// close forgets the arrays; the kernel keeps those that are in the map.
 func (t *maglevTables[A]) close() {
 	for k, have := range t.have {
 		have.m.Close()
@@ -189,7 +189,7 @@ func (t *maglevTables[A]) change(have *maglevTable[A], slots []abi.Backend[A]) e
 	return nil
 }
 
-// Remove deletes the tables that no frontend uses any more.
+// remove deletes the tables that no frontend uses any more.
 func (t *maglevTables[A]) remove() {
 	for id, have := range t.have {
 		if len(t.want[id]) > 0 {

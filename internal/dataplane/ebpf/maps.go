@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/delta"
 )
 
@@ -116,7 +117,7 @@ func (t *table[K, V]) interim(k K, v V) bool {
 	return true
 }
 
-// Remove makes the pending deletes. ready is as in write.
+// remove makes the pending deletes. ready is as in write.
 func (t *table[K, V]) remove(ready func(K) error) {
 	for k := range t.tracker.Deletes() {
 		if ready != nil {
@@ -151,7 +152,7 @@ func (t *table[K, V]) explain(err error) error {
 	if !errors.Is(err, unix.E2BIG) && !errors.Is(err, unix.ENOSPC) {
 		return err
 	}
-	if setting := sizeSettings[t.name]; setting != "" {
+	if setting := object.SizeSetting(t.name); setting != "" {
 		return fmt.Errorf("map is full at %d entries; raise FelixConfiguration %s and restart the agent: %w", t.m.MaxEntries(), setting, err)
 	}
 	return fmt.Errorf("map is full at %d entries: %w", t.m.MaxEntries(), err)

@@ -12,6 +12,8 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/eventring"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -27,14 +29,14 @@ import (
 type Offline struct {
 	*ebpf.Collection
 	IPv6    *ebpf.Collection // the programs that those of IPv4 call for it
-	loaded  *loaded
-	six     *loaded
+	loaded  *object.Collection
+	six     *object.Collection
 	tables  *tables
 	machine machine
 	state   *nodestate.State
 	bump    bool // flows are to be evaluated again
 
-	guards, guards6 *untrackedPrograms
+	guards, guards6 *object.Untracked
 }
 
 // TestOptions are for LoadForTest.
@@ -61,12 +63,12 @@ func LoadForTest(o TestOptions) (*Offline, error) {
 	for name, n := range o.Sizes {
 		sizes[name] = n
 	}
-	c := constants{trace: o.Trace, setRetval: true, answers: o.Answers, burst: o.Burst, unlimited: true, eventInterval: o.EventInterval}
-	l, err := load(nil, "", sizes, c, slog.New(slog.DiscardHandler))
+	c := object.Constants{Trace: o.Trace, SetRetval: true, Answers: o.Answers, Burst: o.Burst, Unlimited: true, EventInterval: o.EventInterval}
+	l, err := object.Load(nil, "", sizes, c, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
-	six, err := load(l, "", sizes, c, slog.New(slog.DiscardHandler))
+	six, err := object.Load(l, "", sizes, c, slog.New(slog.DiscardHandler))
 	if err != nil {
 		l.Close()
 		return nil, err
@@ -96,25 +98,26 @@ func LoadForTest(o TestOptions) (*Offline, error) {
 // for them.
 func (o *Offline) guard() error {
 	for _, x := range []struct {
-		l    *loaded
-		to   **untrackedPrograms
+		l    *object.Collection
+		to   **object.Untracked
 		into map[string]*ebpf.Program
 	}{{o.loaded, &o.guards, o.Programs}, {o.six, &o.guards6, o.IPv6.Programs}} {
-		g, err := loadUntracked(x.l)
+		g, err := object.LoadUntracked(x.l)
 		*x.to = g
 		if err != nil {
 			return err
 		}
-		if g.arriveErr != nil {
-			return g.arriveErr
+		if g.ArriveErr != nil {
+			return g.ArriveErr
 		}
-		x.into[arriveProgram], x.into[eachProgram] = g.arrive, g.each
+		x.into[object.ArriveProgram], x.into[object.EachProgram] = g.Arrive, g.Each
 	}
 	return nil
 }
 
-// JudgesAlone reports whether the settings say that host endpoints evaluate each packet by itself.
-func (o *Offline) JudgesAlone() bool { return o.tables.families[0].evaluatesUntracked() }
+// EvaluatesUntracked reports whether the settings say that host endpoints evaluate each packet by
+// itself.
+func (o *Offline) EvaluatesUntracked() bool { return o.tables.untrackedSet() }
 
 // SetUplinks tells the MAC addresses of uplinks by interface index; the next Apply writes them.
 func (o *Offline) SetUplinks(macs map[int][6]byte) {
@@ -129,7 +132,7 @@ func (o *Offline) SetUplinks(macs map[int][6]byte) {
 func (o *Offline) Apply(s *nodestate.State) error { return o.ApplyChanged(s, nodestate.All()) }
 
 // Writes counts the entries that were written and removed since the maps were made.
-func (o *Offline) Writes() uint64 { return o.tables.counts.reevaluated + o.tables.counts.quiet }
+func (o *Offline) Writes() uint64 { return o.tables.written() }
 
 // ApplyChanged is Apply for a state of which is known what changed.
 func (o *Offline) ApplyChanged(s *nodestate.State, changed nodestate.Keys) error {
@@ -138,7 +141,7 @@ func (o *Offline) ApplyChanged(s *nodestate.State, changed nodestate.Keys) error
 			return err
 		}
 	}
-	before := o.tables.counts.reevaluated
+	before := o.tables.reevaluated()
 	o.tables.desire(s, changed, func(a nodestate.Addr) int { return a.IfIndex })
 	o.tables.write(s, o.machine)
 	o.tables.remove(s, o.machine)
@@ -148,14 +151,14 @@ func (o *Offline) ApplyChanged(s *nodestate.State, changed nodestate.Keys) error
 	if !s.Settings.IPv6 {
 		six = nil
 	}
-	_, err := o.loaded.call(six)
+	_, err := o.loaded.CallIPv6(six)
 	if six == nil {
-		err = errors.Join(err, o.loaded.callUntracked(nil, nil))
+		err = errors.Join(err, o.loaded.CallUntracked(nil, nil))
 	} else {
-		err = errors.Join(err, o.loaded.callUntracked(o.guards6.arrive, o.guards6.each))
+		err = errors.Join(err, o.loaded.CallUntracked(o.guards6.Arrive, o.guards6.Each))
 	}
 	errs = append(errs, err)
-	o.bump = o.bump || o.tables.counts.reevaluated != before || o.tables.stale()
+	o.bump = o.bump || o.tables.reevaluated() != before || o.tables.stale()
 	err = nil
 	if o.bump {
 		err = o.tables.nextEpoch()
@@ -175,30 +178,18 @@ func (o *Offline) ApplyChanged(s *nodestate.State, changed nodestate.Keys) error
 // AfterEachWrite makes Apply call a function after each change of a map that policy is in; nil ends
 // that. fail, if not nil, is called before each write of an entry, which fails by its error.
 func (o *Offline) AfterEachWrite(f func(), fail func() error) {
-	o.tables.policy.after, o.tables.policy.fail = f, fail
-	o.tables.hosts.after, o.tables.hosts.fail = f, fail
-	o.tables.each(func(t family) { t.observe(f, fail) })
+	o.tables.observe(f, fail)
 }
 
 // Temporary counts the verdicts that are there for a change of policy that is not over.
-func (o *Offline) Temporary() int { return len(o.tables.temps) }
+func (o *Offline) Temporary() int { return o.tables.temporary() }
 
 // ChangedInPlace counts what of sets that keep their numbers became something else.
-func (o *Offline) ChangedInPlace() InPlaceChanges { return o.tables.inPlaceCount }
+func (o *Offline) ChangedInPlace() InPlaceChanges { return o.tables.changedInPlace() }
 
 // Policy reads back what of the maps decides about policy, of IPv4.
 func (o *Offline) Policy() (*nodestate.State, error) {
-	s, t := nodestate.New(), newTables(o.loaded)
-	errs := []error{t.policy.load(), t.hosts.load()}
-	readPolicy(s, t)
-	readHosts(s, t)
-	for _, f := range t.families {
-		errs = append(errs, f.readPolicy(s))
-	}
-	if !t.families[0].evaluatesHosts() {
-		clear(s.HostEndpoints)
-	}
-	return s, errors.Join(errs...)
+	return readPolicyState(o.loaded)
 }
 
 // Epoch is that of flows: it moves on when they are to be evaluated again.
@@ -207,9 +198,7 @@ func (o *Offline) Epoch() uint32 { return o.tables.epoch() }
 // Listen is Driver.Listen.
 func (o *Offline) Listen(on bool) error {
 	o.machine.listening = on
-	var errs []error
-	o.tables.each(func(f family) { errs = append(errs, f.listen(on)) })
-	return errors.Join(errs...)
+	return o.tables.listen(on)
 }
 
 // Load reads the maps back as a state: see readState.
@@ -256,8 +245,8 @@ func zeroMap(m *ebpf.Map) error {
 func (o *Offline) Close() {
 	o.loaded.Close()
 	o.six.Close()
-	o.guards.close()
-	o.guards6.close()
+	o.guards.Close()
+	o.guards6.Close()
 }
 
 // clearMap deletes every entry, whatever the types.
@@ -271,4 +260,31 @@ func clearMap(m *ebpf.Map) error {
 			return err
 		}
 	}
+}
+
+// Drops reads the counts of dropped packets, sorted by reason and rule.
+func (o *Offline) Drops() ([]Drop, error) { return readDrops(o.Maps["weir_drops"]) }
+
+// Events begins to read events.
+func (o *Offline) Events() (*EventReader, error) { return eventring.NewReader(o.Maps["weir_events"]) }
+
+// Answers is Driver.Answers.
+func (o *Offline) Answers() (map[string]uint64, error) { return readReplies(o.Maps["weir_answers"]) }
+
+// NewDryRun is Driver.NewDryRun for programs that are attached to nothing themselves.
+func (o *Offline) NewDryRun(programs []string) (*DryRun, error) {
+	six := o.six
+	if o.state == nil || !o.state.Settings.IPv6 {
+		six = nil
+	}
+	r := &DryRun{}
+	err := r.cloneMaps(o.loaded, six)
+	if err == nil {
+		err = r.load(programs, object.Constants{SetRetval: true})
+	}
+	if err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
 }

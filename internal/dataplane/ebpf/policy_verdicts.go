@@ -214,7 +214,7 @@ func (y *setVerdicts) note(k abi.WeirPolicyKey, v abi.WeirPolicyValue) {
 	y.by[at][k] = v
 }
 
-// complete leaves out what has no head: it counts for nothing.
+// FoundAll leaves out what has no head: it counts for nothing.
 func (y *setVerdicts) complete() {
 	for at, v := range y.by {
 		if _, ok := v[headKey]; !ok {

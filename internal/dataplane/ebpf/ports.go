@@ -147,6 +147,9 @@ func (p *ports) use(port uint16, proto model.Protocol, bit uint8, n int) {
 	p.stale[int(port>>3)] = struct{}{}
 }
 
+// errors returns a KeyError for each word of bits that could not be written.
+func (p *ports) errors() []error { return slices.Collect(maps.Values(p.errs)) }
+
 // grow sets the bits that are new.
 func (p *ports) grow() {
 	p.put(func(have, want uint8) uint8 { return have | want })

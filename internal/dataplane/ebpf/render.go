@@ -4,14 +4,9 @@ package ebpf
 
 import (
 	"iter"
-	"math"
 	"net/netip"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
-	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -40,24 +35,8 @@ func renderAddr[A abi.Address](a nodestate.Addr, staged bool, ifindex func(nodes
 	if a.Kind == nodestate.AddrEndpoint {
 		v.Ifindex = uint32(ifindex(a))
 	}
-	v.Flags = flags[uint8](
-		bit{a.NATOutgoing, abi.AddrNATOutgoing}, bit{a.SameLink, abi.AddrSameLink},
-		bit{a.Tunnel, abi.AddrTunnel}, bit{a.Primary, abi.AddrPrimary}, bit{a.NodePorts, abi.AddrNodePorts}, bit{a.KeepSource, abi.AddrKeepSource}, bit{staged, abi.AddrStaged})
-	return v
-}
-
-type bit struct {
-	on    bool
-	value uint32
-}
-
-func flags[T uint8 | uint32](bits ...bit) T {
-	var v T
-	for _, b := range bits {
-		if b.on {
-			v |= T(b.value)
-		}
-	}
+	v.Flags = uint8(abi.FlagIf(a.NATOutgoing, abi.AddrNATOutgoing) | abi.FlagIf(a.SameLink, abi.AddrSameLink) |
+		abi.FlagIf(a.Tunnel, abi.AddrTunnel) | abi.FlagIf(a.Primary, abi.AddrPrimary) | abi.FlagIf(a.NodePorts, abi.AddrNodePorts) | abi.FlagIf(a.KeepSource, abi.AddrKeepSource) | abi.FlagIf(staged, abi.AddrStaged))
 	return v
 }
 
@@ -85,9 +64,8 @@ func renderRoutes[A abi.Address](s *nodestate.State) iter.Seq2[abi.PrefixKey[A],
 			if !abi.Carries[A](p.Addr()) {
 				continue
 			}
-			v := abi.RouteValue[A]{Flags: flags[uint32](
-				bit{r.Pool, abi.RoutePool}, bit{r.Node.IsValid(), abi.RouteRemote}, bit{r.Local, abi.RouteLocal},
-				bit{r.Tunnel, abi.RouteTunnel}, bit{r.SameLink, abi.RouteSameLink})}
+			v := abi.RouteValue[A]{Flags: abi.FlagIf(r.Pool, abi.RoutePool) | abi.FlagIf(r.Node.IsValid(), abi.RouteRemote) | abi.FlagIf(r.Local, abi.RouteLocal) |
+				abi.FlagIf(r.Tunnel, abi.RouteTunnel) | abi.FlagIf(r.SameLink, abi.RouteSameLink)}
 			if r.Node.IsValid() {
 				v.Node = abi.ToAddr[A](r.Node)
 			}
@@ -204,50 +182,6 @@ func renderLinks[A abi.Address](s *nodestate.State) map[abi.WeirLinkKey]A {
 	return links
 }
 
-// clock turns durations into the programs' units of 256 jiffies.
-type clock struct{ hz int }
-
-func (c clock) units(d time.Duration) uint32 {
-	u := math.Ceil(d.Seconds() * float64(c.hz) / 256)
-	return uint32(min(max(u, 1), math.MaxInt32))
-}
-
-// Now is about what the programs' clock says: jiffies begin 300 s before they overflow 32 bits (the
-// kernel's INITIAL_JIFFIES) and follow the monotonic clock.
-func (c clock) now() uint32 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		return 0
-	}
-	hz := uint64(c.hz)
-	return uint32((1<<32 - 300*hz + uint64(ts.Nano())*hz/1e9) >> 8)
-}
-
-// fineUnits turns a short duration into units of 16 jiffies.
-func (c clock) fineUnits(d time.Duration) uint16 {
-	return uint16(min(max(math.Round(d.Seconds()*float64(c.hz)/16), 1), math.MaxUint16/2))
-}
-
-// perThousandSeconds is settings.per_second: units in a thousand seconds.
-func (c clock) perThousandSeconds() uint32 { return uint32(1000 * c.hz / 256) }
-
-// machine is what a settings entry says of the kernel rather than of the state.
-type machine struct {
-	clock      clock
-	hostNetns  uint64
-	host       int  // interface index of weir0
-	tunnel     int  // of the VXLAN device; 0 = none
-	listening  bool // somebody listens to events
-	handOver   bool // another data plane has what has no flow yet
-	marks      bool // all programs that are attached put marks on what they translate when told to
-	apart      bool // what is translated for the node's own processes is marked
-	hostPolicy bool // there are host endpoints still in the map
-	untracked  bool // some of them evaluate each packet by itself
-	flows      int  // Entries that weir_flows has room for; 0 = what the state says
-	// uplinks are their MAC addresses by interface index.
-	uplinks map[uint32]abi.WeirLinkKey
-}
-
 func renderAnnounced[A abi.Address](s *nodestate.State) iter.Seq2[A, uint8] {
 	return func(yield func(A, uint8) bool) {
 		for a := range s.Announced {
@@ -256,60 +190,4 @@ func renderAnnounced[A abi.Address](s *nodestate.State) iter.Seq2[A, uint8] {
 			}
 		}
 	}
-}
-
-// renderSettings leaves the epoch 0.
-func renderSettings[A abi.Address](s *nodestate.State, m machine) abi.Settings[A] {
-	c := s.Settings
-	v := abi.Settings[A]{
-		Flags: flags[uint32](
-			bit{c.DSR, abi.SetDSR},
-			bit{c.ConnectTime == model.ConnectTimeTCP || c.ConnectTime == model.ConnectTimeEnabled, abi.SetCTLBTCP},
-			bit{c.ConnectTime == model.ConnectTimeEnabled, abi.SetCTLBUDP},
-			bit{c.HostNAT, abi.SetHostNAT},
-			bit{m.listening, abi.SetEvents},
-			bit{m.handOver || c.HandOver, abi.SetHandOver},
-			bit{m.apart, abi.SetApart},
-			bit{m.marks, abi.SetMarks},
-			bit{len(s.HostEndpoints) > 0 || m.hostPolicy, abi.SetHosts},
-			bit{s.JudgesAlone() || m.untracked, abi.SetUntracked},
-			bit{c.VXLANFromPods, abi.SetVXLANFromPods},
-			bit{c.IPIPFromPods, abi.SetIPIPFromPods},
-			bit{c.RPFStrict, abi.SetRPFStrict},
-			bit{c.ToHost == model.ToHostDrop, abi.SetToHostDrop},
-			bit{c.ToHost == model.ToHostReturn, abi.SetToHostReturn},
-			bit{true, abi.SetPorts}), // tables keep weir_ports
-		Node: abi.ToAddr[A](nodeOf[A](c)), TunnelIfindex: uint32(m.tunnel), Vni: c.Tunnel.VNI,
-		SnatMin: c.SNATFirst, SnatMax: c.SNATLast, HostNetns: m.hostNetns,
-		PerSecond: m.clock.perThousandSeconds(), TunnelMtu: abi.TunnelMTU[A](c),
-		HostIfindex: uint32(m.host), TunnelPort: abi.Be16(c.Tunnel.Port),
-		DsrPatience: m.clock.fineUnits(c.DSRTimes.Patience),
-	}
-	t := c.Timeouts
-	v.Timeouts[abi.TimeoutTCPSyn] = m.clock.units(t.TCPSynSent)
-	v.Timeouts[abi.TimeoutTCPEst] = m.clock.units(t.TCPEstablished)
-	v.Timeouts[abi.TimeoutTCPClosing] = m.clock.units(t.TCPReset)
-	v.Timeouts[abi.TimeoutTCPFins] = m.clock.units(t.TCPFins)
-	v.Timeouts[abi.TimeoutUDP] = m.clock.units(t.UDP)
-	v.Timeouts[abi.TimeoutICMP] = m.clock.units(t.ICMP)
-	v.Timeouts[abi.TimeoutOther] = m.clock.units(t.Generic)
-	if t.Fragment > 0 {
-		v.Timeouts[abi.TimeoutFragment] = m.clock.units(t.Fragment)
-	}
-	room := m.flows
-	if room == 0 {
-		room = c.MaxFlows
-	}
-	v.FlowsMost, v.FlowsEach = uint32(room-room/16), uint32(room/8)
-	v.Timeouts[abi.TimeoutDSRTries] = m.clock.units(c.DSRTimes.Tries)
-	v.Timeouts[abi.TimeoutDSRRetry] = m.clock.units(c.DSRTimes.Retry)
-	return v
-}
-
-// nodeOf is the node's primary address of the family.
-func nodeOf[A abi.Address](c nodestate.Settings) netip.Addr {
-	if abi.Carries[A](c.Node6) {
-		return c.Node6
-	}
-	return c.Node
 }

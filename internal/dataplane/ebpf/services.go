@@ -180,9 +180,9 @@ func (s *services[A]) frontend(svc nodestate.Service) abi.SvcValue[A] {
 }
 
 func serviceFlags(svc nodestate.Service) uint32 {
-	return flags[uint32](bit{svc.LocalOnly, abi.SvcLocalFrontend}, bit{svc.External, abi.SvcExternal}, bit{svc.LocalPolicy, abi.SvcLocal},
-		bit{svc.Restricted, abi.SvcRestricted}, bit{svc.HostBackend, abi.SvcHostBackend}, bit{svc.Maglev, abi.SvcMaglev},
-		bit{svc.Mode == model.ExternalModeTunnel, abi.SvcModeTunnel}, bit{svc.Mode == model.ExternalModeDSR, abi.SvcModeDSR})
+	return abi.FlagIf(svc.LocalOnly, abi.SvcLocalFrontend) | abi.FlagIf(svc.External, abi.SvcExternal) | abi.FlagIf(svc.LocalPolicy, abi.SvcLocal) |
+		abi.FlagIf(svc.Restricted, abi.SvcRestricted) | abi.FlagIf(svc.HostBackend, abi.SvcHostBackend) | abi.FlagIf(svc.Maglev, abi.SvcMaglev) |
+		abi.FlagIf(svc.Mode == model.ExternalModeTunnel, abi.SvcModeTunnel) | abi.FlagIf(svc.Mode == model.ExternalModeDSR, abi.SvcModeDSR)
 }
 
 // renderLive returns the backends of service ports that look them up again for a flow or a client,
@@ -209,7 +209,7 @@ func (s *services[A]) looksUp(id nodestate.Frontend) bool {
 }
 
 func liveIn(b nodestate.Backend) uint8 {
-	return flags[uint8](bit{b.InList(false), abi.LiveAll}, bit{b.InList(true), abi.LiveLocal})
+	return uint8(abi.FlagIf(b.InList(false), abi.LiveAll) | abi.FlagIf(b.InList(true), abi.LiveLocal))
 }
 
 // write makes the pending writes. A frontend whose list could not be written keeps its old count.
@@ -235,7 +235,15 @@ func (s *services[A]) pending() bool {
 	return s.frontends.pending() || s.backends.pending() || s.live.pending() || len(s.maglev.dirty) > 0
 }
 
-// Remove makes the pending deletes. A slot stays while a frontend still counts it.
+// backendsPending reports whether a slot is to be written or deleted.
+func (s *services[A]) backendsPending() bool { return s.backends.pending() }
+
+// entries counts what the maps of frontends and of slots hold.
+func (s *services[A]) entries() (frontends, backends int) {
+	return s.frontends.tracker.Len(), s.backends.tracker.Len()
+}
+
+// remove makes the pending deletes. A slot stays while a frontend still counts it.
 func (s *services[A]) remove() {
 	s.frontends.remove(nil)
 	counted := map[abi.SvcKey[A]]error{}

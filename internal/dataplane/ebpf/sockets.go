@@ -30,24 +30,27 @@ type lostBackend[A abi.Address] struct {
 	backend abi.Backend[A]
 }
 
+// lostBackends are UDP backends that are going.
+type lostBackends[A abi.Address] map[lostBackend[A]]bool
+
 // lost returns the UDP backends that the pending deletes take away.
-func (s *services[A]) lost() map[lostBackend[A]]bool {
-	var out map[lostBackend[A]]bool
+func (s *services[A]) lost() lostBackends[A] {
+	var out lostBackends[A]
 	for k := range s.live.tracker.Deletes() {
 		if k.Svc.Proto != uint8(model.ProtocolUDP) {
 			continue
 		}
 		if out == nil {
-			out = map[lostBackend[A]]bool{}
+			out = lostBackends[A]{}
 		}
 		out[lostBackend[A]{k.Svc, k.Backend}] = true
 	}
 	return out
 }
 
-// endLost ends the connected UDP sockets of this network namespace that were given one of these
-// backends. It returns how many.
-func endLost[A abi.Address](sockets *ebpf.Map, lost map[lostBackend[A]]bool) (int, error) {
+// endSockets ends the connected UDP sockets of this network namespace that were given one of these
+// backends, by weir_sockets. It returns how many.
+func (lost lostBackends[A]) endSockets(sockets *ebpf.Map) (int, error) {
 	if len(lost) == 0 {
 		return 0, nil
 	}

@@ -3,13 +3,10 @@
 package ebpf
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
-
-	"github.com/cilium/ebpf"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
@@ -27,7 +24,7 @@ type Status struct {
 	Sockets   bool              // socket programs are attached
 	Epoch     uint32            // of flows
 	HZ        int               // jiffies per second
-	Writes    uint64            // Entries written or deleted since the start
+	Writes    uint64            // entries written or deleted since the start
 	Repairs   map[string]uint64 // by what: program, device, route
 	Repaired  time.Time         // of the last repair; zero = none
 	Problems  []string          // what could not be put in place at the last try
@@ -46,7 +43,7 @@ func (d *Driver) Status() Status {
 	defer d.mu.Unlock()
 	st := Status{
 		ABI: abi.Number, Uplinks: slices.Sorted(maps.Values(d.uplinks)), Tunnel: d.devices.tunnel != nil,
-		Epoch: d.tables.epoch(), HZ: d.machine.clock.hz, Writes: d.tables.counts.reevaluated + d.tables.counts.quiet + d.tables.counts.epochs,
+		Epoch: d.tables.epoch(), HZ: d.machine.clock.hz, Writes: d.tables.written() + d.tables.epochs(),
 		Repairs: maps.Clone(d.count.repairs), Repaired: d.count.last, Problems: slices.Clone(d.problems),
 		Entries: d.tables.entries(), Arrival: d.arrival(),
 	}
@@ -71,36 +68,8 @@ func (d *Driver) Status() Status {
 	return st
 }
 
-// Drop counts packets that were dropped for one reason by one rule.
-type Drop struct {
-	Reason  uint32 // enum drop_reason
-	Rule    nodestate.RuleID
-	Packets uint64
-	Bytes   uint64
-}
-
 // Drops reads the counts of dropped packets, sorted by reason and rule.
 func (d *Driver) Drops() ([]Drop, error) { return readDrops(d.loaded.Maps["weir_drops"]) }
-
-// Drops reads the counts of dropped packets, sorted by reason and rule.
-func (o *Offline) Drops() ([]Drop, error) { return readDrops(o.Maps["weir_drops"]) }
-
-func readDrops(m *ebpf.Map) ([]Drop, error) {
-	var out []Drop
-	var key abi.WeirDropKey
-	var cpus []abi.WeirDropValue
-	it := m.Iterate()
-	for it.Next(&key, &cpus) {
-		drop := Drop{Reason: key.Reason, Rule: nodestate.RuleID(key.Rule)}
-		for _, c := range cpus {
-			drop.Packets += c.Packets
-			drop.Bytes += c.Bytes
-		}
-		out = append(out, drop)
-	}
-	slices.SortFunc(out, func(a, b Drop) int { return cmp.Or(cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Rule, b.Rule)) })
-	return out, it.Err()
-}
 
 // Enforced says what is missing for an endpoint to be enforced: its programs are attached and in
 // effect, and its addresses are in the maps.
@@ -130,4 +99,10 @@ func (d *Driver) Load() (*nodestate.State, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return readState(d.both()...)
+}
+
+// Answers counts the packets that the programs answered by themselves (ICMP errors), by what they
+// sent; "limited" are those that went without one because of the limit on answers.
+func (d *Driver) Answers() (map[string]uint64, error) {
+	return readReplies(d.loaded.Maps["weir_answers"])
 }

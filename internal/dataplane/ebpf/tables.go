@@ -4,11 +4,12 @@ package ebpf
 
 import (
 	"errors"
-	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -43,7 +44,7 @@ type counts struct {
 }
 
 // newTables returns the tables of the loaded families; those that are shared are the first one's.
-func newTables(families ...*loaded) *tables {
+func newTables(families ...*object.Collection) *tables {
 	shared := families[0].Maps
 	t := &tables{counts: &counts{}}
 	t.policy = newTable[abi.WeirPolicyKey, abi.WeirPolicyValue]("weir_policy", shared["weir_policy"], abi.ShowPolicy, &t.counts.reevaluated)
@@ -51,9 +52,23 @@ func newTables(families ...*loaded) *tables {
 	t.would = newTable[abi.WeirHostKey, abi.WeirHostValue]("weir_hosts_staged", shared["weir_hosts_staged"], abi.ShowHost, &t.counts.quiet)
 	t.ports = newPorts(shared["weir_ports"], &t.counts.quiet)
 	for _, l := range families {
-		t.families = append(t.families, l.tables(t.counts))
+		t.add(t.familyOf(l))
 	}
 	return t
+}
+
+// add adds the tables of a family that the node carries now.
+func (t *tables) add(f family) { t.families = append(t.families, f) }
+
+// removeIPv6 forgets the tables of IPv6.
+func (t *tables) removeIPv6() { t.families = t.families[:1] }
+
+// familyOf returns the tables of a family, which count their writes with these.
+func (t *tables) familyOf(l *object.Collection) family {
+	if l.Family == bpffs.IPv6 {
+		return newFamily[abi.Ip6](l.Maps, t.counts)
+	}
+	return newFamily[abi.Ip4](l.Maps, t.counts)
 }
 
 func (t *tables) each(do func(family)) {
@@ -175,7 +190,7 @@ func (t *tables) verdictsReady(ingress, egress uint64) error {
 	return nil
 }
 
-// Remove makes all pending deletes but those of verdicts, in the opposite order of write.
+// remove makes all pending deletes but those of verdicts, in the opposite order of write.
 func (t *tables) remove(s *nodestate.State, m machine) {
 	if slices.ContainsFunc(t.families, family.servicesPending) {
 		waitGrace()
@@ -262,12 +277,12 @@ func (t *tables) errors() []error {
 	if t.inPlaceErr != nil && len(errs) == 0 {
 		errs = append(errs, t.inPlaceErr)
 	}
-	errs = slices.AppendSeq(errs, maps.Values(t.ports.errs))
+	errs = append(errs, t.ports.errors()...)
 	t.each(func(f family) { errs = append(errs, f.errors()...) })
 	return errs
 }
 
-// Entries counts what each table holds, both families together.
+// entries counts what each table holds, both families together.
 func (t *tables) entries() map[string]int {
 	sum := map[string]int{"policy": t.policy.tracker.Len()}
 	t.each(func(f family) {
@@ -291,3 +306,52 @@ func (t *tables) endpoint(a netip.Addr, ifindex int) bool {
 	}
 	return true
 }
+
+// changeFlags changes flags of the settings for which no flow has to be evaluated again.
+func (t *tables) changeFlags(set, clear uint32) error {
+	var errs []error
+	t.each(func(f family) { errs = append(errs, f.changeFlags(set, clear)) })
+	return errors.Join(errs...)
+}
+
+// listen makes the programs report every evaluated flow, or only what is denied or to be logged.
+func (t *tables) listen(on bool) error {
+	var errs []error
+	t.each(func(f family) { errs = append(errs, f.listen(on)) })
+	return errors.Join(errs...)
+}
+
+// marks reports whether the settings make programs mark what they translate.
+func (t *tables) marks() bool { return slices.ContainsFunc(t.families, family.marks) }
+
+// devices returns the interface indexes of weir0 and of the VXLAN device by the settings of IPv4.
+func (t *tables) devices() (host, tunnel int) { return t.families[0].devices() }
+
+// verdicts returns how many verdicts the map holds.
+func (t *tables) verdicts() int { return t.policy.tracker.Len() }
+
+// written counts the entries that were written and deleted, without the epoch alone.
+func (t *tables) written() uint64 { return t.counts.reevaluated + t.counts.quiet }
+
+// reevaluated counts those of them that may change what becomes of an existing flow.
+func (t *tables) reevaluated() uint64 { return t.counts.reevaluated }
+
+// epochs counts the writes of the epoch alone.
+func (t *tables) epochs() uint64 { return t.counts.epochs }
+
+// untrackedSet reports whether the settings say that host endpoints evaluate each packet by itself.
+func (t *tables) untrackedSet() bool { return t.families[0].evaluatesUntracked() }
+
+// observe calls after after each change of a map that policy is in, and fail before each write of
+// an entry there, which fails by its error; nil = nothing is called. It is for tests.
+func (t *tables) observe(after func(), fail func() error) {
+	t.policy.after, t.policy.fail = after, fail
+	t.hosts.after, t.hosts.fail = after, fail
+	t.each(func(f family) { f.observe(after, fail) })
+}
+
+// temporary counts the verdicts that are there for a change of policy that is not over.
+func (t *tables) temporary() int { return len(t.temps) }
+
+// changedInPlace counts what of sets that keep their numbers became something else.
+func (t *tables) changedInPlace() InPlaceChanges { return t.inPlaceCount }

@@ -36,7 +36,7 @@ func load(host, tunnelDev int) (*set, error) {
 		s.close()
 		return nil, err
 	}
-	s.runner.Alone(o.JudgesAlone, o.Maps["weir_trace_rule"], func(ifindex int) bool { return ifindex == scenario.Uplink || ifindex == scenario.Uplink2 })
+	s.runner.Alone(o.EvaluatesUntracked, o.Maps["weir_trace_rule"], func(ifindex int) bool { return ifindex == scenario.Uplink || ifindex == scenario.Uplink2 })
 	return s, nil
 }
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package object
 
 import (
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -66,50 +67,30 @@ func setAside(path string) error {
 	return nil
 }
 
-// oldLayouts returns the folders of other layouts, the newest first. In each are folders of maps,
-// as in ours.
-func oldLayouts(root string) ([]string, error) {
-	entries, err := os.ReadDir(root)
-	if err != nil {
-		return nil, fmt.Errorf("looking for maps of other versions: %w", err)
-	}
-	var numbers []int
-	for _, e := range entries {
-		if n, err := strconv.Atoi(e.Name()); err == nil && n != abi.Number {
-			numbers = append(numbers, n)
-		}
-	}
-	slices.SortFunc(numbers, func(a, b int) int { return b - a })
-	var out []string
-	for _, n := range numbers {
-		out = append(out, filepath.Join(root, strconv.Itoa(n)))
-	}
-	return out, nil
-}
-
-// carryOver takes over what traffic made in maps of another layout. A failure loses flows, and is
-// no reason not to start.
-func (d *Driver) carryOver(to *loaded, first bool) {
-	if d.opts.BPFFS == "" {
+// CarryOver takes over what traffic made in maps of another layout, which are pinned below root;
+// empty = none are. With first, before the settings are read, the epoch is taken over, too. A
+// failure loses flows, and is no reason not to start.
+func (l *Collection) CarryOver(root string, first bool, log *slog.Logger) {
+	if root == "" {
 		return
 	}
-	layouts, err := oldLayouts(d.opts.BPFFS)
+	layouts, err := OldLayouts(root)
 	if err != nil {
-		d.log.Warn("looking for maps of other versions", "error", err)
+		log.Warn("looking for maps of other versions", "error", err)
 	}
 	for _, layout := range layouts {
-		from := filepath.Join(layout, bpffs.Folders[to.family])
+		from := filepath.Join(layout, bpffs.Folders[l.Family])
 		began := time.Now()
 		if first {
-			if err := migrateEpoch(from, to.Maps["weir_settings"]); err != nil {
-				d.log.Warn("flows of another version may not be judged anew", "from", from, "error", err)
+			if err := migrateEpoch(from, l.Maps["weir_settings"]); err != nil {
+				log.Warn("flows of another version may not be judged anew", "from", from, "error", err)
 			}
 		}
-		n, err := migrate(from, to.Maps)
+		n, err := migrate(from, l.Maps)
 		if err != nil {
-			d.log.Error("some flows of another version are lost", "from", from, "error", err)
+			log.Error("some flows of another version are lost", "from", from, "error", err)
 		}
-		d.log.Info("carried flows over from another version's maps", "from", from, "entries", n, "took", time.Since(began).Round(time.Millisecond))
+		log.Info("carried flows over from another version's maps", "from", from, "entries", n, "took", time.Since(began).Round(time.Millisecond))
 	}
 }
 

@@ -21,15 +21,6 @@ var replyNames = map[uint32]string{
 	abi.AnswerFailed:          "failed",
 }
 
-// Answers counts the packets that the programs answered by themselves (ICMP errors), by what they
-// sent; "limited" are those that went without one because of the limit on answers.
-func (d *Driver) Answers() (map[string]uint64, error) {
-	return readReplies(d.loaded.Maps["weir_answers"])
-}
-
-// Answers is Driver.Answers.
-func (o *Offline) Answers() (map[string]uint64, error) { return readReplies(o.Maps["weir_answers"]) }
-
 func readReplies(m *ebpf.Map) (map[string]uint64, error) {
 	out := map[string]uint64{}
 	for i, name := range replyNames {

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// Drop counts packets that were dropped for one reason by one rule.
+type Drop struct {
+	Reason  uint32 // enum drop_reason
+	Rule    nodestate.RuleID
+	Packets uint64
+	Bytes   uint64
+}
+
+func readDrops(m *ebpf.Map) ([]Drop, error) {
+	var out []Drop
+	var key abi.WeirDropKey
+	var cpus []abi.WeirDropValue
+	it := m.Iterate()
+	for it.Next(&key, &cpus) {
+		drop := Drop{Reason: key.Reason, Rule: nodestate.RuleID(key.Rule)}
+		for _, c := range cpus {
+			drop.Packets += c.Packets
+			drop.Bytes += c.Bytes
+		}
+		out = append(out, drop)
+	}
+	slices.SortFunc(out, func(a, b Drop) int { return cmp.Or(cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Rule, b.Rule)) })
+	return out, it.Err()
+}
+
+// readCount adds up one counter of all CPUs.
+func readCount(m *ebpf.Map, which uint32) (uint64, error) {
+	var cpus []uint64
+	if err := m.Lookup(which, &cpus); err != nil {
+		return 0, fmt.Errorf("reading map weir_counts: %w", err)
+	}
+	var n uint64
+	for _, c := range cpus {
+		n += c
+	}
+	return n, nil
+}
