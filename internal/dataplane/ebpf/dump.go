@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/services"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -33,7 +34,7 @@ func readState(families ...*object.Collection) (*nodestate.State, error) {
 // readPolicyState reads back what of the maps decides about policy.
 func readPolicyState(families ...*object.Collection) (*nodestate.State, error) {
 	s, t := nodestate.New(), newTables(families...)
-	errs := []error{t.policy.load(), t.hosts.load()}
+	errs := []error{t.policy.Load(), t.hosts.Load()}
 	readPolicy(s, t)
 	readHosts(s, t)
 	for _, f := range t.families {
@@ -48,7 +49,7 @@ func readPolicyState(families ...*object.Collection) (*nodestate.State, error) {
 func (t *familyTables[A]) read(s *nodestate.State) error {
 	readSettings(s, t.current)
 	t.readEvaluated(s)
-	for k, v := range t.routes.tracker.All() {
+	for k, v := range t.routes.Tracker.All() {
 		r := nodestate.Route{
 			Pool: v.Flags&abi.RoutePool != 0, Local: v.Flags&abi.RouteLocal != 0,
 			Tunnel: v.Flags&abi.RouteTunnel != 0, SameLink: v.Flags&abi.RouteSameLink != 0,
@@ -58,48 +59,48 @@ func (t *familyTables[A]) read(s *nodestate.State) error {
 		}
 		s.Routes[netip.PrefixFrom(abi.FromAddr(k.Addr), int(k.Len))] = r
 	}
-	for k := range t.dsrOptOut.tracker.All() {
+	for k := range t.dsrOptOut.Tracker.All() {
 		s.Settings.DSROptOut = append(s.Settings.DSROptOut, netip.PrefixFrom(abi.FromAddr(k.Addr), int(k.Len)))
 	}
 	slices.SortFunc(s.Settings.DSROptOut, netip.Prefix.Compare)
-	for k, v := range t.staged.tracker.All() {
+	for k, v := range t.staged.Tracker.All() {
 		s.Staged[abi.FromAddr(k)] = nodestate.StagedIsolation{
 			Ingress: nodestate.Isolation{Set: nodestate.SetID(v.IngressSet), Rule: nodestate.RuleID(v.IngressRule)},
 			Egress:  nodestate.Isolation{Set: nodestate.SetID(v.EgressSet), Rule: nodestate.RuleID(v.EgressRule)}}
 	}
-	for k, v := range t.clients.tracker.All() {
+	for k, v := range t.clients.Tracker.All() {
 		s.Clients[k] = s.Clients[k].With(abi.FromAddr(v))
 	}
 	t.readRanges(s)
-	for k := range t.announced.tracker.All() {
+	for k := range t.announced.Tracker.All() {
 		s.Announced[abi.FromAddr(k)] = true
 	}
-	return t.services.read(s)
+	return t.services.Read(s)
 }
 
 // readPolicy loads and reads the maps that policy is in.
 func (t *familyTables[A]) readPolicy(s *nodestate.State) error {
 	var zero uint32
-	err := errors.Join(t.settings.Lookup(&zero, unsafe.Pointer(&t.current)), t.addrs.load(), t.peers.load(), t.peerCIDRs.load())
+	err := errors.Join(t.settings.Lookup(&zero, unsafe.Pointer(&t.current)), t.addrs.Load(), t.peers.Load(), t.peerCIDRs.Load())
 	readSettings(s, t.current)
 	t.readEvaluated(s)
 	return err
 }
 
 func (t *familyTables[A]) readEvaluated(s *nodestate.State) {
-	for k, v := range t.addrs.tracker.All() {
+	for k, v := range t.addrs.Tracker.All() {
 		s.Addrs[abi.FromAddr(k)] = readAddr(v)
 	}
-	for k, v := range t.peers.tracker.All() {
+	for k, v := range t.peers.Tracker.All() {
 		s.Peers.Set(abi.FromAddr(k), nodestate.Class(v))
 	}
-	for k, v := range t.peerCIDRs.tracker.All() {
+	for k, v := range t.peerCIDRs.Tracker.All() {
 		s.PeerCIDRs[netip.PrefixFrom(abi.FromAddr(k.Addr), int(k.Len))] = nodestate.Class(v)
 	}
 }
 
 func readPolicy(s *nodestate.State, t *tables) {
-	for k, v := range t.policy.tracker.All() {
+	for k, v := range t.policy.Tracker.All() {
 		s.Policy.Set(nodestate.PolicyKey{
 			Set: nodestate.SetID(k.Set), Peer: nodestate.Class(k.Peer), Head: k.Head != 0,
 			Proto: model.Protocol(k.Proto), Port: k.Port, Len: k.Len, Sources: k.Sources,
@@ -109,8 +110,8 @@ func readPolicy(s *nodestate.State, t *tables) {
 
 func (t *familyTables[A]) readRanges(s *nodestate.State) {
 	lists := map[nodestate.Frontend][]netip.Prefix{}
-	for k := range t.ranges.tracker.All() {
-		id := readFrontend(k.Id)
+	for k := range t.ranges.Tracker.All() {
+		id := services.FrontendOf(k.Id)
 		lists[id] = append(lists[id], netip.PrefixFrom(abi.FromAddr(k.Addr), int(k.Len)-abi.RangeBits[A]()))
 	}
 	for id, list := range lists {

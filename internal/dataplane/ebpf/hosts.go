@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/maptable"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -48,8 +49,8 @@ func renderHosts(hosts, staged map[nodestate.HostInterface]nodestate.HostEndpoin
 
 // readHosts leaves out the names.
 func readHosts(s *nodestate.State, t *tables) {
-	for of, to := range map[*table[abi.WeirHostKey, abi.WeirHostValue]]map[nodestate.HostInterface]nodestate.HostEndpoint{t.hosts: s.HostEndpoints, t.would: s.HostStaged} {
-		for k, v := range of.tracker.All() {
+	for of, to := range map[*maptable.Table[abi.WeirHostKey, abi.WeirHostValue]]map[nodestate.HostInterface]nodestate.HostEndpoint{t.hosts: s.HostEndpoints, t.would: s.HostStaged} {
+		for k, v := range of.Tracker.All() {
 			var h nodestate.HostEndpoint
 			for i, iso := range sides(&h) {
 				*iso = nodestate.Isolation{Set: nodestate.SetID(v.Sides[i].Set), Rule: nodestate.RuleID(v.Sides[i].Rule)}
@@ -62,10 +63,10 @@ func readHosts(s *nodestate.State, t *tables) {
 // hostKeys are the places for which there is or is to be an entry.
 func (t *tables) hostKeys() []abi.WeirHostKey {
 	all := map[abi.WeirHostKey]bool{}
-	for k := range t.hosts.tracker.All() {
+	for k := range t.hosts.Tracker.All() {
 		all[k] = true
 	}
-	for k := range t.hosts.tracker.Writes() {
+	for k := range t.hosts.Tracker.Writes() {
 		all[k] = true
 	}
 	return slices.Collect(maps.Keys(all))
@@ -74,11 +75,11 @@ func (t *tables) hostKeys() []abi.WeirHostKey {
 // hostWas and hostIs return what evaluates at an interface by what the map holds, and by what it
 // should hold.
 func (t *tables) hostWas(k abi.WeirHostKey) abi.WeirHostValue {
-	return hostAt(k, t.hosts.tracker.Actual)
+	return hostAt(k, t.hosts.Tracker.Actual)
 }
 
 func (t *tables) hostIs(k abi.WeirHostKey) abi.WeirHostValue {
-	return hostAt(k, t.hosts.tracker.Desired)
+	return hostAt(k, t.hosts.Tracker.Desired)
 }
 
 func hostAt(k abi.WeirHostKey, get func(abi.WeirHostKey) (abi.WeirHostValue, bool)) abi.WeirHostValue {
@@ -101,7 +102,7 @@ func (t *tables) surveyHosts(s *survey) {
 
 // hostSets adds the sets that host endpoints have in the map.
 func (t *tables) hostSets(in map[uint64]bool) {
-	for _, v := range t.hosts.tracker.All() {
+	for _, v := range t.hosts.Tracker.All() {
 		for _, side := range v.Sides {
 			in[side.Set] = true
 		}
@@ -112,14 +113,14 @@ func (t *tables) hostSets(in map[uint64]bool) {
 // from then on each is changed by itself. False: not all have one.
 func (t *tables) partHosts() bool {
 	fresh := map[abi.WeirHostKey]abi.WeirHostValue{}
-	for k := range t.hosts.tracker.Writes() {
-		if _, ok := t.hosts.tracker.Actual(k); !ok {
+	for k := range t.hosts.Tracker.Writes() {
+		if _, ok := t.hosts.Tracker.Actual(k); !ok {
 			fresh[k] = t.hostWas(k)
 		}
 	}
 	made := true
 	for k, v := range fresh {
-		made = t.hosts.interim(k, v) && made
+		made = t.hosts.Interim(k, v) && made
 	}
 	return made
 }
@@ -139,7 +140,7 @@ func (t *tables) interimHosts(b *transition) bool {
 				v.Sides[i] = abi.WeirHostSide{Set: set, Rule: is.Sides[i].Rule}
 			}
 		}
-		made = t.hostReady(v) == nil && t.hosts.interim(k, v) && made
+		made = t.hostReady(v) == nil && t.hosts.Interim(k, v) && made
 	}
 	return made
 }
@@ -147,21 +148,21 @@ func (t *tables) interimHosts(b *transition) bool {
 // writeHosts gives host endpoints the sets that they should have, and those that are to go what
 // evaluates there after them. held says that one has not got it.
 func (t *tables) writeHosts() (held bool) {
-	t.hosts.write(func(_ abi.WeirHostKey, v abi.WeirHostValue) error { return t.hostReady(v) })
+	t.hosts.Write(func(_ abi.WeirHostKey, v abi.WeirHostValue) error { return t.hostReady(v) })
 	gone := map[abi.WeirHostKey]abi.WeirHostValue{}
-	for k := range t.hosts.tracker.Deletes() {
+	for k := range t.hosts.Tracker.Deletes() {
 		gone[k] = t.hostIs(k)
 	}
 	for k, v := range gone {
-		held = t.hostReady(v) != nil || !t.hosts.interim(k, v) || held
+		held = t.hostReady(v) != nil || !t.hosts.Interim(k, v) || held
 	}
-	return held || t.hosts.tracker.PendingWrites() > 0
+	return held || t.hosts.Tracker.PendingWrites() > 0
 }
 
 // evaluatesUntracked reports whether an entry of the map asks for each packet to be evaluated by
 // itself.
 func (t *tables) evaluatesUntracked() bool {
-	for _, v := range t.hosts.tracker.All() {
+	for _, v := range t.hosts.Tracker.All() {
 		if v.Sides[abi.HostUntrackedIngress].Set|v.Sides[abi.HostUntrackedEgress].Set != 0 {
 			return true
 		}

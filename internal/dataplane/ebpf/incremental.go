@@ -13,15 +13,15 @@ import (
 // desirePolicy desires the verdicts that differ from those that were followed before.
 func (t *tables) desirePolicy(s *nodestate.State) {
 	if t.policyFresh {
-		t.policy.desire(renderPolicy(s))
+		t.policy.Desire(renderPolicy(s))
 		t.policies++
 	} else {
 		for k, c := range nodestate.Changes(t.seenPolicy, s.Policy, func(a, b nodestate.PolicyValue) bool { return a == b }) {
 			t.policies++
 			if c.Is {
-				t.policy.tracker.Set(toPolicyKey(k), toPolicyValue(c.After))
+				t.policy.Tracker.Set(toPolicyKey(k), toPolicyValue(c.After))
 			} else {
-				t.policy.tracker.Unset(toPolicyKey(k))
+				t.policy.Tracker.Unset(toPolicyKey(k))
 			}
 		}
 	}
@@ -31,15 +31,15 @@ func (t *tables) desirePolicy(s *nodestate.State) {
 // desirePeers desires the classes of addresses that differ from those that were followed before.
 func (t *familyTables[A]) desirePeers(s *nodestate.State) {
 	if t.peersFresh {
-		t.peers.desire(renderPeers[A](s))
+		t.peers.Desire(renderPeers[A](s))
 	} else {
 		for a, c := range nodestate.Changes(t.seenPeers, s.Peers, func(a, b nodestate.Class) bool { return a == b }) {
 			switch {
 			case !abi.Carries[A](a):
 			case c.Is:
-				t.peers.tracker.Set(abi.ToAddr[A](a), uint64(c.After))
+				t.peers.Tracker.Set(abi.ToAddr[A](a), uint64(c.After))
 			default:
-				t.peers.tracker.Unset(abi.ToAddr[A](a))
+				t.peers.Tracker.Unset(abi.ToAddr[A](a))
 			}
 		}
 	}
@@ -50,16 +50,16 @@ func (t *familyTables[A]) desirePeers(s *nodestate.State) {
 func (t *familyTables[A]) desireCIDRs(s *nodestate.State) {
 	switch {
 	case t.seenCIDRs == nil:
-		t.peerCIDRs.desire(renderPeerCIDRs[A](s))
+		t.peerCIDRs.Desire(renderPeerCIDRs[A](s))
 	case !nodestate.SameMap(t.seenCIDRs, s.PeerCIDRs):
 		for p, c := range s.PeerCIDRs {
 			if was, ok := t.seenCIDRs[p]; abi.Carries[A](p.Addr()) && (!ok || was != c) {
-				t.peerCIDRs.tracker.Set(abi.ToPrefix[A](p), uint64(c))
+				t.peerCIDRs.Tracker.Set(abi.ToPrefix[A](p), uint64(c))
 			}
 		}
 		for p := range t.seenCIDRs {
 			if _, still := s.PeerCIDRs[p]; abi.Carries[A](p.Addr()) && !still {
-				t.peerCIDRs.tracker.Unset(abi.ToPrefix[A](p))
+				t.peerCIDRs.Tracker.Unset(abi.ToPrefix[A](p))
 			}
 		}
 	}

@@ -5,12 +5,11 @@ package ebpf
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 
-	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/maptable"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -117,9 +116,9 @@ func (t *tables) pendingGroups(s *survey) map[setClass]*pendingGroup {
 		}
 	}
 	stale := map[uint64]bool{} // sets that nobody has, of which something is left
-	for k := range t.policy.tracker.Deletes() {
+	for k := range t.policy.Tracker.Deletes() {
 		if _, interim := t.interims[k.Peer]; !interim && s.new[k.Set] {
-			v, _ := t.policy.tracker.Actual(k)
+			v, _ := t.policy.Tracker.Actual(k)
 			note(k, v, false, true)
 			stale[k.Set] = true
 		}
@@ -127,12 +126,12 @@ func (t *tables) pendingGroups(s *survey) map[setClass]*pendingGroup {
 	if len(s.old) == 0 && len(stale) == 0 {
 		return out
 	}
-	for k, v := range t.policy.tracker.Writes() {
+	for k, v := range t.policy.Tracker.Writes() {
 		if !s.new[k.Set] || !s.old[k.Set] && !stale[k.Set] {
 			continue
 		}
 		if _, interim := t.interims[k.Peer]; !interim {
-			was, over := t.policy.tracker.Actual(k)
+			was, over := t.policy.Tracker.Actual(k)
 			note(k, was, true, over)
 			note(k, v, true, over)
 		}
@@ -191,12 +190,12 @@ func (t *tables) inPlaceChanges(s *survey) []*inPlaceChange {
 // plainChange is a change in place of what has a head before and after, and is nowhere about source
 // ports: only what is pending has to be looked at. nil: it is not so.
 func (t *tables) plainChange(at setClass, g *pendingGroup) *inPlaceChange {
-	_, had := t.policy.tracker.Actual(at.key(headKey))
-	head, has := t.policy.tracker.Desired(at.key(headKey))
+	_, had := t.policy.Tracker.Actual(at.key(headKey))
+	head, has := t.policy.Tracker.Desired(at.key(headKey))
 	if !had || !has || len(g.numbers) > 0 {
 		return nil
 	}
-	x := &inPlaceChange{at: at, keys: g.keys, was: at.finder(t.policy.tracker.Actual), is: at.finder(t.policy.tracker.Desired)}
+	x := &inPlaceChange{at: at, keys: g.keys, was: at.finder(t.policy.Tracker.Actual), is: at.finder(t.policy.Tracker.Desired)}
 	for _, k := range append(slices.Clip(g.keys), headKey) {
 		if x.was(k).Sources != 0 || x.is(k).Sources != 0 {
 			return nil
@@ -278,7 +277,7 @@ func (t *tables) clearSources() {
 		number uint16
 	}
 	left := map[sources]bool{}
-	for k := range t.policy.tracker.Deletes() {
+	for k := range t.policy.Tracker.Deletes() {
 		if k.Sources >= sourceBase {
 			left[sources{setClass{k.Set, k.Peer}, k.Sources}] = true
 		}
@@ -286,13 +285,13 @@ func (t *tables) clearSources() {
 	if len(left) == 0 {
 		return
 	}
-	for k, v := range t.policy.tracker.All() {
+	for k, v := range t.policy.Tracker.All() {
 		delete(left, sources{setClass{k.Set, k.Peer}, v.Sources})
 	}
 	waitGrace()
-	t.policy.remove(func(k abi.WeirPolicyKey) error {
+	t.policy.Remove(func(k abi.WeirPolicyKey) error {
 		if !left[sources{setClass{k.Set, k.Peer}, k.Sources}] {
-			return errLater
+			return maptable.ErrLater
 		}
 		return nil
 	})
@@ -341,18 +340,18 @@ func (v verdicts) target() target {
 
 // put makes the map hold a verdict until its pending change is made.
 func (t *tables) put(at setClass, k abi.WeirPolicyKey, v abi.WeirPolicyValue) bool {
-	if have, ok := t.policy.tracker.Actual(at.key(k)); ok && have == v {
+	if have, ok := t.policy.Tracker.Actual(at.key(k)); ok && have == v {
 		return true
 	}
 	if t.graceDue {
 		waitGrace()
 		t.graceDue = false
 	}
-	if t.policy.interim(at.key(k), v) {
+	if t.policy.Interim(at.key(k), v) {
 		return true
 	}
 	if t.inPlaceErr == nil {
-		t.inPlaceErr = &dataplane.KeyError{Table: t.policy.name, Key: abi.ShowPolicy(at.key(k)), Err: fmt.Errorf("a change of policy waits for it")}
+		t.inPlaceErr = t.policy.KeyError(at.key(k), errors.New("a change of policy waits for it"))
 	}
 	return false
 }
@@ -367,8 +366,7 @@ func (t *tables) narrow(b *transition) bool {
 func (t *tables) widen(b *transition) bool {
 	for _, x := range b.inPlace {
 		if x.stuck {
-			t.inPlaceErr = &dataplane.KeyError{Table: t.policy.name, Key: abi.ShowPolicy(x.at.key(headKey)),
-				Err: errors.New("earlier writes failed, and left no number for another table of source ports: it is denied until the next try")}
+			t.inPlaceErr = t.policy.KeyError(x.at.key(headKey), errors.New("earlier writes failed, and left no number for another table of source ports: it is denied until the next try"))
 			return false
 		}
 	}
@@ -392,13 +390,13 @@ func (t *tables) moveTo(turns []*inPlaceChange, to func(*inPlaceChange) *target)
 func (t *tables) moveAllTo(turns []*inPlaceChange, to func(*inPlaceChange) *target) bool {
 	defer func() { t.graceDue = false }()
 	for _, step := range []func(*inPlaceChange, *target) bool{t.moveHead, t.moveAdded, t.movePresent} {
-		before := *t.policy.writes
+		before := t.policy.Written()
 		for _, x := range turns {
 			if !step(x, to(x)) {
 				return false
 			}
 		}
-		t.graceDue = t.graceDue || *t.policy.writes != before
+		t.graceDue = t.graceDue || t.policy.Written() != before
 	}
 	return true
 }
@@ -413,7 +411,7 @@ func (t *tables) moveHead(x *inPlaceChange, to *target) bool {
 			}
 		}
 	}
-	h, own := t.policy.tracker.Actual(x.at.key(headKey))
+	h, own := t.policy.Tracker.Actual(x.at.key(headKey))
 	if !own {
 		return true
 	}
@@ -425,12 +423,12 @@ func (t *tables) moveHead(x *inPlaceChange, to *target) bool {
 // moveAdded writes the entries that come, the longest prefixes first: each counts for what no
 // longer one is about.
 func (t *tables) moveAdded(x *inPlaceChange, to *target) bool {
-	_, own := t.policy.tracker.Actual(x.at.key(headKey))
+	_, own := t.policy.Tracker.Actual(x.at.key(headKey))
 	for _, k := range x.keys {
-		if _, there := t.policy.tracker.Actual(x.at.key(k)); there || to.omit != nil && to.omit(k) {
+		if _, there := t.policy.Tracker.Actual(x.at.key(k)); there || to.omit != nil && to.omit(k) {
 			continue
 		}
-		if _, stays := t.policy.tracker.Desired(x.at.key(k)); !own && !stays && to.final {
+		if _, stays := t.policy.Tracker.Desired(x.at.key(k)); !own && !stays && to.final {
 			continue // all of it comes with its head
 		}
 		if !t.put(x.at, k, to.find(k)) {
@@ -443,14 +441,14 @@ func (t *tables) moveAdded(x *inPlaceChange, to *target) bool {
 // movePresent writes the entries that are there, and last the head.
 func (t *tables) movePresent(x *inPlaceChange, to *target) bool {
 	for _, k := range x.keys {
-		if _, there := t.policy.tracker.Actual(x.at.key(k)); there && !t.put(x.at, k, to.find(k)) {
+		if _, there := t.policy.Tracker.Actual(x.at.key(k)); there && !t.put(x.at, k, to.find(k)) {
 			return false
 		}
 	}
 	h := to.find(headKey)
-	had, _ := t.policy.tracker.Actual(x.at.key(headKey))
+	had, _ := t.policy.Tracker.Actual(x.at.key(headKey))
 	h.Protos, h.Lens = had.Protos|to.protos, had.Lens|to.lens
-	if want, ok := t.policy.tracker.Desired(x.at.key(headKey)); ok && to.final && bare(want) == bare(h) {
+	if want, ok := t.policy.Tracker.Desired(x.at.key(headKey)); ok && to.final && bare(want) == bare(h) {
 		h = want // what it does not send on to any more says the same
 	}
 	return t.put(x.at, headKey, h)
@@ -461,7 +459,7 @@ func (t *tables) movePresent(x *inPlaceChange, to *target) bool {
 func (t *tables) settleSources(b *transition) bool {
 	var of []*inPlaceChange
 	for _, x := range b.inPlace {
-		if _, stays := t.policy.tracker.Desired(x.at.key(headKey)); x.sources != nil && stays {
+		if _, stays := t.policy.Tracker.Desired(x.at.key(headKey)); x.sources != nil && stays {
 			of = append(of, x)
 		}
 	}
@@ -473,13 +471,13 @@ func (t *tables) settleSources(b *transition) bool {
 		formerly := func(k abi.WeirPolicyKey) bool {
 			return k.Set == x.at.set && k.Peer == x.at.class && k.Sources != 0 && k.Sources < sourceBase
 		}
-		t.policy.remove(func(k abi.WeirPolicyKey) error {
+		t.policy.Remove(func(k abi.WeirPolicyKey) error {
 			if !formerly(k) {
-				return errLater
+				return maptable.ErrLater
 			}
 			return nil
 		})
-		for k := range t.policy.tracker.Deletes() {
+		for k := range t.policy.Tracker.Deletes() {
 			if formerly(k) {
 				return false
 			}

@@ -125,7 +125,7 @@ func TestTurnRemovesNoEntriesOfAHeadThatStays(t *testing.T) {
 	o := turnOffline(t)
 	must(t, o.Apply(turnState(said{}.of(0, true, false).of(100, false, false).of(101, false, false), 2)))
 	at := setClass{turnSet, 100}
-	o.tables.policy.keep = func(k abi.WeirPolicyKey) error {
+	o.tables.policy.Keep = func(k abi.WeirPolicyKey) error {
 		if k == at.key(headKey) {
 			return errors.New("a delete that fails for a test")
 		}
@@ -142,7 +142,7 @@ func TestTurnRemovesNoEntriesOfAHeadThatStays(t *testing.T) {
 			t.Errorf("class %d: its entry is there: %t, allows: %t", class, err == nil, allowing(v))
 		}
 	}
-	o.tables.policy.keep = nil
+	o.tables.policy.Keep = nil
 	must(t, o.Apply(after))
 	holdsSaid(t, o, after)
 }
@@ -206,7 +206,7 @@ func TestTurnWithoutFreeBases(t *testing.T) {
 			o := turnOffline(t)
 			must(t, o.Apply(turnState(said{}.bySource(1), 0)))
 			at := setClass{set: turnSet}
-			head, _ := o.tables.policy.tracker.Actual(at.key(headKey))
+			head, _ := o.tables.policy.Tracker.Actual(at.key(headKey))
 			for i := range used {
 				n := uint16((i+1)*sourceBase + 1)
 				k := at.key(abi.WeirPolicyKey{Proto: 6, Port: uint16(200 + i), Len: 16})
@@ -220,7 +220,7 @@ func TestTurnWithoutFreeBases(t *testing.T) {
 				if err := o.Apply(after); err == nil {
 					t.Fatal("no error although there were no numbers")
 				}
-				for k, v := range o.tables.policy.tracker.All() {
+				for k, v := range o.tables.policy.Tracker.All() {
 					if k.Sources == 0 && (allowing(v) || v.Sources != 0) {
 						t.Errorf("%s is %+v, with the head %+v before", abi.ShowPolicy(k), v, head)
 					}

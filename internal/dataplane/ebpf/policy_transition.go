@@ -213,7 +213,7 @@ func (t *tables) forgetInterims(s *survey, b *transition) {
 	maps.Copy(used, s.new)
 	for k := range t.temps {
 		if _, interim := t.interims[k.Peer]; !used[k.Set] || interim && !used[k.Peer] {
-			t.policy.tracker.Unset(k)
+			t.policy.Tracker.Unset(k)
 			delete(t.temps, k)
 		}
 	}
@@ -237,9 +237,9 @@ func (t *tables) planTransition() *transition {
 	t.each(func(f family) { f.surveyClasses(s) })
 	s.noteInPlace(turns)
 	mixed := s.mixed()
-	free := int(t.policy.m.MaxEntries()) - t.policy.tracker.Len() - t.policy.tracker.PendingWrites()
+	free := t.policy.Free()
 	b := &transition{mixed: mixed, classes: map[change]uint64{}, sets: map[change]uint64{}, inPlace: turns}
-	if free < 0 && free+t.policy.tracker.PendingDeletes() >= 0 { // what was has to go first
+	if free < 0 && free+t.policy.Tracker.PendingDeletes() >= 0 { // what was has to go first
 		b.over, b.deny = true, interimHash("all", change{})
 		t.forgetInterims(s, b)
 		return b
@@ -279,7 +279,7 @@ func (t *tables) planTransition() *transition {
 		}
 	}
 	for _, e := range temps {
-		t.policy.tracker.Set(e.key, e.value)
+		t.policy.Tracker.Set(e.key, e.value)
 		t.temps[e.key] = struct{}{}
 	}
 	return b
@@ -353,7 +353,7 @@ func (t *tables) applyTransition(b *transition) bool {
 		return false
 	}
 	for k := range t.temps {
-		t.policy.tracker.Unset(k)
+		t.policy.Tracker.Unset(k)
 	}
 	t.temps, t.interims = nil, nil
 	return true
@@ -382,8 +382,8 @@ func (t *tables) enterTransition(b *transition) bool {
 // once.
 func (t *tables) lacksVerdicts(b *transition) bool {
 	used, looked := map[uint64]bool{}, false
-	for k := range t.policy.tracker.Failures() {
-		if _, write := t.policy.tracker.Desired(k); !write || t.inPlace[setClass{k.Set, k.Peer}] {
+	for k := range t.policy.Tracker.Failures() {
+		if _, write := t.policy.Tracker.Desired(k); !write || t.inPlace[setClass{k.Set, k.Peer}] {
 			continue
 		}
 		if _, temp := t.temps[k]; temp {

@@ -21,19 +21,19 @@ func (t *familyTables[A]) surveySets(s *survey) {
 			}
 		}
 	}
-	for a, v := range t.addrs.tracker.All() {
+	for a, v := range t.addrs.Tracker.All() {
 		if v.Kind != endpointKind {
 			continue
 		}
 		note(s.old, v)
-		if is, ok := t.addrs.tracker.Desired(a); ok && is.Kind == v.Kind {
+		if is, ok := t.addrs.Tracker.Desired(a); ok && is.Kind == v.Kind {
 			note(s.new, is)
 			s.noteSet(dirIngress, change{v.IngressSet, is.IngressSet})
 			s.noteSet(dirEgress, change{v.EgressSet, is.EgressSet})
 		}
 	}
-	for a, v := range t.addrs.tracker.Writes() {
-		if was, ok := t.addrs.tracker.Actual(a); v.Kind == endpointKind && (!ok || was.Kind != v.Kind) {
+	for a, v := range t.addrs.Tracker.Writes() {
+		if was, ok := t.addrs.Tracker.Actual(a); v.Kind == endpointKind && (!ok || was.Kind != v.Kind) {
 			note(s.new, v)
 		}
 	}
@@ -43,23 +43,23 @@ const endpointKind = uint8(nodestate.AddrEndpoint)
 
 // classesInUse and setsInUse are those that the maps hold.
 func (t *familyTables[A]) classesInUse(in map[uint64]bool) {
-	for _, class := range t.peers.tracker.All() {
+	for _, class := range t.peers.Tracker.All() {
 		in[class] = true
 	}
-	for _, class := range t.peerCIDRs.tracker.All() {
+	for _, class := range t.peerCIDRs.Tracker.All() {
 		in[class] = true
 	}
 }
 
 // holdsClass counts the addresses and prefixes whose class the maps say is this one.
 func (t *familyTables[A]) holdsClass(class uint64) int {
-	return t.peers.tracker.Holds(class) + t.peerCIDRs.tracker.Holds(class)
+	return t.peers.Tracker.Holds(class) + t.peerCIDRs.Tracker.Holds(class)
 }
 
 // classUses adds how much more often each class will be there after the pending changes.
 func (t *familyTables[A]) classUses(more map[uint64]int) {
-	noteUses(t.peers.tracker, more)
-	noteUses(t.peerCIDRs.tracker, more)
+	noteUses(t.peers.Tracker, more)
+	noteUses(t.peerCIDRs.Tracker, more)
 }
 
 func noteUses[K comparable](of *delta.Tracker[K, uint64], more map[uint64]int) {
@@ -76,22 +76,22 @@ func noteUses[K comparable](of *delta.Tracker[K, uint64], more map[uint64]int) {
 }
 
 func (t *familyTables[A]) setsInUse(in map[uint64]bool) {
-	for _, v := range t.addrs.tracker.All() {
+	for _, v := range t.addrs.Tracker.All() {
 		in[v.IngressSet], in[v.EgressSet] = true, true
 	}
 }
 
 // surveyClasses notes the classes that change, of addresses and of what lies between prefixes.
 func (t *familyTables[A]) surveyClasses(s *survey) {
-	if !t.peers.pending() && !t.peerCIDRs.pending() {
+	if !t.peers.Pending() && !t.peerCIDRs.Pending() {
 		return
 	}
 	c := t.classing()
 	t.eachClass(
 		func(p abi.PrefixKey[A], _ bool) { s.noteClass(c.wasIn(p), c.isIn(p), false) },
 		func(a A, _ bool) { s.noteClass(c.was(a), c.is(a), false) })
-	for a, v := range t.addrs.tracker.All() {
-		if is, ok := t.addrs.tracker.Desired(a); ok && v.Kind == uint8(nodestate.AddrEndpoint) && is.Kind == v.Kind {
+	for a, v := range t.addrs.Tracker.All() {
+		if is, ok := t.addrs.Tracker.Desired(a); ok && v.Kind == uint8(nodestate.AddrEndpoint) && is.Kind == v.Kind {
 			s.noteClass(c.was(a), c.is(a), true)
 		}
 	}
@@ -123,10 +123,10 @@ func (t *familyTables[A]) interimClasses(via map[change]uint64) bool {
 		}
 		t.eachClass(prefix, addr)
 		for a, class := range addrs {
-			made = t.peers.interim(a, class) && made
+			made = t.peers.Interim(a, class) && made
 		}
 		for p, class := range prefixes {
-			made = t.peerCIDRs.interim(p, class) && made
+			made = t.peerCIDRs.Interim(p, class) && made
 		}
 		if !made {
 			break // not all boundaries are there
@@ -138,18 +138,18 @@ func (t *familyTables[A]) interimClasses(via map[change]uint64) bool {
 // eachClass walks the pending changes of look-up 1: of prefixes and of addresses, with whether the
 // map has them.
 func (t *familyTables[A]) eachClass(prefix func(abi.PrefixKey[A], bool), addr func(A, bool)) {
-	for p := range t.peerCIDRs.tracker.Writes() {
-		_, present := t.peerCIDRs.tracker.Actual(p)
+	for p := range t.peerCIDRs.Tracker.Writes() {
+		_, present := t.peerCIDRs.Tracker.Actual(p)
 		prefix(p, present)
 	}
-	for p := range t.peerCIDRs.tracker.Deletes() {
+	for p := range t.peerCIDRs.Tracker.Deletes() {
 		prefix(p, true)
 	}
-	for a := range t.peers.tracker.Writes() {
-		_, present := t.peers.tracker.Actual(a)
+	for a := range t.peers.Tracker.Writes() {
+		_, present := t.peers.Tracker.Actual(a)
 		addr(a, present)
 	}
-	for a := range t.peers.tracker.Deletes() {
+	for a := range t.peers.Tracker.Deletes() {
 		addr(a, true)
 	}
 }
@@ -159,24 +159,24 @@ func (t *familyTables[A]) eachClass(prefix func(abi.PrefixKey[A], bool), addr fu
 func (t *familyTables[A]) settleClasses() bool {
 	c, made := t.classing(), true
 	prefixes, addrs := map[abi.PrefixKey[A]]uint64{}, map[A]uint64{}
-	for p := range t.peerCIDRs.tracker.Deletes() {
+	for p := range t.peerCIDRs.Tracker.Deletes() {
 		prefixes[p] = c.isIn(p)
 	}
-	for a := range t.peers.tracker.Deletes() {
+	for a := range t.peers.Tracker.Deletes() {
 		addrs[a] = c.is(a)
 	}
 	for p, class := range prefixes {
-		made = t.peerCIDRs.interim(p, class) && made
+		made = t.peerCIDRs.Interim(p, class) && made
 	}
 	for a, class := range addrs {
-		made = t.peers.interim(a, class) && made
+		made = t.peers.Interim(a, class) && made
 	}
 	return made
 }
 
 // changeClasses makes the changes of look-up 1 but for deletes, each address by itself.
 func (t *familyTables[A]) changeClasses() bool {
-	if !t.peerCIDRs.pending() {
+	if !t.peerCIDRs.Pending() {
 		return t.writeClasses()
 	}
 	return t.interimClasses(nil) && t.writeClasses() && t.settleClasses()
@@ -186,8 +186,8 @@ func (t *familyTables[A]) changeClasses() bool {
 // them.
 func (t *familyTables[A]) interimSets(between func(dir int, c change) uint64, ready func(ingress, egress uint64) error) bool {
 	now, made := map[A]abi.AddrValue[A]{}, true
-	for a, v := range t.addrs.tracker.All() {
-		is, ok := t.addrs.tracker.Desired(a)
+	for a, v := range t.addrs.Tracker.All() {
+		is, ok := t.addrs.Tracker.Desired(a)
 		if !ok || v.Kind != endpointKind || is.Kind != v.Kind {
 			continue
 		}
@@ -207,7 +207,7 @@ func (t *familyTables[A]) interimSets(between func(dir int, c change) uint64, re
 		now[a] = is
 	}
 	for a, v := range now {
-		made = t.addrs.interim(a, v) && made
+		made = t.addrs.Interim(a, v) && made
 	}
 	return made
 }
@@ -215,8 +215,8 @@ func (t *familyTables[A]) interimSets(between func(dir int, c change) uint64, re
 // observe calls a function after each change of the maps that policy is in, and one before each
 // write, which may fail it.
 func (t *familyTables[A]) observe(after func(), fail func() error) {
-	t.addrs.after, t.peers.after, t.peerCIDRs.after = after, after, after
-	t.addrs.fail, t.peers.fail, t.peerCIDRs.fail = fail, fail, fail
+	t.addrs.After, t.peers.After, t.peerCIDRs.After = after, after, after
+	t.addrs.Fail, t.peers.Fail, t.peerCIDRs.Fail = fail, fail, fail
 }
 
 // classing finds classes as look-up 1 does, by what the maps hold and by what they should hold.
@@ -228,10 +228,10 @@ type classing[A abi.Address] struct {
 func (t *familyTables[A]) classing() *classing[A] {
 	c := &classing[A]{t: t}
 	var has [129]bool
-	for p := range t.peerCIDRs.tracker.All() {
+	for p := range t.peerCIDRs.Tracker.All() {
 		has[p.Len] = true
 	}
-	for p := range t.peerCIDRs.tracker.Writes() {
+	for p := range t.peerCIDRs.Tracker.Writes() {
 		has[p.Len] = true
 	}
 	for n := len(has) - 1; n >= 0; n-- {
@@ -243,25 +243,25 @@ func (t *familyTables[A]) classing() *classing[A] {
 }
 
 func (c *classing[A]) was(a A) uint64 {
-	if class, ok := c.t.peers.tracker.Actual(a); ok {
+	if class, ok := c.t.peers.Tracker.Actual(a); ok {
 		return class
 	}
-	return c.around(abi.FromAddr(a), 128, c.t.peerCIDRs.tracker.Actual)
+	return c.around(abi.FromAddr(a), 128, c.t.peerCIDRs.Tracker.Actual)
 }
 
 func (c *classing[A]) is(a A) uint64 {
-	if class, ok := c.t.peers.tracker.Desired(a); ok {
+	if class, ok := c.t.peers.Tracker.Desired(a); ok {
 		return class
 	}
-	return c.around(abi.FromAddr(a), 128, c.t.peerCIDRs.tracker.Desired)
+	return c.around(abi.FromAddr(a), 128, c.t.peerCIDRs.Tracker.Desired)
 }
 
 func (c *classing[A]) wasIn(p abi.PrefixKey[A]) uint64 {
-	return c.around(abi.FromAddr(p.Addr), p.Len, c.t.peerCIDRs.tracker.Actual)
+	return c.around(abi.FromAddr(p.Addr), p.Len, c.t.peerCIDRs.Tracker.Actual)
 }
 
 func (c *classing[A]) isIn(p abi.PrefixKey[A]) uint64 {
-	return c.around(abi.FromAddr(p.Addr), p.Len, c.t.peerCIDRs.tracker.Desired)
+	return c.around(abi.FromAddr(p.Addr), p.Len, c.t.peerCIDRs.Tracker.Desired)
 }
 
 // around returns the class of the longest prefix, of most bits, that an address lies in.

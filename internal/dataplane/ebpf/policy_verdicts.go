@@ -182,16 +182,16 @@ func (t *tables) policyDiff(s *survey, b *transition, more map[setClass]bool) *p
 		return whole[k.Set] || classes[k.Peer] && (s.old[k.Set] || s.new[k.Set]) || len(more) > 0 && more[setClass{k.Set, k.Peer}]
 	}
 	h := &policyDiff{before: newSetVerdicts(), after: newSetVerdicts(), rules: s.rules}
-	for k, v := range t.policy.tracker.All() {
+	for k, v := range t.policy.Tracker.All() {
 		if !wanted(k) {
 			continue
 		}
 		h.before.note(k, v)
-		if is, stays := t.policy.tracker.Desired(k); stays {
+		if is, stays := t.policy.Tracker.Desired(k); stays {
 			h.after.note(k, is)
 		}
 	}
-	for k, v := range t.policy.tracker.Writes() {
+	for k, v := range t.policy.Tracker.Writes() {
 		if wanted(k) {
 			h.after.note(k, v)
 		}

@@ -21,7 +21,7 @@ import (
 const (
 	// checkEvery bounds how long a detached program or a removed device goes unnoticed.
 	checkEvery = 400 * time.Millisecond
-	// Settle is how long to wait after a change of the network for others that belong to it.
+	// settle is how long to wait after a change of the network for others that belong to it.
 	settle = 20 * time.Millisecond
 	// refreshEvery bounds how long a change is missed whose notice was lost.
 	refreshEvery = 10 * time.Second

@@ -40,7 +40,7 @@ func (t *familyTables[A]) changeFlags(set, clear uint32) error {
 	return t.putSettings(v)
 }
 
-// changing reports whether the settings say that a change is under way: see tables.write.
+// changing reports whether the settings say that a change is under way: see tables.Write.
 func (t *familyTables[A]) changing() bool { return t.current.Flags&abi.SetChanging != 0 }
 
 // settle takes back what writeSettings noted of a change.
@@ -58,7 +58,7 @@ func (t *familyTables[A]) settle() error {
 // is made, what both the old and the new setting allow. When they or, as pending says, other tables
 // change, it notes that in them.
 func (t *familyTables[A]) writeSettings(s *nodestate.State, m machine, strict, pending bool) {
-	t.uplinks.desire(maps.All(m.uplinks))
+	t.uplinks.Desire(maps.All(m.uplinks))
 	v := renderSettings[A](s, m)
 	v.Epoch = t.current.Epoch
 	v.Flags |= t.current.Flags & abi.SetChanging
@@ -117,8 +117,8 @@ func (t *familyTables[A]) putSettings(v abi.Settings[A]) error {
 		return err
 	}
 	t.current = v
-	if t.addrs.after != nil {
-		t.addrs.after()
+	if t.addrs.After != nil {
+		t.addrs.After()
 	}
 	return nil
 }

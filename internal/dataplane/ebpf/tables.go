@@ -9,17 +9,19 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/maptable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/services"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // tables are all maps that a state is written to, without anything that is attached: those that
 // both families share, and those of each.
 type tables struct {
-	policy       *table[abi.WeirPolicyKey, abi.WeirPolicyValue]
-	hosts        *table[abi.WeirHostKey, abi.WeirHostValue]
-	would        *table[abi.WeirHostKey, abi.WeirHostValue] // of host endpoints, with the staged policies in force
-	ports        *ports
+	policy       *maptable.Table[abi.WeirPolicyKey, abi.WeirPolicyValue]
+	hosts        *maptable.Table[abi.WeirHostKey, abi.WeirHostValue]
+	would        *maptable.Table[abi.WeirHostKey, abi.WeirHostValue] // of host endpoints, with the staged policies in force
+	ports        *services.Ports
 	families     []family
 	counts       *counts
 	temps        map[abi.WeirPolicyKey]struct{} // of transition that are not crossed yet
@@ -47,10 +49,10 @@ type counts struct {
 func newTables(families ...*object.Collection) *tables {
 	shared := families[0].Maps
 	t := &tables{counts: &counts{}}
-	t.policy = newTable[abi.WeirPolicyKey, abi.WeirPolicyValue]("weir_policy", shared["weir_policy"], abi.ShowPolicy, &t.counts.reevaluated)
-	t.hosts = newTable[abi.WeirHostKey, abi.WeirHostValue]("weir_hosts", shared["weir_hosts"], abi.ShowHost, &t.counts.reevaluated)
-	t.would = newTable[abi.WeirHostKey, abi.WeirHostValue]("weir_hosts_staged", shared["weir_hosts_staged"], abi.ShowHost, &t.counts.quiet)
-	t.ports = newPorts(shared["weir_ports"], &t.counts.quiet)
+	t.policy = maptable.New[abi.WeirPolicyKey, abi.WeirPolicyValue]("weir_policy", shared["weir_policy"], abi.ShowPolicy, &t.counts.reevaluated)
+	t.hosts = maptable.New[abi.WeirHostKey, abi.WeirHostValue]("weir_hosts", shared["weir_hosts"], abi.ShowHost, &t.counts.reevaluated)
+	t.would = maptable.New[abi.WeirHostKey, abi.WeirHostValue]("weir_hosts_staged", shared["weir_hosts_staged"], abi.ShowHost, &t.counts.quiet)
+	t.ports = services.NewPorts(shared["weir_ports"], &t.counts.quiet)
 	for _, l := range families {
 		t.add(t.familyOf(l))
 	}
@@ -87,7 +89,7 @@ func (t *tables) all(do func(family) bool) bool {
 // load reads what the maps hold.
 func (t *tables) load() error {
 	t.policyFresh = true
-	errs := []error{t.policy.load(), t.hosts.load(), t.would.load(), t.ports.load()}
+	errs := []error{t.policy.Load(), t.hosts.Load(), t.would.Load(), t.ports.Load()}
 	t.each(func(f family) { errs = append(errs, f.load()) })
 	return errors.Join(errs...)
 }
@@ -101,11 +103,11 @@ func (t *tables) desire(s *nodestate.State, changed nodestate.Keys, ifindex func
 		t.desirePolicy(s)
 	}
 	if changed.Has(nodestate.TablePolicy) || changed.Has(nodestate.TableStaged) {
-		t.hosts.desire(renderHosts(s.HostEndpoints, s.HostStaged))
-		t.would.desire(renderHosts(s.HostStaged, nil))
+		t.hosts.Desire(renderHosts(s.HostEndpoints, s.HostStaged))
+		t.would.Desire(renderHosts(s.HostStaged, nil))
 	}
 	if changed.Has(nodestate.TableServices) || changed.Has(nodestate.TableAddrs) {
-		t.ports.desire(s, changed.Has(nodestate.TableAddrs))
+		t.ports.Desire(s, changed.Has(nodestate.TableAddrs))
 	}
 	t.each(func(f family) { f.desire(s, changed, ifindex) })
 }
@@ -117,7 +119,7 @@ func (t *tables) desire(s *nodestate.State, changed nodestate.Keys, ifindex func
 // under way; nextEpoch or settle takes that back. An agent that finds the note when it starts does
 // what the one before it did not come to: it moves the epoch on.
 func (t *tables) write(s *nodestate.State, m machine) {
-	pending := t.policy.pending() || t.hosts.pending()
+	pending := t.policy.Pending() || t.hosts.Pending()
 	t.each(func(f family) { pending = f.pending() || pending })
 	t.each(func(f family) { f.writeSettings(s, m, true, pending) })
 	t.each(family.removeEndpoints)
@@ -129,10 +131,10 @@ func (t *tables) write(s *nodestate.State, m machine) {
 		}
 	}
 	t.writeVerdicts()
-	t.would.write(nil)
+	t.would.Write(nil)
 	t.held = !t.applyTransition(b)
 	t.each(family.writeRoutes)
-	t.ports.grow()
+	t.ports.Grow()
 	t.each(family.writeServices)
 }
 
@@ -147,15 +149,15 @@ func (t *tables) setsInUse(in map[uint64]bool) {
 func (t *tables) writeVerdicts() {
 	for pass := range 3 {
 		broken := map[setClass]bool{}
-		for k := range t.policy.tracker.Failures() {
-			if _, write := t.policy.tracker.Desired(k); write && rank(k) < pass {
+		for k := range t.policy.Tracker.Failures() {
+			if _, write := t.policy.Tracker.Desired(k); write && rank(k) < pass {
 				broken[setClass{k.Set, k.Peer}] = true
 			}
 		}
-		t.policy.write(func(k abi.WeirPolicyKey, _ abi.WeirPolicyValue) error {
+		t.policy.Write(func(k abi.WeirPolicyKey, _ abi.WeirPolicyValue) error {
 			switch {
 			case rank(k) != pass, len(t.inPlace) > 0 && t.inPlace[setClass{k.Set, k.Peer}]:
-				return errLater
+				return maptable.ErrLater
 			case broken[setClass{k.Set, k.Peer}]:
 				return errors.New("waits for entries of its own that could not be written")
 			}
@@ -182,7 +184,7 @@ func (t *tables) verdictsReady(ingress, egress uint64) error {
 	if ingress == 0 && egress == 0 {
 		return nil
 	}
-	for k, err := range t.policy.tracker.Failures() {
+	for k, err := range t.policy.Tracker.Failures() {
 		if k.Set == ingress || k.Set == egress {
 			return errors.Join(errors.New("waits for its policy"), err)
 		}
@@ -196,11 +198,11 @@ func (t *tables) remove(s *nodestate.State, m machine) {
 		waitGrace()
 	}
 	t.each(family.removeServices)
-	t.ports.settle()
-	t.would.remove(nil)
+	t.ports.Settle()
+	t.would.Remove(nil)
 	if !t.held {
-		t.hosts.remove(nil)
-		m.hostPolicy, m.untracked = t.hosts.tracker.Len() > 0, t.evaluatesUntracked()
+		t.hosts.Remove(nil)
+		m.hostPolicy, m.untracked = t.hosts.Tracker.Len() > 0, t.evaluatesUntracked()
 		t.each(func(f family) { f.writeSettings(s, m, false, false) })
 	}
 	t.each(func(f family) { t.held = f.removeEvaluated(t.held) || t.held })
@@ -208,7 +210,7 @@ func (t *tables) remove(s *nodestate.State, m machine) {
 
 // stale reports whether flows are to be evaluated again although no table that evaluates changed:
 // verdicts are to go.
-func (t *tables) stale() bool { return !t.held && t.policy.tracker.PendingDeletes() > 0 }
+func (t *tables) stale() bool { return !t.held && t.policy.Tracker.PendingDeletes() > 0 }
 
 // removeVerdicts makes the deletes that are left, once every flow that is evaluated again is
 // evaluated by what is there to stay. Of a set that goes, what counts for everybody else goes
@@ -218,7 +220,7 @@ func (t *tables) stale() bool { return !t.held && t.policy.tracker.PendingDelete
 // held, only what nobody uses goes. again reports whether something went of a set that is in use:
 // flows that began meanwhile are to be evaluated again.
 func (t *tables) removeVerdicts() (again bool) {
-	if t.policy.tracker.PendingDeletes() == 0 {
+	if t.policy.Tracker.PendingDeletes() == 0 {
 		return false
 	}
 	used := map[uint64]bool{}
@@ -233,9 +235,9 @@ func (t *tables) removeVerdicts() (again bool) {
 			waitGrace()
 			wait = false
 		}
-		t.policy.remove(func(k abi.WeirPolicyKey) error {
+		t.policy.Remove(func(k abi.WeirPolicyKey) error {
 			if t.held && used[k.Set] || !due(k) {
-				return errLater
+				return maptable.ErrLater
 			}
 			wait = wait || used[k.Set]
 			return nil
@@ -247,8 +249,8 @@ func (t *tables) removeVerdicts() (again bool) {
 
 // headGoes reports whether a head is there that is to go.
 func (t *tables) headGoes(at setClass) bool {
-	_, there := t.policy.tracker.Actual(at.key(headKey))
-	_, stays := t.policy.tracker.Desired(at.key(headKey))
+	_, there := t.policy.Tracker.Actual(at.key(headKey))
+	_, stays := t.policy.Tracker.Desired(at.key(headKey))
 	return there && !stays
 }
 
@@ -273,18 +275,18 @@ func (t *tables) settle() error {
 
 // errors returns what could not be written.
 func (t *tables) errors() []error {
-	errs := slices.Concat(t.policy.errors(), t.hosts.errors(), t.would.errors())
+	errs := slices.Concat(t.policy.Errors(), t.hosts.Errors(), t.would.Errors())
 	if t.inPlaceErr != nil && len(errs) == 0 {
 		errs = append(errs, t.inPlaceErr)
 	}
-	errs = append(errs, t.ports.errors()...)
+	errs = append(errs, t.ports.Errors()...)
 	t.each(func(f family) { errs = append(errs, f.errors()...) })
 	return errs
 }
 
 // entries counts what each table holds, both families together.
 func (t *tables) entries() map[string]int {
-	sum := map[string]int{"policy": t.policy.tracker.Len()}
+	sum := map[string]int{"policy": t.policy.Tracker.Len()}
 	t.each(func(f family) {
 		for name, n := range f.entries() {
 			sum[name] += n
@@ -328,7 +330,7 @@ func (t *tables) marks() bool { return slices.ContainsFunc(t.families, family.ma
 func (t *tables) devices() (host, tunnel int) { return t.families[0].devices() }
 
 // verdicts returns how many verdicts the map holds.
-func (t *tables) verdicts() int { return t.policy.tracker.Len() }
+func (t *tables) verdicts() int { return t.policy.Tracker.Len() }
 
 // written counts the entries that were written and deleted, without the epoch alone.
 func (t *tables) written() uint64 { return t.counts.reevaluated + t.counts.quiet }
@@ -345,8 +347,8 @@ func (t *tables) untrackedSet() bool { return t.families[0].evaluatesUntracked()
 // observe calls after after each change of a map that policy is in, and fail before each write of
 // an entry there, which fails by its error; nil = nothing is called. It is for tests.
 func (t *tables) observe(after func(), fail func() error) {
-	t.policy.after, t.policy.fail = after, fail
-	t.hosts.after, t.hosts.fail = after, fail
+	t.policy.After, t.policy.Fail = after, fail
+	t.hosts.After, t.hosts.Fail = after, fail
 	t.each(func(f family) { f.observe(after, fail) })
 }
 

@@ -159,8 +159,8 @@ func filtersFound(ids map[ebpf.ProgramID]bool) error {
 	return nil
 }
 
-// FlagsFound are the flags of the settings (abi.Set…) as the map of IPv4 has them; SetHandOver where
-// the map cannot be read.
+// FlagsFound are the flags of the settings (abi.Set…) as the map of IPv4 has them; SetHandOver
+// where the map cannot be read.
 func (l *Collection) FlagsFound() uint32 {
 	v, err := l.settingsFound()
 	if err != nil {

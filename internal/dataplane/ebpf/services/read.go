@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package services
 
 import (
 	"cmp"
@@ -12,19 +12,20 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// read reads frontends and backends. A backend that is in no list is read where weir_live
-// has it.
-func (s *services[A]) read(st *nodestate.State) error {
+// Read reads frontends and backends of what Load has read into a state. A backend that is in no
+// list is read where weir_live has it. A list with a hole, and a Maglev table that is not that of
+// its list, is an error.
+func (s *Tables[A]) Read(st *nodestate.State) error {
 	spare := map[nodestate.Frontend][]nodestate.Backend{}
-	for k, in := range s.live.tracker.All() {
+	for k, in := range s.live.Tracker.All() {
 		if in == 0 {
-			id := readFrontend(k.Svc)
+			id := FrontendOf(k.Svc)
 			spare[id] = append(spare[id], nodestate.Backend{Addr: abi.FromAddr(k.Backend.Addr), Port: abi.Be16(k.Backend.Port), Spare: true})
 		}
 	}
-	for k, v := range s.frontends.tracker.All() {
-		id := readFrontend(v.Id)
-		st.Frontends.Set(readFrontend(k), nodestate.Service{
+	for k, v := range s.frontends.Tracker.All() {
+		id := FrontendOf(v.Id)
+		st.Frontends.Set(FrontendOf(k), nodestate.Service{
 			ID: id, Affinity: v.Affinity, LocalOnly: v.Flags&abi.SvcLocalFrontend != 0, External: v.Flags&abi.SvcExternal != 0,
 			LocalPolicy: v.Flags&abi.SvcLocal != 0, Restricted: v.Flags&abi.SvcRestricted != 0,
 			HostBackend: v.Flags&abi.SvcHostBackend != 0, Mode: readMode(v.Flags),
@@ -55,11 +56,11 @@ func (s *services[A]) read(st *nodestate.State) error {
 		})
 		st.Backends.Set(id, all)
 	}
-	for k, v := range s.frontends.tracker.All() {
+	for k, v := range s.frontends.Tracker.All() {
 		if v.Flags&abi.SvcMaglev == 0 {
 			continue
 		}
-		list := st.Backends.At(readFrontend(v.Id))
+		list := st.Backends.At(FrontendOf(v.Id))
 		if err := s.maglev.check(v.Id, list); err != nil {
 			return fmt.Errorf("frontend %s: %w", abi.ShowSvc(k), err)
 		}
@@ -70,11 +71,11 @@ func (s *services[A]) read(st *nodestate.State) error {
 	return nil
 }
 
-func (s *services[A]) readList(id abi.SvcKey[A], scope uint8, count uint32) ([]nodestate.Backend, error) {
+func (s *Tables[A]) readList(id abi.SvcKey[A], scope uint8, count uint32) ([]nodestate.Backend, error) {
 	id.Scope = scope
 	var list []nodestate.Backend
 	for slot := range count {
-		b, ok := s.backends.tracker.Actual(abi.BackendKey[A]{Svc: id, Slot: slot})
+		b, ok := s.backends.Tracker.Actual(abi.BackendKey[A]{Svc: id, Slot: slot})
 		if !ok {
 			return nil, fmt.Errorf("service %s scope %d counts %d backends, and slot %d is empty", abi.ShowSvc(id), scope, count, slot)
 		}
@@ -83,7 +84,8 @@ func (s *services[A]) readList(id abi.SvcKey[A], scope uint8, count uint32) ([]n
 	return list, nil
 }
 
-func readFrontend[A abi.Address](k abi.SvcKey[A]) nodestate.Frontend {
+// FrontendOf returns the frontend of a key, whatever its scope.
+func FrontendOf[A abi.Address](k abi.SvcKey[A]) nodestate.Frontend {
 	return nodestate.Frontend{Addr: abi.FromAddr(k.Addr), Port: abi.Be16(k.Port), Proto: model.Protocol(k.Proto)}
 }
 

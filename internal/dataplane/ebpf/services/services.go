@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package services
 
 import (
 	"errors"
@@ -11,21 +11,22 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/maptable"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// services carries frontends, backend lists and live backends. A list names its backends by slot;
+// Tables carries frontends, backend lists and live backends. A list names its backends by slot;
 // the number of slots stands in the frontends. So that a look-up never meets a slot without a
 // backend, a new slot is written before the count that includes it, and a slot is deleted after the
 // count that does not.
 //
 // The first state is compared with the maps as a whole. Of each later one only what differs from
-// the state before is looked at: see follow.
-type services[A abi.Address] struct {
-	frontends *table[abi.SvcKey[A], abi.SvcValue[A]]
-	backends  *table[abi.BackendKey[A], abi.Backend[A]]
-	live      *table[abi.LiveKey[A], uint8]
+// the state before is looked at: see changes.go.
+type Tables[A abi.Address] struct {
+	frontends *maptable.Table[abi.SvcKey[A], abi.SvcValue[A]]
+	backends  *maptable.Table[abi.BackendKey[A], abi.Backend[A]]
+	live      *maptable.Table[abi.LiveKey[A], uint8]
 	maglev    *maglevTables[A]
 
 	lists map[abi.SvcKey[A]][]abi.Backend[A] // by id with scope; the index is the slot
@@ -38,29 +39,32 @@ type services[A abi.Address] struct {
 	affine        map[nodestate.Frontend]struct{}                        // Ids with affinity
 }
 
-func newServices[A abi.Address](maps map[string]*ebpf.Map, writes *uint64) *services[A] {
-	return &services[A]{
-		frontends: newTable[abi.SvcKey[A], abi.SvcValue[A]]("weir_services", maps["weir_services"], abi.ShowSvc[A], writes),
-		backends:  newTable[abi.BackendKey[A], abi.Backend[A]]("weir_backends", maps["weir_backends"], abi.ShowBackend[A], writes),
-		live:      newTable[abi.LiveKey[A], uint8]("weir_live", maps["weir_live"], abi.ShowLive[A], writes),
+// New returns the tables of the maps of a family, by their names. writes counts what is written and
+// deleted.
+func New[A abi.Address](maps map[string]*ebpf.Map, writes *uint64) *Tables[A] {
+	return &Tables[A]{
+		frontends: maptable.New[abi.SvcKey[A], abi.SvcValue[A]]("weir_services", maps["weir_services"], abi.ShowSvc[A], writes),
+		backends:  maptable.New[abi.BackendKey[A], abi.Backend[A]]("weir_backends", maps["weir_backends"], abi.ShowBackend[A], writes),
+		live:      maptable.New[abi.LiveKey[A], uint8]("weir_live", maps["weir_live"], abi.ShowLive[A], writes),
 		maglev:    newMaglevTables[A](maps["weir_maglev"], writes),
 	}
 }
 
-// load reads the maps and recovers the slots, so that a restart moves no backend.
-func (s *services[A]) load() error {
-	if err := errors.Join(s.frontends.load(), s.backends.load(), s.live.load(), s.maglev.load()); err != nil {
+// Load reads the maps and recovers the slots, so that a restart moves no backend. The error is the
+// kernel's.
+func (s *Tables[A]) Load() error {
+	if err := errors.Join(s.frontends.Load(), s.backends.Load(), s.live.Load(), s.maglev.load()); err != nil {
 		return err
 	}
 	s.lists = map[abi.SvcKey[A]][]abi.Backend[A]{}
 	s.faces = map[nodestate.Frontend]map[nodestate.Frontend]struct{}{}
 	s.affine = map[nodestate.Frontend]struct{}{}
-	limit := uint32(s.backends.tracker.Len())
+	limit := uint32(s.backends.Tracker.Len())
 	s.fresh = true
-	for k, b := range s.backends.tracker.All() {
+	for k, b := range s.backends.Tracker.All() {
 		if k.Slot >= limit {
 			// Not from us: a list has no more slots than the map has entries.
-			s.backends.tracker.Unset(k)
+			s.backends.Tracker.Unset(k)
 			continue
 		}
 		list := s.lists[k.Svc]
@@ -73,7 +77,8 @@ func (s *services[A]) load() error {
 	return nil
 }
 
-func (s *services[A]) desire(st *nodestate.State) {
+// Desire follows a state, the first one as a whole.
+func (s *Tables[A]) Desire(st *nodestate.State) {
 	if s.fresh {
 		s.reuse(st)
 		return
@@ -82,7 +87,7 @@ func (s *services[A]) desire(st *nodestate.State) {
 }
 
 // reuse sets the whole desired contents, with the slots that are in the maps.
-func (s *services[A]) reuse(st *nodestate.State) {
+func (s *Tables[A]) reuse(st *nodestate.State) {
 	s.fresh = false
 	s.seenFrontends, s.seenBackends = st.Frontends, st.Backends
 	for f, svc := range st.Frontends.All() {
@@ -113,8 +118,8 @@ func (s *services[A]) reuse(st *nodestate.State) {
 			s.setList(key, nil)
 		}
 	}
-	s.frontends.desire(s.renderFrontends(st))
-	s.live.desire(s.renderLive(st))
+	s.frontends.Desire(s.renderFrontends(st))
+	s.live.Desire(s.renderLive(st))
 }
 
 // scopes are the lists of a service port.
@@ -136,17 +141,17 @@ func toBackend[A abi.Address](b nodestate.Backend) abi.Backend[A] {
 }
 
 // setList desires a whole list.
-func (s *services[A]) setList(key abi.SvcKey[A], list []abi.Backend[A]) {
+func (s *Tables[A]) setList(key abi.SvcKey[A], list []abi.Backend[A]) {
 	for i, b := range list {
-		s.backends.tracker.Set(abi.BackendKey[A]{Svc: key, Slot: uint32(i)}, b)
+		s.backends.Tracker.Set(abi.BackendKey[A]{Svc: key, Slot: uint32(i)}, b)
 	}
 	for i := len(list); i < len(s.lists[key]); i++ {
-		s.backends.tracker.Unset(abi.BackendKey[A]{Svc: key, Slot: uint32(i)})
+		s.backends.Tracker.Unset(abi.BackendKey[A]{Svc: key, Slot: uint32(i)})
 	}
 	s.keepList(key, list)
 }
 
-func (s *services[A]) keepList(key abi.SvcKey[A], list []abi.Backend[A]) {
+func (s *Tables[A]) keepList(key abi.SvcKey[A], list []abi.Backend[A]) {
 	if len(list) == 0 {
 		delete(s.lists, key)
 		return
@@ -154,7 +159,7 @@ func (s *services[A]) keepList(key abi.SvcKey[A], list []abi.Backend[A]) {
 	s.lists[key] = list
 }
 
-func (s *services[A]) renderFrontends(st *nodestate.State) iter.Seq2[abi.SvcKey[A], abi.SvcValue[A]] {
+func (s *Tables[A]) renderFrontends(st *nodestate.State) iter.Seq2[abi.SvcKey[A], abi.SvcValue[A]] {
 	return func(yield func(abi.SvcKey[A], abi.SvcValue[A]) bool) {
 		for f, svc := range st.Frontends.All() {
 			if abi.Carries[A](f.Addr) && !yield(abi.ToSvc[A](f), s.frontend(svc)) {
@@ -165,7 +170,7 @@ func (s *services[A]) renderFrontends(st *nodestate.State) iter.Seq2[abi.SvcKey[
 }
 
 // frontend is what stands at a frontend, with the lengths of the lists as they are planned.
-func (s *services[A]) frontend(svc nodestate.Service) abi.SvcValue[A] {
+func (s *Tables[A]) frontend(svc nodestate.Service) abi.SvcValue[A] {
 	id := abi.ToSvc[A](svc.ID)
 	local := id
 	local.Scope = abi.ScopeLocal
@@ -187,7 +192,7 @@ func serviceFlags(svc nodestate.Service) uint32 {
 
 // renderLive returns the backends of service ports that look them up again for a flow or a client,
 // with the lists that they are in: UDP and SCTP, and those with affinity.
-func (s *services[A]) renderLive(st *nodestate.State) iter.Seq2[abi.LiveKey[A], uint8] {
+func (s *Tables[A]) renderLive(st *nodestate.State) iter.Seq2[abi.LiveKey[A], uint8] {
 	return func(yield func(abi.LiveKey[A], uint8) bool) {
 		for id, backends := range st.Backends.All() {
 			if !abi.Carries[A](id.Addr) || !s.looksUp(id) {
@@ -203,7 +208,7 @@ func (s *services[A]) renderLive(st *nodestate.State) iter.Seq2[abi.LiveKey[A], 
 }
 
 // looksUp reports whether flows or clients of a service port look its backends up again.
-func (s *services[A]) looksUp(id nodestate.Frontend) bool {
+func (s *Tables[A]) looksUp(id nodestate.Frontend) bool {
 	_, affine := s.affine[id]
 	return affine || id.Proto != model.ProtocolTCP
 }
@@ -212,18 +217,18 @@ func liveIn(b nodestate.Backend) uint8 {
 	return uint8(abi.FlagIf(b.InList(false), abi.LiveAll) | abi.FlagIf(b.InList(true), abi.LiveLocal))
 }
 
-// write makes the pending writes. A frontend whose list could not be written keeps its old count.
-func (s *services[A]) write() {
-	s.live.write(nil)
+// Write makes the pending writes. A frontend whose list could not be written keeps its old count.
+func (s *Tables[A]) Write() {
+	s.live.Write(nil)
 	s.maglev.write()
-	s.backends.write(nil)
+	s.backends.Write(nil)
 	incomplete := map[abi.SvcKey[A]]error{}
-	for k, err := range s.backends.tracker.Failures() {
+	for k, err := range s.backends.Tracker.Failures() {
 		id := k.Svc
 		id.Scope = abi.ScopeAll
 		incomplete[id] = err
 	}
-	s.frontends.write(func(_ abi.SvcKey[A], v abi.SvcValue[A]) error {
+	s.frontends.Write(func(_ abi.SvcKey[A], v abi.SvcValue[A]) error {
 		if err, ok := incomplete[v.Id]; ok {
 			return fmt.Errorf("waits for its backends: %w", err)
 		}
@@ -231,28 +236,29 @@ func (s *services[A]) write() {
 	})
 }
 
-func (s *services[A]) pending() bool {
-	return s.frontends.pending() || s.backends.pending() || s.live.pending() || len(s.maglev.dirty) > 0
+// Pending reports whether anything is to be written or deleted.
+func (s *Tables[A]) Pending() bool {
+	return s.frontends.Pending() || s.backends.Pending() || s.live.Pending() || len(s.maglev.dirty) > 0
 }
 
-// backendsPending reports whether a slot is to be written or deleted.
-func (s *services[A]) backendsPending() bool { return s.backends.pending() }
+// BackendsPending reports whether a slot is to be written or deleted.
+func (s *Tables[A]) BackendsPending() bool { return s.backends.Pending() }
 
-// entries counts what the maps of frontends and of slots hold.
-func (s *services[A]) entries() (frontends, backends int) {
-	return s.frontends.tracker.Len(), s.backends.tracker.Len()
+// Entries counts what the maps of frontends and of slots hold.
+func (s *Tables[A]) Entries() (frontends, backends int) {
+	return s.frontends.Tracker.Len(), s.backends.Tracker.Len()
 }
 
-// remove makes the pending deletes. A slot stays while a frontend still counts it.
-func (s *services[A]) remove() {
-	s.frontends.remove(nil)
+// Remove makes the pending deletes. A slot stays while a frontend still counts it.
+func (s *Tables[A]) Remove() {
+	s.frontends.Remove(nil)
 	counted := map[abi.SvcKey[A]]error{}
-	for f, err := range s.frontends.tracker.Failures() {
-		if v, ok := s.frontends.tracker.Actual(f); ok {
+	for f, err := range s.frontends.Tracker.Failures() {
+		if v, ok := s.frontends.Tracker.Actual(f); ok {
 			counted[v.Id] = err
 		}
 	}
-	s.backends.remove(func(k abi.BackendKey[A]) error {
+	s.backends.Remove(func(k abi.BackendKey[A]) error {
 		id := k.Svc
 		id.Scope = abi.ScopeAll
 		if err, ok := counted[id]; ok {
@@ -260,10 +266,11 @@ func (s *services[A]) remove() {
 		}
 		return nil
 	})
-	s.live.remove(nil)
+	s.live.Remove(nil)
 	s.maglev.remove()
 }
 
-func (s *services[A]) errors() []error {
-	return slices.Concat(s.frontends.errors(), s.backends.errors(), s.live.errors(), s.maglev.errors())
+// Errors returns a dataplane.KeyError for each key whose change failed.
+func (s *Tables[A]) Errors() []error {
+	return slices.Concat(s.frontends.Errors(), s.backends.Errors(), s.live.Errors(), s.maglev.errors())
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package services
 
 import (
 	"cmp"
@@ -11,7 +11,7 @@ import (
 )
 
 // desireChanges desires what differs from the state that was followed before.
-func (s *services[A]) desireChanges(st *nodestate.State) {
+func (s *Tables[A]) desireChanges(st *nodestate.State) {
 	touched := map[nodestate.Frontend]struct{}{} // ids
 	for f, c := range nodestate.Changes(s.seenFrontends, st.Frontends, func(a, b nodestate.Service) bool { return a == b }) {
 		if c.Was {
@@ -22,7 +22,7 @@ func (s *services[A]) desireChanges(st *nodestate.State) {
 			s.face(f, c.After, true)
 			touched[c.After.ID] = struct{}{}
 		} else if abi.Carries[A](f.Addr) {
-			s.frontends.tracker.Unset(abi.ToSvc[A](f))
+			s.frontends.Tracker.Unset(abi.ToSvc[A](f))
 		}
 	}
 	for id := range nodestate.Changes(s.seenBackends, st.Backends, slices.Equal[[]nodestate.Backend]) {
@@ -37,7 +37,7 @@ func (s *services[A]) desireChanges(st *nodestate.State) {
 }
 
 // desirePort brings a service port's lists, live backends and frontends up to date.
-func (s *services[A]) desirePort(st *nodestate.State, id nodestate.Frontend) {
+func (s *Tables[A]) desirePort(st *nodestate.State, id nodestate.Frontend) {
 	before, now := s.seenBackends.At(id), st.Backends.At(id)
 	key := abi.ToSvc[A](id)
 	for _, scope := range scopes {
@@ -52,15 +52,15 @@ func (s *services[A]) desirePort(st *nodestate.State, id nodestate.Frontend) {
 		switch {
 		case !abi.Carries[A](b.Addr):
 		case c.Is:
-			s.live.tracker.Set(k, liveIn(c.After))
+			s.live.Tracker.Set(k, liveIn(c.After))
 		default:
-			s.live.tracker.Unset(k)
+			s.live.Tracker.Unset(k)
 		}
 	}
 	s.maglev.plan(id, s.anyFrontend(st, id, func(svc nodestate.Service) bool { return svc.Maglev }), now)
 	set := func(f nodestate.Frontend) {
 		if svc, ok := st.Frontends.Get(f); ok && svc.ID == id && abi.Carries[A](f.Addr) {
-			s.frontends.tracker.Set(abi.ToSvc[A](f), s.frontend(svc))
+			s.frontends.Tracker.Set(abi.ToSvc[A](f), s.frontend(svc))
 		}
 	}
 	set(id)
@@ -70,7 +70,7 @@ func (s *services[A]) desirePort(st *nodestate.State, id nodestate.Frontend) {
 }
 
 // changeList gives the backends that come to a list slots, those of backends that go first.
-func (s *services[A]) changeList(key abi.SvcKey[A], before, now []nodestate.Backend) {
+func (s *Tables[A]) changeList(key abi.SvcKey[A], before, now []nodestate.Backend) {
 	in := func(b nodestate.Backend) bool { return b.InList(key.Scope == abi.ScopeLocal) && abi.Carries[A](b.Addr) }
 	var gone, come []abi.Backend[A]
 	for b, c := range differences(before, now, true, true) {
@@ -97,7 +97,7 @@ func (s *services[A]) changeList(key abi.SvcKey[A], before, now []nodestate.Back
 	slices.Sort(holes)
 	set := func(slot int, b abi.Backend[A]) {
 		list[slot] = b
-		s.backends.tracker.Set(abi.BackendKey[A]{Svc: key, Slot: uint32(slot)}, b)
+		s.backends.Tracker.Set(abi.BackendKey[A]{Svc: key, Slot: uint32(slot)}, b)
 	}
 	for _, b := range come {
 		if len(holes) == 0 {
@@ -117,13 +117,13 @@ func (s *services[A]) changeList(key abi.SvcKey[A], before, now []nodestate.Back
 			holes = holes[1:]
 		}
 		list = list[:last]
-		s.backends.tracker.Unset(abi.BackendKey[A]{Svc: key, Slot: uint32(last)})
+		s.backends.Tracker.Unset(abi.BackendKey[A]{Svc: key, Slot: uint32(last)})
 	}
 	s.keepList(key, list)
 }
 
 // face notes a frontend of an id, or forgets it.
-func (s *services[A]) face(f nodestate.Frontend, svc nodestate.Service, is bool) {
+func (s *Tables[A]) face(f nodestate.Frontend, svc nodestate.Service, is bool) {
 	if f == svc.ID || !abi.Carries[A](f.Addr) {
 		return
 	}
@@ -141,7 +141,7 @@ func (s *services[A]) face(f nodestate.Frontend, svc nodestate.Service, is bool)
 }
 
 // anyFrontend reports whether any frontend of an id is so.
-func (s *services[A]) anyFrontend(st *nodestate.State, id nodestate.Frontend, so func(nodestate.Service) bool) bool {
+func (s *Tables[A]) anyFrontend(st *nodestate.State, id nodestate.Frontend, so func(nodestate.Service) bool) bool {
 	is := func(f nodestate.Frontend) bool {
 		svc := st.Frontends.At(f)
 		return svc.ID == id && so(svc)
@@ -158,7 +158,7 @@ func (s *services[A]) anyFrontend(st *nodestate.State, id nodestate.Frontend, so
 }
 
 // noteAffinity follows whether any frontend of an id asks for affinity.
-func (s *services[A]) noteAffinity(st *nodestate.State, id nodestate.Frontend) {
+func (s *Tables[A]) noteAffinity(st *nodestate.State, id nodestate.Frontend) {
 	if s.anyFrontend(st, id, func(svc nodestate.Service) bool { return svc.Affinity > 0 }) {
 		s.affine[id] = struct{}{}
 	} else {

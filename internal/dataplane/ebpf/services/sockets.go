@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package services
 
 import (
 	"encoding/binary"
@@ -30,27 +30,28 @@ type lostBackend[A abi.Address] struct {
 	backend abi.Backend[A]
 }
 
-// lostBackends are UDP backends that are going.
-type lostBackends[A abi.Address] map[lostBackend[A]]bool
+// Lost are UDP backends that are going from service ports.
+type Lost[A abi.Address] map[lostBackend[A]]bool
 
-// lost returns the UDP backends that the pending deletes take away.
-func (s *services[A]) lost() lostBackends[A] {
-	var out lostBackends[A]
-	for k := range s.live.tracker.Deletes() {
+// Lost returns the UDP backends that the pending deletes take away.
+func (s *Tables[A]) Lost() Lost[A] {
+	var out Lost[A]
+	for k := range s.live.Tracker.Deletes() {
 		if k.Svc.Proto != uint8(model.ProtocolUDP) {
 			continue
 		}
 		if out == nil {
-			out = lostBackends[A]{}
+			out = Lost[A]{}
 		}
 		out[lostBackend[A]{k.Svc, k.Backend}] = true
 	}
 	return out
 }
 
-// endSockets ends the connected UDP sockets of this network namespace that were given one of these
-// backends, by weir_sockets. It returns how many.
-func (lost lostBackends[A]) endSockets(sockets *ebpf.Map) (int, error) {
+// EndSockets ends the connected UDP sockets of this network namespace that were given one of these
+// backends, by weir_sockets (SOCK_DESTROY of sock_diag), and returns how many. What cannot be ended
+// does not keep the others from it.
+func (lost Lost[A]) EndSockets(sockets *ebpf.Map) (int, error) {
 	if len(lost) == 0 {
 		return 0, nil
 	}
@@ -97,8 +98,10 @@ type diagRequest struct {
 	id     netlink.SocketID
 }
 
+// Len is the size of struct inet_diag_req_v2, bytes.
 func (r *diagRequest) Len() int { return 56 }
 
+// Serialize returns the struct as the kernel takes it.
 func (r *diagRequest) Serialize() []byte {
 	b := make([]byte, 0, r.Len())
 	b = append(b, r.family, unix.IPPROTO_UDP, 0, 0)

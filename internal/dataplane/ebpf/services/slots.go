@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package services
 
 // place gives every wanted backend a slot of a list, and moves as few as possible: a backend that
 // has a slot keeps it, a new one takes the slot of one that went away, and a hole that is left is

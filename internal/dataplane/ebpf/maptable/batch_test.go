@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package maptable
 
 import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"testing"
 	"time"
 
@@ -19,9 +20,11 @@ type padded struct {
 	b uint32
 }
 
-func newBatchTable(t testing.TB, kind ebpf.MapType, size uint32) *table[uint64, padded] {
+func newBatchTable(t testing.TB, kind ebpf.MapType, size uint32) *Table[uint64, padded] {
 	t.Helper()
-	needRoot(t)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
 	spec := &ebpf.MapSpec{Name: "batches", Type: kind, KeySize: 8, ValueSize: 8, MaxEntries: size}
 	if kind == ebpf.Hash || kind == ebpf.LPMTrie {
 		spec.Flags = 1 // BPF_F_NO_PREALLOC
@@ -31,7 +34,7 @@ func newBatchTable(t testing.TB, kind ebpf.MapType, size uint32) *table[uint64, 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.Close() })
-	return newTable[uint64, padded]("batches", m, func(k uint64) string { return fmt.Sprint(k) }, new(uint64))
+	return New[uint64, padded]("batches", m, func(k uint64) string { return fmt.Sprint(k) }, new(uint64))
 }
 
 // prefixOf is a key of a trie: 32 bits of prefix length, 32 of address.
@@ -46,28 +49,28 @@ func TestBatches(t *testing.T) {
 	}{{ebpf.Hash, 3}, {ebpf.Hash, 3*batchSize + 17}, {ebpf.LPMTrie, 500}, {ebpf.LRUHash, 500}} {
 		t.Run(fmt.Sprint(c.kind, c.n), func(t *testing.T) {
 			tab := newBatchTable(t, c.kind, uint32(4*c.n))
-			if err := tab.load(); err != nil {
+			if err := tab.Load(); err != nil {
 				t.Fatal(err)
 			}
 			want := map[uint64]padded{}
 			for i := range c.n {
 				want[prefixOf(uint64(i))] = padded{uint8(i), uint32(i)}
 			}
-			tab.desire(maps.All(want))
+			tab.Desire(maps.All(want))
 			// One is held back, and comes later.
 			held := prefixOf(1)
-			tab.write(func(k uint64, _ padded) error {
+			tab.Write(func(k uint64, _ padded) error {
 				if k == held {
 					return errors.New("held back")
 				}
 				return nil
 			})
-			if errs := tab.errors(); len(errs) != 1 || int(*tab.writes) != c.n-1 {
+			if errs := tab.Errors(); len(errs) != 1 || int(*tab.writes) != c.n-1 {
 				t.Fatalf("%d writes, errors %v", *tab.writes, errs)
 			}
-			tab.write(nil)
-			if int(*tab.writes) != c.n || tab.pending() || len(tab.errors()) > 0 {
-				t.Fatalf("%d writes, pending %t, errors %v", *tab.writes, tab.pending(), tab.errors())
+			tab.Write(nil)
+			if int(*tab.writes) != c.n || tab.Pending() || len(tab.Errors()) > 0 {
+				t.Fatalf("%d writes, pending %t, errors %v", *tab.writes, tab.Pending(), tab.Errors())
 			}
 			for k, v := range want {
 				var have padded
@@ -75,15 +78,15 @@ func TestBatches(t *testing.T) {
 					t.Fatalf("entry %d is %+v, %v; want %+v", k, have, err, v)
 				}
 			}
-			again := newTable[uint64, padded]("batches", tab.m, tab.show, new(uint64))
-			if err := again.load(); err != nil {
+			again := New[uint64, padded]("batches", tab.m, tab.show, new(uint64))
+			if err := again.Load(); err != nil {
 				t.Fatal(err)
 			}
-			if got := maps.Collect(again.tracker.All()); !maps.Equal(got, want) {
+			if got := maps.Collect(again.Tracker.All()); !maps.Equal(got, want) {
 				t.Fatalf("read %d entries, want %d", len(got), len(want))
 			}
-			again.desire(maps.All(want))
-			if again.pending() {
+			again.Desire(maps.All(want))
+			if again.Pending() {
 				t.Error("what was read differs from what was written")
 			}
 		})
@@ -106,10 +109,10 @@ func TestBatchesOfAFullMap(t *testing.T) {
 	for i := range uint64(size + more) {
 		want[i] = padded{b: uint32(i)}
 	}
-	tab.desire(maps.All(want))
-	tab.write(nil)
-	if n := len(tab.errors()); n != more || tab.tracker.Len() != size {
-		t.Fatalf("%d entries and %d errors, want %d and %d", tab.tracker.Len(), n, size, more)
+	tab.Desire(maps.All(want))
+	tab.Write(nil)
+	if n := len(tab.Errors()); n != more || tab.Tracker.Len() != size {
+		t.Fatalf("%d entries and %d errors, want %d and %d", tab.Tracker.Len(), n, size, more)
 	}
 	n := 0
 	if err := tab.read(func(k uint64, v padded) bool { n++; return want[k] == v }); err != nil || n != size {
@@ -139,10 +142,10 @@ func BenchmarkTable(b *testing.B) {
 				b.StopTimer()
 				tab := newBatchTable(b, ebpf.Hash, 200_000)
 				tab.single = single
-				tab.desire(maps.All(want))
+				tab.Desire(maps.All(want))
 				b.StartTimer()
 				before := processCPU()
-				tab.write(nil)
+				tab.Write(nil)
 				read := tab.read
 				if single {
 					read = tab.readSingly

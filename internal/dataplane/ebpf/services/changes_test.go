@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package services
 
 import (
 	"iter"
@@ -29,8 +29,8 @@ func settleAll[K, V comparable](t *delta.Tracker[K, V]) int {
 }
 
 // newFollower returns the services of maps that hold nothing.
-func newFollower() *services[abi.Ip4] {
-	s := newServices[abi.Ip4](nil, new(uint64))
+func newFollower() *Tables[abi.Ip4] {
+	s := New[abi.Ip4](nil, new(uint64))
 	s.lists, s.fresh = map[abi.SvcKey[abi.Ip4]][]abi.Backend[abi.Ip4]{}, true
 	s.faces, s.affine = map[nodestate.Frontend]map[nodestate.Frontend]struct{}{}, map[nodestate.Frontend]struct{}{}
 	return s
@@ -81,7 +81,7 @@ func TestFollowingIsAsGoodAsLookingAtAll(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		st := nodestate.New()
-		s, p := newFollower(), newPorts(nil, new(uint64))
+		s, p := newFollower(), NewPorts(nil, new(uint64))
 		for step := range 120 {
 			next := *st
 			for range r.IntN(4) {
@@ -91,19 +91,19 @@ func TestFollowingIsAsGoodAsLookingAtAll(t *testing.T) {
 				next.Addrs = map[netip.Addr]nodestate.Addr{netip.AddrFrom4([4]byte{10, 244, 0, byte(r.IntN(60))}): {Kind: nodestate.AddrHost}}
 			}
 			st = &next
-			s.desire(st)
-			p.desire(st, true)
-			settleAll(s.frontends.tracker)
-			settleAll(s.backends.tracker)
-			settleAll(s.live.tracker)
-			fresh, freshPorts := newFollower(), newPorts(nil, new(uint64))
-			fresh.desire(st)
-			freshPorts.desire(st, true)
-			settleAll(fresh.frontends.tracker)
-			settleAll(fresh.backends.tracker)
-			settleAll(fresh.live.tracker)
-			same(t, seed, step, "frontends", s.frontends.tracker.All(), fresh.frontends.tracker.All())
-			same(t, seed, step, "live backends", s.live.tracker.All(), fresh.live.tracker.All())
+			s.Desire(st)
+			p.Desire(st, true)
+			settleAll(s.frontends.Tracker)
+			settleAll(s.backends.Tracker)
+			settleAll(s.live.Tracker)
+			fresh, freshPorts := newFollower(), NewPorts(nil, new(uint64))
+			fresh.Desire(st)
+			freshPorts.Desire(st, true)
+			settleAll(fresh.frontends.Tracker)
+			settleAll(fresh.backends.Tracker)
+			settleAll(fresh.live.Tracker)
+			same(t, seed, step, "frontends", s.frontends.Tracker.All(), fresh.frontends.Tracker.All())
+			same(t, seed, step, "live backends", s.live.Tracker.All(), fresh.live.Tracker.All())
 			if p.want != freshPorts.want {
 				t.Fatalf("seed %d step %d: other ports", seed, step)
 			}
@@ -134,10 +134,10 @@ func same[K, V comparable](t *testing.T, seed uint64, step int, what string, got
 }
 
 // lists reads the lists from the map of backends; each must have the slots from 0 on.
-func lists(t *testing.T, s *services[abi.Ip4]) map[abi.SvcKey[abi.Ip4]]map[abi.Backend[abi.Ip4]]bool {
+func lists(t *testing.T, s *Tables[abi.Ip4]) map[abi.SvcKey[abi.Ip4]]map[abi.Backend[abi.Ip4]]bool {
 	t.Helper()
 	out, slots := map[abi.SvcKey[abi.Ip4]]map[abi.Backend[abi.Ip4]]bool{}, map[abi.SvcKey[abi.Ip4]]uint32{}
-	for k, b := range s.backends.tracker.All() {
+	for k, b := range s.backends.Tracker.All() {
 		if out[k.Svc] == nil {
 			out[k.Svc] = map[abi.Backend[abi.Ip4]]bool{}
 		}
@@ -173,10 +173,10 @@ func oneEndpointOf(t *testing.T, n int, proto model.Protocol) {
 	}
 	st.Backends.Set(id, list)
 	s := newFollower()
-	s.desire(st)
-	settleAll(s.frontends.tracker)
-	settleAll(s.backends.tracker)
-	settleAll(s.live.tracker)
+	s.Desire(st)
+	settleAll(s.frontends.Tracker)
+	settleAll(s.backends.Tracker)
+	settleAll(s.live.Tracker)
 	for i := range 20 {
 		at := 137 * i % (n - 1)
 		for what, change := range map[string]func([]nodestate.Backend) []nodestate.Backend{
@@ -189,8 +189,8 @@ func oneEndpointOf(t *testing.T, n int, proto model.Protocol) {
 			for _, list := range [][]nodestate.Backend{change(slices.Clone(st.Backends.At(id))), st.Backends.At(id)} { // and back
 				next := *st
 				next.Backends.Set(id, list)
-				s.desire(&next)
-				if writes := settleAll(s.frontends.tracker) + settleAll(s.backends.tracker) + settleAll(s.live.tracker); writes > 5 {
+				s.Desire(&next)
+				if writes := settleAll(s.frontends.Tracker) + settleAll(s.backends.Tracker) + settleAll(s.live.Tracker); writes > 5 {
 					t.Fatalf("of %d endpoints one %s: %d writes", n, what, writes)
 				}
 			}
@@ -226,14 +226,14 @@ func BenchmarkFollow(b *testing.B) {
 			other := *st
 			other.Backends.Set(id, slices.Delete(slices.Clone(st.Backends.At(id)), size.backends/2, size.backends/2+1))
 			s := newFollower()
-			s.desire(st)
-			settleAll(s.frontends.tracker)
-			settleAll(s.backends.tracker)
+			s.Desire(st)
+			settleAll(s.frontends.Tracker)
+			settleAll(s.backends.Tracker)
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				s.desire([]*nodestate.State{&other, st}[i%2])
-				settleAll(s.frontends.tracker)
-				settleAll(s.backends.tracker)
+				s.Desire([]*nodestate.State{&other, st}[i%2])
+				settleAll(s.frontends.Tracker)
+				settleAll(s.backends.Tracker)
 			}
 		})
 	}

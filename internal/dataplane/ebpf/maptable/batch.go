@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package maptable
 
 import (
 	"errors"
@@ -37,7 +37,7 @@ func newRoom[T any](n int) room[T] {
 func (r room[T]) first(n int) any { return reflect.ValueOf(r.bytes).Slice(0, n).Interface() }
 
 // read walks what the map holds.
-func (t *table[K, V]) read(yield func(K, V) bool) error {
+func (t *Table[K, V]) read(yield func(K, V) bool) error {
 	keys, values := newRoom[K](batchSize), newRoom[V](batchSize)
 	var cursor ebpf.MapBatchCursor
 	for first := true; ; first = false {
@@ -60,7 +60,7 @@ func (t *table[K, V]) read(yield func(K, V) bool) error {
 	}
 }
 
-func (t *table[K, V]) readSingly(yield func(K, V) bool) error {
+func (t *Table[K, V]) readSingly(yield func(K, V) bool) error {
 	var k K
 	var v V
 	it := t.m.Iterate()
@@ -74,9 +74,9 @@ func (t *table[K, V]) readSingly(yield func(K, V) bool) error {
 
 // writeBatches makes pending writes many at once. What it leaves, because it is not ready or fails,
 // is for write.
-func (t *table[K, V]) writeBatches(ready func(K, V) error) {
-	left := t.tracker.PendingWrites()
-	if t.single || t.after != nil || left < batchWorth {
+func (t *Table[K, V]) writeBatches(ready func(K, V) error) {
+	left := t.Tracker.PendingWrites()
+	if t.single || t.After != nil || left < batchWorth {
 		return
 	}
 	keys, values := newRoom[K](min(left, batchSize)), newRoom[V](min(left, batchSize))
@@ -91,13 +91,13 @@ func (t *table[K, V]) writeBatches(ready func(K, V) error) {
 			return false
 		}
 		for _, k := range keys.of[:n] {
-			t.tracker.Done(k)
+			t.Tracker.Done(k)
 		}
 		*t.writes += uint64(n)
 		n = 0
 		return true
 	}
-	for k, v := range t.tracker.Writes() {
+	for k, v := range t.Tracker.Writes() {
 		if ready != nil && ready(k, v) != nil {
 			continue
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package services
 
 import (
 	"errors"
@@ -17,10 +17,10 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// ports carries weir_ports: which ports any frontend, or any backend on the node's own addresses,
+// Ports carries weir_ports: which ports any frontend, or any backend on the node's own addresses,
 // has. The programs take a missing bit as proof that a packet is not ours, so a bit is set before
 // what it stands for is written, and cleared after that is gone.
-type ports struct {
+type Ports struct {
 	m      *ebpf.Map
 	holds  [abi.PortWords]abi.WeirPortBits // what the map holds
 	want   [abi.PortWords]abi.WeirPortBits
@@ -41,11 +41,14 @@ type portUse struct {
 	bit  uint8
 }
 
-func newPorts(m *ebpf.Map, writes *uint64) *ports {
-	return &ports{m: m, writes: writes, uses: map[portUse]int{}, stale: map[int]struct{}{}, errs: map[int]error{}}
+// NewPorts returns the table of weir_ports, of which nothing is known before Load. writes counts
+// the words that are written.
+func NewPorts(m *ebpf.Map, writes *uint64) *Ports {
+	return &Ports{m: m, writes: writes, uses: map[portUse]int{}, stale: map[int]struct{}{}, errs: map[int]error{}}
 }
 
-func (p *ports) load() error {
+// Load reads what the map holds (BPF_MAP_LOOKUP_BATCH). The error is the kernel's.
+func (p *Ports) Load() error {
 	for i := range abi.PortWords {
 		p.stale[i] = struct{}{}
 	}
@@ -64,9 +67,9 @@ func (p *ports) load() error {
 	return nil
 }
 
-// desire follows a state: see incremental.go. addrs says that the node's addresses may have
+// Desire follows a state: see changes.go. addrs says that the node's addresses may have
 // changed.
-func (p *ports) desire(s *nodestate.State, addrs bool) {
+func (p *Ports) Desire(s *nodestate.State, addrs bool) {
 	for f, c := range nodestate.Changes(p.seenFrontends, s.Frontends, func(a, b nodestate.Service) bool { return a == b }) {
 		switch {
 		case c.Is && !c.Was:
@@ -92,7 +95,7 @@ func (p *ports) desire(s *nodestate.State, addrs bool) {
 }
 
 // recount counts all backends, for other addresses of the node.
-func (p *ports) recount(before map[netip.Addr]struct{}, s *nodestate.State) {
+func (p *Ports) recount(before map[netip.Addr]struct{}, s *nodestate.State) {
 	for id, backends := range p.seenBackends.All() {
 		p.useHosts(before, id, backends, -1)
 	}
@@ -112,7 +115,7 @@ func hostAddrs(s *nodestate.State) map[netip.Addr]struct{} {
 	return out
 }
 
-func (p *ports) useHosts(hosts map[netip.Addr]struct{}, id nodestate.Frontend, backends []nodestate.Backend, n int) {
+func (p *Ports) useHosts(hosts map[netip.Addr]struct{}, id nodestate.Frontend, backends []nodestate.Backend, n int) {
 	for _, b := range backends {
 		if _, ok := hosts[b.Addr]; ok {
 			p.use(b.Port, id.Proto, abi.PortTCPHost, n)
@@ -122,7 +125,7 @@ func (p *ports) useHosts(hosts map[netip.Addr]struct{}, id nodestate.Frontend, b
 
 // use counts a use of a port: bit is the one for TCP. Protocols other than TCP, UDP and SCTP are
 // not told apart by port.
-func (p *ports) use(port uint16, proto model.Protocol, bit uint8, n int) {
+func (p *Ports) use(port uint16, proto model.Protocol, bit uint8, n int) {
 	switch proto {
 	case model.ProtocolUDP:
 		bit <<= abi.PortShiftUDP
@@ -147,20 +150,20 @@ func (p *ports) use(port uint16, proto model.Protocol, bit uint8, n int) {
 	p.stale[int(port>>3)] = struct{}{}
 }
 
-// errors returns a KeyError for each word of bits that could not be written.
-func (p *ports) errors() []error { return slices.Collect(maps.Values(p.errs)) }
+// Errors returns a dataplane.KeyError for each word of bits that could not be written.
+func (p *Ports) Errors() []error { return slices.Collect(maps.Values(p.errs)) }
 
-// grow sets the bits that are new.
-func (p *ports) grow() {
+// Grow sets the bits that are new.
+func (p *Ports) Grow() {
 	p.put(func(have, want uint8) uint8 { return have | want })
 }
 
-// settle clears the bits that are over.
-func (p *ports) settle() {
+// Settle clears the bits that are over.
+func (p *Ports) Settle() {
 	p.put(func(_, want uint8) uint8 { return want })
 }
 
-func (p *ports) put(merge func(have, want uint8) uint8) {
+func (p *Ports) put(merge func(have, want uint8) uint8) {
 	for i := range p.stale {
 		next := p.holds[i]
 		for j := range next.Bits {
