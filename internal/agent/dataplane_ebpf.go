@@ -6,6 +6,8 @@ import (
 	"github.com/weir-net/weir/internal/agent/problems"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/counters"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/dryrun"
 	"github.com/weir-net/weir/internal/events"
 )
 
@@ -41,7 +43,7 @@ func (p ebpfPlane) Status() dataplane.Status {
 
 func (p ebpfPlane) Drops() ([]dataplane.Drop, error) {
 	drops, err := p.Driver.Drops()
-	return convert(drops, func(d ebpf.Drop) dataplane.Drop { return dataplane.Drop(d) }), err
+	return convert(drops, func(d counters.Drop) dataplane.Drop { return dataplane.Drop(d) }), err
 }
 
 func (p ebpfPlane) DSRFallback() (dataplane.DSRFallback, error) {
@@ -71,7 +73,9 @@ func (p ebpfPlane) LostEvents() (dataplane.LostEvents, error) {
 func (p ebpfPlane) Places() dataplane.Places { return dataplane.Places(p.Driver.Places()) }
 
 // Programs loads second instances of programs.
-func (p ebpfPlane) Programs(names []string) (*ebpf.DryRun, error) { return p.Driver.NewDryRun(names) }
+func (p ebpfPlane) Programs(names []string) (*dryrun.Instance, error) {
+	return p.Driver.NewDryRun(names)
+}
 
 // Events begins to read events.
 func (p ebpfPlane) Events() (events.Source, error) { return p.Driver.Events() }

@@ -121,7 +121,7 @@ func (d *Driver) endLoading() error {
 		p.err6 = d.programs.Offer(attach.Ipv6Prefix, d.six.Programs)
 	}
 	if p.err6 != nil { // ensureIPv6 tries again
-		d.tables.removeIPv6()
+		d.tables.RemoveIPv6()
 		d.six.Close()
 		d.six = nil
 	} else if d.six != nil {
@@ -157,17 +157,17 @@ func (d *Driver) applyEarly(s *nodestate.State, changed nodestate.Keys, first bo
 		d.loading.missed = false
 		changed = nodestate.All()
 		d.warnTables(s)
-		d.bump = d.bump || d.tables.changing()
+		d.bump = d.bump || d.tables.Changing()
 	}
 	if err := d.ensureUplinks(s); err != nil {
 		return errors.Join(err, waiting)
 	}
-	d.tables.desire(s, changed, d.ifindex)
+	d.tables.Desire(s, changed, d.ifindex)
 	d.state = s
 	err := d.keepTables()
 	if first {
 		d.log.Info("the node's policy and Services are in the kernel, and its programs are being loaded", "maps found", d.loaded.Found,
-			"entries written", d.tables.written(), "epoch", d.tables.epoch())
+			"entries written", d.tables.Written(), "epoch", d.tables.Epoch())
 	}
 	return errors.Join(err, waiting)
 }
@@ -207,7 +207,7 @@ func (d *Driver) findEvaluating() bool {
 	}
 	if six != nil {
 		d.six = six
-		d.tables.add(d.tables.familyOf(six))
+		d.tables.Add(d.tables.FamilyOf(six))
 	}
 	return true
 }

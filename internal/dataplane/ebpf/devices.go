@@ -53,7 +53,7 @@ func (d *Driver) prepareDevices() []error {
 		fail(hostdev.TunnelDevice, removeTunnelIfOurs())
 		d.devices.tunnel = nil
 	}
-	d.machine.host, d.machine.tunnel = indexOf(d.devices.host), indexOf(d.devices.tunnel)
+	d.machine.Host, d.machine.Tunnel = indexOf(d.devices.host), indexOf(d.devices.tunnel)
 	return errs
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/tables"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -77,10 +78,10 @@ type Driver struct {
 	sixErr       error              // why the state's wish about IPv6 is not fulfilled
 	removingIPv6 bool               // something of IPv6 is still there that should go
 	narrow       map[string]bool    // our devices whose MTU is too small for IPv6
-	tables       *tables
+	tables       *tables.Node
 	programs     *attach.Attachments
 	untracked    untracked
-	machine      machine
+	machine      tables.Machine
 	state        *nodestate.State // nil before the first Apply
 	devices      devices
 	uplinks      map[int]string // by interface index, as found last
@@ -91,7 +92,7 @@ type Driver struct {
 	importing    *handoverImport
 	importDone   bool // connections of another data plane are taken over
 	bump         bool // something alongside the tables changed that flows depend on
-	count        counters
+	count        repairCounts
 	problems     []string
 	attached     time.Time  // when an interface got its programs last
 	wished       deviceWish // what our devices were made for last
@@ -140,8 +141,8 @@ func New(o Options) (*Driver, error) {
 		by = attach.WithoutTCX{BpfLinks: attach.BpfLinks{Cgroup: o.Cgroup}}
 	}
 	d := &Driver{
-		opts: o, log: o.Logger, loaded: l, tables: newTables(l), programs: attach.NewAttachments(by, links, o.Logger),
-		machine: machine{clock: clock{hz}, hostNetns: cookie, flows: int(l.Maps["weir_flows"].MaxEntries()), handOver: o.Import == flowhandover.ImportAll},
+		opts: o, log: o.Logger, loaded: l, tables: tables.New(l), programs: attach.NewAttachments(by, links, o.Logger),
+		machine: tables.Machine{Clock: tables.Clock{HZ: hz}, HostNetns: cookie, Flows: int(l.Maps["weir_flows"].MaxEntries()), HandOver: o.Import == flowhandover.ImportAll},
 		endRun:  func() {}, absent: map[attach.Site]string{}, narrow: map[string]bool{}, devices: devices{fresh: map[string]bool{}},
 	}
 	if d.findEvaluating() {
@@ -168,22 +169,22 @@ func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.
 	first := d.state == nil
 	if first {
 		d.loaded.CarryOver(d.opts.BPFFS, true, d.log)
-		if err := d.tables.load(); err != nil {
+		if err := d.tables.Load(); err != nil {
 			return err
 		}
 		// Where programs of a run before begin flows, they evaluate: what another data plane has
 		// left may be old.
-		d.machine.handOver = d.machine.handOver && !d.tables.begins()
-		d.machine.marks = d.tables.marks()
+		d.machine.HandOver = d.machine.HandOver && !d.tables.Begins()
+		d.machine.Marks = d.tables.Marks()
 		// What is there of our devices was made by the earlier run, and is looked at when programs
 		// can be attached.
-		d.machine.host, d.machine.tunnel = d.tables.devices()
+		d.machine.Host, d.machine.Tunnel = d.tables.Devices()
 	}
 	if d.loading != nil && !d.loading.over() {
 		return d.applyEarly(s, changed, first)
 	}
 	if d.handingOver {
-		d.tables.desire(s, changed, d.ifindex)
+		d.tables.Desire(s, changed, d.ifindex)
 		d.state = s
 		return d.keepTables()
 	}
@@ -196,12 +197,12 @@ func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.
 	if came := d.ensureIPv6(s, first); came || first {
 		changed = nodestate.All()
 		d.warnTables(s)
-		d.bump = d.bump || d.tables.changing()
+		d.bump = d.bump || d.tables.Changing()
 	}
 	if err := d.ensureUplinks(s); err != nil {
 		return err
 	}
-	d.tables.desire(s, changed, d.ifindex)
+	d.tables.Desire(s, changed, d.ifindex)
 	d.state = s
 	return d.reconcile(!d.wished.equal(wish(s)) || len(d.problems) > 0)
 }
@@ -223,12 +224,12 @@ func (d *Driver) ifindex(a nodestate.Addr) int {
 // (up), routes, deletes, and last the epoch. Devices are looked at only when asked to: a pod's
 // start does not touch them, and check looks at them all the time.
 func (d *Driver) reconcile(devices bool) error {
-	before := d.tables.reevaluated()
+	before := d.tables.Reevaluated()
 	var errs []error
 	if devices {
 		errs = d.prepareDevices()
 	}
-	d.tables.write(d.state, d.machine)
+	d.tables.Write(d.state, d.machine)
 	if err := errors.Join(d.sixErr, d.callIPv6()); err != nil {
 		errs = append(errs, err)
 	}
@@ -245,9 +246,9 @@ func (d *Driver) reconcile(devices bool) error {
 	errs = append(errs, attachErrs...)
 	if len(attachErrs) == 0 {
 		d.endCarryOver()
-		if !d.machine.marks { // those of an older version were attached until now
-			d.machine.marks = true
-			if err := d.tables.changeFlags(abi.SetMarks, 0); err != nil {
+		if !d.machine.Marks { // those of an older version were attached until now
+			d.machine.Marks = true
+			if err := d.tables.ChangeFlags(abi.SetMarks, 0); err != nil {
 				errs = append(errs, err)
 			}
 		}
@@ -256,15 +257,15 @@ func (d *Driver) reconcile(devices bool) error {
 		errs = append(errs, d.openDevices()...)
 		d.wished = wish(d.state)
 	}
-	d.tables.remove(d.state, d.machine)
+	d.tables.Remove(d.state, d.machine)
 	if err := d.removeUntracked(); err != nil {
 		errs = append(errs, &dataplane.KeyError{Table: "programs", Key: "doNotTrack", Err: err})
 	}
 	errs = append(errs, d.endTables(before)...)
 	if !d.started && len(errs) == 0 {
 		d.started = true
-		d.log.Info("the node's state is in the kernel", "maps found", d.loaded.Found, "links found", d.programs.Reused, "entries written", d.tables.written(),
-			"epoch", d.tables.epoch(), "programs attached", len(d.programs.At))
+		d.log.Info("the node's state is in the kernel", "maps found", d.loaded.Found, "links found", d.programs.Reused, "entries written", d.tables.Written(),
+			"epoch", d.tables.Epoch(), "programs attached", len(d.programs.At))
 	}
 	d.note(errs)
 	return errors.Join(errs...)

@@ -11,6 +11,8 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/counters"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/tables"
 )
 
 // DSRFallback are the outside clients that get their answers by the node that they ask, because
@@ -22,7 +24,7 @@ type DSRFallback struct {
 
 // dsrFallbackSource is what DSRFallback reads of a family, its own as long as it reads.
 type dsrFallbackSource struct {
-	walk   func(now uint32) ([]dsrFallbackClient, error)
+	walk   func(now uint32) ([]tables.DSRClient, error)
 	close  func() error
 	counts *ebpf.Map
 }
@@ -38,7 +40,7 @@ func (d *Driver) dsrFallbackSources() ([]dsrFallbackSource, error) {
 			closeDSRFallback(out)
 			return nil, fmt.Errorf("opening map weir_counts: %w", err)
 		}
-		walk, done, err := d.tables.families[i].dsrFallback()
+		walk, done, err := d.tables.Families()[i].DSRFallback()
 		if err != nil {
 			counts.Close()
 			closeDSRFallback(out)
@@ -65,22 +67,22 @@ func (d *Driver) DSRFallback() (DSRFallback, error) {
 	}
 	defer closeDSRFallback(sources)
 	var out DSRFallback
-	var all []dsrFallbackClient
+	var all []tables.DSRClient
 	for _, s := range sources {
-		some, err := s.walk(d.machine.clock.now())
+		some, err := s.walk(d.machine.Clock.Now())
 		if err != nil {
 			return DSRFallback{}, err
 		}
 		all = append(all, some...)
-		n, err := readCount(s.counts, abi.CountDSRFallen)
+		n, err := counters.Read(s.counts, abi.CountDSRFallen)
 		if err != nil {
 			return DSRFallback{}, err
 		}
 		out.Total += n
 	}
-	slices.SortFunc(all, func(a, b dsrFallbackClient) int { return cmp.Or(cmp.Compare(a.age, b.age), a.addr.Compare(b.addr)) })
+	slices.SortFunc(all, func(a, b tables.DSRClient) int { return cmp.Or(cmp.Compare(a.Age, b.Age), a.Addr.Compare(b.Addr)) })
 	for _, c := range all {
-		out.Clients = append(out.Clients, c.addr)
+		out.Clients = append(out.Clients, c.Addr)
 	}
 	return out, nil
 }

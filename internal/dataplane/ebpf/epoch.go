@@ -5,15 +5,15 @@ package ebpf
 // endTables lets flows evaluate themselves again where entries were written since there were before
 // of them, and returns what could not be written.
 func (d *Driver) endTables(before uint64) []error {
-	if d.tables.reevaluated() != before || d.tables.stale() {
+	if d.tables.Reevaluated() != before || d.tables.Stale() {
 		d.bump = true
 	}
 	err := d.raiseEpoch()
-	if err == nil && d.tables.removeVerdicts() {
+	if err == nil && d.tables.RemoveVerdicts() {
 		d.bump = true
 		err = d.raiseEpoch()
 	}
-	errs := d.tables.errors()
+	errs := d.tables.Errors()
 	if err != nil {
 		errs = append(errs, err)
 	}
@@ -23,9 +23,9 @@ func (d *Driver) endTables(before uint64) []error {
 // raiseEpoch makes flows evaluate themselves again when something changed that they depend on.
 func (d *Driver) raiseEpoch() error {
 	if !d.bump {
-		return d.tables.settle()
+		return d.tables.Settle()
 	}
-	if err := d.tables.nextEpoch(); err != nil {
+	if err := d.tables.NextEpoch(); err != nil {
 		return err
 	}
 	d.bump = false

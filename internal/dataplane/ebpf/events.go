@@ -4,6 +4,7 @@ package ebpf
 
 import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/counters"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/eventring"
 )
 
@@ -20,14 +21,14 @@ func (d *Driver) Events() (*EventReader, error) {
 func (d *Driver) Listen(on bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.machine.listening == on {
+	if d.machine.Listening == on {
 		return nil
 	}
-	d.machine.listening = on
+	d.machine.Listening = on
 	if d.state == nil {
 		return nil // the first Apply writes it
 	}
-	return d.tables.listen(on)
+	return d.tables.Listen(on)
 }
 
 // LostEvents are events that nobody got to read.
@@ -42,11 +43,11 @@ func (d *Driver) LostEvents() (LostEvents, error) {
 	defer d.mu.Unlock()
 	var out LostEvents
 	for _, l := range d.both() {
-		full, err := readCount(l.Maps["weir_counts"], abi.CountEventsLost)
+		full, err := counters.Read(l.Maps["weir_counts"], abi.CountEventsLost)
 		if err != nil {
 			return out, err
 		}
-		limited, err := readCount(l.Maps["weir_counts"], abi.CountEventsLimited)
+		limited, err := counters.Read(l.Maps["weir_counts"], abi.CountEventsLimited)
 		if err != nil {
 			return out, err
 		}

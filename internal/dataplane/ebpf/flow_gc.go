@@ -12,6 +12,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/tables"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -104,7 +105,7 @@ func (d *Driver) gcRound(ctx context.Context, l *object.Collection, s *flowtable
 		d.mu.Lock()
 		known, there := d.state != nil, slices.Contains(d.both(), l)
 		if known {
-			s.Timeouts = timeoutsOf(d.state, d.machine)
+			s.Timeouts = tables.Timeouts(d.state, d.machine)
 		}
 		d.mu.Unlock()
 		if !known {
@@ -171,9 +172,9 @@ func (d *Driver) Pressures() []Pressure {
 			out = append(out, Pressure{Map: name, Family: family, Setting: object.SizeSetting(name), Entries: entries, Capacity: object.Room(name, m)})
 		}
 	}
-	add(d.loaded, "", "weir_policy", d.tables.verdicts())
+	add(d.loaded, "", "weir_policy", d.tables.Verdicts())
 	for i, l := range d.both() {
-		for table, n := range d.tables.families[i].entries() {
+		for table, n := range d.tables.Families()[i].Entries() {
 			add(l, l.Family, "weir_"+table, n)
 		}
 		for name, n := range l.Swept {

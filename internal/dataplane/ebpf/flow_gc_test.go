@@ -15,6 +15,7 @@ import (
 	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -48,10 +49,10 @@ func flowsAged(t testing.TB, m *ebpf.Map, n int, now uint32, one int) {
 
 func sweepOf(t testing.TB, size uint32) (*flowtable.TableGC, *flowtable.KernelClock) {
 	t.Helper()
-	o, err := LoadForTest(TestOptions{Sizes: map[string]uint32{"weir_flows": size}})
+	o, err := offline.Load(offline.Options{Sizes: map[string]uint32{"weir_flows": size}})
 	must(t, err)
 	t.Cleanup(o.Close)
-	s, err := flowtable.NewTableGC("weir_flows", o.loaded.Maps, o.loaded.ICMP)
+	s, err := flowtable.NewTableGC("weir_flows", o.Maps, unix.IPPROTO_ICMP)
 	must(t, err)
 	t.Cleanup(s.Close)
 	clock, err := flowtable.NewKernelClock()

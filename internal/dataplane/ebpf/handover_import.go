@@ -17,6 +17,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/tables"
 )
 
 // importRetry is how long nothing is taken over after programs could be attached nowhere.
@@ -87,7 +88,7 @@ func (d *Driver) beginImport() {
 	}
 	table, err := conntrack.Open()
 	if err != nil {
-		d.importDone, d.machine.handOver = true, false
+		d.importDone, d.machine.HandOver = true, false
 		d.log.Warn("connections that another data plane translated are lost", "error", err)
 		return
 	}
@@ -140,7 +141,7 @@ func (d *Driver) importTracked(o *handoverImport) {
 		o.importer.Predecessor, err = d.opts.Left()
 		errs = append(errs, err)
 	}
-	for i, f := range d.tables.families {
+	for i, f := range d.tables.Families() {
 		errs = append(errs, o.importFamily(f, d.both()[i].Family == bpffs.IPv6, now))
 	}
 	if d.opts.Import == flowhandover.ImportAll {
@@ -162,14 +163,14 @@ func (d *Driver) beginMarks(o *handoverImport) error {
 	if err := o.alongside.Open(context.Background()); err != nil {
 		return err
 	}
-	d.machine.apart = true
-	return d.tables.changeFlags(abi.SetApart, 0)
+	d.machine.Apart = true
+	return d.tables.ChangeFlags(abi.SetApart, 0)
 }
 
 // endMarks ends what exportShadows began, and leads nothing any more.
 func (d *Driver) endMarks(o *handoverImport) error {
-	d.machine.apart = false
-	err := d.tables.changeFlags(0, abi.SetApart)
+	d.machine.Apart = false
+	err := d.tables.ChangeFlags(0, abi.SetApart)
 	conntrack.AwaitPackets() // what bears a mark still is unmarked by the table
 	return errors.Join(err, o.alongside.Close())
 }
@@ -177,7 +178,7 @@ func (d *Driver) endMarks(o *handoverImport) error {
 // importFamily takes over what was not yet of a family. As soon as programs know a connection they
 // translate it: what the stack sees of one is kept apart before. What could not be is tried again
 // each time, though programs have it.
-func (o *handoverImport) importFamily(f importTables, six bool, now uint32) error {
+func (o *handoverImport) importFamily(f tables.ImportTables, six bool, now uint32) error {
 	var some conntrack.Some
 	for _, e := range o.importer.Predecessor.Straight {
 		if e.Orig.Src.Is6() == six {
@@ -211,7 +212,7 @@ func (o *handoverImport) importFamily(f importTables, six bool, now uint32) erro
 	}
 	for _, a := range o.importer.Predecessor.Affinity {
 		if a.Client.Is6() == six {
-			some.Add(f.importAffinity(o.importer, a, now))
+			some.Add(f.ImportAffinity(o.importer, a, now))
 		}
 	}
 	return errors.Join(err, some.Err())
@@ -224,8 +225,8 @@ func loose(e conntrack.Entry) bool {
 
 // has reports whether programs have a connection: it was taken over, is the same still, and has not
 // ended and begun anew meanwhile, in which case programs have removed it.
-func (o *handoverImport) has(f importTables, e conntrack.Entry) bool {
-	known := f.knows(e.Orig)
+func (o *handoverImport) has(f tables.ImportTables, e conntrack.Entry) bool {
+	known := f.Knows(e.Orig)
 	if !known || o.begun {
 		return known
 	}
@@ -234,16 +235,16 @@ func (o *handoverImport) has(f importTables, e conntrack.Entry) bool {
 }
 
 // importOne takes over a connection that was not yet.
-func (o *handoverImport) importOne(f importTables, e conntrack.Entry, now uint32) error {
+func (o *handoverImport) importOne(f tables.ImportTables, e conntrack.Entry, now uint32) error {
 	if o.has(f, e) {
 		return nil
 	}
-	if was, ok := o.done[e.Orig]; ok && !o.begun && f.knows(e.Orig) { // a new one took its place
-		if err := f.forgetImported(e.Orig, was.answers); err != nil {
+	if was, ok := o.done[e.Orig]; ok && !o.begun && f.Knows(e.Orig) { // a new one took its place
+		if err := f.ForgetImported(e.Orig, was.answers); err != nil {
 			return err
 		}
 	}
-	took, err := f.importConnection(o.importer, e, now, o.begun)
+	took, err := f.ImportConnection(o.importer, e, now, o.begun)
 	if took {
 		o.note(e)
 	}
@@ -252,14 +253,14 @@ func (o *handoverImport) importOne(f importTables, e conntrack.Entry, now uint32
 
 // importInStack takes over what connection tracking makes of a connection that it goes on
 // translating.
-func (o *handoverImport) importInStack(f importTables, e conntrack.Entry, now uint32) error {
+func (o *handoverImport) importInStack(f tables.ImportTables, e conntrack.Entry, now uint32) error {
 	o.inStack[e.Orig] = e
 	if e.Orig = e.Reply.Reversed(); o.has(f, e) {
 		return nil
 	}
 	from := o.importer
 	from.Which, from.Predecessor = flowhandover.ImportAll, conntrack.Left{} // it is the node's own, whoever translates
-	took, err := f.importConnection(from, e, now, o.begun)
+	took, err := f.ImportConnection(from, e, now, o.begun)
 	if took {
 		o.done[e.Orig] = importedAs{e.Reply, phaseOf(e)}
 		o.flows++
@@ -400,8 +401,8 @@ func (d *Driver) beginFlows(o *handoverImport) error {
 		o.attached = true
 		err = o.alongside.Sent(context.Background())
 	case 1: // then what began until now
-		d.machine.handOver, o.begun = false, true
-		err = d.tables.changeFlags(0, abi.SetHandOver)
+		d.machine.HandOver, o.begun = false, true
+		err = d.tables.ChangeFlags(0, abi.SetHandOver)
 	case 2: // then what was beginning
 		conntrack.AwaitPackets()
 	}

@@ -56,13 +56,13 @@ func (d *Driver) addIPv6(first bool) error {
 	if first {
 		six.CarryOver(d.opts.BPFFS, true, d.log)
 	}
-	tables := d.tables.familyOf(six)
-	if err := errors.Join(tables.load(), d.programs.Offer(attach.Ipv6Prefix, six.Programs)); err != nil {
+	tables := d.tables.FamilyOf(six)
+	if err := errors.Join(tables.Load(), d.programs.Offer(attach.Ipv6Prefix, six.Programs)); err != nil {
 		six.Close()
 		return err
 	}
 	d.six = six
-	d.tables.add(tables)
+	d.tables.Add(tables)
 	d.log.Info("the node carries IPv6", "maps found", six.Found)
 	return nil
 }
@@ -72,7 +72,7 @@ func (d *Driver) removeIPv6() error {
 	_, err := d.loaded.CallIPv6(nil)
 	errs := []error{err, d.loaded.CallUntracked(nil, nil), d.programs.Withdraw(attach.CgroupHooks6)}
 	if d.six != nil {
-		d.tables.removeIPv6()
+		d.tables.RemoveIPv6()
 		d.six.Close()
 		d.six = nil
 		d.log.Info("the node does not carry IPv6 any more")

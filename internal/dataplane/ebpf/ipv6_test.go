@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -343,7 +344,7 @@ func TestIPv6FlowsSurviveAnotherLayout(t *testing.T) {
 	if err := d.six.Maps["weir_flows"].Lookup(key, &got); err != nil || got.Epoch != 41 || got.Seen != 77 || got.Ifindex != 6 {
 		t.Errorf("the flow is %+v, %v", got, err)
 	}
-	if epoch := d.tables.families[1].epoch(); epoch <= 41 {
+	if epoch := epochOf6(t, d); epoch <= 41 {
 		t.Errorf("the epoch is %d: flows of epoch 41 would not be judged anew", epoch)
 	}
 	if _, err := os.Stat(filepath.Dir(dir)); !os.IsNotExist(err) {
@@ -385,7 +386,7 @@ func TestPressureOfBothFamilies(t *testing.T) {
 	for key, want := range map[[2]string]int{
 		{"weir_flows", bpffs.IPv4}: 0, {"weir_flows", bpffs.IPv6}: 1, {"weir_policy", ""}: s.Policy.Len(),
 		{"weir_addrs", bpffs.IPv4}: needed(s, false)["weir_addrs"], {"weir_addrs", bpffs.IPv6}: needed(s, true)["weir_addrs"],
-		{"weir_backends", bpffs.IPv4}: d.tables.families[0].entries()["backends"],
+		{"weir_backends", bpffs.IPv4}: d.tables.Families()[0].Entries()["backends"],
 	} {
 		if got, ok := entries[key]; !ok || got != want {
 			t.Errorf("%v: %d entries, %t, want %d", key, got, ok, want)
@@ -430,4 +431,12 @@ func TestIPv6RouteChanges(t *testing.T) {
 	if d.noteRoute(local) {
 		t.Error("an address of the node is a matter of its state")
 	}
+}
+
+// epochOf6 reads the epoch of IPv6's flows.
+func epochOf6(t *testing.T, d instance) uint32 {
+	t.Helper()
+	var v abi.Settings[abi.Ip6]
+	must(t, d.six.Maps["weir_settings"].Lookup(new(uint32), unsafe.Pointer(&v)))
+	return v.Epoch
 }

@@ -28,7 +28,7 @@ func (d *Driver) Held() ([]Held, error) {
 			return nil, err
 		}
 		defer s.Close()
-		each, most := d.tables.families[i].shareLimits()
+		each, most := d.tables.Families()[i].ShareLimits()
 		sources = append(sources, source{s, each, most})
 	}
 	d.mu.Unlock()

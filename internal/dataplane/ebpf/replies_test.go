@@ -5,48 +5,26 @@ package ebpf
 import (
 	"encoding/binary"
 	"net/netip"
-	"os"
-	"regexp"
 	"runtime"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/counters"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// Every answer of enum answer has a word, and no word lacks an answer.
-func TestAnswersHaveNames(t *testing.T) {
-	src, err := os.ReadFile("../../../bpf/abi_events.h")
-	must(t, err)
-	found := 0
-	for _, m := range regexp.MustCompile(`(?m)^\tANSWER_(\w+) = (\d+),`).FindAllStringSubmatch(string(src), -1) {
-		n, err := strconv.Atoi(m[2])
-		must(t, err)
-		if n == 0 {
-			continue
-		}
-		found++
-		if replyNames[uint32(n)] == "" {
-			t.Errorf("ANSWER_%s has no name", m[1])
-		}
-	}
-	if found != len(replyNames) {
-		t.Errorf("%d answers in abi.h, %d names", found, len(replyNames))
-	}
-}
-
 // However many packets ask for a Service without backends, only so many are answered; all are
 // counted.
 func TestAnswersAreLimited(t *testing.T) {
 	needRoot(t)
 	const burst, packets = 4, 100
-	o, err := LoadForTest(TestOptions{Trace: true, Answers: 1, Burst: burst})
+	o, err := offline.Load(offline.Options{Trace: true, Answers: 1, Burst: burst})
 	must(t, err)
 	defer o.Close()
 	s := nodestate.New()
@@ -86,7 +64,7 @@ func TestAnswersAreLimited(t *testing.T) {
 	}
 	drops, err := o.Drops()
 	must(t, err)
-	if len(drops) != 1 || drops[0] != (Drop{Reason: uint32(reason.NoBackend), Rule: 70, Packets: packets, Bytes: uint64(packets * len(frame))}) {
+	if len(drops) != 1 || drops[0] != (counters.Drop{Reason: uint32(reason.NoBackend), Rule: 70, Packets: packets, Bytes: uint64(packets * len(frame))}) {
 		t.Errorf("counted %+v", drops)
 	}
 }

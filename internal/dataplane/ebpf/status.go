@@ -10,6 +10,8 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/counters"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/tables"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -43,12 +45,12 @@ func (d *Driver) Status() Status {
 	defer d.mu.Unlock()
 	st := Status{
 		ABI: abi.Number, Uplinks: slices.Sorted(maps.Values(d.uplinks)), Tunnel: d.devices.tunnel != nil,
-		Epoch: d.tables.epoch(), HZ: d.machine.clock.hz, Writes: d.tables.written() + d.tables.epochs(),
+		Epoch: d.tables.Epoch(), HZ: d.machine.Clock.HZ, Writes: d.tables.Written() + d.tables.Epochs(),
 		Repairs: maps.Clone(d.count.repairs), Repaired: d.count.last, Problems: slices.Clone(d.problems),
-		Entries: d.tables.entries(), Arrival: d.arrival(),
+		Entries: d.tables.Entries(), Arrival: d.arrival(),
 	}
 	for _, l := range d.both() {
-		if n, err := readCount(l.Maps["weir_counts"], abi.CountUntracked); err == nil {
+		if n, err := counters.Read(l.Maps["weir_counts"], abi.CountUntracked); err == nil {
 			st.Late += n
 		}
 	}
@@ -69,7 +71,7 @@ func (d *Driver) Status() Status {
 }
 
 // Drops reads the counts of dropped packets, sorted by reason and rule.
-func (d *Driver) Drops() ([]Drop, error) { return readDrops(d.loaded.Maps["weir_drops"]) }
+func (d *Driver) Drops() ([]counters.Drop, error) { return counters.Drops(d.loaded.Maps["weir_drops"]) }
 
 // Enforced says what is missing for an endpoint to be enforced: its programs are attached and in
 // effect, and its addresses are in the maps.
@@ -87,22 +89,22 @@ func (d *Driver) Enforced(ep model.LocalEndpoint) error {
 		}
 	}
 	for _, a := range ep.Addrs {
-		if !d.tables.endpoint(a, ep.IfIndex) {
+		if !d.tables.Endpoint(a, ep.IfIndex) {
 			return fmt.Errorf("address %s is not in the map of addresses with interface %s", a, ep.Interface)
 		}
 	}
 	return nil
 }
 
-// Load reads the maps back as a state: see readState.
+// Load reads the maps back as a state: see ReadState.
 func (d *Driver) Load() (*nodestate.State, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return readState(d.both()...)
+	return tables.ReadState(d.both()...)
 }
 
 // Answers counts the packets that the programs answered by themselves (ICMP errors), by what they
 // sent; "limited" are those that went without one because of the limit on answers.
 func (d *Driver) Answers() (map[string]uint64, error) {
-	return readReplies(d.loaded.Maps["weir_answers"])
+	return counters.Answers(d.loaded.Maps["weir_answers"])
 }

@@ -67,7 +67,7 @@ func (d *Driver) findUplinks(s *nodestate.State) error {
 	if len(found) == 0 && (d.uplinks == nil || len(d.uplinks) > 0) {
 		d.log.Warn("no interface matches bpfDataIfacePattern: nothing from outside reaches pods and Services", "pattern", d.pattern.String())
 	}
-	d.uplinks, d.machine.uplinks = found, addrs
+	d.uplinks, d.machine.Uplinks = found, addrs
 	return nil
 }
 

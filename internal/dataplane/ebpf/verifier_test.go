@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
 	"github.com/weir-net/weir/internal/kernel"
 )
 
@@ -30,7 +31,7 @@ const (
 // table says how much it was, on the kernel that it names.
 func TestVerifierBudget(t *testing.T) {
 	needRoot(t)
-	o, err := LoadForTest(TestOptions{})
+	o, err := offline.Load(offline.Options{})
 	if err != nil {
 		t.Fatalf("%+v", err)
 	}

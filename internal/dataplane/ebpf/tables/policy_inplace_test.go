@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package tables_test
 
 import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/tables"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -54,20 +56,22 @@ func turnState(says said, classes int) *nodestate.State {
 	return s
 }
 
-func turnOffline(t *testing.T) *Offline {
+func turnOffline(t *testing.T) *offline.Node {
 	t.Helper()
-	needRoot(t)
-	o, err := LoadForTest(TestOptions{Sizes: map[string]uint32{"weir_policy": 4096}})
-	must(t, err)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	o, err := offline.Load(offline.Options{Sizes: map[string]uint32{"weir_policy": 4096}})
+	check(t, err)
 	t.Cleanup(o.Close)
 	return o
 }
 
 // holdsSaid fails the test where the map does not hold exactly what a state says.
-func holdsSaid(t *testing.T, o *Offline, s *nodestate.State) {
+func holdsSaid(t *testing.T, o *offline.Node, s *nodestate.State) {
 	t.Helper()
 	got, err := o.Policy()
-	must(t, err)
+	check(t, err)
 	if !nodestate.EqualMaps(got.Policy, s.Policy) {
 		t.Fatalf("%d verdicts in the map, not the %d of the state", got.Policy.Len(), s.Policy.Len())
 	}
@@ -83,7 +87,7 @@ func TestTurnRemovesEntriesAGraceAfterHeads(t *testing.T) {
 	for c := range classes {
 		before.of(nodestate.Class(100+c), false, false)
 	}
-	must(t, o.Apply(turnState(before, classes)))
+	check(t, o.Apply(turnState(before, classes)))
 	there := func(k abi.WeirPolicyKey) bool {
 		var v abi.WeirPolicyValue
 		return o.Maps["weir_policy"].Lookup(&k, &v) == nil
@@ -92,9 +96,8 @@ func TestTurnRemovesEntriesAGraceAfterHeads(t *testing.T) {
 	var epoch uint32
 	o.AfterEachWrite(func() {
 		for class := uint64(100); class < 100+classes; class++ {
-			at := setClass{turnSet, class}
-			for gone, k := range map[*map[uint64]time.Time]abi.WeirPolicyKey{&headGone: headKey, &entryGone: {Proto: 6, Port: 22, Len: 16}} {
-				if _, seen := (*gone)[class]; !seen && !there(at.key(k)) {
+			for gone, k := range map[*map[uint64]time.Time]abi.WeirPolicyKey{&headGone: tables.HeadKey, &entryGone: {Proto: 6, Port: 22, Len: 16}} {
+				if _, seen := (*gone)[class]; !seen && !there(tables.KeyOf(turnSet, class, k)) {
 					(*gone)[class] = time.Now()
 				}
 			}
@@ -104,61 +107,47 @@ func TestTurnRemovesEntriesAGraceAfterHeads(t *testing.T) {
 		}
 	}, nil)
 	after := turnState(said{}.of(0, true, false), classes)
-	must(t, o.Apply(after))
+	check(t, o.Apply(after))
 	o.AfterEachWrite(nil, nil)
 	holdsSaid(t, o, after)
 	if len(headGone) != classes || len(entryGone) != classes {
 		t.Fatalf("%d heads and %d entries of %d went", len(headGone), len(entryGone), classes)
 	}
 	for class, at := range entryGone {
-		if d := at.Sub(headGone[class]); d < grace {
+		if d := at.Sub(headGone[class]); d < tables.Grace {
 			t.Errorf("class %d: its entry went %v after its head", class, d)
 		}
 	}
 	if o.Epoch() == epoch {
-		t.Errorf("flows that began while verdicts went are not judged again")
+		t.Errorf("flows that began while verdicts went are not evaluated again")
 	}
 }
 
 // What a head leads to stays while the head cannot be deleted.
 func TestTurnRemovesNoEntriesOfAHeadThatStays(t *testing.T) {
 	o := turnOffline(t)
-	must(t, o.Apply(turnState(said{}.of(0, true, false).of(100, false, false).of(101, false, false), 2)))
-	at := setClass{turnSet, 100}
-	o.tables.policy.Keep = func(k abi.WeirPolicyKey) error {
-		if k == at.key(headKey) {
+	check(t, o.Apply(turnState(said{}.of(0, true, false).of(100, false, false).of(101, false, false), 2)))
+	head := tables.KeyOf(turnSet, 100, tables.HeadKey)
+	o.Tables.KeepVerdicts(func(k abi.WeirPolicyKey) error {
+		if k == head {
 			return errors.New("a delete that fails for a test")
 		}
 		return nil
-	}
+	})
 	after := turnState(said{}.of(0, true, false), 2)
 	if err := o.Apply(after); err == nil {
 		t.Fatal("no error although a delete failed")
 	}
 	for class, want := range map[uint64]bool{100: true, 101: false} {
-		k := setClass{turnSet, class}.key(abi.WeirPolicyKey{Proto: 6, Port: 22, Len: 16})
+		k := tables.KeyOf(turnSet, class, abi.WeirPolicyKey{Proto: 6, Port: 22, Len: 16})
 		var v abi.WeirPolicyValue
-		if err := o.Maps["weir_policy"].Lookup(&k, &v); (err == nil) != want || allowing(v) {
-			t.Errorf("class %d: its entry is there: %t, allows: %t", class, err == nil, allowing(v))
+		if err := o.Maps["weir_policy"].Lookup(&k, &v); (err == nil) != want || tables.Allowing(v) {
+			t.Errorf("class %d: its entry is there: %t, allows: %t", class, err == nil, tables.Allowing(v))
 		}
 	}
-	o.tables.policy.Keep = nil
-	must(t, o.Apply(after))
+	o.Tables.KeepVerdicts(nil)
+	check(t, o.Apply(after))
 	holdsSaid(t, o, after)
-}
-
-func TestTurnFindsFreeBases(t *testing.T) {
-	used := []uint16{1, 0}
-	for base := 1; base < 8; base++ {
-		want := min(8-base, 2)
-		if got := freeBases(used); len(got) != want || want > 0 && got[0] != uint16(base*sourceBase) || slices.Contains(got, 0) {
-			t.Errorf("with %v in use: %v", used, got)
-		}
-		used = append(used, uint16(base*sourceBase+base%2))
-	}
-	if got := freeBases(used); len(got) != 0 {
-		t.Errorf("with all in use: %v", got)
-	}
 }
 
 // Changes about source ports fail again and again, each at another write, and are made once writes
@@ -173,7 +162,7 @@ func TestTurnFailsInARow(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := turnOffline(t)
-			must(t, o.Apply(turnState(said{}.bySource(1), 0)))
+			check(t, o.Apply(turnState(said{}.bySource(1), 0)))
 			after := turnState(said{}.bySource(2), 0)
 			failed := 0
 			for try := range 12 {
@@ -189,7 +178,7 @@ func TestTurnFailsInARow(t *testing.T) {
 				}
 			}
 			o.AfterEachWrite(nil, nil)
-			must(t, o.Apply(after))
+			check(t, o.Apply(after))
 			holdsSaid(t, o, after)
 			if failed < 6 {
 				t.Errorf("only %d tries failed", failed)
@@ -204,15 +193,14 @@ func TestTurnWithoutFreeBases(t *testing.T) {
 	for used, tries := range map[int]int{5: 1, 6: 1, 7: 2} {
 		t.Run(fmt.Sprint(used), func(t *testing.T) {
 			o := turnOffline(t)
-			must(t, o.Apply(turnState(said{}.bySource(1), 0)))
-			at := setClass{set: turnSet}
-			head, _ := o.tables.policy.Tracker.Actual(at.key(headKey))
+			check(t, o.Apply(turnState(said{}.bySource(1), 0)))
+			head, _ := o.Tables.VerdictTracker().Actual(tables.KeyOf(turnSet, 0, tables.HeadKey))
 			for i := range used {
-				n := uint16((i+1)*sourceBase + 1)
-				k := at.key(abi.WeirPolicyKey{Proto: 6, Port: uint16(200 + i), Len: 16})
-				if !o.tables.put(at, abi.WeirPolicyKey{Head: 1, Sources: n}, abi.WeirPolicyValue{Verdict: abi.PolicyAllow, Rule: 5}) ||
-					!o.tables.put(at, k, abi.WeirPolicyValue{Sources: n}) {
-					t.Fatal(o.tables.errors())
+				n := uint16((i+1)*tables.SourceBase + 1)
+				k := abi.WeirPolicyKey{Proto: 6, Port: uint16(200 + i), Len: 16}
+				if !o.Tables.Put(turnSet, 0, abi.WeirPolicyKey{Head: 1, Sources: n}, abi.WeirPolicyValue{Verdict: abi.PolicyAllow, Rule: 5}) ||
+					!o.Tables.Put(turnSet, 0, k, abi.WeirPolicyValue{Sources: n}) {
+					t.Fatal(o.Tables.Errors())
 				}
 			}
 			after := turnState(said{}.bySource(2), 0)
@@ -220,45 +208,21 @@ func TestTurnWithoutFreeBases(t *testing.T) {
 				if err := o.Apply(after); err == nil {
 					t.Fatal("no error although there were no numbers")
 				}
-				for k, v := range o.tables.policy.Tracker.All() {
-					if k.Sources == 0 && (allowing(v) || v.Sources != 0) {
+				for k, v := range o.Tables.VerdictTracker().All() {
+					if k.Sources == 0 && (tables.Allowing(v) || v.Sources != 0) {
 						t.Errorf("%s is %+v, with the head %+v before", abi.ShowPolicy(k), v, head)
 					}
 				}
 			}
-			must(t, o.Apply(after))
+			check(t, o.Apply(after))
 			holdsSaid(t, o, after)
 		})
 	}
 }
 
-// Two policies meet in as many tables of source ports as there are numbers in a base: the last one
-// has its own in each base, and what would take another is denied.
-func TestTurnOfMorePairsThanNumbers(t *testing.T) {
-	side := verdicts{}
-	for n := uint16(1); n <= 2; n++ {
-		side[abi.WeirPolicyKey{Head: 1, Sources: n}] = abi.WeirPolicyValue{Verdict: abi.PolicyAllow}
-	}
-	m := &intersection{a: side, b: side, out: verdicts{}, tables: map[[2]uint16]uint16{}}
-	numbers := verdicts{}
-	for n := uint16(1); n < sourceBase-1; n++ {
-		m.tables[[2]uint16{n, 1 << 15}] = n
-		numbers[abi.WeirPolicyKey{Head: 1, Sources: n}] = abi.WeirPolicyValue{}
-	}
-	pair := func(x, y uint16) abi.WeirPolicyValue {
-		return m.value(abi.WeirPolicyValue{Sources: x}, abi.WeirPolicyValue{Sources: y})
-	}
-	last := pair(1, 1)
-	for _, v := range []abi.WeirPolicyValue{pair(1, 2), pair(2, 1)} {
-		if v.Sources != 0 || allowing(v) {
-			t.Errorf("without a number: %+v", v)
-		}
-	}
-	if again := pair(1, 1); last.Sources == 0 || again != last || !allowing(m.out[abi.WeirPolicyKey{Head: 1, Sources: last.Sources}]) {
-		t.Errorf("the last number: %+v, and asked again %+v", last, again)
-	}
-	numbers[abi.WeirPolicyKey{Head: 1, Sources: last.Sources}] = last
-	if moved := numbers.shift(7 * sourceBase); len(moved) != sourceBase-1 {
-		t.Errorf("%d numbers in another base, not %d", len(moved), sourceBase-1)
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package tables
 
 import (
 	"errors"
@@ -15,25 +15,25 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// readState reads maps back as a state: what Apply would have to be given to write them. Names of
+// ReadState reads maps back as a state: what Apply would have to be given to write them. Names of
 // interfaces, owners, the words of rules, and settings other than those that programs see are not
 // in the maps and stay empty. A backend list with a hole is an error.
-func readState(families ...*object.Collection) (*nodestate.State, error) {
-	t := newTables(families...)
-	if err := t.load(); err != nil {
+func ReadState(families ...*object.Collection) (*nodestate.State, error) {
+	t := New(families...)
+	if err := t.Load(); err != nil {
 		return nil, err
 	}
 	s := nodestate.New()
 	readPolicy(s, t)
 	readHosts(s, t)
 	var errs []error
-	t.each(func(f family) { errs = append(errs, f.read(s)) })
+	t.each(func(f Family) { errs = append(errs, f.read(s)) })
 	return s, errors.Join(errs...)
 }
 
-// readPolicyState reads back what of the maps decides about policy.
-func readPolicyState(families ...*object.Collection) (*nodestate.State, error) {
-	s, t := nodestate.New(), newTables(families...)
+// ReadPolicyState reads back what of the maps decides about policy.
+func ReadPolicyState(families ...*object.Collection) (*nodestate.State, error) {
+	s, t := nodestate.New(), New(families...)
 	errs := []error{t.policy.Load(), t.hosts.Load()}
 	readPolicy(s, t)
 	readHosts(s, t)
@@ -99,7 +99,7 @@ func (t *familyTables[A]) readEvaluated(s *nodestate.State) {
 	}
 }
 
-func readPolicy(s *nodestate.State, t *tables) {
+func readPolicy(s *nodestate.State, t *Node) {
 	for k, v := range t.policy.Tracker.All() {
 		s.Policy.Set(nodestate.PolicyKey{
 			Set: nodestate.SetID(k.Set), Peer: nodestate.Class(k.Peer), Head: k.Head != 0,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package tables
 
 import (
 	"net/netip"
@@ -10,27 +10,35 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// family are the tables of IPv4 or of IPv6, in the roles that they have for those who use them.
-type family interface {
+// Family are the tables of IPv4 or of IPv6, in the roles that they have for those who use them.
+// Others than Node import into them, and read what programs fill.
+type Family interface {
+	ImportTables
+	FlowTables
+	// Load reads what the maps hold. The error is the kernel's.
+	Load() error
+	// Entries counts what the tables hold, by the names of the maps without "weir_".
+	Entries() map[string]int
+	roles
+}
+
+// roles are those for Node.
+type roles interface {
 	stateTables
 	settingsTable
 	policyTables
 	policyUses
 	serviceTables
-	importTables
-	flowTables
 	stateReader
 }
 
 // stateTables take a state and say what is not as it should be.
 type stateTables interface {
-	load() error
 	desire(s *nodestate.State, changed nodestate.Keys, ifindex func(nodestate.Addr) int)
 	// pending reports whether anything is to be written or removed on which open flows depend.
 	pending() bool
 	writeRoutes()
 	errors() []error
-	entries() map[string]int
 	// endpoint returns the interface of the endpoint that has an address; ok is false when the
 	// address is of the other family.
 	endpoint(a netip.Addr) (ifindex int, ok bool)
@@ -42,7 +50,7 @@ type settingsTable interface {
 	// writeSettings makes the settings equal to what the state says. While a change is made, strict
 	// keeps what they say of the node's own traffic. pending says that other tables change, too;
 	// any change is noted in them.
-	writeSettings(s *nodestate.State, m machine, strict, pending bool)
+	writeSettings(s *nodestate.State, m Machine, strict, pending bool)
 	changeFlags(set, clear uint32) error
 	changing() bool
 	settle() error
@@ -90,21 +98,29 @@ type serviceTables interface {
 	servicesPending() bool
 }
 
-// importTables take over what another data plane knows of connections.
-type importTables interface {
-	// importConnection takes a tracked connection over from another data plane; it reports whether
-	// it is one that this one carries.
-	importConnection(from flowhandover.Importer, e conntrack.Entry, now uint32, begun bool) (bool, error)
-	forgetImported(orig, answers conntrack.Tuple) error
-	knows(of conntrack.Tuple) bool
-	// importAffinity remembers which backend a client had, unless it is known to have one.
-	importAffinity(from flowhandover.Importer, a conntrack.Affinity, now uint32) error
+// ImportTables take over what another data plane knows of connections.
+type ImportTables interface {
+	// ImportConnection writes a tracked connection of another data plane into the flow maps, wholly
+	// or not at all, and reports whether it is there. now is the programs' clock, in its units of
+	// 256 jiffies. With begun programs begin flows: one that has the answers already is theirs.
+	ImportConnection(from flowhandover.Importer, e conntrack.Entry, now uint32, begun bool) (bool, error)
+	// ForgetImported deletes a connection that was imported, by its tuples of both directions.
+	ForgetImported(orig, answers conntrack.Tuple) error
+	// Knows reports whether the flow maps have a tuple.
+	Knows(of conntrack.Tuple) bool
+	// ImportAffinity remembers which backend a client had, unless it is known to have one. now is
+	// as in ImportConnection.
+	ImportAffinity(from flowhandover.Importer, a conntrack.Affinity, now uint32) error
 }
 
-// flowTables say what is needed to read tables that programs fill.
-type flowTables interface {
-	dsrFallback() (walk func(now uint32) ([]dsrFallbackClient, error), done func() error, err error)
-	shareLimits() (each, most uint32)
+// FlowTables say what is needed to read tables that programs fill.
+type FlowTables interface {
+	// DSRFallback returns what walks through the clients that fell back, without those that are due
+	// to be tried again, and what ends it. now is the programs' clock.
+	DSRFallback() (walk func(now uint32) ([]DSRClient, error), done func() error, err error)
+	// ShareLimits are the settings by which pods are held to their share of the table of
+	// connections, in entries: of each pod, and from how many in all on.
+	ShareLimits() (each, most uint32)
 }
 
 // stateReader reads a state back.

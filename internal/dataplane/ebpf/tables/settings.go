@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package tables
 
 import (
 	"maps"
@@ -29,7 +29,7 @@ func (t *familyTables[A]) listen(on bool) error {
 	return t.putSettings(v)
 }
 
-// changeFlags is Driver.changeFlags.
+// changeFlags is Node.ChangeFlags for one family.
 func (t *familyTables[A]) changeFlags(set, clear uint32) error {
 	v := t.current
 	v.Flags = v.Flags&^clear | set
@@ -40,7 +40,7 @@ func (t *familyTables[A]) changeFlags(set, clear uint32) error {
 	return t.putSettings(v)
 }
 
-// changing reports whether the settings say that a change is under way: see tables.Write.
+// changing reports whether the settings say that a change is under way: see Node.Write.
 func (t *familyTables[A]) changing() bool { return t.current.Flags&abi.SetChanging != 0 }
 
 // settle takes back what writeSettings noted of a change.
@@ -57,8 +57,8 @@ func (t *familyTables[A]) settle() error {
 // count for as long as there is one in their map; what pods may send to the node is, until a change
 // is made, what both the old and the new setting allow. When they or, as pending says, other tables
 // change, it notes that in them.
-func (t *familyTables[A]) writeSettings(s *nodestate.State, m machine, strict, pending bool) {
-	t.uplinks.Desire(maps.All(m.uplinks))
+func (t *familyTables[A]) writeSettings(s *nodestate.State, m Machine, strict, pending bool) {
+	t.uplinks.Desire(maps.All(m.Uplinks))
 	v := renderSettings[A](s, m)
 	v.Epoch = t.current.Epoch
 	v.Flags |= t.current.Flags & abi.SetChanging
@@ -106,8 +106,8 @@ func (t *familyTables[A]) evaluatesUntracked() bool { return t.current.Flags&abi
 
 func (t *familyTables[A]) epoch() uint32 { return t.current.Epoch }
 
-// shareLimits are the settings by which pods are held to their share of the table of connections.
-func (t *familyTables[A]) shareLimits() (each, most uint32) {
+// ShareLimits are the settings by which pods are held to their share of the table of connections.
+func (t *familyTables[A]) ShareLimits() (each, most uint32) {
 	return t.current.FlowsEach, t.current.FlowsMost
 }
 
@@ -124,17 +124,17 @@ func (t *familyTables[A]) putSettings(v abi.Settings[A]) error {
 }
 
 // renderSettings leaves the epoch 0.
-func renderSettings[A abi.Address](s *nodestate.State, m machine) abi.Settings[A] {
+func renderSettings[A abi.Address](s *nodestate.State, m Machine) abi.Settings[A] {
 	c := s.Settings
 	v := abi.Settings[A]{
 		Flags: abi.FlagIf(c.DSR, abi.SetDSR) |
 			abi.FlagIf(c.ConnectTime == model.ConnectTimeTCP || c.ConnectTime == model.ConnectTimeEnabled, abi.SetCTLBTCP) |
 			abi.FlagIf(c.ConnectTime == model.ConnectTimeEnabled, abi.SetCTLBUDP) |
 			abi.FlagIf(c.HostNAT, abi.SetHostNAT) |
-			abi.FlagIf(m.listening, abi.SetEvents) |
-			abi.FlagIf(m.handOver || c.HandOver, abi.SetHandOver) |
-			abi.FlagIf(m.apart, abi.SetApart) |
-			abi.FlagIf(m.marks, abi.SetMarks) |
+			abi.FlagIf(m.Listening, abi.SetEvents) |
+			abi.FlagIf(m.HandOver || c.HandOver, abi.SetHandOver) |
+			abi.FlagIf(m.Apart, abi.SetApart) |
+			abi.FlagIf(m.Marks, abi.SetMarks) |
 			abi.FlagIf(len(s.HostEndpoints) > 0 || m.hostPolicy, abi.SetHosts) |
 			abi.FlagIf(s.JudgesAlone() || m.untracked, abi.SetUntracked) |
 			abi.FlagIf(c.VXLANFromPods, abi.SetVXLANFromPods) |
@@ -143,30 +143,30 @@ func renderSettings[A abi.Address](s *nodestate.State, m machine) abi.Settings[A
 			abi.FlagIf(c.ToHost == model.ToHostDrop, abi.SetToHostDrop) |
 			abi.FlagIf(c.ToHost == model.ToHostReturn, abi.SetToHostReturn) |
 			abi.SetPorts, // tables keep weir_ports
-		Node: abi.ToAddr[A](nodeOf[A](c)), TunnelIfindex: uint32(m.tunnel), Vni: c.Tunnel.VNI,
-		SnatMin: c.SNATFirst, SnatMax: c.SNATLast, HostNetns: m.hostNetns,
-		PerSecond: m.clock.perThousandSeconds(), TunnelMtu: abi.TunnelMTU[A](c),
-		HostIfindex: uint32(m.host), TunnelPort: abi.Be16(c.Tunnel.Port),
-		DsrPatience: m.clock.fineUnits(c.DSRTimes.Patience),
+		Node: abi.ToAddr[A](nodeOf[A](c)), TunnelIfindex: uint32(m.Tunnel), Vni: c.Tunnel.VNI,
+		SnatMin: c.SNATFirst, SnatMax: c.SNATLast, HostNetns: m.HostNetns,
+		PerSecond: m.Clock.perThousandSeconds(), TunnelMtu: abi.TunnelMTU[A](c),
+		HostIfindex: uint32(m.Host), TunnelPort: abi.Be16(c.Tunnel.Port),
+		DsrPatience: m.Clock.fineUnits(c.DSRTimes.Patience),
 	}
 	t := c.Timeouts
-	v.Timeouts[abi.TimeoutTCPSyn] = m.clock.units(t.TCPSynSent)
-	v.Timeouts[abi.TimeoutTCPEst] = m.clock.units(t.TCPEstablished)
-	v.Timeouts[abi.TimeoutTCPClosing] = m.clock.units(t.TCPReset)
-	v.Timeouts[abi.TimeoutTCPFins] = m.clock.units(t.TCPFins)
-	v.Timeouts[abi.TimeoutUDP] = m.clock.units(t.UDP)
-	v.Timeouts[abi.TimeoutICMP] = m.clock.units(t.ICMP)
-	v.Timeouts[abi.TimeoutOther] = m.clock.units(t.Generic)
+	v.Timeouts[abi.TimeoutTCPSyn] = m.Clock.units(t.TCPSynSent)
+	v.Timeouts[abi.TimeoutTCPEst] = m.Clock.units(t.TCPEstablished)
+	v.Timeouts[abi.TimeoutTCPClosing] = m.Clock.units(t.TCPReset)
+	v.Timeouts[abi.TimeoutTCPFins] = m.Clock.units(t.TCPFins)
+	v.Timeouts[abi.TimeoutUDP] = m.Clock.units(t.UDP)
+	v.Timeouts[abi.TimeoutICMP] = m.Clock.units(t.ICMP)
+	v.Timeouts[abi.TimeoutOther] = m.Clock.units(t.Generic)
 	if t.Fragment > 0 {
-		v.Timeouts[abi.TimeoutFragment] = m.clock.units(t.Fragment)
+		v.Timeouts[abi.TimeoutFragment] = m.Clock.units(t.Fragment)
 	}
-	room := m.flows
+	room := m.Flows
 	if room == 0 {
 		room = c.MaxFlows
 	}
 	v.FlowsMost, v.FlowsEach = uint32(room-room/16), uint32(room/8)
-	v.Timeouts[abi.TimeoutDSRTries] = m.clock.units(c.DSRTimes.Tries)
-	v.Timeouts[abi.TimeoutDSRRetry] = m.clock.units(c.DSRTimes.Retry)
+	v.Timeouts[abi.TimeoutDSRTries] = m.Clock.units(c.DSRTimes.Tries)
+	v.Timeouts[abi.TimeoutDSRRetry] = m.Clock.units(c.DSRTimes.Retry)
 	return v
 }
 
@@ -178,7 +178,7 @@ func nodeOf[A abi.Address](c nodestate.Settings) netip.Addr {
 	return c.Node
 }
 
-// timeoutsOf returns the time-outs of flows by enum timeout, in units of the programs' clock.
-func timeoutsOf(s *nodestate.State, m machine) [abi.NumTimeouts]uint32 {
+// Timeouts returns the time-outs of flows by enum timeout, in units of the programs' clock.
+func Timeouts(s *nodestate.State, m Machine) [abi.NumTimeouts]uint32 {
 	return renderSettings[abi.Ip4](s, m).Timeouts
 }

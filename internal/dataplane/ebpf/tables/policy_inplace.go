@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package tables
 
 import (
 	"cmp"
@@ -94,7 +94,7 @@ type pendingGroup struct {
 
 // pendingGroups collects what is pending under the sets that endpoints are to have, as far as it
 // may be looked at before the change is over.
-func (t *tables) pendingGroups(s *survey) map[setClass]*pendingGroup {
+func (t *Node) pendingGroups(s *survey) map[setClass]*pendingGroup {
 	out := map[setClass]*pendingGroup{}
 	note := func(k abi.WeirPolicyKey, v abi.WeirPolicyValue, write, over bool) {
 		at := setClass{k.Set, k.Peer}
@@ -140,17 +140,17 @@ func (t *tables) pendingGroups(s *survey) map[setClass]*pendingGroup {
 }
 
 // inPlaceChanges returns what turns, that of classes of their own before that of everybody else.
-func (t *tables) inPlaceChanges(s *survey) []*inPlaceChange {
+func (t *Node) inPlaceChanges(s *survey) []*inPlaceChange {
 	t.clearSources()
 	groups := t.pendingGroups(s)
 	if len(groups) == 0 {
 		return nil
 	}
 	uses := map[uint64]int{} // of classes, what changes
-	t.each(func(f family) { f.classUses(uses) })
+	t.each(func(f Family) { f.classUses(uses) })
 	used := func(class uint64) (before, after bool) {
 		n := 0
-		t.each(func(f family) { n += f.holdsClass(class) })
+		t.each(func(f Family) { n += f.holdsClass(class) })
 		return n > 0 || class == 0, n+uses[class] > 0 || class == 0
 	}
 	var out []*inPlaceChange
@@ -189,7 +189,7 @@ func (t *tables) inPlaceChanges(s *survey) []*inPlaceChange {
 
 // plainChange is a change in place of what has a head before and after, and is nowhere about source
 // ports: only what is pending has to be looked at. nil: it is not so.
-func (t *tables) plainChange(at setClass, g *pendingGroup) *inPlaceChange {
+func (t *Node) plainChange(at setClass, g *pendingGroup) *inPlaceChange {
 	_, had := t.policy.Tracker.Actual(at.key(headKey))
 	head, has := t.policy.Tracker.Desired(at.key(headKey))
 	if !had || !has || len(g.numbers) > 0 {
@@ -234,7 +234,7 @@ func (x *inPlaceChange) sort() {
 }
 
 // wholeChange is a change in place of which all is looked at.
-func (t *tables) wholeChange(at setClass, g *pendingGroup, held *policyDiff) *inPlaceChange {
+func (t *Node) wholeChange(at setClass, g *pendingGroup, held *policyDiff) *inPlaceChange {
 	was, is := held.was(at.set, at.class), held.is(at.set, at.class)
 	x := &inPlaceChange{at: at, keys: g.keys, was: was.bare, is: is.bare}
 	numbers := g.numbers
@@ -271,7 +271,7 @@ func (t *tables) wholeChange(at setClass, g *pendingGroup, held *policyDiff) *in
 
 // clearSources deletes the tables of source ports that changes in place which failed have left, and
 // that nothing leads to.
-func (t *tables) clearSources() {
+func (t *Node) clearSources() {
 	type sources struct {
 		at     setClass
 		number uint16
@@ -339,7 +339,7 @@ func (v verdicts) target() target {
 }
 
 // put makes the map hold a verdict until its pending change is made.
-func (t *tables) put(at setClass, k abi.WeirPolicyKey, v abi.WeirPolicyValue) bool {
+func (t *Node) put(at setClass, k abi.WeirPolicyKey, v abi.WeirPolicyValue) bool {
 	if have, ok := t.policy.Tracker.Actual(at.key(k)); ok && have == v {
 		return true
 	}
@@ -357,13 +357,13 @@ func (t *tables) put(at setClass, k abi.WeirPolicyKey, v abi.WeirPolicyValue) bo
 }
 
 // narrow denies what the turns deny after the change, and reports whether it is done.
-func (t *tables) narrow(b *transition) bool {
+func (t *Node) narrow(b *transition) bool {
 	of := slices.DeleteFunc(slices.Clone(b.inPlace), func(x *inPlaceChange) bool { return x.late })
 	return t.moveTo(of, func(x *inPlaceChange) *target { return &x.narrowed })
 }
 
 // widen makes the changes in place say what they are to say, and reports whether it is done.
-func (t *tables) widen(b *transition) bool {
+func (t *Node) widen(b *transition) bool {
 	for _, x := range b.inPlace {
 		if x.stuck {
 			t.inPlaceErr = t.policy.KeyError(x.at.key(headKey), errors.New("earlier writes failed, and left no number for another table of source ports: it is denied until the next try"))
@@ -375,7 +375,7 @@ func (t *tables) widen(b *transition) bool {
 
 // moveTo leads turns to their targets, those of everybody else after those of classes: peers of a
 // class that has no verdicts of its own yet are evaluated by the former.
-func (t *tables) moveTo(turns []*inPlaceChange, to func(*inPlaceChange) *target) bool {
+func (t *Node) moveTo(turns []*inPlaceChange, to func(*inPlaceChange) *target) bool {
 	n := slices.IndexFunc(turns, func(x *inPlaceChange) bool { return x.at.class == 0 })
 	if n < 0 {
 		n = len(turns)
@@ -387,7 +387,7 @@ func (t *tables) moveTo(turns []*inPlaceChange, to func(*inPlaceChange) *target)
 // a head looks at no entry of a length that came since, nor does one that looked for a longer
 // prefix look again: so heads, entries that come, and others change one after the other, a grace
 // apart.
-func (t *tables) moveAllTo(turns []*inPlaceChange, to func(*inPlaceChange) *target) bool {
+func (t *Node) moveAllTo(turns []*inPlaceChange, to func(*inPlaceChange) *target) bool {
 	defer func() { t.graceDue = false }()
 	for _, step := range []func(*inPlaceChange, *target) bool{t.moveHead, t.moveAdded, t.movePresent} {
 		before := t.policy.Written()
@@ -403,7 +403,7 @@ func (t *tables) moveAllTo(turns []*inPlaceChange, to func(*inPlaceChange) *targ
 
 // moveHead writes the tables of source ports, and makes a head that is there send on to all entries
 // before and after.
-func (t *tables) moveHead(x *inPlaceChange, to *target) bool {
+func (t *Node) moveHead(x *inPlaceChange, to *target) bool {
 	for _, heads := range []uint8{0, 1} {
 		for k, v := range to.tables {
 			if k.Head == heads && !t.put(x.at, k, v) {
@@ -422,7 +422,7 @@ func (t *tables) moveHead(x *inPlaceChange, to *target) bool {
 
 // moveAdded writes the entries that come, the longest prefixes first: each counts for what no
 // longer one is about.
-func (t *tables) moveAdded(x *inPlaceChange, to *target) bool {
+func (t *Node) moveAdded(x *inPlaceChange, to *target) bool {
 	_, own := t.policy.Tracker.Actual(x.at.key(headKey))
 	for _, k := range x.keys {
 		if _, there := t.policy.Tracker.Actual(x.at.key(k)); there || to.omit != nil && to.omit(k) {
@@ -439,7 +439,7 @@ func (t *tables) moveAdded(x *inPlaceChange, to *target) bool {
 }
 
 // movePresent writes the entries that are there, and last the head.
-func (t *tables) movePresent(x *inPlaceChange, to *target) bool {
+func (t *Node) movePresent(x *inPlaceChange, to *target) bool {
 	for _, k := range x.keys {
 		if _, there := t.policy.Tracker.Actual(x.at.key(k)); there && !t.put(x.at, k, to.find(k)) {
 			return false
@@ -456,7 +456,7 @@ func (t *tables) movePresent(x *inPlaceChange, to *target) bool {
 
 // settleSources gives the tables of source ports of turns their own numbers, when nothing leads to
 // what had these.
-func (t *tables) settleSources(b *transition) bool {
+func (t *Node) settleSources(b *transition) bool {
 	var of []*inPlaceChange
 	for _, x := range b.inPlace {
 		if _, stays := t.policy.Tracker.Desired(x.at.key(headKey)); x.sources != nil && stays {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package tables
 
 import (
 	"iter"
@@ -48,7 +48,7 @@ func renderHosts(hosts, staged map[nodestate.HostInterface]nodestate.HostEndpoin
 }
 
 // readHosts leaves out the names.
-func readHosts(s *nodestate.State, t *tables) {
+func readHosts(s *nodestate.State, t *Node) {
 	for of, to := range map[*maptable.Table[abi.WeirHostKey, abi.WeirHostValue]]map[nodestate.HostInterface]nodestate.HostEndpoint{t.hosts: s.HostEndpoints, t.would: s.HostStaged} {
 		for k, v := range of.Tracker.All() {
 			var h nodestate.HostEndpoint
@@ -61,7 +61,7 @@ func readHosts(s *nodestate.State, t *tables) {
 }
 
 // hostKeys are the places for which there is or is to be an entry.
-func (t *tables) hostKeys() []abi.WeirHostKey {
+func (t *Node) hostKeys() []abi.WeirHostKey {
 	all := map[abi.WeirHostKey]bool{}
 	for k := range t.hosts.Tracker.All() {
 		all[k] = true
@@ -74,11 +74,11 @@ func (t *tables) hostKeys() []abi.WeirHostKey {
 
 // hostWas and hostIs return what evaluates at an interface by what the map holds, and by what it
 // should hold.
-func (t *tables) hostWas(k abi.WeirHostKey) abi.WeirHostValue {
+func (t *Node) hostWas(k abi.WeirHostKey) abi.WeirHostValue {
 	return hostAt(k, t.hosts.Tracker.Actual)
 }
 
-func (t *tables) hostIs(k abi.WeirHostKey) abi.WeirHostValue {
+func (t *Node) hostIs(k abi.WeirHostKey) abi.WeirHostValue {
 	return hostAt(k, t.hosts.Tracker.Desired)
 }
 
@@ -91,7 +91,7 @@ func hostAt(k abi.WeirHostKey, get func(abi.WeirHostKey) (abi.WeirHostValue, boo
 }
 
 // surveyHosts notes the sets of host endpoints, and what becomes of them.
-func (t *tables) surveyHosts(s *survey) {
+func (t *Node) surveyHosts(s *survey) {
 	for _, k := range t.hostKeys() {
 		was, is := t.hostWas(k), t.hostIs(k)
 		for i := range was.Sides {
@@ -101,7 +101,7 @@ func (t *tables) surveyHosts(s *survey) {
 }
 
 // hostSets adds the sets that host endpoints have in the map.
-func (t *tables) hostSets(in map[uint64]bool) {
+func (t *Node) hostSets(in map[uint64]bool) {
 	for _, v := range t.hosts.Tracker.All() {
 		for _, side := range v.Sides {
 			in[side.Set] = true
@@ -111,7 +111,7 @@ func (t *tables) hostSets(in map[uint64]bool) {
 
 // partHosts gives each interface that is to have an entry one that says what evaluates there now:
 // from then on each is changed by itself. False: not all have one.
-func (t *tables) partHosts() bool {
+func (t *Node) partHosts() bool {
 	fresh := map[abi.WeirHostKey]abi.WeirHostValue{}
 	for k := range t.hosts.Tracker.Writes() {
 		if _, ok := t.hosts.Tracker.Actual(k); !ok {
@@ -127,7 +127,7 @@ func (t *tables) partHosts() bool {
 
 // interimHosts gives host endpoints the sets between. Without room for these they keep what they
 // have: a node is never cut off from those who run it. False: not all have them.
-func (t *tables) interimHosts(b *transition) bool {
+func (t *Node) interimHosts(b *transition) bool {
 	if b.deny != 0 {
 		return true
 	}
@@ -147,7 +147,7 @@ func (t *tables) interimHosts(b *transition) bool {
 
 // writeHosts gives host endpoints the sets that they should have, and those that are to go what
 // evaluates there after them. held says that one has not got it.
-func (t *tables) writeHosts() (held bool) {
+func (t *Node) writeHosts() (held bool) {
 	t.hosts.Write(func(_ abi.WeirHostKey, v abi.WeirHostValue) error { return t.hostReady(v) })
 	gone := map[abi.WeirHostKey]abi.WeirHostValue{}
 	for k := range t.hosts.Tracker.Deletes() {
@@ -159,9 +159,9 @@ func (t *tables) writeHosts() (held bool) {
 	return held || t.hosts.Tracker.PendingWrites() > 0
 }
 
-// evaluatesUntracked reports whether an entry of the map asks for each packet to be evaluated by
+// EvaluatesUntracked reports whether an entry of the map asks for each packet to be evaluated by
 // itself.
-func (t *tables) evaluatesUntracked() bool {
+func (t *Node) EvaluatesUntracked() bool {
 	for _, v := range t.hosts.Tracker.All() {
 		if v.Sides[abi.HostUntrackedIngress].Set|v.Sides[abi.HostUntrackedEgress].Set != 0 {
 			return true
@@ -171,7 +171,7 @@ func (t *tables) evaluatesUntracked() bool {
 }
 
 // hostReady holds a host endpoint back while part of one of its sets could not be written.
-func (t *tables) hostReady(v abi.WeirHostValue) error {
+func (t *Node) hostReady(v abi.WeirHostValue) error {
 	for i := 0; i < len(v.Sides); i += 2 {
 		if err := t.verdictsReady(v.Sides[i].Set, v.Sides[i+1].Set); err != nil {
 			return err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package offline
 
 import (
 	"bytes"
@@ -12,35 +12,39 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/counters"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/dryrun"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/eventring"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/maptable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/tables"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Offline are the programs and maps in the kernel, attached to nothing and pinned nowhere: for runs
-// of BPF_PROG_TEST_RUN. Load them with LoadForTest, write a state with Apply, and run
+// Node are the programs and maps in the kernel, attached to nothing and pinned nowhere: for runs
+// of BPF_PROG_TEST_RUN. Load them with Load, write a state with Apply, and run
 //
 //	o.Programs["weir_from_workload"].Run(&ebpf.RunOptions{Data: frame, DataOut: out, Context: skb, ContextOut: skb})
 //
 // with a context that is a struct __sk_buff whose ifindex and ingress_ifindex name an interface of
 // the calling thread's network namespace. With Trace each program leaves its decision in cb (see
 // trace_enabled in bpf/maps.h).
-type Offline struct {
+type Node struct {
 	*ebpf.Collection
 	IPv6    *ebpf.Collection // the programs that those of IPv4 call for it
 	loaded  *object.Collection
 	six     *object.Collection
-	tables  *tables
-	machine machine
+	Tables  *tables.Node
+	machine tables.Machine
 	state   *nodestate.State
 	bump    bool // flows are to be evaluated again
 
 	guards, guards6 *object.Untracked
 }
 
-// TestOptions are for LoadForTest.
-type TestOptions struct {
+// Options are for Load.
+type Options struct {
 	Trace bool
 	Sizes map[string]uint32 // Entries, by the name of the map; 0 or absent = as compiled
 	// HostDevice and Tunnel are the interface indexes of weir0 and of the VXLAN device as the
@@ -57,8 +61,8 @@ type TestOptions struct {
 	HostNetns uint64 // cookie of the network namespace that counts as the node's; 0 = the caller's
 }
 
-// LoadForTest loads the programs without attaching or pinning anything. Flow tables are small.
-func LoadForTest(o TestOptions) (*Offline, error) {
+// Load loads the programs without attaching or pinning anything. Flow tables are small.
+func Load(o Options) (*Node, error) {
 	sizes := map[string]uint32{"weir_flows": 16384, "weir_flows_new": 4096, "weir_affinity": 4096, "weir_sockets": 4096}
 	for name, n := range o.Sizes {
 		sizes[name] = n
@@ -73,7 +77,7 @@ func LoadForTest(o TestOptions) (*Offline, error) {
 		l.Close()
 		return nil, err
 	}
-	out := &Offline{Collection: l.Collection, IPv6: six.Collection, loaded: l, six: six, tables: newTables(l, six)}
+	out := &Node{Collection: l.Collection, IPv6: six.Collection, loaded: l, six: six, Tables: tables.New(l, six)}
 	closeAll := out.Close
 	if err := out.guard(); err != nil {
 		closeAll()
@@ -90,13 +94,13 @@ func LoadForTest(o TestOptions) (*Offline, error) {
 			return nil, err
 		}
 	}
-	out.machine = machine{clock: clock{hz}, hostNetns: o.HostNetns, host: o.HostDevice, tunnel: o.Tunnel, listening: o.Listening}
+	out.machine = tables.Machine{Clock: tables.Clock{HZ: hz}, HostNetns: o.HostNetns, Host: o.HostDevice, Tunnel: o.Tunnel, Listening: o.Listening}
 	return out, nil
 }
 
 // guard loads the programs that evaluate each packet by itself, which a node has only while it asks
 // for them.
-func (o *Offline) guard() error {
+func (o *Node) guard() error {
 	for _, x := range []struct {
 		l    *object.Collection
 		to   **object.Untracked
@@ -117,34 +121,34 @@ func (o *Offline) guard() error {
 
 // EvaluatesUntracked reports whether the settings say that host endpoints evaluate each packet by
 // itself.
-func (o *Offline) EvaluatesUntracked() bool { return o.tables.untrackedSet() }
+func (o *Node) EvaluatesUntracked() bool { return o.Tables.UntrackedSet() }
 
 // SetUplinks tells the MAC addresses of uplinks by interface index; the next Apply writes them.
-func (o *Offline) SetUplinks(macs map[int][6]byte) {
-	o.machine.uplinks = map[uint32]abi.WeirLinkKey{}
+func (o *Node) SetUplinks(macs map[int][6]byte) {
+	o.machine.Uplinks = map[uint32]abi.WeirLinkKey{}
 	for index, mac := range macs {
-		o.machine.uplinks[uint32(index)] = abi.WeirLinkKey{Mac: mac}
+		o.machine.Uplinks[uint32(index)] = abi.WeirLinkKey{Mac: mac}
 	}
 }
 
 // Apply makes the maps equal to a state, with the driver's own code. Flows stay; the epoch moves on
 // when something changed.
-func (o *Offline) Apply(s *nodestate.State) error { return o.ApplyChanged(s, nodestate.All()) }
+func (o *Node) Apply(s *nodestate.State) error { return o.ApplyChanged(s, nodestate.All()) }
 
 // Writes counts the entries that were written and removed since the maps were made.
-func (o *Offline) Writes() uint64 { return o.tables.written() }
+func (o *Node) Writes() uint64 { return o.Tables.Written() }
 
 // ApplyChanged is Apply for a state of which is known what changed.
-func (o *Offline) ApplyChanged(s *nodestate.State, changed nodestate.Keys) error {
+func (o *Node) ApplyChanged(s *nodestate.State, changed nodestate.Keys) error {
 	if o.state == nil {
-		if err := o.tables.load(); err != nil {
+		if err := o.Tables.Load(); err != nil {
 			return err
 		}
 	}
-	before := o.tables.reevaluated()
-	o.tables.desire(s, changed, func(a nodestate.Addr) int { return a.IfIndex })
-	o.tables.write(s, o.machine)
-	o.tables.remove(s, o.machine)
+	before := o.Tables.Reevaluated()
+	o.Tables.Desire(s, changed, func(a nodestate.Addr) int { return a.IfIndex })
+	o.Tables.Write(s, o.machine)
+	o.Tables.Remove(s, o.machine)
 	o.state = s
 	var errs []error
 	six := o.six
@@ -158,63 +162,63 @@ func (o *Offline) ApplyChanged(s *nodestate.State, changed nodestate.Keys) error
 		err = errors.Join(err, o.loaded.CallUntracked(o.guards6.Arrive, o.guards6.Each))
 	}
 	errs = append(errs, err)
-	o.bump = o.bump || o.tables.reevaluated() != before || o.tables.stale()
+	o.bump = o.bump || o.Tables.Reevaluated() != before || o.Tables.Stale()
 	err = nil
 	if o.bump {
-		err = o.tables.nextEpoch()
+		err = o.Tables.NextEpoch()
 	} else {
-		err = o.tables.settle()
+		err = o.Tables.Settle()
 	}
 	if err == nil {
-		if o.bump = o.tables.removeVerdicts(); o.bump {
-			err = o.tables.nextEpoch()
+		if o.bump = o.Tables.RemoveVerdicts(); o.bump {
+			err = o.Tables.NextEpoch()
 			o.bump = err != nil
 		}
 	}
 	errs = append(errs, err)
-	return errors.Join(append(errs, o.tables.errors()...)...)
+	return errors.Join(append(errs, o.Tables.Errors()...)...)
 }
 
 // AfterEachWrite makes Apply call a function after each change of a map that policy is in; nil ends
 // that. fail, if not nil, is called before each write of an entry, which fails by its error.
-func (o *Offline) AfterEachWrite(f func(), fail func() error) {
-	o.tables.observe(f, fail)
+func (o *Node) AfterEachWrite(f func(), fail func() error) {
+	o.Tables.Observe(f, fail)
 }
 
 // Temporary counts the verdicts that are there for a change of policy that is not over.
-func (o *Offline) Temporary() int { return o.tables.temporary() }
+func (o *Node) Temporary() int { return o.Tables.Temporary() }
 
 // ChangedInPlace counts what of sets that keep their numbers became something else.
-func (o *Offline) ChangedInPlace() InPlaceChanges { return o.tables.changedInPlace() }
+func (o *Node) ChangedInPlace() tables.InPlaceChanges { return o.Tables.ChangedInPlace() }
 
 // Policy reads back what of the maps decides about policy, of IPv4.
-func (o *Offline) Policy() (*nodestate.State, error) {
-	return readPolicyState(o.loaded)
+func (o *Node) Policy() (*nodestate.State, error) {
+	return tables.ReadPolicyState(o.loaded)
 }
 
 // Epoch is that of flows: it moves on when they are to be evaluated again.
-func (o *Offline) Epoch() uint32 { return o.tables.epoch() }
+func (o *Node) Epoch() uint32 { return o.Tables.Epoch() }
 
 // Listen is Driver.Listen.
-func (o *Offline) Listen(on bool) error {
-	o.machine.listening = on
-	return o.tables.listen(on)
+func (o *Node) Listen(on bool) error {
+	o.machine.Listening = on
+	return o.Tables.Listen(on)
 }
 
-// Load reads the maps back as a state: see readState.
-func (o *Offline) Load() (*nodestate.State, error) {
+// Load reads the maps back as a state: see ReadState.
+func (o *Node) Load() (*nodestate.State, error) {
 	if o.state == nil || !o.state.Settings.IPv6 {
-		return readState(o.loaded)
+		return tables.ReadState(o.loaded)
 	}
-	return readState(o.loaded, o.six)
+	return tables.ReadState(o.loaded, o.six)
 }
 
 // ResetFlows forgets every flow, affinity and socket, and the counts of drops.
-func (o *Offline) ResetFlows() error {
+func (o *Node) ResetFlows() error {
 	for _, name := range []string{"weir_flows", "weir_flows_new", "weir_affinity", "weir_sockets", "weir_drops", "weir_frags",
 		"weir_dsr_tries", "weir_dsr_fallen", "weir_shares", "weir_spent", "weir_resolves"} {
 		for _, maps := range []map[string]*ebpf.Map{o.Maps, o.IPv6.Maps} {
-			if err := clearMap(maps[name]); err != nil {
+			if err := maptable.Clear(maps[name]); err != nil {
 				return fmt.Errorf("emptying map %s: %w", name, err)
 			}
 		}
@@ -242,45 +246,34 @@ func zeroMap(m *ebpf.Map) error {
 }
 
 // Close unloads everything.
-func (o *Offline) Close() {
+func (o *Node) Close() {
 	o.loaded.Close()
 	o.six.Close()
 	o.guards.Close()
 	o.guards6.Close()
 }
 
-// clearMap deletes every entry, whatever the types.
-func clearMap(m *ebpf.Map) error {
-	for {
-		key, err := m.NextKeyBytes(nil)
-		if err != nil || key == nil {
-			return err
-		}
-		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return err
-		}
-	}
-}
-
 // Drops reads the counts of dropped packets, sorted by reason and rule.
-func (o *Offline) Drops() ([]Drop, error) { return readDrops(o.Maps["weir_drops"]) }
+func (o *Node) Drops() ([]counters.Drop, error) { return counters.Drops(o.Maps["weir_drops"]) }
 
 // Events begins to read events.
-func (o *Offline) Events() (*EventReader, error) { return eventring.NewReader(o.Maps["weir_events"]) }
+func (o *Node) Events() (*eventring.Reader, error) {
+	return eventring.NewReader(o.Maps["weir_events"])
+}
 
 // Answers is Driver.Answers.
-func (o *Offline) Answers() (map[string]uint64, error) { return readReplies(o.Maps["weir_answers"]) }
+func (o *Node) Answers() (map[string]uint64, error) { return counters.Answers(o.Maps["weir_answers"]) }
 
 // NewDryRun is Driver.NewDryRun for programs that are attached to nothing themselves.
-func (o *Offline) NewDryRun(programs []string) (*DryRun, error) {
+func (o *Node) NewDryRun(programs []string) (*dryrun.Instance, error) {
 	six := o.six
 	if o.state == nil || !o.state.Settings.IPv6 {
 		six = nil
 	}
-	r := &DryRun{}
-	err := r.cloneMaps(o.loaded, six)
+	r := &dryrun.Instance{}
+	err := r.Share(o.loaded, six)
 	if err == nil {
-		err = r.load(programs, object.Constants{SetRetval: true})
+		err = r.Load(programs, object.Constants{SetRetval: true})
 	}
 	if err != nil {
 		r.Close()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package tables
 
 import (
 	"maps"
@@ -167,7 +167,7 @@ type setVerdicts struct {
 
 // policyDiff reads what the map has and is to get: for the sets and classes of a transition, and
 // for more.
-func (t *tables) policyDiff(s *survey, b *transition, more map[setClass]bool) *policyDiff {
+func (t *Node) policyDiff(s *survey, b *transition, more map[setClass]bool) *policyDiff {
 	whole, classes := map[uint64]bool{}, map[uint64]bool{0: true}
 	for c := range b.sets {
 		whole[c.was], whole[c.is] = true, true

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package tables
 
 import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
@@ -11,7 +11,7 @@ import (
 // so that one endpoint's change costs the same among ten Services and among a hundred thousand.
 
 // desirePolicy desires the verdicts that differ from those that were followed before.
-func (t *tables) desirePolicy(s *nodestate.State) {
+func (t *Node) desirePolicy(s *nodestate.State) {
 	if t.policyFresh {
 		t.policy.Desire(renderPolicy(s))
 		t.policies++

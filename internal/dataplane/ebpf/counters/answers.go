@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package counters
 
 import (
 	"fmt"
@@ -21,7 +21,9 @@ var replyNames = map[uint32]string{
 	abi.AnswerFailed:          "failed",
 }
 
-func readReplies(m *ebpf.Map) (map[string]uint64, error) {
+// Answers reads weir_answers: the packets that the programs answered by themselves, by what they
+// sent. The error is that of the kernel's look-up.
+func Answers(m *ebpf.Map) (map[string]uint64, error) {
 	out := map[string]uint64{}
 	for i, name := range replyNames {
 		var cpus []uint64

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package counters
 
 import (
 	"cmp"
@@ -21,7 +21,8 @@ type Drop struct {
 	Bytes   uint64
 }
 
-func readDrops(m *ebpf.Map) ([]Drop, error) {
+// Drops reads weir_drops, sorted by reason and rule. The error is the kernel's.
+func Drops(m *ebpf.Map) ([]Drop, error) {
 	var out []Drop
 	var key abi.WeirDropKey
 	var cpus []abi.WeirDropValue
@@ -38,8 +39,9 @@ func readDrops(m *ebpf.Map) ([]Drop, error) {
 	return out, it.Err()
 }
 
-// readCount adds up one counter of all CPUs.
-func readCount(m *ebpf.Map, which uint32) (uint64, error) {
+// Read adds up one counter (abi.Count…) of weir_counts over all CPUs. The error is that of the
+// kernel's look-up.
+func Read(m *ebpf.Map, which uint32) (uint64, error) {
 	var cpus []uint64
 	if err := m.Lookup(which, &cpus); err != nil {
 		return 0, fmt.Errorf("reading map weir_counts: %w", err)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package offline
 
 import (
 	"bytes"
@@ -8,14 +8,14 @@ import (
 	"encoding/binary"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
-	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/dryrun"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/model"
@@ -23,60 +23,8 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// The kernel's verifier says it: no program writes to a map that a dry run shares with the node.
-func TestDryRunsCannotWriteLiveMaps(t *testing.T) {
-	needRoot(t)
-	load := func(read func() (*ebpf.CollectionSpec, error), readOnly []string) error {
-		spec, err := read()
-		must(t, err)
-		must(t, object.Specialize(spec, nil, object.Constants{Trace: true, SetRetval: true}))
-		for name, ms := range spec.Maps {
-			if object.IsStateful(name) {
-				shrink(ms)
-			}
-			if slices.Contains(readOnly, name) {
-				ms.Flags |= unix.BPF_F_RDONLY_PROG
-			}
-		}
-		c, err := ebpf.NewCollection(spec)
-		if err == nil {
-			c.Close()
-		}
-		return err
-	}
-	for name, read := range map[string]func() (*ebpf.CollectionSpec, error){bpffs.IPv4: abi.LoadWeir, bpffs.IPv6: abi.LoadWeir6} {
-		if err := load(read, liveMaps); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	for _, m := range liveMaps {
-		if object.IsStateful(m) || object.IsUnpinned(m) {
-			t.Errorf("map %s is what packets leave behind, and shared", m)
-		}
-	}
-	if err := load(abi.LoadWeir, []string{"weir_flows"}); err == nil {
-		t.Error("the verifier lets a program write a map that no program may write: this test proves nothing")
-	}
-}
-
-// What says how the node should be is shared, or a dry run would decide by an empty table: every
-// map is of one kind.
-func TestDryRunsShareDesiredState(t *testing.T) {
-	t.Parallel()
-	for name, read := range map[string]func() (*ebpf.CollectionSpec, error){bpffs.IPv4: abi.LoadWeir, bpffs.IPv6: abi.LoadWeir6} {
-		spec, err := read()
-		must(t, err)
-		for m := range spec.Maps {
-			left := object.IsStateful(m) || object.IsUnpinned(m) || m == object.ProgramsOfIPv6 || m == object.UntrackedOfIPv6
-			if live := slices.Contains(liveMaps, m); left == live {
-				t.Errorf("%s: map %s is what packets leave behind: %t, and shared: %t; desired state belongs into liveMaps", name, m, left, live)
-			}
-		}
-	}
-}
-
 // digestMaps is what all maps hold, by family and name.
-func digestMaps(t *testing.T, o *Offline) map[string][32]byte {
+func digestMaps(t *testing.T, o *Node) map[string][32]byte {
 	t.Helper()
 	out := map[string][32]byte{}
 	for family, all := range map[string]map[string]*ebpf.Map{"4 ": o.Maps, "6 ": o.IPv6.Maps} {
@@ -86,9 +34,9 @@ func digestMaps(t *testing.T, o *Offline) map[string][32]byte {
 			}
 			var entries [][]byte
 			for key, err := m.NextKeyBytes(nil); key != nil; key, err = m.NextKeyBytes(key) {
-				must(t, err)
+				check(t, err)
 				value, err := m.LookupBytes(key) // of all CPUs
-				must(t, err)
+				check(t, err)
 				entries = append(entries, slices.Concat(key, value))
 			}
 			slices.SortFunc(entries, bytes.Compare)
@@ -134,7 +82,7 @@ func runSyn(t *testing.T, p *ebpf.Program, port uint16) (decision, rule uint32) 
 	binary.NativeEndian.PutUint32(ctx[40:], 1)
 	out := &ebpf.RunOptions{Data: synTo(port), DataOut: make([]byte, 512), Context: ctx, ContextOut: make([]byte, 192)}
 	_, err := p.Run(out)
-	must(t, err)
+	check(t, err)
 	cb := out.ContextOut.([]byte)[48:]
 	return binary.NativeEndian.Uint32(cb), binary.NativeEndian.Uint32(cb[12:])
 }
@@ -142,12 +90,14 @@ func runSyn(t *testing.T, p *ebpf.Program, port uint16) (decision, rule uint32) 
 // A dry run decides as the programs do, changes nothing of theirs, follows their tables and leaves
 // nothing behind.
 func TestDryRun(t *testing.T) {
-	needRoot(t)
-	o, err := LoadForTest(TestOptions{Trace: true})
-	must(t, err)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	o, err := Load(Options{Trace: true})
+	check(t, err)
 	defer o.Close()
 	s := dryRunState()
-	must(t, o.Apply(s))
+	check(t, o.Apply(s))
 	const program = "weir_from_workload"
 	if d, rule := runSyn(t, o.Programs[program], 80); d != 2 || rule != 8 { // 1 + local
 		t.Fatalf("the programs say %#x by rule %d", d, rule)
@@ -157,7 +107,7 @@ func TestDryRun(t *testing.T) {
 		t.Fatalf("only %d maps are compared", len(before))
 	}
 	r, err := o.NewDryRun([]string{program})
-	must(t, err)
+	check(t, err)
 	defer r.Close()
 	for range 3 {
 		if d, rule := runSyn(t, r.Programs[program], 80); d != 2 || rule != 8 {
@@ -167,8 +117,8 @@ func TestDryRun(t *testing.T) {
 			t.Errorf("denied: %#x by rule %d", d, rule)
 		}
 	}
-	k := FlowKey{Src: netip.MustParseAddr("10.244.1.2"), Dst: netip.MustParseAddr("10.244.1.3"), SrcPort: 50000, DstPort: 80, Proto: model.ProtocolTCP}
-	must(t, r.Forget())
+	k := dryrun.FlowKey{Src: netip.MustParseAddr("10.244.1.2"), Dst: netip.MustParseAddr("10.244.1.3"), SrcPort: 50000, DstPort: 80, Proto: model.ProtocolTCP}
+	check(t, r.Forget())
 	if found, established, err := r.CopyFlow(k); !found || established || err != nil {
 		t.Errorf("the half-open flow: %t %t %v", found, established, err)
 	}
@@ -185,22 +135,22 @@ func TestDryRun(t *testing.T) {
 	}
 	// A pod that has its share of a table that is nearly full begins nothing, once that is copied.
 	for _, pod := range [][]byte{k.Src.AsSlice(), make([]byte, 4)} {
-		must(t, o.Maps["weir_shares"].Put(pod, flowtable.QuotaValue{Counted: 1 << 20}))
+		check(t, o.Maps["weir_shares"].Put(pod, flowtable.QuotaValue{Counted: 1 << 20}))
 	}
-	must(t, r.Forget())
+	check(t, r.Forget())
 	if d, _ := runSyn(t, r.Programs[program], 80); d != 2 {
 		t.Errorf("before the share is copied: %#x", d)
 	}
-	must(t, r.Forget())
-	must(t, r.CopyShare(k.Src))
+	check(t, r.Forget())
+	check(t, r.CopyShare(k.Src))
 	if d, _ := runSyn(t, r.Programs[program], 80); d != 0x100+uint32(reason.Share) {
 		t.Errorf("by its share: %#x", d)
 	}
 	// The same instructions, and the same tables: a change of these counts at once.
 	ours, err := r.Programs[program].Info()
-	must(t, err)
+	check(t, err)
 	theirs, err := o.Programs[program].Info()
-	must(t, err)
+	check(t, err)
 	if ours.Tag != theirs.Tag || ours.Tag == "" {
 		t.Errorf("tags %s and %s", ours.Tag, theirs.Tag)
 	}
@@ -208,8 +158,15 @@ func TestDryRun(t *testing.T) {
 	p := next.Policy.Edit()
 	p.Set(nodestate.PolicyKey{Set: 7, Proto: model.ProtocolTCP, Port: 80, Len: 16}, nodestate.PolicyValue{Rule: 10})
 	next.Policy = p.Map()
-	must(t, o.Apply(next))
+	check(t, o.Apply(next))
 	if d, rule := runSyn(t, r.Programs[program], 80); d != 0x102 || rule != 10 {
 		t.Errorf("after a change: %#x by rule %d", d, rule)
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package tables
 
 import (
 	"errors"
@@ -15,14 +15,14 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// tables are all maps that a state is written to, without anything that is attached: those that
+// Node are all maps that a state is written to, without anything that is attached: those that
 // both families share, and those of each.
-type tables struct {
+type Node struct {
 	policy       *maptable.Table[abi.WeirPolicyKey, abi.WeirPolicyValue]
 	hosts        *maptable.Table[abi.WeirHostKey, abi.WeirHostValue]
 	would        *maptable.Table[abi.WeirHostKey, abi.WeirHostValue] // of host endpoints, with the staged policies in force
 	ports        *services.Ports
-	families     []family
+	families     []Family
 	counts       *counts
 	temps        map[abi.WeirPolicyKey]struct{} // of transition that are not crossed yet
 	interims     map[uint64]interim             // what their classes and sets stand between
@@ -45,60 +45,62 @@ type counts struct {
 	ended       uint64 // not writes: UDP sockets of host processes, whose backends went
 }
 
-// newTables returns the tables of the loaded families; those that are shared are the first one's.
-func newTables(families ...*object.Collection) *tables {
+// New returns the tables of the loaded families; those that are shared are the first one's.
+func New(families ...*object.Collection) *Node {
 	shared := families[0].Maps
-	t := &tables{counts: &counts{}}
+	t := &Node{counts: &counts{}}
 	t.policy = maptable.New[abi.WeirPolicyKey, abi.WeirPolicyValue]("weir_policy", shared["weir_policy"], abi.ShowPolicy, &t.counts.reevaluated)
 	t.hosts = maptable.New[abi.WeirHostKey, abi.WeirHostValue]("weir_hosts", shared["weir_hosts"], abi.ShowHost, &t.counts.reevaluated)
 	t.would = maptable.New[abi.WeirHostKey, abi.WeirHostValue]("weir_hosts_staged", shared["weir_hosts_staged"], abi.ShowHost, &t.counts.quiet)
 	t.ports = services.NewPorts(shared["weir_ports"], &t.counts.quiet)
 	for _, l := range families {
-		t.add(t.familyOf(l))
+		t.Add(t.FamilyOf(l))
 	}
 	return t
 }
 
-// add adds the tables of a family that the node carries now.
-func (t *tables) add(f family) { t.families = append(t.families, f) }
+// Add adds the tables of a family that the node carries now.
+func (t *Node) Add(f Family) { t.families = append(t.families, f) }
 
-// removeIPv6 forgets the tables of IPv6.
-func (t *tables) removeIPv6() { t.families = t.families[:1] }
+// RemoveIPv6 forgets the tables of IPv6.
+func (t *Node) RemoveIPv6() { t.families = t.families[:1] }
 
-// familyOf returns the tables of a family, which count their writes with these.
-func (t *tables) familyOf(l *object.Collection) family {
+// FamilyOf returns the tables of a family, which count their writes with these. Of them nothing is
+// known before their Load.
+func (t *Node) FamilyOf(l *object.Collection) Family {
 	if l.Family == bpffs.IPv6 {
 		return newFamily[abi.Ip6](l.Maps, t.counts)
 	}
 	return newFamily[abi.Ip4](l.Maps, t.counts)
 }
 
-func (t *tables) each(do func(family)) {
+func (t *Node) each(do func(Family)) {
 	for _, f := range t.families {
 		do(f)
 	}
 }
 
 // all does something with every family, and reports whether it succeeded with all.
-func (t *tables) all(do func(family) bool) bool {
+func (t *Node) all(do func(Family) bool) bool {
 	ok := true
-	t.each(func(f family) { ok = do(f) && ok })
+	t.each(func(f Family) { ok = do(f) && ok })
 	return ok
 }
 
-// load reads what the maps hold.
-func (t *tables) load() error {
+// Load reads what the maps hold. The errors are the kernel's.
+func (t *Node) Load() error {
 	t.policyFresh = true
 	errs := []error{t.policy.Load(), t.hosts.Load(), t.would.Load(), t.ports.Load()}
-	t.each(func(f family) { errs = append(errs, f.load()) })
+	t.each(func(f Family) { errs = append(errs, f.Load()) })
 	return errors.Join(errs...)
 }
 
-// begins reports whether programs of an earlier run begin flows.
-func (t *tables) begins() bool { return slices.ContainsFunc(t.families, family.begins) }
+// Begins reports whether programs of an earlier run begin flows.
+func (t *Node) Begins() bool { return slices.ContainsFunc(t.families, Family.begins) }
 
-// desire sets what the maps should hold, for the tables that may have changed.
-func (t *tables) desire(s *nodestate.State, changed nodestate.Keys, ifindex func(nodestate.Addr) int) {
+// Desire sets what the maps should hold, for the tables that may have changed. ifindex returns the
+// interface of an endpoint, 0 = it is not there.
+func (t *Node) Desire(s *nodestate.State, changed nodestate.Keys, ifindex func(nodestate.Addr) int) {
 	if changed.Has(nodestate.TablePolicy) {
 		t.desirePolicy(s)
 	}
@@ -109,20 +111,20 @@ func (t *tables) desire(s *nodestate.State, changed nodestate.Keys, ifindex func
 	if changed.Has(nodestate.TableServices) || changed.Has(nodestate.TableAddrs) {
 		t.ports.Desire(s, changed.Has(nodestate.TableAddrs))
 	}
-	t.each(func(f family) { f.desire(s, changed, ifindex) })
+	t.each(func(f Family) { f.desire(s, changed, ifindex) })
 }
 
-// write makes all pending writes, in an order in which no packet is allowed that both the state
+// Write makes all pending writes, in an order in which no packet is allowed that both the state
 // before and the state after deny: verdicts before the classes that lead to them, both before the
 // endpoints that are isolated by them, and where that is not enough, by a transition. Entries by
 // port come before the heads that point to them. First of all the settings note that a change is
-// under way; nextEpoch or settle takes that back. An agent that finds the note when it starts does
+// under way; NextEpoch or Settle takes that back. An agent that finds the note when it starts does
 // what the one before it did not come to: it moves the epoch on.
-func (t *tables) write(s *nodestate.State, m machine) {
+func (t *Node) Write(s *nodestate.State, m Machine) {
 	pending := t.policy.Pending() || t.hosts.Pending()
-	t.each(func(f family) { pending = f.pending() || pending })
-	t.each(func(f family) { f.writeSettings(s, m, true, pending) })
-	t.each(family.removeEndpoints)
+	t.each(func(f Family) { pending = f.pending() || pending })
+	t.each(func(f Family) { f.writeSettings(s, m, true, pending) })
+	t.each(Family.removeEndpoints)
 	b := t.planTransition()
 	if t.inPlace, t.inPlaceErr = nil, nil; b != nil && len(b.inPlace) > 0 {
 		t.inPlace = map[setClass]bool{}
@@ -133,20 +135,20 @@ func (t *tables) write(s *nodestate.State, m machine) {
 	t.writeVerdicts()
 	t.would.Write(nil)
 	t.held = !t.applyTransition(b)
-	t.each(family.writeRoutes)
+	t.each(Family.writeRoutes)
 	t.ports.Grow()
-	t.each(family.writeServices)
+	t.each(Family.writeServices)
 }
 
 // setsInUse adds the sets that endpoints have in the maps.
-func (t *tables) setsInUse(in map[uint64]bool) {
+func (t *Node) setsInUse(in map[uint64]bool) {
 	t.hostSets(in)
-	t.each(func(f family) { f.setsInUse(in) })
+	t.each(func(f Family) { f.setsInUse(in) })
 }
 
 // writeVerdicts writes entries by port, then the heads of source ports, then the heads that lead to
 // both. No head is written that leads to something that could not be.
-func (t *tables) writeVerdicts() {
+func (t *Node) writeVerdicts() {
 	for pass := range 3 {
 		broken := map[setClass]bool{}
 		for k := range t.policy.Tracker.Failures() {
@@ -180,7 +182,7 @@ func rank(k abi.WeirPolicyKey) int {
 // verdictsReady holds back an endpoint's isolation while part of its policy set could not be
 // written: the endpoint keeps what it had, and a new endpoint stays unreachable, rather than be
 // evaluated by half a set.
-func (t *tables) verdictsReady(ingress, egress uint64) error {
+func (t *Node) verdictsReady(ingress, egress uint64) error {
 	if ingress == 0 && egress == 0 {
 		return nil
 	}
@@ -192,34 +194,34 @@ func (t *tables) verdictsReady(ingress, egress uint64) error {
 	return nil
 }
 
-// remove makes all pending deletes but those of verdicts, in the opposite order of write.
-func (t *tables) remove(s *nodestate.State, m machine) {
-	if slices.ContainsFunc(t.families, family.servicesPending) {
+// Remove makes all pending deletes but those of verdicts, in the opposite order of Write.
+func (t *Node) Remove(s *nodestate.State, m Machine) {
+	if slices.ContainsFunc(t.families, Family.servicesPending) {
 		waitGrace()
 	}
-	t.each(family.removeServices)
+	t.each(Family.removeServices)
 	t.ports.Settle()
 	t.would.Remove(nil)
 	if !t.held {
 		t.hosts.Remove(nil)
-		m.hostPolicy, m.untracked = t.hosts.Tracker.Len() > 0, t.evaluatesUntracked()
-		t.each(func(f family) { f.writeSettings(s, m, false, false) })
+		m.hostPolicy, m.untracked = t.hosts.Tracker.Len() > 0, t.EvaluatesUntracked()
+		t.each(func(f Family) { f.writeSettings(s, m, false, false) })
 	}
-	t.each(func(f family) { t.held = f.removeEvaluated(t.held) || t.held })
+	t.each(func(f Family) { t.held = f.removeEvaluated(t.held) || t.held })
 }
 
-// stale reports whether flows are to be evaluated again although no table that evaluates changed:
+// Stale reports whether flows are to be evaluated again although no table that evaluates changed:
 // verdicts are to go.
-func (t *tables) stale() bool { return !t.held && t.policy.Tracker.PendingDeletes() > 0 }
+func (t *Node) Stale() bool { return !t.held && t.policy.Tracker.PendingDeletes() > 0 }
 
-// removeVerdicts makes the deletes that are left, once every flow that is evaluated again is
+// RemoveVerdicts makes the deletes that are left, once every flow that is evaluated again is
 // evaluated by what is there to stay. Of a set that goes, what counts for everybody else goes
 // first: a packet that is being evaluated by it finds a denial. Then go the heads of classes, and
 // last what heads lead to: a program that has read a head and finds no entry does as the head says,
 // so entries stay for a grace after it, and for as long as it cannot be deleted. While a change is
 // held, only what nobody uses goes. again reports whether something went of a set that is in use:
 // flows that began meanwhile are to be evaluated again.
-func (t *tables) removeVerdicts() (again bool) {
+func (t *Node) RemoveVerdicts() (again bool) {
 	if t.policy.Tracker.PendingDeletes() == 0 {
 		return false
 	}
@@ -248,59 +250,61 @@ func (t *tables) removeVerdicts() (again bool) {
 }
 
 // headGoes reports whether a head is there that is to go.
-func (t *tables) headGoes(at setClass) bool {
+func (t *Node) headGoes(at setClass) bool {
 	_, there := t.policy.Tracker.Actual(at.key(headKey))
 	_, stays := t.policy.Tracker.Desired(at.key(headKey))
 	return there && !stays
 }
 
-// nextEpoch makes every flow evaluate itself again.
-func (t *tables) nextEpoch() error {
+// NextEpoch makes every flow evaluate itself again. The errors are dataplane.KeyErrors.
+func (t *Node) NextEpoch() error {
 	var errs []error
-	t.each(func(f family) { errs = append(errs, f.nextEpoch()) })
+	t.each(func(f Family) { errs = append(errs, f.nextEpoch()) })
 	return errors.Join(errs...)
 }
 
-// changing reports whether a change was written, in part or as a whole, and the epoch not moved on.
-func (t *tables) changing() bool {
-	return slices.ContainsFunc(t.families, family.changing)
+// Changing reports whether a change was written, in part or as a whole, and the epoch not moved on.
+func (t *Node) Changing() bool {
+	return slices.ContainsFunc(t.families, Family.changing)
 }
 
-// settle notes that no change is under way, where flows need not evaluate themselves again.
-func (t *tables) settle() error {
+// Settle notes that no change is under way, where flows need not evaluate themselves again. The
+// errors are the kernel's.
+func (t *Node) Settle() error {
 	var errs []error
-	t.each(func(f family) { errs = append(errs, f.settle()) })
+	t.each(func(f Family) { errs = append(errs, f.settle()) })
 	return errors.Join(errs...)
 }
 
-// errors returns what could not be written.
-func (t *tables) errors() []error {
+// Errors returns what could not be written, as dataplane.KeyErrors.
+func (t *Node) Errors() []error {
 	errs := slices.Concat(t.policy.Errors(), t.hosts.Errors(), t.would.Errors())
 	if t.inPlaceErr != nil && len(errs) == 0 {
 		errs = append(errs, t.inPlaceErr)
 	}
 	errs = append(errs, t.ports.Errors()...)
-	t.each(func(f family) { errs = append(errs, f.errors()...) })
+	t.each(func(f Family) { errs = append(errs, f.errors()...) })
 	return errs
 }
 
-// entries counts what each table holds, both families together.
-func (t *tables) entries() map[string]int {
+// Entries counts what each table holds, both families together, by the names of the maps without
+// "weir_".
+func (t *Node) Entries() map[string]int {
 	sum := map[string]int{"policy": t.policy.Tracker.Len()}
-	t.each(func(f family) {
-		for name, n := range f.entries() {
+	t.each(func(f Family) {
+		for name, n := range f.Entries() {
 			sum[name] += n
 		}
 	})
 	return sum
 }
 
-// epoch is that of the first family; all are raised together.
-func (t *tables) epoch() uint32 { return t.families[0].epoch() }
+// Epoch is that of the first family; all are raised together.
+func (t *Node) Epoch() uint32 { return t.families[0].epoch() }
 
-// endpoint reports whether an address is that of the endpoint behind an interface, or of a family
+// Endpoint reports whether an address is that of the endpoint behind an interface, or of a family
 // that is not carried.
-func (t *tables) endpoint(a netip.Addr, ifindex int) bool {
+func (t *Node) Endpoint(a netip.Addr, ifindex int) bool {
 	for _, f := range t.families {
 		if index, ok := f.endpoint(a); ok {
 			return index == ifindex
@@ -309,51 +313,54 @@ func (t *tables) endpoint(a netip.Addr, ifindex int) bool {
 	return true
 }
 
-// changeFlags changes flags of the settings for which no flow has to be evaluated again.
-func (t *tables) changeFlags(set, clear uint32) error {
+// ChangeFlags changes flags of the settings (abi.Set…) for which no flow has to be evaluated again.
+func (t *Node) ChangeFlags(set, clear uint32) error {
 	var errs []error
-	t.each(func(f family) { errs = append(errs, f.changeFlags(set, clear)) })
+	t.each(func(f Family) { errs = append(errs, f.changeFlags(set, clear)) })
 	return errors.Join(errs...)
 }
 
-// listen makes the programs report every evaluated flow, or only what is denied or to be logged.
-func (t *tables) listen(on bool) error {
+// Listen makes the programs report every evaluated flow, or only what is denied or to be logged.
+func (t *Node) Listen(on bool) error {
 	var errs []error
-	t.each(func(f family) { errs = append(errs, f.listen(on)) })
+	t.each(func(f Family) { errs = append(errs, f.listen(on)) })
 	return errors.Join(errs...)
 }
 
-// marks reports whether the settings make programs mark what they translate.
-func (t *tables) marks() bool { return slices.ContainsFunc(t.families, family.marks) }
+// Marks reports whether the settings make programs mark what they translate.
+func (t *Node) Marks() bool { return slices.ContainsFunc(t.families, Family.marks) }
 
-// devices returns the interface indexes of weir0 and of the VXLAN device by the settings of IPv4.
-func (t *tables) devices() (host, tunnel int) { return t.families[0].devices() }
+// Devices returns the interface indexes of weir0 and of the VXLAN device by the settings of IPv4.
+func (t *Node) Devices() (host, tunnel int) { return t.families[0].devices() }
 
-// verdicts returns how many verdicts the map holds.
-func (t *tables) verdicts() int { return t.policy.Tracker.Len() }
+// Verdicts returns how many verdicts the map holds.
+func (t *Node) Verdicts() int { return t.policy.Tracker.Len() }
 
-// written counts the entries that were written and deleted, without the epoch alone.
-func (t *tables) written() uint64 { return t.counts.reevaluated + t.counts.quiet }
+// Written counts the entries that were written and deleted, without the epoch alone.
+func (t *Node) Written() uint64 { return t.counts.reevaluated + t.counts.quiet }
 
-// reevaluated counts those of them that may change what becomes of an existing flow.
-func (t *tables) reevaluated() uint64 { return t.counts.reevaluated }
+// Reevaluated counts those of them that may change what becomes of an existing flow.
+func (t *Node) Reevaluated() uint64 { return t.counts.reevaluated }
 
-// epochs counts the writes of the epoch alone.
-func (t *tables) epochs() uint64 { return t.counts.epochs }
+// Epochs counts the writes of the epoch alone.
+func (t *Node) Epochs() uint64 { return t.counts.epochs }
 
-// untrackedSet reports whether the settings say that host endpoints evaluate each packet by itself.
-func (t *tables) untrackedSet() bool { return t.families[0].evaluatesUntracked() }
+// UntrackedSet reports whether the settings say that host endpoints evaluate each packet by itself.
+func (t *Node) UntrackedSet() bool { return t.families[0].evaluatesUntracked() }
 
-// observe calls after after each change of a map that policy is in, and fail before each write of
+// Observe calls after after each change of a map that policy is in, and fail before each write of
 // an entry there, which fails by its error; nil = nothing is called. It is for tests.
-func (t *tables) observe(after func(), fail func() error) {
+func (t *Node) Observe(after func(), fail func() error) {
 	t.policy.After, t.policy.Fail = after, fail
 	t.hosts.After, t.hosts.Fail = after, fail
-	t.each(func(f family) { f.observe(after, fail) })
+	t.each(func(f Family) { f.observe(after, fail) })
 }
 
-// temporary counts the verdicts that are there for a change of policy that is not over.
-func (t *tables) temporary() int { return len(t.temps) }
+// Temporary counts the verdicts that are there for a change of policy that is not over.
+func (t *Node) Temporary() int { return len(t.temps) }
 
-// changedInPlace counts what of sets that keep their numbers became something else.
-func (t *tables) changedInPlace() InPlaceChanges { return t.inPlaceCount }
+// ChangedInPlace counts what of sets that keep their numbers became something else.
+func (t *Node) ChangedInPlace() InPlaceChanges { return t.inPlaceCount }
+
+// Families returns the tables of the families that the node carries, IPv4 first.
+func (t *Node) Families() []Family { return t.families }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package tables
 
 import (
 	"errors"
@@ -18,10 +18,10 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// importConnection writes a tracked connection into the flow maps, wholly or not at all, and
+// ImportConnection writes a tracked connection into the flow maps, wholly or not at all, and
 // reports whether it is there. With begun programs begin flows: one that has the answers already is
 // theirs.
-func (t *familyTables[A]) importConnection(from flowhandover.Importer, e conntrack.Entry, now uint32, begun bool) (bool, error) {
+func (t *familyTables[A]) ImportConnection(from flowhandover.Importer, e conntrack.Entry, now uint32, begun bool) (bool, error) {
 	f, ok := flowhandover.ImportFlow[A](from, e, now, t.current.Epoch)
 	if !ok {
 		return false, nil
@@ -43,15 +43,15 @@ func (t *familyTables[A]) importConnection(from flowhandover.Importer, e conntra
 	return true, nil
 }
 
-// knows reports whether the flow maps have a key.
-func (t *familyTables[A]) knows(of conntrack.Tuple) bool {
+// Knows reports whether the flow maps have a key.
+func (t *familyTables[A]) Knows(of conntrack.Tuple) bool {
 	k, ok := flowhandover.KeyOf[A](of)
 	var v abi.FlowValue[A]
 	return ok && (flowtable.LookUpFlow(t.flowsNew, k, &v) == nil || flowtable.LookUpFlow(t.flows, k, &v) == nil)
 }
 
-// forgetImported forgets a connection that was taken over.
-func (t *familyTables[A]) forgetImported(orig, answers conntrack.Tuple) error {
+// ForgetImported forgets a connection that was taken over.
+func (t *familyTables[A]) ForgetImported(orig, answers conntrack.Tuple) error {
 	var errs []error
 	for _, of := range []conntrack.Tuple{orig, answers} {
 		k, ok := flowhandover.KeyOf[A](of)
@@ -67,9 +67,9 @@ func (t *familyTables[A]) forgetImported(orig, answers conntrack.Tuple) error {
 	return errors.Join(errs...)
 }
 
-// importAffinity remembers which backend a client had in another data plane, unless it is known to
+// ImportAffinity remembers which backend a client had in another data plane, unless it is known to
 // have one.
-func (t *familyTables[A]) importAffinity(from flowhandover.Importer, a conntrack.Affinity, now uint32) error {
+func (t *familyTables[A]) ImportAffinity(from flowhandover.Importer, a conntrack.Affinity, now uint32) error {
 	svc, ok := from.State.Frontends.Get(nodestate.Frontend{Addr: a.Service.Addr(), Port: a.Service.Port(), Proto: model.Protocol(a.Proto)})
 	if !ok || svc.Affinity == 0 || a.Age > time.Duration(svc.Affinity)*time.Second {
 		return nil

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package tables
 
 import (
 	"crypto/sha256"
@@ -181,7 +181,7 @@ func (b *transition) interimSet(_ int, c change) uint64 {
 
 // interimID returns what stands for a change: itself for what stood for one to the same end
 // already, if that is what it was.
-func (t *tables) interimID(kind string, c change) uint64 {
+func (t *Node) interimID(kind string, c change) uint64 {
 	if of, ok := t.interims[c.was]; ok && of.is == c.is && of.policy == t.policies {
 		return c.was
 	}
@@ -195,7 +195,7 @@ type interim struct {
 }
 
 // forgetInterims gives up what earlier plans left and neither the maps nor this one use.
-func (t *tables) forgetInterims(s *survey, b *transition) {
+func (t *Node) forgetInterims(s *survey, b *transition) {
 	if t.temps == nil || t.interims == nil {
 		t.temps, t.interims = map[abi.WeirPolicyKey]struct{}{}, map[uint64]interim{}
 	}
@@ -203,7 +203,7 @@ func (t *tables) forgetInterims(s *survey, b *transition) {
 		return
 	}
 	used := map[uint64]bool{}
-	t.each(func(f family) { f.classesInUse(used) })
+	t.each(func(f Family) { f.classesInUse(used) })
 	for _, stands := range []map[change]uint64{b.classes, b.sets} {
 		for _, id := range stands {
 			used[id] = true
@@ -226,15 +226,15 @@ func (t *tables) forgetInterims(s *survey, b *transition) {
 
 // planTransition plans one where the pending changes want it, and desires the verdicts that it
 // takes.
-func (t *tables) planTransition() *transition {
+func (t *Node) planTransition() *transition {
 	s := newSurvey()
-	t.each(func(f family) { f.surveySets(s) })
+	t.each(func(f Family) { f.surveySets(s) })
 	t.surveyHosts(s)
 	turns := t.inPlaceChanges(s)
 	if !s.kept && len(turns) == 0 {
 		return nil // nobody was isolated: there is nothing to keep
 	}
-	t.each(func(f family) { f.surveyClasses(s) })
+	t.each(func(f Family) { f.surveyClasses(s) })
 	s.noteInPlace(turns)
 	mixed := s.mixed()
 	free := t.policy.Free()
@@ -286,7 +286,7 @@ func (t *tables) planTransition() *transition {
 }
 
 // transitionVerdicts returns the verdicts of a transition, if there is room for them.
-func (t *tables) transitionVerdicts(s *survey, b *transition, room int) (out []policyEntry, fit bool) {
+func (t *Node) transitionVerdicts(s *survey, b *transition, room int) (out []policyEntry, fit bool) {
 	held := t.policyDiff(s, b, nil)
 	for _, set := range union(s.old, s.new) {
 		for c, via := range b.classes {
@@ -334,22 +334,22 @@ func (t *tables) transitionVerdicts(s *survey, b *transition, room int) (out []p
 // applyTransition writes classes and endpoints, over the transition where there is one, and reports
 // whether it is crossed. What cannot be written keeps it standing: an endpoint that waits for its
 // verdicts is evaluated as before.
-func (t *tables) applyTransition(b *transition) bool {
+func (t *Node) applyTransition(b *transition) bool {
 	if !t.partHosts() || !t.enterTransition(b) {
-		t.each(family.writeOthers)
+		t.each(Family.writeOthers)
 		return false
 	}
 	if b != nil && !t.widen(b) {
-		t.each(family.writeOthers)
+		t.each(Family.writeOthers)
 		return false
 	}
 	if t.inPlace = nil; b != nil && len(b.inPlace) > 0 {
 		t.writeVerdicts()
 	}
 	held := false
-	t.each(func(f family) { held = f.writeEndpoints(t.verdictsReady) || held })
+	t.each(func(f Family) { held = f.writeEndpoints(t.verdictsReady) || held })
 	held = t.writeHosts() || held
-	if held || b != nil && b.over && b.deny == 0 && !t.all(family.writeClasses) {
+	if held || b != nil && b.over && b.deny == 0 && !t.all(Family.writeClasses) {
 		return false
 	}
 	for k := range t.temps {
@@ -360,27 +360,27 @@ func (t *tables) applyTransition(b *transition) bool {
 }
 
 // enterTransition does what comes before endpoints get their sets, and reports whether they may.
-func (t *tables) enterTransition(b *transition) bool {
+func (t *Node) enterTransition(b *transition) bool {
 	switch {
 	case b == nil:
-		return t.all(family.writeClasses)
+		return t.all(Family.writeClasses)
 	case b.deny != 0:
-		return t.all(func(f family) bool { return f.interimSets(b.interimSet, func(uint64, uint64) error { return nil }) }) && t.all(family.changeClasses) && t.narrow(b)
+		return t.all(func(f Family) bool { return f.interimSets(b.interimSet, func(uint64, uint64) error { return nil }) }) && t.all(Family.changeClasses) && t.narrow(b)
 	case t.lacksVerdicts(b):
 		return false
 	case !b.over:
-		return t.all(family.changeClasses) && t.narrow(b)
+		return t.all(Family.changeClasses) && t.narrow(b)
 	}
-	if !t.all(func(f family) bool { return f.interimClasses(b.classes) }) {
+	if !t.all(func(f Family) bool { return f.interimClasses(b.classes) }) {
 		return false
 	}
-	made := t.all(func(f family) bool { return f.interimSets(b.interimSet, t.verdictsReady) })
+	made := t.all(func(f Family) bool { return f.interimSets(b.interimSet, t.verdictsReady) })
 	return (t.interimHosts(b) && made || !b.mixed) && t.narrow(b)
 }
 
 // lacksVerdicts reports whether verdicts could not be written that a class or set would lead to at
 // once.
-func (t *tables) lacksVerdicts(b *transition) bool {
+func (t *Node) lacksVerdicts(b *transition) bool {
 	used, looked := map[uint64]bool{}, false
 	for k := range t.policy.Tracker.Failures() {
 		if _, write := t.policy.Tracker.Desired(k); !write || t.inPlace[setClass{k.Set, k.Peer}] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package tables
 
 import (
 	"errors"
@@ -70,7 +70,7 @@ func newFamily[A abi.Address](m map[string]*ebpf.Map, c *counts) *familyTables[A
 	return t
 }
 
-func (t *familyTables[A]) load() error {
+func (t *familyTables[A]) Load() error {
 	t.peersFresh, t.seenCIDRs = true, nil
 	var zero uint32
 	err := t.settings.Lookup(&zero, unsafe.Pointer(&t.current))
@@ -205,7 +205,7 @@ func (t *familyTables[A]) errors() []error {
 		t.clients.Errors(), t.links.Errors(), t.dsrOptOut.Errors(), t.ranges.Errors(), t.announced.Errors(), t.uplinks.Errors(), t.services.Errors())
 }
 
-func (t *familyTables[A]) entries() map[string]int {
+func (t *familyTables[A]) Entries() map[string]int {
 	frontends, backends := t.services.Entries()
 	return map[string]int{
 		"addrs": t.addrs.Tracker.Len(), "routes": t.routes.Tracker.Len(), "services": frontends,
