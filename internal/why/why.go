@@ -26,7 +26,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/dryrun"
-	"github.com/weir-net/weir/internal/dataplane/nft"
+	nftdryrun "github.com/weir-net/weir/internal/dataplane/nft/dryrun"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/version"
@@ -68,7 +68,7 @@ type Programs interface {
 
 // Rules is a data plane whose rules in the kernel can be evaluated for a packet that is not sent.
 type Rules interface {
-	DryRun(nft.Question) (*nft.Passage, error)
+	DryRun(nftdryrun.Question) (*nftdryrun.Trace, error)
 }
 
 // ErrMoved says that the state changed while the question was answered.

@@ -369,7 +369,7 @@ func TestNetworksChangeAtOnce(t *testing.T) {
 			t.Fatalf("networks are not those of %d.0.0.0: %v", first, got.PeerCIDRs)
 		}
 	}
-	i := slices.IndexFunc(d.Pressures(), func(p Pressure) bool { return p.Map == "weir_peer_cidrs" })
+	i := slices.IndexFunc(d.Pressures(), func(p dataplane.Pressure) bool { return p.Map == "weir_peer_cidrs" })
 	if p := d.Pressures()[i]; p.Entries != room || p.Capacity != room || !p.High() || p.Setting != "bpfMapSizeIPSets" {
 		t.Errorf("pressure %+v", p)
 	}

@@ -8,15 +8,16 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/dryrun"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// NewDryRun loads the programs of some hooks ("weir_from_workload") a second time, while the driver
+// Programs loads the programs of some hooks ("weir_from_workload") a second time, while the driver
 // goes on with its work. Close it soon: it holds kernel memory, about that of the programs.
-func (d *Driver) NewDryRun(programs []string) (*dryrun.Instance, error) {
+func (d *Driver) Programs(programs []string) (*dryrun.Instance, error) {
 	r := &dryrun.Instance{}
 	err := d.shareMaps(r)
 	if err == nil {
@@ -119,19 +120,11 @@ func (d *Driver) notAttached(program string, ifindex int) string {
 	return fmt.Sprintf("no program %s is attached to interface %d", program, ifindex)
 }
 
-// Places are the interfaces by which packets come that are not a pod's.
-type Places struct {
-	Uplinks      map[int][6]byte // by index, with their MAC addresses
-	Tunnel, Host int             // 0 = there is none
-	Epoch        uint32
-	Behind       string // what of the state is not in the kernel; empty = all is
-}
-
-// Places returns them.
-func (d *Driver) Places() Places {
+// Places returns the interfaces by which packets come that are not a pod's.
+func (d *Driver) Places() dataplane.Places {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	p := Places{Uplinks: map[int][6]byte{}, Epoch: d.tables.Epoch()}
+	p := dataplane.Places{Uplinks: map[int][6]byte{}, Epoch: d.tables.Epoch()}
 	for index := range d.uplinks {
 		p.Uplinks[index] = d.machine.Uplinks[uint32(index)].Mac
 	}

@@ -5,22 +5,15 @@ package ebpf
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/cilium/ebpf"
 
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/counters"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/tables"
 )
-
-// DSRFallback are the outside clients that get their answers by the node that they ask, because
-// straight ones (direct server return) did not arrive.
-type DSRFallback struct {
-	Clients []netip.Addr // Now, the latest first
-	Total   uint64       // times that a client fell back since the programs were loaded
-}
 
 // dsrFallbackSource is what DSRFallback reads of a family, its own as long as it reads.
 type dsrFallbackSource struct {
@@ -60,23 +53,23 @@ func closeDSRFallback(all []dsrFallbackSource) {
 
 // DSRFallback reads the clients that fell back. The walk over a full map takes a while: nothing
 // waits for it.
-func (d *Driver) DSRFallback() (DSRFallback, error) {
+func (d *Driver) DSRFallback() (dataplane.DSRFallback, error) {
 	sources, err := d.dsrFallbackSources()
 	if err != nil {
-		return DSRFallback{}, err
+		return dataplane.DSRFallback{}, err
 	}
 	defer closeDSRFallback(sources)
-	var out DSRFallback
+	var out dataplane.DSRFallback
 	var all []tables.DSRClient
 	for _, s := range sources {
 		some, err := s.walk(d.machine.Clock.Now())
 		if err != nil {
-			return DSRFallback{}, err
+			return dataplane.DSRFallback{}, err
 		}
 		all = append(all, some...)
 		n, err := counters.Read(s.counts, abi.CountDSRFallen)
 		if err != nil {
-			return DSRFallback{}, err
+			return dataplane.DSRFallback{}, err
 		}
 		out.Total += n
 	}

@@ -3,6 +3,7 @@
 package ebpf
 
 import (
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/counters"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/eventring"
@@ -16,7 +17,7 @@ func (d *Driver) Events() (*EventReader, error) {
 	return eventring.NewReader(d.loaded.Maps["weir_events"])
 }
 
-// Listen makes the programs tell every evaluated flow, or only what is denied or to be logged. No
+// Listen makes the programs report every evaluated flow, or only what is denied or to be logged. No
 // flow is evaluated again by it.
 func (d *Driver) Listen(on bool) error {
 	d.mu.Lock()
@@ -31,17 +32,11 @@ func (d *Driver) Listen(on bool) error {
 	return d.tables.Listen(on)
 }
 
-// LostEvents are events that nobody got to read.
-type LostEvents struct {
-	Full    uint64 // no room in the ring
-	Limited uint64 // beyond the rate of a CPU
-}
-
 // LostEvents counts since the maps were made.
-func (d *Driver) LostEvents() (LostEvents, error) {
+func (d *Driver) LostEvents() (dataplane.LostEvents, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var out LostEvents
+	var out dataplane.LostEvents
 	for _, l := range d.both() {
 		full, err := counters.Read(l.Maps["weir_counts"], abi.CountEventsLost)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
@@ -149,27 +150,15 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Pressure is how full a map is.
-type Pressure struct {
-	Map      string
-	Family   string // ipv4 or ipv6: each has its own map; empty = both share it
-	Setting  string // FelixConfiguration field that sets its size; empty = none
-	Entries  int    // of tables that programs fill: at the last sweep
-	Capacity int
-}
-
-// High reports whether a map is so full that somebody must know.
-func (p Pressure) High() bool { return p.Entries*10 > p.Capacity*9 }
-
 // Pressures returns how full the maps are, sorted by name. A map that was not counted yet is left
 // out.
-func (d *Driver) Pressures() []Pressure {
+func (d *Driver) Pressures() []dataplane.Pressure {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var out []Pressure
+	var out []dataplane.Pressure
 	add := func(l *object.Collection, family, name string, entries int) {
 		if m := l.Maps[name]; m != nil {
-			out = append(out, Pressure{Map: name, Family: family, Setting: object.SizeSetting(name), Entries: entries, Capacity: object.Room(name, m)})
+			out = append(out, dataplane.Pressure{Map: name, Family: family, Setting: object.SizeSetting(name), Entries: entries, Capacity: object.Room(name, m)})
 		}
 	}
 	add(d.loaded, "", "weir_policy", d.tables.Verdicts())
@@ -181,7 +170,9 @@ func (d *Driver) Pressures() []Pressure {
 			add(l, l.Family, name, n)
 		}
 	}
-	slices.SortFunc(out, func(a, b Pressure) int { return cmp.Or(cmp.Compare(a.Map, b.Map), cmp.Compare(a.Family, b.Family)) })
+	slices.SortFunc(out, func(a, b dataplane.Pressure) int {
+		return cmp.Or(cmp.Compare(a.Map, b.Map), cmp.Compare(a.Family, b.Family))
+	})
 	return out
 }
 

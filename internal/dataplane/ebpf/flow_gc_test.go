@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/await"
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
@@ -125,7 +126,7 @@ func TestPressureIsToldInTime(t *testing.T) {
 		entries, capacity int
 		high              bool
 	}{{0, 100, false}, {90, 100, false}, {91, 100, true}, {100, 100, true}} {
-		if p := (Pressure{Entries: test.entries, Capacity: test.capacity}); p.High() != test.high {
+		if p := (dataplane.Pressure{Entries: test.entries, Capacity: test.capacity}); p.High() != test.high {
 			t.Errorf("%d of %d: %t", test.entries, test.capacity, p.High())
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/weir-net/weir/internal/dataplane/ebpf/counters"
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -64,7 +64,7 @@ func TestAnswersAreLimited(t *testing.T) {
 	}
 	drops, err := o.Drops()
 	must(t, err)
-	if len(drops) != 1 || drops[0] != (counters.Drop{Reason: uint32(reason.NoBackend), Rule: 70, Packets: packets, Bytes: uint64(packets * len(frame))}) {
+	if len(drops) != 1 || drops[0] != (dataplane.Drop{Reason: uint32(reason.NoBackend), Rule: 70, Packets: packets, Bytes: uint64(packets * len(frame))}) {
 		t.Errorf("counted %+v", drops)
 	}
 }

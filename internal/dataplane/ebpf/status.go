@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/counters"
@@ -16,36 +16,13 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Status is what a driver knows about itself.
-type Status struct {
-	ABI       int               // of maps
-	Uplinks   []string          // interfaces with the uplink programs, sorted
-	Endpoints int               // pod interfaces with programs
-	Absent    []string          // interfaces that the state names and the machine lacks
-	Tunnel    bool              // the VXLAN device exists
-	Sockets   bool              // socket programs are attached
-	Epoch     uint32            // of flows
-	HZ        int               // jiffies per second
-	Writes    uint64            // entries written or deleted since the start
-	Repairs   map[string]uint64 // by what: program, device, route
-	Repaired  time.Time         // of the last repair; zero = none
-	Problems  []string          // what could not be put in place at the last try
-	Entries   map[string]int    // of the tables, by map
-	// Arrival says of each uplink where what doNotTrack policy denies is dropped, while there is
-	// any: XDPNative, XDPGeneric, or why not in XDP.
-	Arrival map[string]string
-	// Late counts the packets that doNotTrack policy evaluated behind XDP: because that is not
-	// there, or could not tell what they are.
-	Late uint64
-}
-
-// Status returns a snapshot.
-func (d *Driver) Status() Status {
+// Status implements dataplane.Reporter.
+func (d *Driver) Status() dataplane.Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	st := Status{
-		ABI: abi.Number, Uplinks: slices.Sorted(maps.Values(d.uplinks)), Tunnel: d.devices.tunnel != nil,
-		Epoch: d.tables.Epoch(), HZ: d.machine.Clock.HZ, Writes: d.tables.Written() + d.tables.Epochs(),
+	st := dataplane.Status{
+		Uplinks: slices.Sorted(maps.Values(d.uplinks)), Tunnel: d.devices.tunnel != nil,
+		Epoch: d.tables.Epoch(), Writes: d.tables.Written() + d.tables.Epochs(),
 		Repairs: maps.Clone(d.count.repairs), Repaired: d.count.last, Problems: slices.Clone(d.problems),
 		Entries: d.tables.Entries(), Arrival: d.arrival(),
 	}
@@ -55,23 +32,17 @@ func (d *Driver) Status() Status {
 		}
 	}
 	for s := range d.programs.At {
-		switch s.Hook {
-		case attach.FromWorkload:
+		if s.Hook == attach.FromWorkload {
 			st.Endpoints++
-		case attach.CgroupHooks[0]:
-			st.Sockets = true
 		}
 	}
-	for _, name := range d.absent {
-		st.Absent = append(st.Absent, name)
-	}
-	slices.Sort(st.Absent)
-	st.Absent = slices.Compact(st.Absent)
 	return st
 }
 
 // Drops reads the counts of dropped packets, sorted by reason and rule.
-func (d *Driver) Drops() ([]counters.Drop, error) { return counters.Drops(d.loaded.Maps["weir_drops"]) }
+func (d *Driver) Drops() ([]dataplane.Drop, error) {
+	return counters.Drops(d.loaded.Maps["weir_drops"])
+}
 
 // Enforced says what is missing for an endpoint to be enforced: its programs are attached and in
 // effect, and its addresses are in the maps.

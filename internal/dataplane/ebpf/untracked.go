@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 )
@@ -112,12 +113,6 @@ func (d *Driver) removeUntracked() error {
 	return err
 }
 
-// Where a program in XDP runs.
-const (
-	XDPNative  = "native"
-	XDPGeneric = "generic"
-)
-
 // arrival is Status.Arrival.
 func (d *Driver) arrival() map[string]string {
 	if d.untracked.four == nil {
@@ -137,12 +132,13 @@ func (d *Driver) arrival() map[string]string {
 	return out
 }
 
-// xdpMode is how the program of an interface runs; XDPNative where the kernel does not tell.
+// xdpMode is how the program of an interface runs; dataplane.XDPNative where the kernel does not
+// say.
 func xdpMode(ifindex int) string {
 	const attachedGeneric = 2 // XDP_ATTACHED_SKB (linux/if_link.h)
 	l, err := netlink.LinkByIndex(ifindex)
 	if err == nil && l.Attrs().Xdp != nil && l.Attrs().Xdp.AttachMode == attachedGeneric {
-		return XDPGeneric
+		return dataplane.XDPGeneric
 	}
-	return XDPNative
+	return dataplane.XDPNative
 }

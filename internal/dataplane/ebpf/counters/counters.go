@@ -9,33 +9,28 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Drop counts packets that were dropped for one reason by one rule.
-type Drop struct {
-	Reason  uint32 // enum drop_reason
-	Rule    nodestate.RuleID
-	Packets uint64
-	Bytes   uint64
-}
-
 // Drops reads weir_drops, sorted by reason and rule. The error is the kernel's.
-func Drops(m *ebpf.Map) ([]Drop, error) {
-	var out []Drop
+func Drops(m *ebpf.Map) ([]dataplane.Drop, error) {
+	var out []dataplane.Drop
 	var key abi.WeirDropKey
 	var cpus []abi.WeirDropValue
 	it := m.Iterate()
 	for it.Next(&key, &cpus) {
-		drop := Drop{Reason: key.Reason, Rule: nodestate.RuleID(key.Rule)}
+		drop := dataplane.Drop{Reason: key.Reason, Rule: nodestate.RuleID(key.Rule)}
 		for _, c := range cpus {
 			drop.Packets += c.Packets
 			drop.Bytes += c.Bytes
 		}
 		out = append(out, drop)
 	}
-	slices.SortFunc(out, func(a, b Drop) int { return cmp.Or(cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Rule, b.Rule)) })
+	slices.SortFunc(out, func(a, b dataplane.Drop) int {
+		return cmp.Or(cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Rule, b.Rule))
+	})
 	return out, it.Err()
 }
 

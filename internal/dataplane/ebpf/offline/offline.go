@@ -11,6 +11,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/counters"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/dryrun"
@@ -254,7 +255,7 @@ func (o *Node) Close() {
 }
 
 // Drops reads the counts of dropped packets, sorted by reason and rule.
-func (o *Node) Drops() ([]counters.Drop, error) { return counters.Drops(o.Maps["weir_drops"]) }
+func (o *Node) Drops() ([]dataplane.Drop, error) { return counters.Drops(o.Maps["weir_drops"]) }
 
 // Events begins to read events.
 func (o *Node) Events() (*eventring.Reader, error) {
