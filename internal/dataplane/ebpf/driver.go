@@ -45,13 +45,13 @@ type Options struct {
 	SetRetval bool
 	// NoTCX says that the kernel has no tcx links: interfaces get clsact filters.
 	NoTCX bool
-	// Import says which connections are taken over that another data plane tracks, which is in
-	// force until the first Apply. Left tells what the data plane before knows alongside what
+	// Import says which connections are imported that another data plane tracks, which is in force
+	// until the first Apply. Left returns what the data plane before knows alongside what
 	// connection tracking does; nil = nothing.
 	Left   func() (conntrack.Left, error)
 	Import flowhandover.ImportScope
 	// AttachAtOnce is to how many places of interfaces an Apply attaches programs while connections
-	// of our other data plane are taken over, which is in force meanwhile; 0 = attachAtOnce.
+	// of our other data plane are imported, which is in force meanwhile; 0 = attachAtOnce.
 	AttachAtOnce int
 	// InBackground loads the programs in the background where those of an earlier run evaluate
 	// packets by the same maps: see loading. An Apply writes tables alone until then, and returns
@@ -90,7 +90,7 @@ type Driver struct {
 	started      bool // the first Apply is over: what earlier runs left is dealt with
 	carried      bool // what programs of an earlier run made is taken over
 	importing    *handoverImport
-	importDone   bool // connections of another data plane are taken over
+	importDone   bool // connections of another data plane are imported
 	bump         bool // something alongside the tables changed that flows depend on
 	count        repairCounts
 	problems     []string

@@ -176,7 +176,7 @@ func (d *Driver) Pressures() []dataplane.Pressure {
 	return out
 }
 
-// warnTables tells before a state is written which tables it does not fit into: such a state is
+// warnTables reports before a state is written which tables it does not fit into: such a state is
 // written as far as it fits.
 func (d *Driver) warnTables(s *nodestate.State) {
 	for _, l := range d.both() {

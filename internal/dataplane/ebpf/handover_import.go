@@ -20,14 +20,14 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/tables"
 )
 
-// importRetry is how long nothing is taken over after programs could be attached nowhere.
+// importRetry is how long nothing is imported after programs could be attached nowhere.
 const importRetry = 10 * time.Second
 
-// handoverImport is the taking over of tracked connections from another data plane, while programs
-// are being attached. It takes them over before. Of our own data plane what has no flow passes the
-// programs until all of them are attached, and what began meanwhile was taken over; and what both
+// handoverImport is the import of tracked connections from another data plane, while programs
+// are being attached. It imports them before. Of our own data plane what has no flow passes the
+// programs until all of them are attached, and what began meanwhile was imported; and what both
 // translate and the stack sees is kept apart (conntrack.Beside). Beside a kube-proxy, whose tables
-// judge nothing, packets of no known connection are held back instead. The ingress paths are
+// evaluate nothing, packets of no known connection are held back instead. The ingress paths are
 // attached first: when what comes out of them meets the programs of the ways out, no packet is
 // translated by both.
 type handoverImport struct {
@@ -36,7 +36,7 @@ type handoverImport struct {
 	importer  flowhandover.Importer
 	release   func() error                   // nil = nothing is held back
 	done      map[conntrack.Tuple]importedAs // by the tuple of the original direction
-	// translated are those taken over that connection tracking would go on translating.
+	// translated are those imported that connection tracking would go on translating.
 	translated   []conntrack.Entry
 	loosen       []conntrack.Tuple
 	inStack      map[conntrack.Tuple]conntrack.Entry // those that connection tracking goes on translating
@@ -47,7 +47,7 @@ type handoverImport struct {
 	readAt, held time.Time
 }
 
-// importedAs is what a connection was when it was taken over: another one may have its addresses
+// importedAs is what a connection was when it was imported: another one may have its addresses
 // and ports now.
 type importedAs struct {
 	answers conntrack.Tuple
@@ -69,7 +69,7 @@ func phaseOf(e conntrack.Entry) int {
 
 // beginImport does what comes before programs are attached. A failure loses connections, and is no
 // reason not to go on. Packets are held back once: where programs could be attached nowhere, the
-// next tries do without, and look seldom for what is to be taken over.
+// next tries do without, and look seldom for what is to be imported.
 func (d *Driver) beginImport() {
 	if d.opts.Import == flowhandover.ImportNone || d.importDone {
 		return
@@ -122,7 +122,7 @@ func (d *Driver) carries() bool {
 	return false
 }
 
-// importTracked takes over what was not yet.
+// importTracked imports what was not yet.
 func (d *Driver) importTracked(o *handoverImport) {
 	clock, err := flowtable.NewKernelClock()
 	if err != nil {
@@ -167,7 +167,7 @@ func (d *Driver) beginMarks(o *handoverImport) error {
 	return d.tables.ChangeFlags(abi.SetApart, 0)
 }
 
-// endMarks ends what exportShadows began, and leads nothing any more.
+// endMarks ends what beginMarks began, and leads nothing any more.
 func (d *Driver) endMarks(o *handoverImport) error {
 	d.machine.Apart = false
 	err := d.tables.ChangeFlags(0, abi.SetApart)
@@ -175,7 +175,7 @@ func (d *Driver) endMarks(o *handoverImport) error {
 	return errors.Join(err, o.alongside.Close())
 }
 
-// importFamily takes over what was not yet of a family. As soon as programs know a connection they
+// importFamily imports what was not yet of a family. As soon as programs know a connection they
 // translate it: what the stack sees of one is kept apart before. What could not be is tried again
 // each time, though programs have it.
 func (o *handoverImport) importFamily(f tables.ImportTables, six bool, now uint32) error {
@@ -223,7 +223,7 @@ func loose(e conntrack.Entry) bool {
 	return e.Orig.Proto != unix.IPPROTO_TCP || e.TCP.OrigFlags&e.TCP.RepFlags&conntrack.TCPLiberal != 0
 }
 
-// has reports whether programs have a connection: it was taken over, is the same still, and has not
+// has reports whether programs have a connection: it was imported, is the same still, and has not
 // ended and begun anew meanwhile, in which case programs have removed it.
 func (o *handoverImport) has(f tables.ImportTables, e conntrack.Entry) bool {
 	known := f.Knows(e.Orig)
@@ -234,7 +234,7 @@ func (o *handoverImport) has(f tables.ImportTables, e conntrack.Entry) bool {
 	return ok && was.answers == e.Reply && was.phase <= phaseOf(e)
 }
 
-// importOne takes over a connection that was not yet.
+// importOne imports a connection that was not yet.
 func (o *handoverImport) importOne(f tables.ImportTables, e conntrack.Entry, now uint32) error {
 	if o.has(f, e) {
 		return nil
@@ -251,7 +251,7 @@ func (o *handoverImport) importOne(f tables.ImportTables, e conntrack.Entry, now
 	return err
 }
 
-// importInStack takes over what connection tracking makes of a connection that it goes on
+// importInStack imports what connection tracking makes of a connection that it goes on
 // translating.
 func (o *handoverImport) importInStack(f tables.ImportTables, e conntrack.Entry, now uint32) error {
 	o.inStack[e.Orig] = e
@@ -295,7 +295,7 @@ func (o *handoverImport) keepInStack() error {
 	return some.Err()
 }
 
-// note notes what is to be done for a connection that was taken over.
+// note notes what is to be done for a connection that was imported.
 func (o *handoverImport) note(e conntrack.Entry) {
 	o.done[e.Orig] = importedAs{e.Reply, phaseOf(e)}
 	o.flows++

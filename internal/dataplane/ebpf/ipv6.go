@@ -127,7 +127,7 @@ func (d *Driver) openRoutes() []error {
 }
 
 // carryIPv6 lets IPv6 pass one of our devices. Below its least MTU (1,280; RFC 8200, section 5) the
-// kernel has no IPv6 on a device: that is told once, and all else is in force.
+// kernel has no IPv6 on a device: that is reported once, and all else is in force.
 func (d *Driver) carryIPv6(name string) error {
 	narrow := !hostdev.Exists6(name)
 	if narrow && !d.narrow[name] {

@@ -233,7 +233,7 @@ func (l *Collection) Install(c *ebpf.Collection) {
 // take their place.
 var ErrRefused = errors.New("this kernel's verifier does not take the programs")
 
-// refused tells what the verifier said from what else stood against loading.
+// refused sets what the verifier said apart from what else stood against loading.
 func refused(err error) error {
 	if v := (*ebpf.VerifierError)(nil); errors.As(err, &v) {
 		return fmt.Errorf("%w: %w", ErrRefused, err)

@@ -24,7 +24,7 @@ import (
 
 // Maps of another layout are pinned in a folder of that layout's number. What traffic made is
 // carried over from there when an agent of another version starts, so that no open connection is
-// lost: entries are taken apart by the names of their fields, which the pinned maps' own BTF tells.
+// lost: entries are taken apart by the names of their fields, which the pinned maps' own BTF says.
 // A field that is new is zero, one that is gone is dropped.
 
 // carried are the maps that are carried over, with the names of their keys' and values' structures.

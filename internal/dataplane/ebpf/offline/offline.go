@@ -49,15 +49,15 @@ type Options struct {
 	Trace bool
 	Sizes map[string]uint32 // Entries, by the name of the map; 0 or absent = as compiled
 	// HostDevice and Tunnel are the interface indexes of weir0 and of the VXLAN device as the
-	// programs are told them.
+	// settings have them.
 	HostDevice, Tunnel int
 	// Answers are how many packets a CPU may answer by itself in a second, Burst how many at once;
 	// 0 = as compiled.
 	Answers, Burst uint32
 	// EventInterval is the time between two events of a CPU in the long run; 0 = every event is
-	// told.
+	// reported.
 	EventInterval time.Duration
-	// Listening makes the programs tell every evaluated flow.
+	// Listening makes the programs report every evaluated flow.
 	Listening bool
 	HostNetns uint64 // cookie of the network namespace that counts as the node's; 0 = the caller's
 }
@@ -124,7 +124,7 @@ func (o *Node) guard() error {
 // itself.
 func (o *Node) EvaluatesUntracked() bool { return o.Tables.UntrackedSet() }
 
-// SetUplinks tells the MAC addresses of uplinks by interface index; the next Apply writes them.
+// SetUplinks sets the MAC addresses of uplinks by interface index; the next Apply writes them.
 func (o *Node) SetUplinks(macs map[int][6]byte) {
 	o.machine.Uplinks = map[uint32]abi.WeirLinkKey{}
 	for index, mac := range macs {
@@ -200,7 +200,7 @@ func (o *Node) Policy() (*nodestate.State, error) {
 // Epoch is that of flows: it moves on when they are to be evaluated again.
 func (o *Node) Epoch() uint32 { return o.Tables.Epoch() }
 
-// Listen is Driver.Listen.
+// Listen makes the programs report every evaluated flow, or only what is denied or to be logged.
 func (o *Node) Listen(on bool) error {
 	o.machine.Listening = on
 	return o.Tables.Listen(on)
@@ -262,10 +262,11 @@ func (o *Node) Events() (*eventring.Reader, error) {
 	return eventring.NewReader(o.Maps["weir_events"])
 }
 
-// Answers is Driver.Answers.
+// Answers counts the packets that the programs answered by themselves: see counters.Answers.
 func (o *Node) Answers() (map[string]uint64, error) { return counters.Answers(o.Maps["weir_answers"]) }
 
-// NewDryRun is Driver.NewDryRun for programs that are attached to nothing themselves.
+// NewDryRun loads the programs of some hooks a second time, on the tables of these. Close it before
+// them.
 func (o *Node) NewDryRun(programs []string) (*dryrun.Instance, error) {
 	six := o.six
 	if o.state == nil || !o.state.Settings.IPv6 {

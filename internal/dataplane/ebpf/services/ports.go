@@ -124,7 +124,7 @@ func (p *Ports) useHosts(hosts map[netip.Addr]struct{}, id nodestate.Frontend, b
 }
 
 // use counts a use of a port: bit is the one for TCP. Protocols other than TCP, UDP and SCTP are
-// not told apart by port.
+// not distinguished by port.
 func (p *Ports) use(port uint16, proto model.Protocol, bit uint8, n int) {
 	switch proto {
 	case model.ProtocolUDP:

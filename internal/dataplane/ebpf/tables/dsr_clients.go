@@ -9,6 +9,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 )
 
+// DSRClient is an outside client that fell back from direct server return.
 type DSRClient struct {
 	Addr netip.Addr
 	Age  int32 // clock units

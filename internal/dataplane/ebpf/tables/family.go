@@ -70,6 +70,7 @@ func newFamily[A abi.Address](m map[string]*ebpf.Map, c *counts) *familyTables[A
 	return t
 }
 
+// Load implements Family.
 func (t *familyTables[A]) Load() error {
 	t.peersFresh, t.seenCIDRs = true, nil
 	var zero uint32
@@ -205,6 +206,7 @@ func (t *familyTables[A]) errors() []error {
 		t.clients.Errors(), t.links.Errors(), t.dsrOptOut.Errors(), t.ranges.Errors(), t.announced.Errors(), t.uplinks.Errors(), t.services.Errors())
 }
 
+// Entries implements Family.
 func (t *familyTables[A]) Entries() map[string]int {
 	frontends, backends := t.services.Entries()
 	return map[string]int{

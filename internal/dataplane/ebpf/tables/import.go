@@ -50,7 +50,7 @@ func (t *familyTables[A]) Knows(of conntrack.Tuple) bool {
 	return ok && (flowtable.LookUpFlow(t.flowsNew, k, &v) == nil || flowtable.LookUpFlow(t.flows, k, &v) == nil)
 }
 
-// ForgetImported forgets a connection that was taken over.
+// ForgetImported forgets a connection that was imported.
 func (t *familyTables[A]) ForgetImported(orig, answers conntrack.Tuple) error {
 	var errs []error
 	for _, of := range []conntrack.Tuple{orig, answers} {

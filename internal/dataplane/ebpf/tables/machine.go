@@ -48,7 +48,7 @@ type Machine struct {
 	Tunnel     int    // of the VXLAN device; 0 = none
 	Listening  bool   // somebody listens to events
 	HandOver   bool   // another data plane has what has no flow yet
-	Marks      bool   // all programs that are attached put marks on what they translate when told to
+	Marks      bool   // all programs that are attached put marks on what they translate when asked to
 	Apart      bool   // what is translated for the node's own processes is marked
 	hostPolicy bool   // there are host endpoints still in the map
 	untracked  bool   // some of them evaluate each packet by itself

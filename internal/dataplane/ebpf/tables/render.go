@@ -40,7 +40,7 @@ func renderAddr[A abi.Address](a nodestate.Addr, staged bool, ifindex func(nodes
 	return v
 }
 
-// isStaged reports whether the events of an address tell what staged policies would say.
+// isStaged reports whether the events of an address report what staged policies would say.
 func isStaged(s *nodestate.State, addr netip.Addr) bool {
 	_, ok := s.Staged[addr]
 	return ok && s.Addrs[addr].Kind == nodestate.AddrEndpoint

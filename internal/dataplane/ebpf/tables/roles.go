@@ -98,7 +98,7 @@ type serviceTables interface {
 	servicesPending() bool
 }
 
-// ImportTables take over what another data plane knows of connections.
+// ImportTables import what another data plane knows of connections.
 type ImportTables interface {
 	// ImportConnection writes a tracked connection of another data plane into the flow maps, wholly
 	// or not at all, and reports whether it is there. now is the programs' clock, in its units of

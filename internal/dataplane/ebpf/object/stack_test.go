@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package object
 
 import (
 	"maps"
@@ -22,7 +22,9 @@ func TestStack(t *testing.T) {
 	const most, step = 512, 32
 	for family, read := range map[string]func() (*ebpf.CollectionSpec, error){bpffs.IPv4: abi.LoadWeir, bpffs.IPv6: abi.LoadWeir6} {
 		spec, err := read()
-		must(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, name := range slices.Sorted(maps.Keys(spec.Programs)) {
 			frames := framesOf(spec.Programs[name].Instructions)
 			if len(frames) == 0 || frames[name] == nil {
