@@ -26,7 +26,7 @@ var mayImport = map[string][]string{
 	"internal/conntrack":               {"internal/kernel"},
 	"internal/dataplane":               {"internal/model", "internal/nodestate"},
 	"internal/dataplane/handover":      {"internal/dataplane"},
-	"internal/dataplane/ebpf":          {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/conntrack", "internal/maglev", "internal/reason", "bpf"},
+	"internal/dataplane/ebpf":          {"internal/model", "internal/nodestate", "internal/dataplane", "internal/kernel", "internal/conntrack", "internal/reason", "bpf"},
 	"internal/dataplane/ebpf/object":   {"internal/dataplane/ebpf/abi", "internal/dataplane/ebpf/attach", "internal/dataplane/ebpf/bpffs", "internal/dataplane/ebpf/flowtable", "internal/kernel"},
 	"internal/dataplane/ebpf/maptable": {"internal/dataplane", "internal/dataplane/ebpf/object", "internal/delta"},
 	"internal/dataplane/ebpf/services": {"internal/dataplane", "internal/dataplane/ebpf/abi", "internal/dataplane/ebpf/maptable", "internal/kernel", "internal/maglev", "internal/model", "internal/nodestate"},
@@ -50,6 +50,7 @@ var never = map[string][]string{
 	"internal/dataplane/ebpf":     {"internal/calc", "internal/watch", "k8s.io", "sigs.k8s.io", "github.com/projectcalico", "internal/dataplane/nft"},
 	"internal/dataplane/nft":      {"internal/calc", "internal/watch", "k8s.io", "sigs.k8s.io/yaml", "sigs.k8s.io/controller-runtime", "github.com/projectcalico", "internal/dataplane/ebpf"},
 	"internal/why":                {"internal/agent", "internal/watch", "k8s.io"},
+	"cmd/weir-agent":              {"internal/dataplane/ebpf/offline"},           // for tests and benchmarks
 	"cmd/weir-cni":                {"internal/calc", "internal/watch", "k8s.io"}, // starts in milliseconds
 }
 

@@ -23,7 +23,7 @@ import (
 // there is a set between an old and a new one, that allows what both do: all endpoints have it at a
 // time, so before that moment nothing is allowed that the old policy denies, and after it nothing
 // that the new one does. What is allowed before and after is allowed throughout. What a set itself
-// says is changed at the same moment: see turn.
+// says is changed at the same moment: see inPlaceChange.
 
 // change is a number that becomes another: the class of an address, or the set of an endpoint in
 // one direction.
