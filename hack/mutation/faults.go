@@ -62,7 +62,7 @@ var faults = []fault{
 		"	if strings.HasPrefix(key, model.PrefixAccount) {"},
 	{"the order of policies is their names'", "internal/calc/policy/tiers.go",
 		"cmp.Compare(a.Order, b.Order), table.CompareNames(a.Name, b.Name),", "table.CompareNames(a.Name, b.Name), cmp.Compare(a.Order, b.Order),"},
-	{"policy changes without a transition", "internal/dataplane/ebpf/policy_transition.go",
+	{"policy changes without a transition", "internal/dataplane/ebpf/tables/policy_transition.go",
 		"	if !mixed && (!s.replaced() || len(s.classes) == 0) {", "	if true || !mixed && (!s.replaced() || len(s.classes) == 0) {"},
 	{"a policy that cannot be read passes on", "internal/watch/policy_calico.go",
 		"		p.Ingress = []model.Rule{{Name: \"invalid\", Action: model.Deny}}", "		p.Ingress = []model.Rule{{Name: \"invalid\", Action: model.Pass}}"},

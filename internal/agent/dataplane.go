@@ -4,7 +4,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"path/filepath"
 	"sync"
@@ -18,8 +17,6 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/handover"
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/events"
-	"github.com/weir-net/weir/internal/model"
-	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/why"
 )
 
@@ -50,10 +47,7 @@ type traits struct {
 	never []string
 }
 
-// errNotOnNFTables is the answer to what only programs can be asked.
-var errNotOnNFTables = errors.New("this node has the data plane nftables (bpfEnabled: false), which cannot be asked this; see its rules with nft list table ip weir")
-
-// nftablesPlane is the data plane nftables. What only eBPF has is absent.
+// nftablesPlane is the data plane nftables.
 type nftablesPlane struct{ *nft.Driver }
 
 // Name is that in a NodeStatus.
@@ -65,71 +59,8 @@ func (p nftablesPlane) traits() traits {
 		never:       []string{"nodes with the data plane nftables: of dropped packets those are counted that policy denied"}}
 }
 
-func (p nftablesPlane) Enforced(ep model.LocalEndpoint) error { return p.Driver.Enforced(ep) }
-
-func (p nftablesPlane) Pressures() []dataplane.Pressure { return nil }
-
-func (p nftablesPlane) LostEvents() (dataplane.LostEvents, error) {
-	return dataplane.LostEvents{Full: p.Driver.LostEvents()}, nil
-}
-
-func (p nftablesPlane) Answers() (map[string]uint64, error) { return nil, errNotOnNFTables }
-
-func (p nftablesPlane) IfIndex(a nodestate.Addr) int { return a.IfIndex }
-
-// Held are pods that begin no connection.
-func (p nftablesPlane) Held() ([]dataplane.HeldPod, error) {
-	var out []dataplane.HeldPod
-	for _, h := range p.Driver.Held() {
-		out = append(out, dataplane.HeldPod{Addr: h.Addr, Entries: h.Entries})
-	}
-	return out, nil
-}
-
-// ExhaustedPods are pods that used up their ports for source NAT.
-func (p nftablesPlane) ExhaustedPods() ([]dataplane.ExhaustedPod, error) {
-	spent, err := p.Driver.ExhaustedPods()
-	out := make([]dataplane.ExhaustedPod, 0, len(spent))
-	for _, s := range spent {
-		out = append(out, dataplane.ExhaustedPod{Addr: s.Addr, Refused: s.Refused, Recent: s.Recent})
-	}
-	return out, err
-}
-
 // Events begins to read events.
 func (p nftablesPlane) Events() (events.Source, error) { return p.Driver.Events() }
-
-// Places are those of the node in the words of eBPF's.
-func (p nftablesPlane) Places() dataplane.Places {
-	at, err := p.Driver.Places()
-	if err != nil && at.Behind == "" {
-		at.Behind = err.Error()
-	}
-	return dataplane.Places{Uplinks: at.Uplinks, Tunnel: at.Tunnel, Host: at.Host, Epoch: at.Epoch, Behind: at.Behind}
-}
-
-// DSRFallback are clients that fell back from direct server return.
-func (p nftablesPlane) DSRFallback() (dataplane.DSRFallback, error) {
-	clients, total, err := p.Driver.DSRFallback()
-	return dataplane.DSRFallback{Clients: clients, Total: total}, err
-}
-
-// Drops counts what policy dropped, and nothing else.
-func (p nftablesPlane) Drops() ([]dataplane.Drop, error) {
-	drops, err := p.Driver.Drops()
-	out := make([]dataplane.Drop, 0, len(drops))
-	for _, d := range drops {
-		out = append(out, dataplane.Drop{Reason: uint32(d.Reason), Rule: d.Rule, Packets: d.Packets, Bytes: d.Bytes})
-	}
-	return out, err
-}
-
-// Status says what there is in the words of eBPF's.
-func (p nftablesPlane) Status() dataplane.Status {
-	st := p.Driver.Status()
-	return dataplane.Status{Endpoints: st.Endpoints, Tunnel: st.Tunnel, Writes: st.Writes, Problems: st.Problems, Entries: st.Elements,
-		Repairs: st.Repairs, Repaired: st.Repaired}
-}
 
 // planeChoice remembers which data plane the node has, and whether the other one's remains may
 // still be there.

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weir-net/weir/internal/dataplane/nft"
+	nftdryrun "github.com/weir-net/weir/internal/dataplane/nft/dryrun"
 	"github.com/weir-net/weir/internal/sim"
 	"github.com/weir-net/weir/internal/why/wire"
 )
@@ -32,7 +32,7 @@ func (i *inquiry) evaluateRules(ctx context.Context, r Rules) error {
 		return errProxied
 	}
 	// The first choice is made at random, as in a real connection; then all others are tried.
-	var got *nft.Passage
+	var got *nftdryrun.Trace
 	reached := map[string]bool{}
 	runs := &i.answer.Program.Runs
 	first, whole := rand.Uint32N(1<<16), false
@@ -77,8 +77,8 @@ func (i *inquiry) evaluateRules(ctx context.Context, r Rules) error {
 }
 
 // dryRun lets the packet pass, with the choice that comes so many after the first.
-func (i *inquiry) dryRun(r Rules, first uint32, after int) (*nft.Passage, error) {
-	q := nft.Question{In: i.in.IfIndex, Frame: i.frame, Pick: func(n uint32) uint32 { return (first + uint32(after)) % n }}
+func (i *inquiry) dryRun(r Rules, first uint32, after int) (*nftdryrun.Trace, error) {
+	q := nftdryrun.Question{In: i.in.IfIndex, Frame: i.frame, Pick: func(n uint32) uint32 { return (first + uint32(after)) % n }}
 	switch i.in.Hook {
 	case sim.ToUplink:
 		q.In = 0
@@ -89,7 +89,7 @@ func (i *inquiry) dryRun(r Rules, first uint32, after int) (*nft.Passage, error)
 }
 
 // adopt makes a passage the result, when it is the first or the one that was wished for.
-func (i *inquiry) adopt(p *nft.Passage, first bool) bool {
+func (i *inquiry) adopt(p *nftdryrun.Trace, first bool) bool {
 	before := i.result
 	i.result = i.resultOf(p)
 	if want := i.ask.Backend; first || want.IsValid() && (i.reached(p) == want.String() || i.reached(p) == "" && p.Node.IsValid() && p.Node == i.nodeOf(want.Addr())) {
@@ -100,34 +100,34 @@ func (i *inquiry) adopt(p *nft.Passage, first bool) bool {
 }
 
 // resultOf is a passage in the words of the oracle.
-func (i *inquiry) resultOf(p *nft.Passage) sim.Result {
+func (i *inquiry) resultOf(p *nftdryrun.Trace) sim.Result {
 	out := sim.Result{Packet: i.in.Packet, Reason: p.Reason, Rule: p.Rule, IfIndex: p.IfIndex, NextHop: p.NextHop}
 	switch p.Way {
-	case nft.WayDropped, nft.WayNowhere:
+	case nftdryrun.WayDropped, nftdryrun.WayNowhere:
 		out.Action = sim.Drop
 		if p.Refused {
 			out.Action = sim.Answer
 		}
 		return out
-	case nft.WayPod:
+	case nftdryrun.WayPod:
 		out.Action = sim.Local
-	case nft.WayNode:
+	case nftdryrun.WayNode:
 		out.Action = sim.Pass
-	case nft.WayLink:
+	case nftdryrun.WayLink:
 		out.Action = sim.Neigh
-	case nft.WayTunnel:
+	case nftdryrun.WayTunnel:
 		out.Action = sim.Tunnel
 	}
 	out.Packet = i.in.Packet.Clone()
 	out.Packet.Rewrite(p.Src, p.Dst, p.SrcPort, p.DstPort)
-	if i.in.Hook != sim.ToUplink && p.Way != nft.WayNode {
+	if i.in.Hook != sim.ToUplink && p.Way != nftdryrun.WayNode {
 		out.Packet.IP.TTL--
 	}
 	return out
 }
 
 // reached is the endpoint that a packet was translated to, "" = none.
-func (i *inquiry) reached(p *nft.Passage) string {
+func (i *inquiry) reached(p *nftdryrun.Trace) string {
 	if p.Dst == i.in.Packet.IP.Dst && p.DstPort == i.in.Packet.DstPort {
 		return ""
 	}
@@ -135,7 +135,7 @@ func (i *inquiry) reached(p *nft.Passage) string {
 }
 
 // noteReached notes an endpoint, or the node that the packet was handed on to.
-func (i *inquiry) noteReached(p *nft.Passage, reached map[string]bool) {
+func (i *inquiry) noteReached(p *nftdryrun.Trace, reached map[string]bool) {
 	if to := i.reached(p); to != "" {
 		reached[to] = true
 	} else if p.Node.IsValid() {
@@ -167,7 +167,7 @@ func (i *inquiry) compareBackends(reached map[string]bool) {
 }
 
 // describeTables says what was looked at.
-func (i *inquiry) describeTables(p *nft.Passage) {
+func (i *inquiry) describeTables(p *nftdryrun.Trace) {
 	t := &wire.Tables{Table: p.Proof.Family + " weir", Generation: p.Proof.Generation, Rules: p.Proof.Rules, Met: p.Proof.Met, Chains: p.Proof.Chains,
 		Chain: p.Chain, Same: len(p.Proof.Differs) == 0}
 	for _, l := range p.Proof.Lookups {

@@ -5,7 +5,7 @@ package why
 import (
 	"fmt"
 
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/dryrun"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/progtest"
 	"github.com/weir-net/weir/internal/sim"
@@ -73,10 +73,10 @@ func (i *inquiry) runProgram() error {
 }
 
 // copyFlow lets the dry run know the flow of the packet, where the node knows one.
-func (i *inquiry) copyFlow(r *ebpf.DryRun) error {
+func (i *inquiry) copyFlow(r *dryrun.Instance) error {
 	p := i.in.Packet
 	sp, dp := p.Ports()
-	k := ebpf.FlowKey{Src: p.IP.Src, Dst: p.IP.Dst, SrcPort: sp, DstPort: dp, Proto: model.Protocol(p.IP.Proto)}
+	k := dryrun.FlowKey{Src: p.IP.Src, Dst: p.IP.Dst, SrcPort: sp, DstPort: dp, Proto: model.Protocol(p.IP.Proto)}
 	found, established, err := r.CopyFlow(k)
 	if err != nil || !found {
 		return err

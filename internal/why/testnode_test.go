@@ -9,7 +9,6 @@ import (
 	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/calc/policy"
 	"github.com/weir-net/weir/internal/config"
-	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -60,12 +59,7 @@ func (n *testNode) Explain(_ context.Context, s *nodestate.State, ask Explainer)
 // nftPlane is the data plane of an nftables driver.
 type nftPlane struct{ *nft.Driver }
 
-func (nftPlane) Name() string                 { return "nftables" }
-func (nftPlane) IfIndex(a nodestate.Addr) int { return a.IfIndex }
-func (p nftPlane) Places() dataplane.Places {
-	at, _ := p.Driver.Places()
-	return dataplane.Places{Uplinks: at.Uplinks, Tunnel: at.Tunnel, Host: at.Host, Epoch: at.Epoch, Behind: at.Behind}
-}
+func (nftPlane) Name() string { return "nftables" }
 
 var (
 	web     = model.Name{Namespace: "shop", Name: "web"}

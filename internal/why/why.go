@@ -25,7 +25,8 @@ import (
 	"github.com/weir-net/weir/internal/calc/policy"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
-	"github.com/weir-net/weir/internal/dataplane/nft"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/dryrun"
+	nftdryrun "github.com/weir-net/weir/internal/dataplane/nft/dryrun"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/version"
@@ -60,14 +61,14 @@ type DataPlane interface {
 // Programs is a data plane whose programs can be run on a packet that is not sent.
 type Programs interface {
 	// Programs loads second instances of programs.
-	Programs(names []string) (*ebpf.DryRun, error)
+	Programs(names []string) (*dryrun.Instance, error)
 	// Prove compares such an instance with the program that the node's packets meet.
-	Prove(r *ebpf.DryRun, program string, ifindex int, six bool) (ebpf.Proof, error)
+	Prove(r *dryrun.Instance, program string, ifindex int, six bool) (ebpf.Proof, error)
 }
 
 // Rules is a data plane whose rules in the kernel can be evaluated for a packet that is not sent.
 type Rules interface {
-	DryRun(nft.Question) (*nft.Passage, error)
+	DryRun(nftdryrun.Question) (*nftdryrun.Trace, error)
 }
 
 // ErrMoved says that the state changed while the question was answered.

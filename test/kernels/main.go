@@ -36,7 +36,8 @@ type check struct {
 // about a kernel.
 var checks = []check{
 	{name: "probe", command: "/t/weir-agent probe", old: true, refuses: "cannot carry Weir"},
-	{name: "programs", dir: "ebpf", command: "./test -test.run 'TestVerifierBudget|TestRefused|TestConformanceWithoutTCX/filters'"},
+	{name: "programs", dir: "ebpf", command: "./test -test.run 'TestVerifierBudget|TestTry|TestConformanceWithoutTCX/filters'"},
+	{name: "what the verifier refuses", dir: "object", command: "./test -test.run 'TestRefused'"},
 	{name: "scenarios on eBPF", dir: "scenarios", command: "./test -test.run 'TestPrograms$'"},
 	{name: "nftables", dir: "nft", command: "./test -test.run 'Test[^U]'", old: true},
 	{name: "scenarios on nftables", dir: "scenarios", command: "./test -test.run 'TestNFT$/^(affinity|clusterip|dsr-fallback|host-endpoint|maglev|nodeport-.*|policy-rule|source-ranges)$'", old: true},
@@ -48,7 +49,7 @@ var checks = []check{
 }
 
 // packages are those whose tests run, by the folder that they get.
-var packages = map[string]string{"ebpf": "./internal/dataplane/ebpf", "nft": "./internal/dataplane/nft", "scenarios": "./test/scenarios", "netns": "./test/netns"}
+var packages = map[string]string{"ebpf": "./internal/dataplane/ebpf", "object": "./internal/dataplane/ebpf/object", "nft": "./internal/dataplane/nft", "scenarios": "./test/scenarios", "netns": "./test/netns"}
 
 // firstWithEBPF is the oldest kernel that has to carry the eBPF data plane (SO_NETNS_COOKIE).
 const firstWithEBPF = "5.14"

@@ -288,21 +288,22 @@ func nftMain(log *slog.Logger) error {
 				a.Spent = append(a.Spent, four(p.Addr.String()))
 			}
 		}
-		for _, h := range drv.Held() {
+		held, err4 := drv.Held()
+		for _, h := range held {
 			a.Held = append(a.Held, four(h.Addr.String()))
 		}
 		drops, err3 := drv.Drops()
 		a.Dropped = map[reason.Reason]uint64{}
 		for _, d := range drops {
 			a.Denied += d.Packets
-			a.Dropped[d.Reason] += d.Packets
+			a.Dropped[reason.Reason(d.Reason)] += d.Packets
 		}
 		a.Shares = a.Dropped[reason.Share]
-		fallen, _, err2 := drv.DSRFallback()
-		for _, c := range fallen {
+		fallen, err2 := drv.DSRFallback()
+		for _, c := range fallen.Clients {
 			a.Fallen = append(a.Fallen, four(c.String()))
 		}
-		return errors.Join(err, err2, err3)
+		return errors.Join(err, err2, err3, err4)
 	})
 }
 

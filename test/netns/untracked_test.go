@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/await"
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/packet"
 	"github.com/weir-net/weir/internal/reason"
@@ -67,7 +67,7 @@ func (n *node) inXDP(dev string) (id uint32, mode string) {
 	n.in(func() error {
 		l, err := netlink.LinkByName(dev)
 		if err == nil && l.Attrs().Xdp != nil && l.Attrs().Xdp.Attached {
-			id, mode = l.Attrs().Xdp.ProgId, map[uint32]string{1: ebpf.XDPNative, 2: ebpf.XDPGeneric}[l.Attrs().Xdp.AttachMode]
+			id, mode = l.Attrs().Xdp.ProgId, map[uint32]string{1: dataplane.XDPNative, 2: dataplane.XDPGeneric}[l.Attrs().Xdp.AttachMode]
 		}
 		return err
 	})
@@ -137,8 +137,8 @@ func testUntracked(t *testing.T, fam family) {
 	f.apply()
 	programs := f.n1.dataplane() == "ebpf"
 	if programs {
-		want(t, "XDP of eth0", f.n1.driver.last.Arrival["eth0"], ebpf.XDPNative)
-		if id, mode := f.n1.inXDP("eth0"); id == 0 || mode != ebpf.XDPNative {
+		want(t, "XDP of eth0", f.n1.driver.last.Arrival["eth0"], dataplane.XDPNative)
+		if id, mode := f.n1.inXDP("eth0"); id == 0 || mode != dataplane.XDPNative {
 			t.Errorf("program %d is in XDP of eth0, %q", id, mode)
 		}
 	}
@@ -224,7 +224,7 @@ func testUntrackedTunnel(t *testing.T, fam family) {
 	f.put(alone([]model.Rule{{Action: model.Deny}}, []model.Rule{{Action: model.Deny}}))
 	f.apply()
 	if f.n1.dataplane() == "ebpf" {
-		want(t, "XDP of eth0", f.n1.driver.last.Arrival["eth0"], ebpf.XDPNative)
+		want(t, "XDP of eth0", f.n1.driver.last.Arrival["eth0"], dataplane.XDPNative)
 	}
 	for _, nw := range networks {
 		f.a.reaches("c", nw, f.c.at("8080"))
@@ -277,7 +277,7 @@ func testUntrackedStaysInForce(t *testing.T, fam family) {
 	if after := linkID(); after != before {
 		t.Errorf("link %d was %d: there was a moment without", after, before)
 	}
-	if now, mode := f.n1.inXDP("eth0"); now == program || now == 0 || mode != ebpf.XDPNative {
+	if now, mode := f.n1.inXDP("eth0"); now == program || now == 0 || mode != dataplane.XDPNative {
 		t.Errorf("program %d (%s) was %d", now, mode, program)
 	}
 	f.client2.refused("udp", "172.30.0.8:9000")
@@ -365,7 +365,7 @@ func testUntrackedBesideAnotherProgram(t *testing.T, fam family) {
 	f.n1.driver.kill()
 	f.n1.driver.start()
 	f.apply()
-	want(t, "XDP of eth0", f.n1.driver.last.Arrival["eth0"], ebpf.XDPNative)
+	want(t, "XDP of eth0", f.n1.driver.last.Arrival["eth0"], dataplane.XDPNative)
 	judged()
 }
 
@@ -391,8 +391,8 @@ func testUntrackedGeneric(t *testing.T, fam family) {
 	f.guardNode(model.ProfileDefaultAllow)
 	f.put(alone([]model.Rule{fam.from(model.Deny, "172.30.9.0/24", 9000)}, nil))
 	f.apply()
-	want(t, "XDP of eth1", f.n1.driver.last.Arrival["eth1"], ebpf.XDPGeneric)
-	want(t, "XDP of eth0", f.n1.driver.last.Arrival["eth0"], ebpf.XDPNative)
+	want(t, "XDP of eth1", f.n1.driver.last.Arrival["eth1"], dataplane.XDPGeneric)
+	want(t, "XDP of eth0", f.n1.driver.last.Arrival["eth0"], dataplane.XDPNative)
 	late := f.n1.driver.last.Late
 	f.n1.listen("tcp", ":9001")
 	for _, nw := range networks {

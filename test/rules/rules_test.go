@@ -12,25 +12,32 @@ import (
 // mayImport lists, for packages on a seam, the packages of ours that they may import. A package
 // that is not listed is free, but see never.
 var mayImport = map[string][]string{
-	"internal/model":              {},
-	"internal/nodestate":          {"internal/model"},
-	"internal/calc":               {"internal/model", "internal/nodestate", "internal/selector"},
-	"internal/packet":             {"internal/model"},
-	"internal/jhash":              {},
-	"internal/maglev":             {"internal/jhash"},
-	"internal/sim":                {"internal/maglev", "internal/model", "internal/nodestate", "internal/packet", "internal/reason"},
-	"internal/reason":             {},
-	"internal/selector":           {},
-	"internal/delta":              {},
-	"internal/kernel":             {},
-	"internal/conntrack":          {"internal/kernel"},
-	"internal/dataplane":          {"internal/model", "internal/nodestate"},
-	"internal/dataplane/handover": {"internal/dataplane"},
-	"internal/dataplane/ebpf":     {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/conntrack", "internal/maglev", "internal/reason", "bpf"},
-	"internal/dataplane/nft":      {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/conntrack", "internal/jhash", "internal/maglev", "internal/reason", "internal/nfteval"},
-	"internal/nfteval":            {"internal/jhash", "internal/kernel"},
-	"internal/why/wire":           {"internal/calc", "internal/model", "internal/nodestate"},
-	"internal/watch":              {"api", "internal/model", "internal/selector"},
+	"internal/model":                   {},
+	"internal/nodestate":               {"internal/model"},
+	"internal/calc":                    {"internal/model", "internal/nodestate", "internal/selector"},
+	"internal/packet":                  {"internal/model"},
+	"internal/jhash":                   {},
+	"internal/maglev":                  {"internal/jhash"},
+	"internal/sim":                     {"internal/maglev", "internal/model", "internal/nodestate", "internal/packet", "internal/reason"},
+	"internal/reason":                  {},
+	"internal/selector":                {},
+	"internal/delta":                   {},
+	"internal/kernel":                  {},
+	"internal/conntrack":               {"internal/kernel"},
+	"internal/dataplane":               {"internal/model", "internal/nodestate"},
+	"internal/dataplane/handover":      {"internal/dataplane"},
+	"internal/dataplane/ebpf":          {"internal/model", "internal/nodestate", "internal/dataplane", "internal/kernel", "internal/conntrack", "internal/reason", "bpf"},
+	"internal/dataplane/ebpf/object":   {"internal/dataplane/ebpf/abi", "internal/dataplane/ebpf/attach", "internal/dataplane/ebpf/bpffs", "internal/dataplane/ebpf/flowtable", "internal/kernel"},
+	"internal/dataplane/ebpf/maptable": {"internal/dataplane", "internal/dataplane/ebpf/object", "internal/delta"},
+	"internal/dataplane/ebpf/services": {"internal/dataplane", "internal/dataplane/ebpf/abi", "internal/dataplane/ebpf/maptable", "internal/kernel", "internal/maglev", "internal/model", "internal/nodestate"},
+	"internal/dataplane/ebpf/tables":   {"internal/conntrack", "internal/dataplane", "internal/delta", "internal/model", "internal/nodestate", "internal/dataplane/ebpf/abi", "internal/dataplane/ebpf/bpffs", "internal/dataplane/ebpf/flowhandover", "internal/dataplane/ebpf/flowtable", "internal/dataplane/ebpf/maptable", "internal/dataplane/ebpf/object", "internal/dataplane/ebpf/services"},
+	"internal/dataplane/ebpf/dryrun":   {"internal/model", "internal/dataplane/ebpf/abi", "internal/dataplane/ebpf/maptable", "internal/dataplane/ebpf/object"},
+	"internal/dataplane/ebpf/offline":  {"internal/dataplane", "internal/kernel", "internal/nodestate", "internal/dataplane/ebpf/abi", "internal/dataplane/ebpf/counters", "internal/dataplane/ebpf/dryrun", "internal/dataplane/ebpf/eventring", "internal/dataplane/ebpf/maptable", "internal/dataplane/ebpf/object", "internal/dataplane/ebpf/tables"},
+	"internal/dataplane/ebpf/counters": {"internal/dataplane", "internal/nodestate", "internal/dataplane/ebpf/abi"},
+	"internal/dataplane/nft":           {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/conntrack", "internal/jhash", "internal/maglev", "internal/reason", "internal/nfteval"},
+	"internal/nfteval":                 {"internal/jhash", "internal/kernel"},
+	"internal/why/wire":                {"internal/calc", "internal/model", "internal/nodestate"},
+	"internal/watch":                   {"api", "internal/model", "internal/selector"},
 }
 
 // standardOnly are packages that import nothing but the standard library and ours.
@@ -43,6 +50,7 @@ var never = map[string][]string{
 	"internal/dataplane/ebpf":     {"internal/calc", "internal/watch", "k8s.io", "sigs.k8s.io", "github.com/projectcalico", "internal/dataplane/nft"},
 	"internal/dataplane/nft":      {"internal/calc", "internal/watch", "k8s.io", "sigs.k8s.io/yaml", "sigs.k8s.io/controller-runtime", "github.com/projectcalico", "internal/dataplane/ebpf"},
 	"internal/why":                {"internal/agent", "internal/watch", "k8s.io"},
+	"cmd/weir-agent":              {"internal/dataplane/ebpf/offline"},           // for tests and benchmarks
 	"cmd/weir-cni":                {"internal/calc", "internal/watch", "k8s.io"}, // starts in milliseconds
 }
 

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/weir-net/weir/internal/calc"
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/test/scenarios/scenario"
@@ -124,7 +124,7 @@ func questions() []asked {
 
 // between judges the questions after each write on the way from one state to another.
 type between struct {
-	o                    *ebpf.Offline
+	o                    *offline.Node
 	all                  []asked
 	writes, changed, cut int
 	wrong                error
@@ -169,7 +169,7 @@ func loadBetween(t *testing.T, sizes map[string]uint32) *between {
 	// is room for some times of what these clusters need, which the bridges must not come to feel.
 	small := map[string]uint32{"weir_policy": 16384, "weir_peers": 1024, "weir_addrs": 1024}
 	maps.Copy(small, sizes)
-	o, err := ebpf.LoadForTest(ebpf.TestOptions{Sizes: small})
+	o, err := offline.Load(offline.Options{Sizes: small})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,7 +289,7 @@ func TestPolicyBetweenFailures(t *testing.T) {
 }
 
 // missing says how the maps differ from a state's policy.
-func missing(want *nodestate.State, o *ebpf.Offline) string {
+func missing(want *nodestate.State, o *offline.Node) string {
 	got, err := o.Policy()
 	switch {
 	case err != nil:

@@ -6,12 +6,15 @@ import (
 	"cmp"
 	"errors"
 	"maps"
+	"net"
+	"regexp"
 	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
@@ -40,8 +43,8 @@ func (d *Driver) sites() map[attach.Site]string {
 	for index, name := range d.uplinks {
 		if _, pod := out[attach.Site{Ifindex: index, Hook: attach.FromWorkload}]; !pod {
 			both(index, name, attach.FromUplink, attach.ToUplink)
-			if d.programs.Prog[arrive.Name] != nil {
-				out[attach.Site{Ifindex: index, Hook: arrive}] = name
+			if d.programs.Prog[attach.Arrive.Name] != nil {
+				out[attach.Site{Ifindex: index, Hook: attach.Arrive}] = name
 			}
 		}
 	}
@@ -77,7 +80,7 @@ func (d *Driver) attachAll(strays bool) []error {
 	for _, s := range order {
 		name := sites[s]
 		wanted[s] = true
-		if d.programs.Has(s) || s.Hook == arrive && !d.untracked.due(s.Ifindex) {
+		if d.programs.Has(s) || s.Hook == attach.Arrive && !d.untracked.due(s.Ifindex) {
 			continue
 		}
 		if room <= 0 && s.Ifindex != 0 && d.importing != nil && d.opts.Import == flowhandover.ImportAll {
@@ -94,7 +97,7 @@ func (d *Driver) attachAll(strays bool) []error {
 		switch {
 		case errors.Is(err, attach.ErrAbsent):
 			d.absent[s] = name
-		case s.Hook == arrive:
+		case s.Hook == attach.Arrive:
 			d.untracked.tried(s.Ifindex, name, err, d.log)
 		case err != nil:
 			errs = append(errs, &dataplane.KeyError{Table: "programs", Key: name + " " + s.Hook.Name, Err: err})
@@ -127,4 +130,64 @@ func (d *Driver) relax(ifindex int, name string) {
 	if changed {
 		d.log.Info("reverse-path check was strict and is loose now: routes to pods lead to "+hostdev.HostDevice, "interface", name)
 	}
+}
+
+// ensureUplinks looks for uplinks where they were not looked for yet, or by another pattern.
+func (d *Driver) ensureUplinks(s *nodestate.State) error {
+	pattern, err := regexp.Compile(s.Settings.DataIfaces)
+	if err != nil {
+		return &dataplane.KeyError{Table: "interfaces", Key: "bpfDataIfacePattern", Err: err}
+	}
+	if d.pattern != nil && d.pattern.String() == pattern.String() && d.uplinks != nil {
+		return nil
+	}
+	d.pattern = pattern
+	return d.findUplinks(s)
+}
+
+// findUplinks looks for the interfaces that lead out of the node.
+func (d *Driver) findUplinks(s *nodestate.State) error {
+	links, err := kernel.Dump(netlink.LinkList)
+	if err != nil {
+		return &dataplane.KeyError{Table: "interfaces", Key: "list", Err: err}
+	}
+	byIndex := map[int]netlink.Link{}
+	for _, l := range links {
+		byIndex[l.Attrs().Index] = l
+	}
+	pods := map[string]bool{}
+	for _, a := range s.Addrs {
+		if a.Kind == nodestate.AddrEndpoint {
+			pods[a.Interface] = true
+		}
+	}
+	found, addrs := map[int]string{}, map[uint32]abi.WeirLinkKey{}
+	for _, l := range links {
+		attrs := l.Attrs()
+		if attrs.Flags&net.FlagLoopback != 0 || pods[attrs.Name] || !d.isUplink(attrs.Name) {
+			continue
+		}
+		// A member of a bond that is an uplink itself: the packets are seen there.
+		if master, ok := byIndex[attrs.MasterIndex]; ok && d.isUplink(master.Attrs().Name) {
+			continue
+		}
+		found[attrs.Index] = attrs.Name
+		if len(attrs.HardwareAddr) == 6 {
+			addrs[uint32(attrs.Index)] = abi.WeirLinkKey{Mac: [6]uint8(attrs.HardwareAddr)}
+		}
+	}
+	for index, name := range found {
+		if d.uplinks[index] != name {
+			d.log.Info("uplink found", "interface", name, "index", index)
+		}
+	}
+	if len(found) == 0 && (d.uplinks == nil || len(d.uplinks) > 0) {
+		d.log.Warn("no interface matches bpfDataIfacePattern: nothing from outside reaches pods and Services", "pattern", d.pattern.String())
+	}
+	d.uplinks, d.machine.Uplinks = found, addrs
+	return nil
+}
+
+func (d *Driver) isUplink(name string) bool {
+	return name != hostdev.HostDevice && name != hostdev.HostPeer && name != hostdev.TunnelDevice && d.pattern.MatchString(name)
 }

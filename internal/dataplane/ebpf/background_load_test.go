@@ -56,7 +56,8 @@ func TestTablesBeforePrograms(t *testing.T) {
 	if len(d.programs.At) > 0 || d.started {
 		t.Error("programs were attached before they were loaded")
 	}
-	now := d.tables.families[0].(*familyTables[abi.Ip4]).current
+	var now abi.Settings[abi.Ip4]
+	must(t, d.loaded.Maps["weir_settings"].Lookup(new(uint32), unsafe.Pointer(&now)))
 	if now.HostIfindex == 0 || int(now.HostIfindex) != b.link(hostdev.HostDevice).Attrs().Index {
 		t.Errorf("the settings say that weir0 is interface %d", now.HostIfindex)
 	}
@@ -104,10 +105,11 @@ func TestProgramsBeforeTables(t *testing.T) {
 		m, err := ebpf.LoadPinnedMap(settings, nil)
 		must(t, err)
 		defer m.Close()
-		tables := newFamily[abi.Ip4](map[string]*ebpf.Map{"weir_settings": m}, &counts{})
 		var zero uint32
-		must(t, m.Lookup(&zero, unsafe.Pointer(&tables.current)))
-		must(t, tables.changeFlags(set, 0))
+		var v abi.Settings[abi.Ip4]
+		must(t, m.Lookup(&zero, unsafe.Pointer(&v)))
+		v.Flags |= set
+		must(t, m.Update(&zero, unsafe.Pointer(&v), ebpf.UpdateAny))
 	}
 	for _, c := range []struct {
 		name   string

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/hostile"
 )
 
@@ -72,7 +73,7 @@ func TestHostileOnePin(t *testing.T) {
 	applied(t, d, sample(b))
 	d.check(false)
 	for name := range d.loaded.Maps {
-		if unpinned[name] {
+		if object.IsUnpinned(name) {
 			continue
 		}
 		must(t, os.Remove(pinOf(d, name)))

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -22,7 +21,8 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
-	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/tables"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -45,13 +45,13 @@ type Options struct {
 	SetRetval bool
 	// NoTCX says that the kernel has no tcx links: interfaces get clsact filters.
 	NoTCX bool
-	// Import says which connections are taken over that another data plane tracks, which is in
-	// force until the first Apply. Left tells what the data plane before knows alongside what
+	// Import says which connections are imported that another data plane tracks, which is in force
+	// until the first Apply. Left returns what the data plane before knows alongside what
 	// connection tracking does; nil = nothing.
 	Left   func() (conntrack.Left, error)
 	Import flowhandover.ImportScope
 	// AttachAtOnce is to how many places of interfaces an Apply attaches programs while connections
-	// of our other data plane are taken over, which is in force meanwhile; 0 = attachAtOnce.
+	// of our other data plane are imported, which is in force meanwhile; 0 = attachAtOnce.
 	AttachAtOnce int
 	// InBackground loads the programs in the background where those of an earlier run evaluate
 	// packets by the same maps: see loading. An Apply writes tables alone until then, and returns
@@ -62,7 +62,9 @@ type Options struct {
 	BeforeLoad func()
 }
 
-func (o Options) constants() constants { return constants{trace: o.Trace, setRetval: o.SetRetval} }
+func (o Options) constants() object.Constants {
+	return object.Constants{Trace: o.Trace, SetRetval: o.SetRetval}
+}
 
 // Driver is the eBPF data plane. It works in the network namespace of the process.
 type Driver struct {
@@ -70,16 +72,16 @@ type Driver struct {
 	log  *slog.Logger
 
 	mu           sync.Mutex
-	loaded       *loaded         // of IPv4; its programs are the ones attached
-	six          *loaded         // of IPv6; nil = the node does not carry it
-	called       *loaded         // the six that IPv4's programs call
-	sixErr       error           // why the state's wish about IPv6 is not fulfilled
-	removingIPv6 bool            // something of IPv6 is still there that should go
-	narrow       map[string]bool // our devices whose MTU is too small for IPv6
-	tables       *tables
+	loaded       *object.Collection // of IPv4; its programs are the ones attached
+	six          *object.Collection // of IPv6; nil = the node does not carry it
+	called       *object.Collection // the six that IPv4's programs call
+	sixErr       error              // why the state's wish about IPv6 is not fulfilled
+	removingIPv6 bool               // something of IPv6 is still there that should go
+	narrow       map[string]bool    // our devices whose MTU is too small for IPv6
+	tables       *tables.Node
 	programs     *attach.Attachments
 	untracked    untracked
-	machine      machine
+	machine      tables.Machine
 	state        *nodestate.State // nil before the first Apply
 	devices      devices
 	uplinks      map[int]string // by interface index, as found last
@@ -88,9 +90,9 @@ type Driver struct {
 	started      bool // the first Apply is over: what earlier runs left is dealt with
 	carried      bool // what programs of an earlier run made is taken over
 	importing    *handoverImport
-	importDone   bool // connections of another data plane are taken over
+	importDone   bool // connections of another data plane are imported
 	bump         bool // something alongside the tables changed that flows depend on
-	count        counters
+	count        repairCounts
 	problems     []string
 	attached     time.Time  // when an interface got its programs last
 	wished       deviceWish // what our devices were made for last
@@ -101,13 +103,10 @@ type Driver struct {
 	endRun       func()            // ends Run
 }
 
-// devices is what is known of our own devices.
-type devices struct {
-	host, tunnel *hostdev.Device
-	fresh        map[string]bool // made since programs were attached last; still down
-}
-
-var _ dataplane.Driver = (*Driver)(nil)
+var (
+	_ dataplane.Driver   = (*Driver)(nil)
+	_ dataplane.Reporter = (*Driver)(nil)
+)
 
 // New loads the programs and takes over what an earlier run left pinned. Nothing is attached, and
 // no map is written, before the first Apply: until then the programs of the earlier run go on. With
@@ -120,11 +119,11 @@ func New(o Options) (*Driver, error) {
 	}
 	maps, links := "", ""
 	if o.BPFFS != "" {
-		if err := prepareDirs(o.BPFFSMount, o.BPFFS); err != nil {
+		if err := object.PrepareDirs(o.BPFFSMount, o.BPFFS); err != nil {
 			return nil, err
 		}
 		maps, links = bpffs.MapsDir(o.BPFFS), bpffs.LinksDir(o.BPFFS)
-		if err := recoverMaps(o.BPFFS, o.Logger); err != nil {
+		if err := object.RecoverMaps(o.BPFFS, o.Logger); err != nil {
 			o.Logger.Warn("pins were lost, and maps that are still in use are not taken over: open connections may end", "error", err)
 		}
 	}
@@ -136,7 +135,7 @@ func New(o Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := openMaps(nil, maps, o.Sizes, o.constants(), o.Logger)
+	l, err := object.OpenMaps(nil, maps, o.Sizes, o.constants(), o.Logger)
 	if err != nil {
 		return nil, err
 	}
@@ -145,20 +144,20 @@ func New(o Options) (*Driver, error) {
 		by = attach.WithoutTCX{BpfLinks: attach.BpfLinks{Cgroup: o.Cgroup}}
 	}
 	d := &Driver{
-		opts: o, log: o.Logger, loaded: l, tables: newTables(l), programs: attach.NewAttachments(by, links, o.Logger),
-		machine: machine{clock: clock{hz}, hostNetns: cookie, flows: int(l.Maps["weir_flows"].MaxEntries()), handOver: o.Import == flowhandover.ImportAll},
+		opts: o, log: o.Logger, loaded: l, tables: tables.New(l), programs: attach.NewAttachments(by, links, o.Logger),
+		machine: tables.Machine{Clock: tables.Clock{HZ: hz}, HostNetns: cookie, Flows: int(l.Maps["weir_flows"].MaxEntries()), HandOver: o.Import == flowhandover.ImportAll},
 		endRun:  func() {}, absent: map[attach.Site]string{}, narrow: map[string]bool{}, devices: devices{fresh: map[string]bool{}},
 	}
 	if d.findEvaluating() {
 		d.beginLoading()
 		return d, nil
 	}
-	programs, err := l.verify()
+	programs, err := l.Verify()
 	if err != nil {
 		l.Close()
 		return nil, err
 	}
-	l.install(programs)
+	l.Install(programs)
 	if err := d.programs.Offer("", l.Programs); err != nil {
 		l.Close()
 		return nil, err
@@ -172,23 +171,23 @@ func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.
 	defer d.mu.Unlock()
 	first := d.state == nil
 	if first {
-		d.carryOver(d.loaded, true)
-		if err := d.tables.load(); err != nil {
+		d.loaded.CarryOver(d.opts.BPFFS, true, d.log)
+		if err := d.tables.Load(); err != nil {
 			return err
 		}
 		// Where programs of a run before begin flows, they evaluate: what another data plane has
 		// left may be old.
-		d.machine.handOver = d.machine.handOver && !d.tables.begins()
-		d.machine.marks = slices.ContainsFunc(d.tables.families, family.marks)
+		d.machine.HandOver = d.machine.HandOver && !d.tables.Begins()
+		d.machine.Marks = d.tables.Marks()
 		// What is there of our devices was made by the earlier run, and is looked at when programs
 		// can be attached.
-		d.machine.host, d.machine.tunnel = d.tables.families[0].devices()
+		d.machine.Host, d.machine.Tunnel = d.tables.Devices()
 	}
 	if d.loading != nil && !d.loading.over() {
 		return d.applyEarly(s, changed, first)
 	}
 	if d.handingOver {
-		d.tables.desire(s, changed, d.ifindex)
+		d.tables.Desire(s, changed, d.ifindex)
 		d.state = s
 		return d.keepTables()
 	}
@@ -201,12 +200,12 @@ func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.
 	if came := d.ensureIPv6(s, first); came || first {
 		changed = nodestate.All()
 		d.warnTables(s)
-		d.bump = d.bump || d.tables.changing()
+		d.bump = d.bump || d.tables.Changing()
 	}
 	if err := d.ensureUplinks(s); err != nil {
 		return err
 	}
-	d.tables.desire(s, changed, d.ifindex)
+	d.tables.Desire(s, changed, d.ifindex)
 	d.state = s
 	return d.reconcile(!d.wished.equal(wish(s)) || len(d.problems) > 0)
 }
@@ -228,12 +227,12 @@ func (d *Driver) ifindex(a nodestate.Addr) int {
 // (up), routes, deletes, and last the epoch. Devices are looked at only when asked to: a pod's
 // start does not touch them, and check looks at them all the time.
 func (d *Driver) reconcile(devices bool) error {
-	before := d.tables.counts.reevaluated
+	before := d.tables.Reevaluated()
 	var errs []error
 	if devices {
 		errs = d.prepareDevices()
 	}
-	d.tables.write(d.state, d.machine)
+	d.tables.Write(d.state, d.machine)
 	if err := errors.Join(d.sixErr, d.callIPv6()); err != nil {
 		errs = append(errs, err)
 	}
@@ -250,9 +249,9 @@ func (d *Driver) reconcile(devices bool) error {
 	errs = append(errs, attachErrs...)
 	if len(attachErrs) == 0 {
 		d.endCarryOver()
-		if !d.machine.marks { // those of an older version were attached until now
-			d.machine.marks = true
-			if err := d.changeFlags(abi.SetMarks, 0); err != nil {
+		if !d.machine.Marks { // those of an older version were attached until now
+			d.machine.Marks = true
+			if err := d.tables.ChangeFlags(abi.SetMarks, 0); err != nil {
 				errs = append(errs, err)
 			}
 		}
@@ -261,15 +260,15 @@ func (d *Driver) reconcile(devices bool) error {
 		errs = append(errs, d.openDevices()...)
 		d.wished = wish(d.state)
 	}
-	d.tables.remove(d.state, d.machine)
+	d.tables.Remove(d.state, d.machine)
 	if err := d.removeUntracked(); err != nil {
 		errs = append(errs, &dataplane.KeyError{Table: "programs", Key: "doNotTrack", Err: err})
 	}
 	errs = append(errs, d.endTables(before)...)
 	if !d.started && len(errs) == 0 {
 		d.started = true
-		d.log.Info("the node's state is in the kernel", "maps found", d.loaded.found, "links found", d.programs.Reused, "entries written", d.tables.counts.reevaluated+d.tables.counts.quiet,
-			"epoch", d.tables.epoch(), "programs attached", len(d.programs.At))
+		d.log.Info("the node's state is in the kernel", "maps found", d.loaded.Found, "links found", d.programs.Reused, "entries written", d.tables.Written(),
+			"epoch", d.tables.Epoch(), "programs attached", len(d.programs.At))
 	}
 	d.note(errs)
 	return errors.Join(errs...)
@@ -283,12 +282,12 @@ func (d *Driver) endCarryOver() {
 	}
 	d.carried = true
 	for _, l := range d.both() {
-		d.carryOver(l, false)
+		l.CarryOver(d.opts.BPFFS, false, d.log)
 	}
 	if d.opts.BPFFS == "" || d.sixErr != nil { // what is of IPv6 there waits for a start that can load it
 		return
 	}
-	if err := removeOldLayouts(d.opts.BPFFS); err != nil {
+	if err := object.RemoveOldLayouts(d.opts.BPFFS); err != nil {
 		d.log.Warn("old maps are left behind", "error", err)
 	}
 }
@@ -306,159 +305,6 @@ func (d *Driver) note(errs []error) {
 		}
 		d.problems = append(d.problems, err.Error())
 	}
-}
-
-// prepareDevices makes our devices, down, so that their indexes are known and nothing passes them
-// before their programs are attached.
-func (d *Driver) prepareDevices() []error {
-	var errs []error
-	fail := func(name string, err error) {
-		if err != nil {
-			errs = append(errs, &dataplane.KeyError{Table: "devices", Key: name, Err: err})
-		}
-	}
-	uplinkMTU := d.state.Settings.Tunnel.MTU + hostdev.VxlanOverhead
-	if d.state.Settings.Tunnel.MTU <= 0 {
-		uplinkMTU = defaultMTU
-	}
-	host, made, err := hostdev.EnsureHostDevice(uplinkMTU)
-	fail(hostdev.HostDevice, err)
-	d.devices.host = host
-	if made {
-		d.devices.fresh[hostdev.HostDevice], d.devices.fresh[hostdev.HostPeer] = true, true
-		d.log.Info("made the host device", "device", hostdev.HostDevice, "index", host.Index)
-	}
-	if d.state.NeedsTunnel() {
-		tunnel, made, err := hostdev.EnsureTunnel(d.state.Settings.Tunnel.Port, uplinkMTU)
-		fail(hostdev.TunnelDevice, err)
-		d.devices.tunnel = tunnel
-		if made {
-			d.devices.fresh[hostdev.TunnelDevice] = true
-			d.log.Info("made the tunnel device", "device", hostdev.TunnelDevice, "index", tunnel.Index, "port", d.state.Settings.Tunnel.Port, "mtu", uplinkMTU)
-		}
-	} else if d.devices.tunnel != nil || !d.started {
-		fail(hostdev.TunnelDevice, removeTunnelIfOurs())
-		d.devices.tunnel = nil
-	}
-	d.machine.host, d.machine.tunnel = indexOf(d.devices.host), indexOf(d.devices.tunnel)
-	return errs
-}
-
-// defaultMTU is used while the uplink's is not known, bytes.
-const defaultMTU = 1500
-
-// removeTunnelIfOurs leaves a foreign device of the tunnel's name alone: no tunnel is wanted, so it
-// is nobody's concern.
-func removeTunnelIfOurs() error {
-	l, err := netlink.LinkByName(hostdev.TunnelDevice)
-	if err != nil || l.Attrs().Alias != kernel.DeviceAlias {
-		return nil
-	}
-	return hostdev.RemoveDevice(hostdev.TunnelDevice)
-}
-
-func indexOf(d *hostdev.Device) int {
-	if d == nil {
-		return 0
-	}
-	return d.Index
-}
-
-// openDevices brings our devices up, when their programs are attached, and sets routes.
-func (d *Driver) openDevices() []error {
-	var errs []error
-	fail := func(name string, err error) {
-		if err != nil {
-			errs = append(errs, &dataplane.KeyError{Table: "devices", Key: name, Err: err})
-		}
-	}
-	open := func(name string) {
-		up, err := hostdev.SetUp(name)
-		fail(name, err)
-		if up && !d.devices.fresh[name] {
-			d.count.repaired("device", d.log, "brought a device up again", "device", name)
-		}
-		fail(name, kernel.TrustDevice(name))
-		if d.six != nil && name != hostdev.HostPeer {
-			fail(name, d.carryIPv6(name))
-		}
-		delete(d.devices.fresh, name)
-	}
-	if d.devices.host != nil && d.programs.Has(attach.Site{Ifindex: d.devices.host.Index, Hook: attach.ToUplink}) {
-		open(hostdev.HostPeer)
-		open(hostdev.HostDevice)
-		errs = append(errs, d.openRoutes()...)
-	}
-	if d.devices.tunnel != nil && d.programs.Has(attach.Site{Ifindex: d.devices.tunnel.Index, Hook: attach.FromTunnel}) {
-		open(hostdev.TunnelDevice)
-	}
-	if _, err := kernel.SetSysctl(1, "net", "ipv4", "ip_forward"); err != nil {
-		fail("ip_forward", err)
-	}
-	if d.six != nil {
-		fail("forwarding of IPv6", d.forwardIPv6())
-	}
-	return errs
-}
-
-// ensureUplinks looks for uplinks where they were not looked for yet, or by another pattern.
-func (d *Driver) ensureUplinks(s *nodestate.State) error {
-	pattern, err := regexp.Compile(s.Settings.DataIfaces)
-	if err != nil {
-		return &dataplane.KeyError{Table: "interfaces", Key: "bpfDataIfacePattern", Err: err}
-	}
-	if d.pattern != nil && d.pattern.String() == pattern.String() && d.uplinks != nil {
-		return nil
-	}
-	d.pattern = pattern
-	return d.findUplinks(s)
-}
-
-// findUplinks looks for the interfaces that lead out of the node.
-func (d *Driver) findUplinks(s *nodestate.State) error {
-	links, err := kernel.Dump(netlink.LinkList)
-	if err != nil {
-		return &dataplane.KeyError{Table: "interfaces", Key: "list", Err: err}
-	}
-	byIndex := map[int]netlink.Link{}
-	for _, l := range links {
-		byIndex[l.Attrs().Index] = l
-	}
-	pods := map[string]bool{}
-	for _, a := range s.Addrs {
-		if a.Kind == nodestate.AddrEndpoint {
-			pods[a.Interface] = true
-		}
-	}
-	found, addrs := map[int]string{}, map[uint32]abi.WeirLinkKey{}
-	for _, l := range links {
-		attrs := l.Attrs()
-		if attrs.Flags&net.FlagLoopback != 0 || pods[attrs.Name] || !d.isUplink(attrs.Name) {
-			continue
-		}
-		// A member of a bond that is an uplink itself: the packets are seen there.
-		if master, ok := byIndex[attrs.MasterIndex]; ok && d.isUplink(master.Attrs().Name) {
-			continue
-		}
-		found[attrs.Index] = attrs.Name
-		if len(attrs.HardwareAddr) == 6 {
-			addrs[uint32(attrs.Index)] = abi.WeirLinkKey{Mac: [6]uint8(attrs.HardwareAddr)}
-		}
-	}
-	for index, name := range found {
-		if d.uplinks[index] != name {
-			d.log.Info("uplink found", "interface", name, "index", index)
-		}
-	}
-	if len(found) == 0 && (d.uplinks == nil || len(d.uplinks) > 0) {
-		d.log.Warn("no interface matches bpfDataIfacePattern: nothing from outside reaches pods and Services", "pattern", d.pattern.String())
-	}
-	d.uplinks, d.machine.uplinks = found, addrs
-	return nil
-}
-
-func (d *Driver) isUplink(name string) bool {
-	return name != hostdev.HostDevice && name != hostdev.HostPeer && name != hostdev.TunnelDevice && d.pattern.MatchString(name)
 }
 
 // Close lets go of programs, maps and links. What is pinned goes on working.
@@ -484,4 +330,34 @@ func (d *Driver) Close() error {
 	free()
 	d.untracked.close()
 	return err
+}
+
+// endTables lets flows evaluate themselves again where entries were written since there were before
+// of them, and returns what could not be written.
+func (d *Driver) endTables(before uint64) []error {
+	if d.tables.Reevaluated() != before || d.tables.Stale() {
+		d.bump = true
+	}
+	err := d.raiseEpoch()
+	if err == nil && d.tables.RemoveVerdicts() {
+		d.bump = true
+		err = d.raiseEpoch()
+	}
+	errs := d.tables.Errors()
+	if err != nil {
+		errs = append(errs, err)
+	}
+	return errs
+}
+
+// raiseEpoch makes flows evaluate themselves again when something changed that they depend on.
+func (d *Driver) raiseEpoch() error {
+	if !d.bump {
+		return d.tables.Settle()
+	}
+	if err := d.tables.NextEpoch(); err != nil {
+		return err
+	}
+	d.bump = false
+	return nil
 }

@@ -181,14 +181,14 @@ func endsBeforeTheEpochMoves(t *testing.T, b *bench, s, changed *nodestate.State
 	d := b.open(t)
 	applied(t, d, s)
 	epoch := d.Status().Epoch
-	if d.tables.changing() {
+	if d.tables.Changing() {
 		t.Fatal("the note of a change is still there after it")
 	}
 	d.mu.Lock()
-	d.tables.desire(changed, nodestate.All(), d.ifindex)
-	d.tables.write(changed, d.machine)
-	d.tables.remove(changed, d.machine)
-	left := d.tables.changing()
+	d.tables.Desire(changed, nodestate.All(), d.ifindex)
+	d.tables.Write(changed, d.machine)
+	d.tables.Remove(changed, d.machine)
+	left := d.tables.Changing()
 	d.mu.Unlock()
 	if !left {
 		t.Fatal("a change was written without a note")
@@ -197,8 +197,8 @@ func endsBeforeTheEpochMoves(t *testing.T, b *bench, s, changed *nodestate.State
 	for i, want := range []uint32{epoch + 1, epoch + 1} {
 		d = b.open(t)
 		applied(t, d, changed)
-		if st := d.Status(); st.Epoch != want || d.tables.changing() || i == 1 && st.Writes != 0 {
-			t.Errorf("start %d: epoch %d, want %d; %d writes; note %t", i, st.Epoch, want, st.Writes, d.tables.changing())
+		if st := d.Status(); st.Epoch != want || d.tables.Changing() || i == 1 && st.Writes != 0 {
+			t.Errorf("start %d: epoch %d, want %d; %d writes; note %t", i, st.Epoch, want, st.Writes, d.tables.Changing())
 		}
 		must(t, d.Close())
 	}
@@ -247,7 +247,7 @@ func TestRepair(t *testing.T) {
 		}, func() bool { return len(d.programs.Broken()) == 0 }},
 		{"tunnel device removed", "device", func() { must(t, netlink.LinkDel(b.link(hostdev.TunnelDevice))) },
 			func() bool {
-				return up(hostdev.TunnelDevice) && d.programs.Has(attach.Site{Ifindex: d.machine.tunnel, Hook: attach.FromTunnel})
+				return up(hostdev.TunnelDevice) && d.programs.Has(attach.Site{Ifindex: d.machine.Tunnel, Hook: attach.FromTunnel})
 			}},
 		{"host device removed", "device", func() { must(t, netlink.LinkDel(b.link(hostdev.HostDevice))) },
 			func() bool { return up(hostdev.HostDevice) && hasPoolRoute() }},
@@ -369,7 +369,7 @@ func TestNetworksChangeAtOnce(t *testing.T) {
 			t.Fatalf("networks are not those of %d.0.0.0: %v", first, got.PeerCIDRs)
 		}
 	}
-	i := slices.IndexFunc(d.Pressures(), func(p Pressure) bool { return p.Map == "weir_peer_cidrs" })
+	i := slices.IndexFunc(d.Pressures(), func(p dataplane.Pressure) bool { return p.Map == "weir_peer_cidrs" })
 	if p := d.Pressures()[i]; p.Entries != room || p.Capacity != room || !p.High() || p.Setting != "bpfMapSizeIPSets" {
 		t.Errorf("pressure %+v", p)
 	}

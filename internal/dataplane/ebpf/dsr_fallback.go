@@ -5,29 +5,19 @@ package ebpf
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/cilium/ebpf"
 
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/counters"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/tables"
 )
-
-// DSRFallback are the outside clients that get their answers by the node that they ask, because
-// straight ones (direct server return) did not arrive.
-type DSRFallback struct {
-	Clients []netip.Addr // Now, the latest first
-	Total   uint64       // times that a client fell back since the programs were loaded
-}
-
-type dsrFallbackClient struct {
-	addr netip.Addr
-	age  int32 // clock units
-}
 
 // dsrFallbackSource is what DSRFallback reads of a family, its own as long as it reads.
 type dsrFallbackSource struct {
-	walk   func(now uint32) ([]dsrFallbackClient, error)
+	walk   func(now uint32) ([]tables.DSRClient, error)
 	close  func() error
 	counts *ebpf.Map
 }
@@ -43,7 +33,7 @@ func (d *Driver) dsrFallbackSources() ([]dsrFallbackSource, error) {
 			closeDSRFallback(out)
 			return nil, fmt.Errorf("opening map weir_counts: %w", err)
 		}
-		walk, done, err := d.tables.families[i].dsrFallback()
+		walk, done, err := d.tables.Families()[i].DSRFallback()
 		if err != nil {
 			counts.Close()
 			closeDSRFallback(out)
@@ -63,66 +53,29 @@ func closeDSRFallback(all []dsrFallbackSource) {
 
 // DSRFallback reads the clients that fell back. The walk over a full map takes a while: nothing
 // waits for it.
-func (d *Driver) DSRFallback() (DSRFallback, error) {
+func (d *Driver) DSRFallback() (dataplane.DSRFallback, error) {
 	sources, err := d.dsrFallbackSources()
 	if err != nil {
-		return DSRFallback{}, err
+		return dataplane.DSRFallback{}, err
 	}
 	defer closeDSRFallback(sources)
-	var out DSRFallback
-	var all []dsrFallbackClient
+	var out dataplane.DSRFallback
+	var all []tables.DSRClient
 	for _, s := range sources {
-		some, err := s.walk(d.machine.clock.now())
+		some, err := s.walk(d.machine.Clock.Now())
 		if err != nil {
-			return DSRFallback{}, err
+			return dataplane.DSRFallback{}, err
 		}
 		all = append(all, some...)
-		n, err := readCount(s.counts, abi.CountDSRFallen)
+		n, err := counters.Read(s.counts, abi.CountDSRFallen)
 		if err != nil {
-			return DSRFallback{}, err
+			return dataplane.DSRFallback{}, err
 		}
 		out.Total += n
 	}
-	slices.SortFunc(all, func(a, b dsrFallbackClient) int { return cmp.Or(cmp.Compare(a.age, b.age), a.addr.Compare(b.addr)) })
+	slices.SortFunc(all, func(a, b tables.DSRClient) int { return cmp.Or(cmp.Compare(a.Age, b.Age), a.Addr.Compare(b.Addr)) })
 	for _, c := range all {
-		out.Clients = append(out.Clients, c.addr)
+		out.Clients = append(out.Clients, c.Addr)
 	}
 	return out, nil
-}
-
-// dsrFallback returns what walks through the clients, without those that are due to be tried again,
-// and what ends it.
-func (t *familyTables[A]) dsrFallback() (walk func(now uint32) ([]dsrFallbackClient, error), done func() error, err error) {
-	m, err := t.dsrFallbackMap.Clone()
-	if err != nil {
-		return nil, nil, fmt.Errorf("opening map weir_dsr_fallen: %w", err)
-	}
-	retry := int32(t.current.Timeouts[abi.TimeoutDSRRetry])
-	return func(now uint32) ([]dsrFallbackClient, error) {
-		var out []dsrFallbackClient
-		it := m.Iterate()
-		var client A
-		for since := uint32(0); it.Next(&client, &since); {
-			if age := int32(now - since); age <= retry {
-				out = append(out, dsrFallbackClient{abi.FromAddr(client), age})
-			}
-		}
-		if err := it.Err(); err != nil {
-			return nil, fmt.Errorf("reading map weir_dsr_fallen: %w", err)
-		}
-		return out, nil
-	}, m.Close, nil
-}
-
-// readCount adds up one counter of all CPUs.
-func readCount(m *ebpf.Map, which uint32) (uint64, error) {
-	var cpus []uint64
-	if err := m.Lookup(which, &cpus); err != nil {
-		return 0, fmt.Errorf("reading map weir_counts: %w", err)
-	}
-	var n uint64
-	for _, c := range cpus {
-		n += c
-	}
-	return n, nil
 }

@@ -3,9 +3,9 @@
 package ebpf
 
 import (
-	"errors"
-
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/counters"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/eventring"
 )
 
@@ -17,57 +17,32 @@ func (d *Driver) Events() (*EventReader, error) {
 	return eventring.NewReader(d.loaded.Maps["weir_events"])
 }
 
-// Events begins to read events.
-func (o *Offline) Events() (*EventReader, error) { return eventring.NewReader(o.Maps["weir_events"]) }
-
-// Listen makes the programs tell every evaluated flow, or only what is denied or to be logged. No
+// Listen makes the programs report every evaluated flow, or only what is denied or to be logged. No
 // flow is evaluated again by it.
 func (d *Driver) Listen(on bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.machine.listening == on {
+	if d.machine.Listening == on {
 		return nil
 	}
-	d.machine.listening = on
+	d.machine.Listening = on
 	if d.state == nil {
 		return nil // the first Apply writes it
 	}
-	var errs []error
-	d.tables.each(func(f family) { errs = append(errs, f.listen(on)) })
-	return errors.Join(errs...)
-}
-
-// listen writes whether somebody listens.
-func (t *familyTables[A]) listen(on bool) error {
-	v := t.current
-	v.Flags &^= abi.SetEvents
-	if on {
-		v.Flags |= abi.SetEvents
-	}
-	if v == t.current {
-		return nil
-	}
-	t.counts.quiet++
-	return t.putSettings(v)
-}
-
-// LostEvents are events that nobody got to read.
-type LostEvents struct {
-	Full    uint64 // no room in the ring
-	Limited uint64 // beyond the rate of a CPU
+	return d.tables.Listen(on)
 }
 
 // LostEvents counts since the maps were made.
-func (d *Driver) LostEvents() (LostEvents, error) {
+func (d *Driver) LostEvents() (dataplane.LostEvents, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var out LostEvents
+	var out dataplane.LostEvents
 	for _, l := range d.both() {
-		full, err := readCount(l.Maps["weir_counts"], abi.CountEventsLost)
+		full, err := counters.Read(l.Maps["weir_counts"], abi.CountEventsLost)
 		if err != nil {
 			return out, err
 		}
-		limited, err := readCount(l.Maps["weir_counts"], abi.CountEventsLimited)
+		limited, err := counters.Read(l.Maps["weir_counts"], abi.CountEventsLimited)
 		if err != nil {
 			return out, err
 		}

@@ -9,9 +9,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/tables"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -39,7 +41,7 @@ func (d *Driver) collectGarbage(ctx context.Context) {
 		return
 	}
 	defer clock.Close()
-	all := map[*loaded][]*flowtable.TableGC{}
+	all := map[*object.Collection][]*flowtable.TableGC{}
 	defer func() { d.keepTableGCs(all, nil) }()
 	for {
 		d.mu.Lock()
@@ -60,7 +62,7 @@ func (d *Driver) collectGarbage(ctx context.Context) {
 }
 
 // rest waits for the next round, shorter when a table is pressed.
-func (d *Driver) rest(ctx context.Context, all map[*loaded][]*flowtable.TableGC) bool {
+func (d *Driver) rest(ctx context.Context, all map[*object.Collection][]*flowtable.TableGC) bool {
 	for range int(gcRest / time.Second) {
 		if !wait(ctx, time.Second) {
 			return false
@@ -76,7 +78,7 @@ func (d *Driver) rest(ctx context.Context, all map[*loaded][]*flowtable.TableGC)
 
 // keepTableGCs makes those of families that came, and lets go of those of families that went. A
 // family whose tables cannot be opened is tried again in the next round.
-func (d *Driver) keepTableGCs(all map[*loaded][]*flowtable.TableGC, families []*loaded) {
+func (d *Driver) keepTableGCs(all map[*object.Collection][]*flowtable.TableGC, families []*object.Collection) {
 	for l, list := range all {
 		if !slices.Contains(families, l) {
 			for _, s := range list {
@@ -89,9 +91,9 @@ func (d *Driver) keepTableGCs(all map[*loaded][]*flowtable.TableGC, families []*
 		if _, ok := all[l]; ok {
 			continue
 		}
-		list, err := flowtable.NewTableGCs(l.Maps, l.icmp)
+		list, err := flowtable.NewTableGCs(l.Maps, l.ICMP)
 		if err != nil {
-			d.log.Error("tables are not swept", "family", l.family, "error", err)
+			d.log.Error("tables are not swept", "family", l.Family, "error", err)
 			continue
 		}
 		all[l] = list
@@ -99,12 +101,12 @@ func (d *Driver) keepTableGCs(all map[*loaded][]*flowtable.TableGC, families []*
 }
 
 // gcRound goes through one table once and reports whether to go on.
-func (d *Driver) gcRound(ctx context.Context, l *loaded, s *flowtable.TableGC, clock *flowtable.KernelClock) bool {
+func (d *Driver) gcRound(ctx context.Context, l *object.Collection, s *flowtable.TableGC, clock *flowtable.KernelClock) bool {
 	for over := false; !over; {
 		d.mu.Lock()
 		known, there := d.state != nil, slices.Contains(d.both(), l)
 		if known {
-			s.Timeouts = renderSettings[abi.Ip4](d.state, d.machine).Timeouts
+			s.Timeouts = tables.Timeouts(d.state, d.machine)
 		}
 		d.mu.Unlock()
 		if !known {
@@ -119,7 +121,7 @@ func (d *Driver) gcRound(ctx context.Context, l *loaded, s *flowtable.TableGC, c
 			over, err = s.Step()
 		}
 		if err != nil {
-			d.log.Warn("sweeping a table", "family", l.family, "error", err)
+			d.log.Warn("sweeping a table", "family", l.Family, "error", err)
 			return wait(ctx, gcRest)
 		}
 		share := time.Duration(gcShare)
@@ -132,10 +134,10 @@ func (d *Driver) gcRound(ctx context.Context, l *loaded, s *flowtable.TableGC, c
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if l.counted == nil {
-		l.counted = map[string]int{}
+	if l.Swept == nil {
+		l.Swept = map[string]int{}
 	}
-	l.counted[s.Name] = s.Entries
+	l.Swept[s.Name] = s.Entries
 	return true
 }
 
@@ -148,50 +150,40 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Pressure is how full a map is.
-type Pressure struct {
-	Map      string
-	Family   string // ipv4 or ipv6: each has its own map; empty = both share it
-	Setting  string // FelixConfiguration field that sets its size; empty = none
-	Entries  int    // of tables that programs fill: at the last sweep
-	Capacity int
-}
-
-// High reports whether a map is so full that somebody must know.
-func (p Pressure) High() bool { return p.Entries*10 > p.Capacity*9 }
-
 // Pressures returns how full the maps are, sorted by name. A map that was not counted yet is left
 // out.
-func (d *Driver) Pressures() []Pressure {
+func (d *Driver) Pressures() []dataplane.Pressure {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var out []Pressure
-	add := func(l *loaded, family, name string, entries int) {
+	var out []dataplane.Pressure
+	add := func(l *object.Collection, family, name string, entries int) {
 		if m := l.Maps[name]; m != nil {
-			out = append(out, Pressure{Map: name, Family: family, Setting: sizeSettings[name], Entries: entries, Capacity: roomOf(name, m)})
+			out = append(out, dataplane.Pressure{Map: name, Family: family, Setting: object.SizeSetting(name), Entries: entries, Capacity: object.Room(name, m)})
 		}
 	}
-	add(d.loaded, "", "weir_policy", d.tables.policy.tracker.Len())
+	add(d.loaded, "", "weir_policy", d.tables.Verdicts())
 	for i, l := range d.both() {
-		for table, n := range d.tables.families[i].entries() {
-			add(l, l.family, "weir_"+table, n)
+		for table, n := range d.tables.Families()[i].Entries() {
+			add(l, l.Family, "weir_"+table, n)
 		}
-		for name, n := range l.counted {
-			add(l, l.family, name, n)
+		for name, n := range l.Swept {
+			add(l, l.Family, name, n)
 		}
 	}
-	slices.SortFunc(out, func(a, b Pressure) int { return cmp.Or(cmp.Compare(a.Map, b.Map), cmp.Compare(a.Family, b.Family)) })
+	slices.SortFunc(out, func(a, b dataplane.Pressure) int {
+		return cmp.Or(cmp.Compare(a.Map, b.Map), cmp.Compare(a.Family, b.Family))
+	})
 	return out
 }
 
-// warnTables tells before a state is written which tables it does not fit into: such a state is
+// warnTables reports before a state is written which tables it does not fit into: such a state is
 // written as far as it fits.
 func (d *Driver) warnTables(s *nodestate.State) {
 	for _, l := range d.both() {
-		for name, n := range needed(s, l.family == bpffs.IPv6) {
+		for name, n := range needed(s, l.Family == bpffs.IPv6) {
 			if m := l.Maps[name]; m != nil && n > int(m.MaxEntries()) {
-				d.log.Error("the cluster does not fit into a map; what is beyond is not carried", "map", name, "family", l.family,
-					"needed", n, "entries", m.MaxEntries(), "setting", sizeSettings[name])
+				d.log.Error("the cluster does not fit into a map; what is beyond is not carried", "map", name, "family", l.Family,
+					"needed", n, "entries", m.MaxEntries(), "setting", object.SizeSetting(name))
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 )
@@ -63,8 +64,8 @@ func TestSharesAreCounted(t *testing.T) {
 	}
 	for _, test := range []struct {
 		each, most uint32
-		want       []flowtable.Held
-	}{{19, 3072, []flowtable.Held{{Addr: netip.AddrFrom4(pod), Entries: 24}}}, {24, 3072, nil}, {19, 3073, nil}} {
+		want       []dataplane.HeldPod
+	}{{19, 3072, []dataplane.HeldPod{{Addr: netip.AddrFrom4(pod), Entries: 24}}}, {24, 3072, nil}, {19, 3073, nil}} {
 		if got, err := s.Quotas.Held(test.each, test.most); err != nil || !slices.Equal(got, test.want) {
 			t.Errorf("held above %d of %d: %v, %v", test.each, test.most, got, err)
 		}

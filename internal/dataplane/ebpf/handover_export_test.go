@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -83,7 +84,7 @@ func TestExportAndImport(t *testing.T) {
 	d = b.open(t)
 	applied(t, d, s)
 	var v abi.FlowValue[abi.Ip4]
-	if err := flowtable.LookUpFlow(d.loaded.Maps["weir_flows"], asked, &v); err != nil || v.After(asked.Proto) != after || v.Epoch == d.tables.epoch() {
+	if err := flowtable.LookUpFlow(d.loaded.Maps["weir_flows"], asked, &v); err != nil || v.After(asked.Proto) != after || v.Epoch == d.tables.Epoch() {
 		t.Errorf("the flow is taken over as %+v (%v)", v, err)
 	}
 	if err := flowtable.LookUpFlow(d.loaded.Maps["weir_flows"], after.Reversed(), &v); err != nil || v.After(asked.Proto) != asked.Reversed() {
@@ -247,7 +248,7 @@ func TestExportFlowsOfOlder(t *testing.T) {
 			d := b.open(t)
 			applied(t, d, sample(b))
 			if older {
-				must(t, d.changeFlags(0, abi.SetMarks))
+				must(t, d.tables.ChangeFlags(0, abi.SetMarks))
 			}
 			must(t, d.Close())
 			said := nftHeard(t, ":")
@@ -305,7 +306,7 @@ func TestImportLeadsAgain(t *testing.T) {
 		t.Fatal("it has ended")
 	}
 	seen := e.Orig // from the host
-	four := d.tables.families[0]
+	four := d.tables.Families()[0]
 	if d.importing.alongside.Leads(seen) || !d.importing.has(four, e) {
 		t.Errorf("led: %v, taken over: %v", d.importing.alongside.Leads(seen), d.importing.has(four, e))
 	}
@@ -314,9 +315,9 @@ func TestImportLeadsAgain(t *testing.T) {
 		t.Error("it is not led the next time")
 	}
 	for _, d.importing.begun = range []bool{false, true} { // programs removed it: the next one with its addresses and ports is in its place
-		must(t, four.forgetImported(e.Orig, e.Reply))
+		must(t, four.ForgetImported(e.Orig, e.Reply))
 		d.importTracked(d.importing)
-		if !four.knows(e.Orig) || !four.knows(e.Reply) {
+		if !four.Knows(e.Orig) || !four.Knows(e.Reply) {
 			t.Errorf("begun %v: what took its place is not taken over", d.importing.begun)
 		}
 	}
@@ -385,7 +386,7 @@ func TestImportOnce(t *testing.T) {
 	applied(t, d, s)
 }
 
-// Now reads the programs' clock.
+// now reads the programs' clock.
 func (i instance) now() (uint32, error) {
 	c, err := flowtable.NewKernelClock()
 	if err != nil {
@@ -454,4 +455,14 @@ func TestMarksAreToldWhenAttached(t *testing.T) {
 	if err := d.Apply(context.Background(), s, nodestate.All()); !told() {
 		t.Errorf("forgotten by the next agent (%v)", err)
 	}
+}
+
+func flowKeyOf(proto uint8, src, dst string) abi.FlowKey[abi.Ip4] {
+	s, d := netip.MustParseAddrPort(src), netip.MustParseAddrPort(dst)
+	return abi.FlowKey[abi.Ip4]{Saddr: abi.ToAddr[abi.Ip4](s.Addr()), Daddr: abi.ToAddr[abi.Ip4](d.Addr()), Sport: abi.Be16(s.Port()), Dport: abi.Be16(d.Port()), Proto: proto}
+}
+
+// flowTo is an entry that makes of a packet another.
+func flowTo(after abi.FlowKey[abi.Ip4], state, flags, action uint8) abi.FlowValue[abi.Ip4] {
+	return abi.FlowValue[abi.Ip4]{Saddr: after.Saddr, Daddr: after.Daddr, Sport: after.Sport, Dport: after.Dport, State: state, Flags: flags, Action: action}
 }

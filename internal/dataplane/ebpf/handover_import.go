@@ -17,16 +17,17 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/tables"
 )
 
-// importRetry is how long nothing is taken over after programs could be attached nowhere.
+// importRetry is how long nothing is imported after programs could be attached nowhere.
 const importRetry = 10 * time.Second
 
-// handoverImport is the taking over of tracked connections from another data plane, while programs
-// are being attached. It takes them over before. Of our own data plane what has no flow passes the
-// programs until all of them are attached, and what began meanwhile was taken over; and what both
+// handoverImport is the import of tracked connections from another data plane, while programs
+// are being attached. It imports them before. Of our own data plane what has no flow passes the
+// programs until all of them are attached, and what began meanwhile was imported; and what both
 // translate and the stack sees is kept apart (conntrack.Beside). Beside a kube-proxy, whose tables
-// judge nothing, packets of no known connection are held back instead. The ingress paths are
+// evaluate nothing, packets of no known connection are held back instead. The ingress paths are
 // attached first: when what comes out of them meets the programs of the ways out, no packet is
 // translated by both.
 type handoverImport struct {
@@ -35,7 +36,7 @@ type handoverImport struct {
 	importer  flowhandover.Importer
 	release   func() error                   // nil = nothing is held back
 	done      map[conntrack.Tuple]importedAs // by the tuple of the original direction
-	// translated are those taken over that connection tracking would go on translating.
+	// translated are those imported that connection tracking would go on translating.
 	translated   []conntrack.Entry
 	loosen       []conntrack.Tuple
 	inStack      map[conntrack.Tuple]conntrack.Entry // those that connection tracking goes on translating
@@ -46,7 +47,7 @@ type handoverImport struct {
 	readAt, held time.Time
 }
 
-// importedAs is what a connection was when it was taken over: another one may have its addresses
+// importedAs is what a connection was when it was imported: another one may have its addresses
 // and ports now.
 type importedAs struct {
 	answers conntrack.Tuple
@@ -68,7 +69,7 @@ func phaseOf(e conntrack.Entry) int {
 
 // beginImport does what comes before programs are attached. A failure loses connections, and is no
 // reason not to go on. Packets are held back once: where programs could be attached nowhere, the
-// next tries do without, and look seldom for what is to be taken over.
+// next tries do without, and look seldom for what is to be imported.
 func (d *Driver) beginImport() {
 	if d.opts.Import == flowhandover.ImportNone || d.importDone {
 		return
@@ -87,7 +88,7 @@ func (d *Driver) beginImport() {
 	}
 	table, err := conntrack.Open()
 	if err != nil {
-		d.importDone, d.machine.handOver = true, false
+		d.importDone, d.machine.HandOver = true, false
 		d.log.Warn("connections that another data plane translated are lost", "error", err)
 		return
 	}
@@ -121,7 +122,7 @@ func (d *Driver) carries() bool {
 	return false
 }
 
-// importTracked takes over what was not yet.
+// importTracked imports what was not yet.
 func (d *Driver) importTracked(o *handoverImport) {
 	clock, err := flowtable.NewKernelClock()
 	if err != nil {
@@ -140,8 +141,8 @@ func (d *Driver) importTracked(o *handoverImport) {
 		o.importer.Predecessor, err = d.opts.Left()
 		errs = append(errs, err)
 	}
-	for i, f := range d.tables.families {
-		errs = append(errs, o.importFamily(f, d.both()[i].family == bpffs.IPv6, now))
+	for i, f := range d.tables.Families() {
+		errs = append(errs, o.importFamily(f, d.both()[i].Family == bpffs.IPv6, now))
 	}
 	if d.opts.Import == flowhandover.ImportAll {
 		var some conntrack.Some
@@ -162,29 +163,22 @@ func (d *Driver) beginMarks(o *handoverImport) error {
 	if err := o.alongside.Open(context.Background()); err != nil {
 		return err
 	}
-	d.machine.apart = true
-	return d.changeFlags(abi.SetApart, 0)
+	d.machine.Apart = true
+	return d.tables.ChangeFlags(abi.SetApart, 0)
 }
 
-// endMarks ends what exportShadows began, and leads nothing any more.
+// endMarks ends what beginMarks began, and leads nothing any more.
 func (d *Driver) endMarks(o *handoverImport) error {
-	d.machine.apart = false
-	err := d.changeFlags(0, abi.SetApart)
+	d.machine.Apart = false
+	err := d.tables.ChangeFlags(0, abi.SetApart)
 	conntrack.AwaitPackets() // what bears a mark still is unmarked by the table
 	return errors.Join(err, o.alongside.Close())
 }
 
-// changeFlags changes flags of the settings for which no flow has to be evaluated again.
-func (d *Driver) changeFlags(set, clear uint32) error {
-	var errs []error
-	d.tables.each(func(f family) { errs = append(errs, f.changeFlags(set, clear)) })
-	return errors.Join(errs...)
-}
-
-// importFamily takes over what was not yet of a family. As soon as programs know a connection they
+// importFamily imports what was not yet of a family. As soon as programs know a connection they
 // translate it: what the stack sees of one is kept apart before. What could not be is tried again
 // each time, though programs have it.
-func (o *handoverImport) importFamily(f importTables, six bool, now uint32) error {
+func (o *handoverImport) importFamily(f tables.ImportTables, six bool, now uint32) error {
 	var some conntrack.Some
 	for _, e := range o.importer.Predecessor.Straight {
 		if e.Orig.Src.Is6() == six {
@@ -218,7 +212,7 @@ func (o *handoverImport) importFamily(f importTables, six bool, now uint32) erro
 	}
 	for _, a := range o.importer.Predecessor.Affinity {
 		if a.Client.Is6() == six {
-			some.Add(f.importAffinity(o.importer, a, now))
+			some.Add(f.ImportAffinity(o.importer, a, now))
 		}
 	}
 	return errors.Join(err, some.Err())
@@ -229,10 +223,10 @@ func loose(e conntrack.Entry) bool {
 	return e.Orig.Proto != unix.IPPROTO_TCP || e.TCP.OrigFlags&e.TCP.RepFlags&conntrack.TCPLiberal != 0
 }
 
-// has reports whether programs have a connection: it was taken over, is the same still, and has not
+// has reports whether programs have a connection: it was imported, is the same still, and has not
 // ended and begun anew meanwhile, in which case programs have removed it.
-func (o *handoverImport) has(f importTables, e conntrack.Entry) bool {
-	known := f.knows(e.Orig)
+func (o *handoverImport) has(f tables.ImportTables, e conntrack.Entry) bool {
+	known := f.Knows(e.Orig)
 	if !known || o.begun {
 		return known
 	}
@@ -240,33 +234,33 @@ func (o *handoverImport) has(f importTables, e conntrack.Entry) bool {
 	return ok && was.answers == e.Reply && was.phase <= phaseOf(e)
 }
 
-// importOne takes over a connection that was not yet.
-func (o *handoverImport) importOne(f importTables, e conntrack.Entry, now uint32) error {
+// importOne imports a connection that was not yet.
+func (o *handoverImport) importOne(f tables.ImportTables, e conntrack.Entry, now uint32) error {
 	if o.has(f, e) {
 		return nil
 	}
-	if was, ok := o.done[e.Orig]; ok && !o.begun && f.knows(e.Orig) { // a new one took its place
-		if err := f.forgetImported(e.Orig, was.answers); err != nil {
+	if was, ok := o.done[e.Orig]; ok && !o.begun && f.Knows(e.Orig) { // a new one took its place
+		if err := f.ForgetImported(e.Orig, was.answers); err != nil {
 			return err
 		}
 	}
-	took, err := f.importConnection(o.importer, e, now, o.begun)
+	took, err := f.ImportConnection(o.importer, e, now, o.begun)
 	if took {
 		o.note(e)
 	}
 	return err
 }
 
-// importInStack takes over what connection tracking makes of a connection that it goes on
+// importInStack imports what connection tracking makes of a connection that it goes on
 // translating.
-func (o *handoverImport) importInStack(f importTables, e conntrack.Entry, now uint32) error {
+func (o *handoverImport) importInStack(f tables.ImportTables, e conntrack.Entry, now uint32) error {
 	o.inStack[e.Orig] = e
 	if e.Orig = e.Reply.Reversed(); o.has(f, e) {
 		return nil
 	}
 	from := o.importer
 	from.Which, from.Predecessor = flowhandover.ImportAll, conntrack.Left{} // it is the node's own, whoever translates
-	took, err := f.importConnection(from, e, now, o.begun)
+	took, err := f.ImportConnection(from, e, now, o.begun)
 	if took {
 		o.done[e.Orig] = importedAs{e.Reply, phaseOf(e)}
 		o.flows++
@@ -301,7 +295,7 @@ func (o *handoverImport) keepInStack() error {
 	return some.Err()
 }
 
-// note notes what is to be done for a connection that was taken over.
+// note notes what is to be done for a connection that was imported.
 func (o *handoverImport) note(e conntrack.Entry) {
 	o.done[e.Orig] = importedAs{e.Reply, phaseOf(e)}
 	o.flows++
@@ -407,24 +401,13 @@ func (d *Driver) beginFlows(o *handoverImport) error {
 		o.attached = true
 		err = o.alongside.Sent(context.Background())
 	case 1: // then what began until now
-		d.machine.handOver, o.begun = false, true
-		err = d.changeFlags(0, abi.SetHandOver)
+		d.machine.HandOver, o.begun = false, true
+		err = d.tables.ChangeFlags(0, abi.SetHandOver)
 	case 2: // then what was beginning
 		conntrack.AwaitPackets()
 	}
 	d.importTracked(o)
 	return err
-}
-
-// changeFlags is Driver.changeFlags.
-func (t *familyTables[A]) changeFlags(set, clear uint32) error {
-	v := t.current
-	v.Flags = v.Flags&^clear | set
-	if v == t.current {
-		return nil
-	}
-	t.counts.quiet++
-	return t.putSettings(v)
 }
 
 // dropImport ends what was not done.

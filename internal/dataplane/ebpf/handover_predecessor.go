@@ -28,16 +28,16 @@ func (d *Driver) ExportFlows(ctx context.Context, to flowhandover.Successor) err
 func (d *Driver) handOver(on, apart bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.machine.handOver, d.machine.apart = on, apart
+	d.machine.HandOver, d.machine.Apart = on, apart
 	set, clear := flowhandover.SettingsFlags(on, apart)
-	return d.changeFlags(set, clear)
+	return d.tables.ChangeFlags(set, clear)
 }
 
 // keepTables makes the tables equal to what is desired, and nothing else.
 func (d *Driver) keepTables() error {
-	before := d.tables.counts.reevaluated
-	d.tables.write(d.state, d.machine)
-	d.tables.remove(d.state, d.machine)
+	before := d.tables.Reevaluated()
+	d.tables.Write(d.state, d.machine)
+	d.tables.Remove(d.state, d.machine)
 	errs := d.endTables(before)
 	d.note(errs)
 	return errors.Join(errs...)

@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/counters"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -41,7 +43,7 @@ func TestHostileEventsOfOnePod(t *testing.T) {
 				}
 			}
 			must(t, unix.SchedSetaffinity(0, &one))
-			o, err := LoadForTest(TestOptions{EventInterval: time.Second})
+			o, err := offline.Load(offline.Options{EventInterval: time.Second})
 			must(t, err)
 			defer o.Close()
 			attacker, victim := netip.MustParseAddr(x.attacker), netip.MustParseAddr(x.victim)
@@ -63,7 +65,7 @@ func TestHostileEventsOfOnePod(t *testing.T) {
 				binary.NativeEndian.PutUint32(ctx[40:], 1)
 				_, err = o.Programs["weir_from_workload"].Run(&ebpf.RunOptions{Data: frame, DataOut: make([]byte, 2048), Context: ctx, ContextOut: out})
 				must(t, err)
-				limited, err = readCount(counts, abi.CountEventsLimited)
+				limited, err = counters.Read(counts, abi.CountEventsLimited)
 				must(t, err)
 				return limited
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -48,36 +49,36 @@ func (d *Driver) addIPv6(first bool) error {
 	if d.opts.BPFFS != "" {
 		dir = bpffs.Maps6Dir(d.opts.BPFFS)
 	}
-	six, err := load(d.loaded, dir, d.opts.Sizes, d.opts.constants(), d.log)
+	six, err := object.Load(d.loaded, dir, d.opts.Sizes, d.opts.constants(), d.log)
 	if err != nil {
 		return err
 	}
 	if first {
-		d.carryOver(six, true)
+		six.CarryOver(d.opts.BPFFS, true, d.log)
 	}
-	tables := six.tables(d.tables.counts)
-	if err := errors.Join(tables.load(), d.programs.Offer(attach.Ipv6Prefix, six.Programs)); err != nil {
+	tables := d.tables.FamilyOf(six)
+	if err := errors.Join(tables.Load(), d.programs.Offer(attach.Ipv6Prefix, six.Programs)); err != nil {
 		six.Close()
 		return err
 	}
 	d.six = six
-	d.tables.families = append(d.tables.families, tables)
-	d.log.Info("the node carries IPv6", "maps found", six.found)
+	d.tables.Add(tables)
+	d.log.Info("the node carries IPv6", "maps found", six.Found)
 	return nil
 }
 
 // removeIPv6 also takes away what an earlier run left.
 func (d *Driver) removeIPv6() error {
-	_, err := d.loaded.call(nil)
-	errs := []error{err, d.loaded.callUntracked(nil, nil), d.programs.Withdraw(attach.CgroupHooks6)}
+	_, err := d.loaded.CallIPv6(nil)
+	errs := []error{err, d.loaded.CallUntracked(nil, nil), d.programs.Withdraw(attach.CgroupHooks6)}
 	if d.six != nil {
-		d.tables.families = d.tables.families[:1]
+		d.tables.RemoveIPv6()
 		d.six.Close()
 		d.six = nil
 		d.log.Info("the node does not carry IPv6 any more")
 	}
 	if d.opts.BPFFS != "" {
-		errs = append(errs, unpinAll(bpffs.Maps6Dir(d.opts.BPFFS)))
+		errs = append(errs, object.UnpinAll(bpffs.Maps6Dir(d.opts.BPFFS)))
 	}
 	for _, name := range []string{hostdev.HostDevice, hostdev.TunnelDevice} { // its routes go with it
 		if dev, err := hostdev.FindDevice(name); err == nil && dev != nil {
@@ -94,7 +95,7 @@ func (d *Driver) callIPv6() error {
 	if d.six == nil {
 		return nil
 	}
-	n, err := d.loaded.call(d.six)
+	n, err := d.loaded.CallIPv6(d.six)
 	if err != nil {
 		return &dataplane.KeyError{Table: "programs", Key: "IPv6", Err: err}
 	}
@@ -106,11 +107,11 @@ func (d *Driver) callIPv6() error {
 }
 
 // both are the families that the node carries, IPv4 first.
-func (d *Driver) both() []*loaded {
+func (d *Driver) both() []*object.Collection {
 	if d.six == nil {
-		return []*loaded{d.loaded}
+		return []*object.Collection{d.loaded}
 	}
-	return []*loaded{d.loaded, d.six}
+	return []*object.Collection{d.loaded, d.six}
 }
 
 // openRoutes makes the routes of weir0 those of the pools and Services.
@@ -126,7 +127,7 @@ func (d *Driver) openRoutes() []error {
 }
 
 // carryIPv6 lets IPv6 pass one of our devices. Below its least MTU (1,280; RFC 8200, section 5) the
-// kernel has no IPv6 on a device: that is told once, and all else is in force.
+// kernel has no IPv6 on a device: that is reported once, and all else is in force.
 func (d *Driver) carryIPv6(name string) error {
 	narrow := !hostdev.Exists6(name)
 	if narrow && !d.narrow[name] {

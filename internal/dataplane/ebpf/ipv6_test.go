@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -22,6 +23,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -58,9 +60,9 @@ func without6(s *nodestate.State) *nodestate.State {
 // calledPrograms are the ids of the programs that IPv4's call for IPv6.
 func (i instance) calledPrograms(t *testing.T) (ids []uint32) {
 	t.Helper()
-	for slot := range uint32(len(ipv6Slots)) {
+	for slot := range uint32(len(object.IPv6Slots)) {
 		var id uint32
-		err := i.loaded.Maps[programsOfIPv6].Lookup(slot, &id)
+		err := i.loaded.Maps[object.ProgramsOfIPv6].Lookup(slot, &id)
 		if err == nil {
 			ids = append(ids, id)
 		} else if !errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -128,7 +130,7 @@ func TestIPv6ComesAndGoes(t *testing.T) {
 	}
 	for range 2 {
 		applied(t, d, with)
-		if ids := d.calledPrograms(t); len(ids) != len(ipv6Slots) {
+		if ids := d.calledPrograms(t); len(ids) != len(object.IPv6Slots) {
 			t.Errorf("programs %v are called for IPv6", ids)
 		}
 		for _, h := range attach.CgroupHooks6 {
@@ -242,7 +244,7 @@ func TestIPv6Repair(t *testing.T) {
 	d := b.open(t)
 	applied(t, d, sample6(b))
 	for what, harm := range map[string]func(){
-		"calls": func() { must(t, d.loaded.Maps[programsOfIPv6].Delete(uint32(2))) },
+		"calls": func() { must(t, d.loaded.Maps[object.ProgramsOfIPv6].Delete(uint32(2))) },
 		"route": func() {
 			_, prefix, _ := net.ParseCIDR("fd00:10:244::/56")
 			must(t, netlink.RouteDel(&netlink.Route{Dst: prefix, LinkIndex: b.link(hostdev.HostDevice).Attrs().Index}))
@@ -258,7 +260,7 @@ func TestIPv6Repair(t *testing.T) {
 	} {
 		harm()
 		d.check(true)
-		if ids, r := d.calledPrograms(t), routes6(t, b); len(ids) != len(ipv6Slots) || len(r) != 2 || len(d.programs.Broken()) != 0 || len(d.Status().Problems) != 0 {
+		if ids, r := d.calledPrograms(t), routes6(t, b); len(ids) != len(object.IPv6Slots) || len(r) != 2 || len(d.programs.Broken()) != 0 || len(d.Status().Problems) != 0 {
 			t.Errorf("%s: programs %v, routes %v, broken %v, problems %v", what, ids, r, d.programs.Broken(), d.Status().Problems)
 		}
 	}
@@ -342,7 +344,7 @@ func TestIPv6FlowsSurviveAnotherLayout(t *testing.T) {
 	if err := d.six.Maps["weir_flows"].Lookup(key, &got); err != nil || got.Epoch != 41 || got.Seen != 77 || got.Ifindex != 6 {
 		t.Errorf("the flow is %+v, %v", got, err)
 	}
-	if epoch := d.tables.families[1].epoch(); epoch <= 41 {
+	if epoch := epochOf6(t, d); epoch <= 41 {
 		t.Errorf("the epoch is %d: flows of epoch 41 would not be judged anew", epoch)
 	}
 	if _, err := os.Stat(filepath.Dir(dir)); !os.IsNotExist(err) {
@@ -364,7 +366,7 @@ func TestPressureOfBothFamilies(t *testing.T) {
 	must(t, err)
 	must(t, d.six.Maps["weir_flows"].Put(abi.Weir6FlowKey{Proto: 6}, abi.Weir6FlowValue{Seen: now, State: 1}))
 	must(t, d.six.Maps["weir_flows"].Put(abi.Weir6FlowKey{Proto: 58}, abi.Weir6FlowValue{Seen: now - 100000}))
-	all := map[*loaded][]*flowtable.TableGC{}
+	all := map[*object.Collection][]*flowtable.TableGC{}
 	round := func() {
 		t.Helper()
 		d.keepTableGCs(all, d.both())
@@ -384,7 +386,7 @@ func TestPressureOfBothFamilies(t *testing.T) {
 	for key, want := range map[[2]string]int{
 		{"weir_flows", bpffs.IPv4}: 0, {"weir_flows", bpffs.IPv6}: 1, {"weir_policy", ""}: s.Policy.Len(),
 		{"weir_addrs", bpffs.IPv4}: needed(s, false)["weir_addrs"], {"weir_addrs", bpffs.IPv6}: needed(s, true)["weir_addrs"],
-		{"weir_backends", bpffs.IPv4}: d.tables.families[0].entries()["backends"],
+		{"weir_backends", bpffs.IPv4}: d.tables.Families()[0].Entries()["backends"],
 	} {
 		if got, ok := entries[key]; !ok || got != want {
 			t.Errorf("%v: %d entries, %t, want %d", key, got, ok, want)
@@ -429,4 +431,12 @@ func TestIPv6RouteChanges(t *testing.T) {
 	if d.noteRoute(local) {
 		t.Error("an address of the node is a matter of its state")
 	}
+}
+
+// epochOf6 reads the epoch of IPv6's flows.
+func epochOf6(t *testing.T, d instance) uint32 {
+	t.Helper()
+	var v abi.Settings[abi.Ip6]
+	must(t, d.six.Maps["weir_settings"].Lookup(new(uint32), unsafe.Pointer(&v)))
+	return v.Epoch
 }

@@ -146,7 +146,7 @@ func TestFlowsSurviveAnotherLayout(t *testing.T) {
 	if !bytes.Equal(addrs.Bytes(), value.Daddr[:]) || got.Svc.Port != value.Svc.Port || got.Backend.Port != value.Backend.Port {
 		t.Errorf("the flow leads to %v %+v %+v", got.Daddr, got.Svc, got.Backend)
 	}
-	if epoch := d.tables.epoch(); epoch <= 41 {
+	if epoch := d.tables.Epoch(); epoch <= 41 {
 		t.Errorf("the epoch is %d: flows of epoch 41 would not be judged anew", epoch)
 	}
 	if _, err := os.Stat(filepath.Dir(dir)); !os.IsNotExist(err) {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
@@ -29,7 +30,7 @@ func TestFlowsThatBeginAtOnce(t *testing.T) {
 	// Each pair takes a port of the pod's share towards the backend (an eleventh of the range):
 	// fewer than half of these.
 	const lo, pairs = 1, 2000
-	o, err := LoadForTest(TestOptions{Trace: true, Sizes: map[string]uint32{"weir_flows_new": 16 * pairs}})
+	o, err := offline.Load(offline.Options{Trace: true, Sizes: map[string]uint32{"weir_flows_new": 16 * pairs}})
 	must(t, err)
 	defer o.Close()
 	s := nodestate.New()

@@ -21,7 +21,7 @@ import (
 const (
 	// checkEvery bounds how long a detached program or a removed device goes unnoticed.
 	checkEvery = 400 * time.Millisecond
-	// Settle is how long to wait after a change of the network for others that belong to it.
+	// settle is how long to wait after a change of the network for others that belong to it.
 	settle = 20 * time.Millisecond
 	// refreshEvery bounds how long a change is missed whose notice was lost.
 	refreshEvery = 10 * time.Second
@@ -29,15 +29,15 @@ const (
 	noticeBuffer = 1 << 20
 )
 
-// counters are what the driver did alongside writing tables.
-type counters struct {
+// repairCounts are what the driver did alongside writing tables.
+type repairCounts struct {
 	repairs map[string]uint64 // by what was repaired
 	routes  uint64            // of weir0, changed
 	last    time.Time         // of the last repair
 }
 
 // repaired counts and reports something that somebody else broke.
-func (c *counters) repaired(what string, log *slog.Logger, msg string, args ...any) {
+func (c *repairCounts) repaired(what string, log *slog.Logger, msg string, args ...any) {
 	if c.repairs == nil {
 		c.repairs = map[string]uint64{}
 	}

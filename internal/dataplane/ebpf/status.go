@@ -3,103 +3,45 @@
 package ebpf
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
-	"github.com/cilium/ebpf"
-
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/counters"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/tables"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Status is what a driver knows about itself.
-type Status struct {
-	ABI       int               // of maps
-	Uplinks   []string          // interfaces with the uplink programs, sorted
-	Endpoints int               // pod interfaces with programs
-	Absent    []string          // interfaces that the state names and the machine lacks
-	Tunnel    bool              // the VXLAN device exists
-	Sockets   bool              // socket programs are attached
-	Epoch     uint32            // of flows
-	HZ        int               // jiffies per second
-	Writes    uint64            // Entries written or deleted since the start
-	Repairs   map[string]uint64 // by what: program, device, route
-	Repaired  time.Time         // of the last repair; zero = none
-	Problems  []string          // what could not be put in place at the last try
-	Entries   map[string]int    // of the tables, by map
-	// Arrival says of each uplink where what doNotTrack policy denies is dropped, while there is
-	// any: XDPNative, XDPGeneric, or why not in XDP.
-	Arrival map[string]string
-	// Late counts the packets that doNotTrack policy evaluated behind XDP: because that is not
-	// there, or could not tell what they are.
-	Late uint64
-}
-
-// Status returns a snapshot.
-func (d *Driver) Status() Status {
+// Status implements dataplane.Reporter.
+func (d *Driver) Status() dataplane.Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	st := Status{
-		ABI: abi.Number, Uplinks: slices.Sorted(maps.Values(d.uplinks)), Tunnel: d.devices.tunnel != nil,
-		Epoch: d.tables.epoch(), HZ: d.machine.clock.hz, Writes: d.tables.counts.reevaluated + d.tables.counts.quiet + d.tables.counts.epochs,
+	st := dataplane.Status{
+		Uplinks: slices.Sorted(maps.Values(d.uplinks)), Tunnel: d.devices.tunnel != nil,
+		Epoch: d.tables.Epoch(), Writes: d.tables.Written() + d.tables.Epochs(),
 		Repairs: maps.Clone(d.count.repairs), Repaired: d.count.last, Problems: slices.Clone(d.problems),
-		Entries: d.tables.entries(), Arrival: d.arrival(),
+		Entries: d.tables.Entries(), Arrival: d.arrival(),
 	}
 	for _, l := range d.both() {
-		if n, err := readCount(l.Maps["weir_counts"], abi.CountUntracked); err == nil {
+		if n, err := counters.Read(l.Maps["weir_counts"], abi.CountUntracked); err == nil {
 			st.Late += n
 		}
 	}
 	for s := range d.programs.At {
-		switch s.Hook {
-		case attach.FromWorkload:
+		if s.Hook == attach.FromWorkload {
 			st.Endpoints++
-		case attach.CgroupHooks[0]:
-			st.Sockets = true
 		}
 	}
-	for _, name := range d.absent {
-		st.Absent = append(st.Absent, name)
-	}
-	slices.Sort(st.Absent)
-	st.Absent = slices.Compact(st.Absent)
 	return st
 }
 
-// Drop counts packets that were dropped for one reason by one rule.
-type Drop struct {
-	Reason  uint32 // enum drop_reason
-	Rule    nodestate.RuleID
-	Packets uint64
-	Bytes   uint64
-}
-
 // Drops reads the counts of dropped packets, sorted by reason and rule.
-func (d *Driver) Drops() ([]Drop, error) { return readDrops(d.loaded.Maps["weir_drops"]) }
-
-// Drops reads the counts of dropped packets, sorted by reason and rule.
-func (o *Offline) Drops() ([]Drop, error) { return readDrops(o.Maps["weir_drops"]) }
-
-func readDrops(m *ebpf.Map) ([]Drop, error) {
-	var out []Drop
-	var key abi.WeirDropKey
-	var cpus []abi.WeirDropValue
-	it := m.Iterate()
-	for it.Next(&key, &cpus) {
-		drop := Drop{Reason: key.Reason, Rule: nodestate.RuleID(key.Rule)}
-		for _, c := range cpus {
-			drop.Packets += c.Packets
-			drop.Bytes += c.Bytes
-		}
-		out = append(out, drop)
-	}
-	slices.SortFunc(out, func(a, b Drop) int { return cmp.Or(cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Rule, b.Rule)) })
-	return out, it.Err()
+func (d *Driver) Drops() ([]dataplane.Drop, error) {
+	return counters.Drops(d.loaded.Maps["weir_drops"])
 }
 
 // Enforced says what is missing for an endpoint to be enforced: its programs are attached and in
@@ -118,16 +60,22 @@ func (d *Driver) Enforced(ep model.LocalEndpoint) error {
 		}
 	}
 	for _, a := range ep.Addrs {
-		if !d.tables.endpoint(a, ep.IfIndex) {
+		if !d.tables.Endpoint(a, ep.IfIndex) {
 			return fmt.Errorf("address %s is not in the map of addresses with interface %s", a, ep.Interface)
 		}
 	}
 	return nil
 }
 
-// Load reads the maps back as a state: see readState.
+// Load reads the maps back as a state: see ReadState.
 func (d *Driver) Load() (*nodestate.State, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return readState(d.both()...)
+	return tables.ReadState(d.both()...)
+}
+
+// Answers counts the packets that the programs answered by themselves (ICMP errors), by what they
+// sent; "limited" are those that went without one because of the limit on answers.
+func (d *Driver) Answers() (map[string]uint64, error) {
+	return counters.Answers(d.loaded.Maps["weir_answers"])
 }

@@ -3,7 +3,6 @@
 package ebpf
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -14,9 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
-
+	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
 	"github.com/weir-net/weir/internal/kernel"
 )
 
@@ -34,7 +31,7 @@ const (
 // table says how much it was, on the kernel that it names.
 func TestVerifierBudget(t *testing.T) {
 	needRoot(t)
-	o, err := LoadForTest(TestOptions{})
+	o, err := offline.Load(offline.Options{})
 	if err != nil {
 		t.Fatalf("%+v", err)
 	}
@@ -86,16 +83,9 @@ func TestVerifierBudget(t *testing.T) {
 	}
 }
 
-// What the verifier does not take is told from other reasons why programs do not load.
-func TestRefused(t *testing.T) {
+// This kernel takes the programs of both families.
+func TestTry(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
-	_, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.LoadMem(asm.R0, asm.R3, 0, asm.DWord), asm.Return()}})
-	if err = refused(err); !errors.Is(err, ErrRefused) {
-		t.Errorf("a program that reads what it was not given: %v", err)
-	}
-	if err := refused(os.ErrPermission); errors.Is(err, ErrRefused) {
-		t.Error("a missing right counts as the verifier's refusal")
-	}
 	must(t, Try(slog.New(slog.DiscardHandler)))
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/nft/chains"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
@@ -33,13 +34,6 @@ const (
 	countConnectionsEvery = time.Second
 	countPart             = 10
 )
-
-// Held is a pod that begins no connection: it has more than its share of the table of connection
-// tracking.
-type Held struct {
-	Addr    netip.Addr // that with most connections
-	Entries int        // connections that the pod began, from all of its addresses
-}
 
 // connections is the size of the table of connection tracking; 0 = there is no limit, or nothing is
 // tracked.
@@ -104,7 +98,7 @@ func (d *Driver) shareConnections(ctx context.Context) {
 }
 
 // setShares writes what applies to pods' addresses while the table fills: verdicts of MapShares.
-func (d *Driver) setShares(ctx context.Context, shares map[netip.Addr]string, held []Held) error {
+func (d *Driver) setShares(ctx context.Context, shares map[netip.Addr]string, held []dataplane.HeldPod) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.left {
@@ -149,11 +143,12 @@ func (t *familyTable) addShares(static *table.Table, s *nodestate.State) {
 	}
 }
 
-// Held are the pods that begin no connection, as of the last count.
-func (d *Driver) Held() []Held {
+// Held are the pods that begin no connection, as of the last count: by the address with most
+// connections, with those that the pod began from all of its addresses.
+func (d *Driver) Held() ([]dataplane.HeldPod, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return slices.Clone(d.held)
+	return slices.Clone(d.held), nil
 }
 
 // podConnections are the connections that the pods of a node began.
@@ -209,14 +204,14 @@ func (p podConnections) shares(most int) map[netip.Addr]string {
 }
 
 // held are the pods that have more than so many connections, those with most first.
-func (p podConnections) held(most int) []Held {
-	by := map[string]Held{}
+func (p podConnections) held(most int) []dataplane.HeldPod {
+	by := map[string]dataplane.HeldPod{}
 	for a, pod := range p.pods {
 		if n := p.total[pod]; n > most {
 			if h, ok := by[pod]; !ok || p.of[a] > p.of[h.Addr] || p.of[a] == p.of[h.Addr] && a.Less(h.Addr) {
-				by[pod] = Held{a, n}
+				by[pod] = dataplane.HeldPod{Addr: a, Entries: n}
 			}
 		}
 	}
-	return slices.SortedFunc(maps.Values(by), func(a, b Held) int { return b.Entries - a.Entries })
+	return slices.SortedFunc(maps.Values(by), func(a, b dataplane.HeldPod) int { return b.Entries - a.Entries })
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/conntrack"
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/nft/chains"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/nettest"
@@ -51,7 +52,7 @@ func TestConnectionsOfPods(t *testing.T) {
 		if err := p.count(); err != nil {
 			return err
 		}
-		if held := p.held(65); len(held) != 1 || held[0] != (Held{addr(3), 70}) {
+		if held := p.held(65); len(held) != 1 || held[0] != (dataplane.HeldPod{Addr: addr(3), Entries: 70}) {
 			t.Errorf("held are %v", held)
 		}
 		shares, refuse := p.shares(65), "goto "+expr.DenyName(reason.Share, 0)

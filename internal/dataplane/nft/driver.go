@@ -63,7 +63,7 @@ type Driver struct {
 	problems    []string
 	count       counters
 	listening   bool // somebody wants to know of every flow that is evaluated
-	held        []Held
+	held        []dataplane.HeldPod
 	left        bool // Leave was called: devices, routes and settings of the kernel are another's
 
 	view atomic.Pointer[events.View]
@@ -92,7 +92,10 @@ type familyTable struct {
 	uncounted bool
 }
 
-var _ dataplane.Driver = (*Driver)(nil)
+var (
+	_ dataplane.Driver   = (*Driver)(nil)
+	_ dataplane.Reporter = (*Driver)(nil)
+)
 
 // New looks for what the driver needs. Nothing is written before the first Apply.
 func New(o Options) (*Driver, error) {

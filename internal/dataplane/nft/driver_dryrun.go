@@ -8,31 +8,16 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/nft/dryrun"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// What a dry run is asked, and what it returns.
-type (
-	Question = dryrun.Question
-	Passage  = dryrun.Trace
-)
-
-// Where a packet goes.
-const (
-	WayDropped = dryrun.WayDropped
-	WayNowhere = dryrun.WayNowhere
-	WayNode    = dryrun.WayNode
-	WayPod     = dryrun.WayPod
-	WayLink    = dryrun.WayLink
-	WayTunnel  = dryrun.WayTunnel
-)
-
 // DryRun lets a packet pass the rules that are in the kernel, and compares these with what was to
 // be written. No packet is sent, nothing is written.
-func (d *Driver) DryRun(q Question) (*Passage, error) {
+func (d *Driver) DryRun(q dryrun.Question) (*dryrun.Trace, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return dryrun.Run(q, func(f table.Family) dryrun.Node {
@@ -41,19 +26,20 @@ func (d *Driver) DryRun(q Question) (*Passage, error) {
 	})
 }
 
-// Places are the interfaces of the node.
-type Places struct {
-	Uplinks      map[int][6]byte // that have addresses of the node: by index, with the MAC address
-	Tunnel, Host int             // 0 = there is none
-	Epoch        uint32          // of IPv4's policy
-	Behind       string          // what of the state is not in the kernel
+// Places returns the interfaces by which packets come that are not a pod's. Uplinks are those that
+// have addresses of the node, Epoch is that of IPv4's policy.
+func (d *Driver) Places() dataplane.Places {
+	p, err := d.places()
+	if err != nil && p.Behind == "" {
+		p.Behind = err.Error()
+	}
+	return p
 }
 
-// Places returns them.
-func (d *Driver) Places() (Places, error) {
+func (d *Driver) places() (dataplane.Places, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	p := Places{Uplinks: map[int][6]byte{}}
+	p := dataplane.Places{Uplinks: map[int][6]byte{}}
 	if d.state == nil {
 		p.Behind = "nothing was written yet"
 		return p, nil
@@ -85,3 +71,6 @@ func (d *Driver) Places() (Places, error) {
 	}
 	return p, nil
 }
+
+// IfIndex returns the interface of an endpoint as the state has it, 0 = it does not say.
+func (d *Driver) IfIndex(a nodestate.Addr) int { return a.IfIndex }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/nftables"
 
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/nft/chains"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 )
@@ -18,12 +19,13 @@ import (
 // DSRFallback are the outside clients that get their answers by the node that they ask, the latest
 // first, and how many times one fell back since the driver's start, or, where the table is older,
 // since that was made.
-func (d *Driver) DSRFallback() (clients []netip.Addr, total uint64, _ error) {
+func (d *Driver) DSRFallback() (dataplane.DSRFallback, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	var out dataplane.DSRFallback
 	conn, err := nftables.New()
 	if err != nil {
-		return nil, 0, fmt.Errorf("opening nftables: %w", err)
+		return dataplane.DSRFallback{}, fmt.Errorf("opening nftables: %w", err)
 	}
 	type client struct {
 		addr netip.Addr
@@ -33,7 +35,7 @@ func (d *Driver) DSRFallback() (clients []netip.Addr, total uint64, _ error) {
 	for _, f := range table.Families {
 		_, found, err := table.Elements(conn, f, chains.SetDSRFallback)
 		if err != nil {
-			return nil, 0, err
+			return dataplane.DSRFallback{}, err
 		}
 		for _, e := range found {
 			if a, ok := netip.AddrFromSlice(e.Key); ok {
@@ -42,13 +44,13 @@ func (d *Driver) DSRFallback() (clients []netip.Addr, total uint64, _ error) {
 		}
 		n, err := d.tables[f].count(f, chains.DsrFallbackChain)
 		if err != nil {
-			return nil, 0, err
+			return dataplane.DSRFallback{}, err
 		}
-		total += n[0]
+		out.Total += n[0]
 	}
 	slices.SortFunc(all, func(a, b client) int { return cmp.Or(cmp.Compare(b.left, a.left), a.addr.Compare(b.addr)) })
 	for _, c := range all {
-		clients = append(clients, c.addr)
+		out.Clients = append(out.Clients, c.addr)
 	}
-	return clients, total, nil
+	return out, nil
 }

@@ -5,6 +5,7 @@ package nft
 import (
 	"context"
 
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/nft/events"
 )
 
@@ -17,7 +18,9 @@ func (d *Driver) Events() (*EventReader, error) {
 }
 
 // LostEvents counts how often the kernel had no room for packets that were to be shown.
-func (d *Driver) LostEvents() uint64 { return d.lost.Load() }
+func (d *Driver) LostEvents() (dataplane.LostEvents, error) {
+	return dataplane.LostEvents{Full: d.lost.Load()}, nil
+}
 
 // Listen makes the rules show every flow that is evaluated, or only what is denied or to be logged.
 // No flow is evaluated again by it.

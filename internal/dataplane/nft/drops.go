@@ -5,19 +5,10 @@ package nft
 import (
 	"errors"
 
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
-	"github.com/weir-net/weir/internal/nodestate"
-	"github.com/weir-net/weir/internal/reason"
 )
-
-// Drop counts packets that were dropped for one reason and rule.
-type Drop struct {
-	Reason  reason.Reason
-	Rule    nodestate.RuleID
-	Packets uint64
-	Bytes   uint64
-}
 
 // tally is what a chain counted: what it says, and what those before it of the same name said,
 // which are gone.
@@ -25,10 +16,10 @@ type tally struct{ now, before [2]uint64 } // packets, bytes
 
 // Drops reads what policy dropped since the driver's start, or, where the table is older, since
 // that was made.
-func (d *Driver) Drops() ([]Drop, error) {
+func (d *Driver) Drops() ([]dataplane.Drop, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	sums := map[Drop][2]uint64{}
+	sums := map[dataplane.Drop][2]uint64{}
 	var errs []error
 	for _, f := range table.Families {
 		t := d.tables[f]
@@ -42,12 +33,12 @@ func (d *Driver) Drops() ([]Drop, error) {
 		}
 		for name, c := range t.tallies {
 			if why, rule, ok := expr.DenyChain(name); ok {
-				k, n := Drop{Reason: why, Rule: rule}, c.sum()
+				k, n := dataplane.Drop{Reason: uint32(why), Rule: rule}, c.sum()
 				sums[k] = [2]uint64{sums[k][0] + n[0], sums[k][1] + n[1]}
 			}
 		}
 	}
-	var out []Drop
+	var out []dataplane.Drop
 	for k, n := range sums {
 		if n[0] > 0 {
 			k.Packets, k.Bytes = n[0], n[1]

@@ -197,7 +197,7 @@ func TestBesideKubeProxy(t *testing.T) {
 		apply(t, d, s)
 		fresh, _ := fakeDriver(t)
 		apply(t, fresh, s)
-		got, anew := d.Status().Elements, fresh.Status().Elements
+		got, anew := d.Status().Entries, fresh.Status().Entries
 		for name, n := range anew {
 			if got[name] != n {
 				t.Errorf("%s: %s has %d elements, that of a new driver %d", what, name, got[name], n)

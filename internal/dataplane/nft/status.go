@@ -10,22 +10,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/nft/chains"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/model"
 )
-
-// Status is what a driver knows about itself.
-type Status struct {
-	Endpoints int               // pods' addresses in the tables
-	Tunnel    bool              // the VXLAN device exists
-	Writes    uint64            // operations of nftables since the start
-	Elements  map[string]int    // by family and set; announced: entries for neighbours
-	Repairs   map[string]uint64 // by what: table, device, route
-	Repaired  time.Time         // of the last repair; zero = none
-	Problems  []string          // what could not be put in place at the last try
-}
 
 // counters are what the driver repaired.
 type counters struct {
@@ -41,18 +31,19 @@ func (c *counters) repaired(what string) {
 	c.last = time.Now()
 }
 
-// Status returns a snapshot.
-func (d *Driver) Status() Status {
+// Status implements dataplane.Reporter. Entries are those of sets by "family set"; announced are
+// entries for neighbours. Writes are operations of nftables, Endpoints pods' addresses.
+func (d *Driver) Status() dataplane.Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	st := Status{Tunnel: d.network.TunnelIndex() != 0, Problems: slices.Clone(d.problems), Elements: map[string]int{},
+	st := dataplane.Status{Tunnel: d.network.TunnelIndex() != 0, Problems: slices.Clone(d.problems), Entries: map[string]int{},
 		Repairs: maps.Clone(d.count.repairs), Repaired: d.count.last}
 	for f, t := range d.tables {
 		st.Writes += t.Writes
 		for name, tracked := range t.Elements {
-			st.Elements[fmt.Sprintf("%s %s", f.NFT(), name)] = tracked.Len()
+			st.Entries[fmt.Sprintf("%s %s", f.NFT(), name)] = tracked.Len()
 		}
-		st.Elements[fmt.Sprintf("%s announced", f.NFT())] = d.network.Answered(f)
+		st.Entries[fmt.Sprintf("%s announced", f.NFT())] = d.network.Answered(f)
 		if n := t.Elements[expr.MapSenders]; n != nil {
 			for _, to := range n.All() {
 				if strings.HasPrefix(to, "goto "+chains.SenderPrefix) {
@@ -86,3 +77,12 @@ func (d *Driver) Enforced(ep model.LocalEndpoint) error {
 	}
 	return nil
 }
+
+// Pressures implements dataplane.Reporter: there are no tables of a fixed size.
+func (d *Driver) Pressures() []dataplane.Pressure { return nil }
+
+// errPrograms is the answer to what only programs can be asked.
+var errPrograms = errors.New("this node has the data plane nftables (bpfEnabled: false), which cannot be asked this; see its rules with nft list table ip weir")
+
+// Answers implements dataplane.Reporter: the kernel answers, and does not count by what.
+func (d *Driver) Answers() (map[string]uint64, error) { return nil, errPrograms }

@@ -167,7 +167,7 @@ func BenchmarkPolicy(b *testing.B) {
 
 func (f *fixture) mirrored(b *testing.B, text string) {
 	b.Helper()
-	if err := mirror(f.Offline, text); err != nil {
+	if err := mirror(f.Node, text); err != nil {
 		b.Fatal(err)
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/bench"
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
 	"github.com/weir-net/weir/internal/packet"
 )
 
@@ -133,7 +133,7 @@ func repository() (string, error) {
 
 // fixture is the loaded node; all benchmarks of a process share it and take turns.
 type fixture struct {
-	*ebpf.Offline
+	*offline.Node
 	links links
 }
 
@@ -147,7 +147,7 @@ var shared = sync.OnceValues(func() (*fixture, error) {
 	if err != nil {
 		return nil, err
 	}
-	o, err := ebpf.LoadForTest(ebpf.TestOptions{HostDevice: l.host,
+	o, err := offline.Load(offline.Options{HostDevice: l.host,
 		Sizes: map[string]uint32{"weir_flows": 512000, "weir_flows_new": 128000, "weir_services": 262144, "weir_backends": 1048576, "weir_live": 1048576}})
 	if err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ var shared = sync.OnceValues(func() (*fixture, error) {
 		return nil, err
 	}
 	empty.cold, _, err = many(empty.prog, [][]byte{frame}, l.uplink, 1, singles, actOK)
-	return &fixture{Offline: o, links: l}, err
+	return &fixture{Node: o, links: l}, err
 })
 
 // node returns the fixture with an empty flow table and the state without policy, or with one for

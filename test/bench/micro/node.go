@@ -12,7 +12,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"github.com/vishvananda/netlink"
 
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
@@ -133,7 +133,7 @@ func peer(i int) netip.Addr { return netip.AddrFrom4([4]byte{172, 20, byte(i >> 
 
 // mirror makes the translation of an established flow go round: the packet as the flow's entry
 // leaves it gets an entry that turns it back. So one packet can be translated again and again.
-func mirror(o *ebpf.Offline, text string) error {
+func mirror(o *offline.Node, text string) error {
 	p, err := packet.Parse(text)
 	if err != nil {
 		return err

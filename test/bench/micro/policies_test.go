@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/weir-net/weir/internal/bench"
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -76,7 +76,7 @@ func BenchmarkPolicies(b *testing.B) {
 	sizes := []int{0, 1, 100, 1000, 10000}
 	var nodes []*fixture
 	for _, n := range sizes {
-		o, err := ebpf.LoadForTest(ebpf.TestOptions{HostDevice: l.links.host, Sizes: map[string]uint32{"weir_flows": 512000, "weir_flows_new": 128000}})
+		o, err := offline.Load(offline.Options{HostDevice: l.links.host, Sizes: map[string]uint32{"weir_flows": 512000, "weir_flows_new": 128000}})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -86,7 +86,7 @@ func BenchmarkPolicies(b *testing.B) {
 		if err := o.Apply(s); err != nil {
 			b.Fatal(err)
 		}
-		nodes = append(nodes, &fixture{Offline: o, links: l.links})
+		nodes = append(nodes, &fixture{Node: o, links: l.links})
 	}
 	for range b.N {
 		for _, what := range []string{"one comes", "all come"} {

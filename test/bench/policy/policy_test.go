@@ -18,7 +18,7 @@ import (
 
 	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/dataplane"
-	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
 	"github.com/weir-net/weir/internal/gctuner"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -28,32 +28,32 @@ import (
 type node struct {
 	c       *model.Cluster
 	k       *calc.Calculator
-	maps    offline
+	maps    driver
 	loop    *dataplane.Loop
 	garbage *gctuner.Collector
 }
 
-// offline are maps as a driver.
-type offline struct{ *ebpf.Offline }
+// driver are maps as a driver.
+type driver struct{ *offline.Node }
 
 // Apply implements dataplane.Driver.
-func (o offline) Apply(_ context.Context, s *nodestate.State, changed nodestate.Keys) error {
+func (o driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.Keys) error {
 	return o.ApplyChanged(s, changed)
 }
 
 // Close implements dataplane.Driver.
-func (o offline) Close() error {
-	o.Offline.Close()
+func (o driver) Close() error {
+	o.Node.Close()
 	return nil
 }
 
 func newNode(b *testing.B, c *model.Cluster) *node {
 	b.Helper()
-	maps, err := ebpf.LoadForTest(ebpf.TestOptions{})
+	maps, err := offline.Load(offline.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	n := &node{c: c, k: calc.New(), maps: offline{maps}, garbage: gctuner.New()}
+	n := &node{c: c, k: calc.New(), maps: driver{maps}, garbage: gctuner.New()}
 	n.loop = dataplane.NewLoop(n.maps, slog.New(slog.DiscardHandler))
 	n.loop.Settled = n.garbage.Settled
 	ctx, stop := context.WithCancel(context.Background())

@@ -8,6 +8,7 @@ package programs
 
 import (
 	driver "github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
 	"github.com/weir-net/weir/internal/progtest"
 	"github.com/weir-net/weir/internal/reason"
 	"github.com/weir-net/weir/internal/sim"
@@ -16,18 +17,18 @@ import (
 
 // set is a loaded collection of programs.
 type set struct {
-	*driver.Offline
+	*offline.Node
 	runner *progtest.Runner
 	events *driver.EventReader
 }
 
 func load(host, tunnelDev int) (*set, error) {
-	o, err := driver.LoadForTest(driver.TestOptions{Trace: true, HostDevice: host, Tunnel: tunnelDev,
+	o, err := offline.Load(offline.Options{Trace: true, HostDevice: host, Tunnel: tunnelDev,
 		Listening: true, Answers: 1e9, Burst: 1e6}) // the oracle knows no limit
 	if err != nil {
 		return nil, err
 	}
-	s := &set{Offline: o}
+	s := &set{Node: o}
 	if s.events, err = o.Events(); err != nil {
 		o.Close()
 		return nil, err
@@ -36,7 +37,7 @@ func load(host, tunnelDev int) (*set, error) {
 		s.close()
 		return nil, err
 	}
-	s.runner.Alone(o.JudgesAlone, o.Maps["weir_trace_rule"], func(ifindex int) bool { return ifindex == scenario.Uplink || ifindex == scenario.Uplink2 })
+	s.runner.Alone(o.EvaluatesUntracked, o.Maps["weir_trace_rule"], func(ifindex int) bool { return ifindex == scenario.Uplink || ifindex == scenario.Uplink2 })
 	return s, nil
 }
 
@@ -45,7 +46,7 @@ func (s *set) close() {
 		s.runner.Close()
 	}
 	s.events.Close()
-	s.Offline.Close()
+	s.Node.Close()
 }
 
 // told reads the events of the last packet.

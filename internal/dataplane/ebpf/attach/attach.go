@@ -29,6 +29,7 @@ var (
 	FromUplink   = Hook{"from_uplink", ebpf.AttachTCXIngress}
 	ToUplink     = Hook{"to_uplink", ebpf.AttachTCXEgress}
 	FromTunnel   = Hook{"from_tunnel", ebpf.AttachTCXIngress}
+	Arrive       = Hook{"arrive", ebpf.AttachXDP}
 
 	CgroupHooks = []Hook{
 		{"connect4", ebpf.AttachCGroupInet4Connect}, {"connect6", ebpf.AttachCGroupInet6Connect},

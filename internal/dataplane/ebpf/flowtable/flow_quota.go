@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 )
 
@@ -110,15 +111,8 @@ func (s *Quotas) Pressed(room int) bool {
 
 func (s *Quotas) Close() { s.M.Close() }
 
-// Held is a pod that begins no other flow: it has more than its share of a table of connections
-// that is nearly full.
-type Held struct {
-	Addr    netip.Addr
-	Entries int // of the table, whose flows it began
-}
-
 // Held is quota_spent of bpf/quota.h for every pod.
-func (s *Quotas) Held(each, most uint32) ([]Held, error) {
+func (s *Quotas) Held(each, most uint32) ([]dataplane.HeldPod, error) {
 	var all QuotaValue
 	switch err := s.M.Lookup([]byte(s.everybody()), &all); {
 	case errors.Is(err, ebpf.ErrKeyNotExist):
@@ -133,10 +127,10 @@ func (s *Quotas) Held(each, most uint32) ([]Held, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []Held
+	var out []dataplane.HeldPod
 	for k, v := range now {
 		if a, ok := netip.AddrFromSlice([]byte(k)); ok && k != s.everybody() && v.Counted+v.Begun > each {
-			out = append(out, Held{a, int(v.Counted + v.Begun)})
+			out = append(out, dataplane.HeldPod{Addr: a, Entries: int(v.Counted + v.Begun)})
 		}
 	}
 	return out, nil

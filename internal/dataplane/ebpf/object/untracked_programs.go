@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package object
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+)
+
+// What host endpoints say of each packet by itself (doNotTrack) is said by two programs that are in
+// the kernel only while a policy asks for it: weir_arrive, in XDP on each uplink, and
+// weir_to_uplink_each, which takes the place of weir_to_uplink. Where XDP cannot be had,
+// weir_from_uplink evaluates: later, and at more cost.
+
+// The names of the two programs.
+const (
+	ArriveProgram = "weir_arrive"
+	EachProgram   = "weir_to_uplink_each"
+)
+
+// untrackedNames are both.
+var untrackedNames = []string{ArriveProgram, EachProgram}
+
+// UntrackedOfIPv6 is the map by which IPv4's weir_arrive calls that of IPv6; slotEach is where
+// ProgramsOfIPv6 has the other program (HOOK_TO_UPLINK_EACH).
+const (
+	UntrackedOfIPv6 = "weir_xdp_ipv6"
+	slotEach        = 5
+)
+
+// Untracked are the two programs of a family.
+type Untracked struct {
+	Of        *Collection // whose maps they have
+	all       []*ebpf.Collection
+	Each      *ebpf.Program
+	Arrive    *ebpf.Program // nil with ArriveErr
+	ArriveErr error
+}
+
+// LoadUntracked loads the programs of a family alongside those that it has, with the same maps. A
+// kernel that has no use for the one in XDP is no error.
+func LoadUntracked(l *Collection) (*Untracked, error) {
+	g := &Untracked{Of: l}
+	var err error
+	if g.Each, err = g.load(EachProgram); err != nil {
+		g.Close()
+		return nil, err
+	}
+	g.Arrive, g.ArriveErr = g.load(ArriveProgram)
+	return g, nil
+}
+
+func (g *Untracked) load(name string) (*ebpf.Program, error) {
+	spec, err := g.Of.read()
+	if err != nil {
+		return nil, fmt.Errorf("reading the compiled programs: %w", err)
+	}
+	if err := Specialize(spec, nil, g.Of.constants); err != nil {
+		return nil, err
+	}
+	maps.DeleteFunc(spec.Programs, func(have string, _ *ebpf.ProgramSpec) bool { return have != name })
+	replaced := map[string]*ebpf.Map{}
+	for name, ms := range spec.Maps {
+		switch m := g.Of.Maps[name]; {
+		case strings.HasPrefix(name, "."):
+		case m == nil:
+			delete(spec.Maps, name) // IPv4's alone
+		default:
+			ms.MaxEntries, replaced[name] = m.MaxEntries(), m
+		}
+	}
+	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced})
+	if err != nil {
+		return nil, fmt.Errorf("loading %s: %w", name, err)
+	}
+	g.all = append(g.all, c)
+	return c.Programs[name], nil
+}
+
+// Close unloads them; nil has none.
+func (g *Untracked) Close() {
+	if g == nil {
+		return
+	}
+	for _, c := range g.all {
+		c.Close()
+	}
+}
+
+// CallUntracked makes IPv4's programs call these of IPv6, or none.
+func (l *Collection) CallUntracked(arrive, each *ebpf.Program) error {
+	put := func(name string, slot uint32, p *ebpf.Program) error {
+		m, have := l.Maps[name], uint32(0)
+		err := m.Lookup(slot, &have)
+		if p == nil && errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil
+		}
+		if p == nil {
+			if err := m.Delete(slot); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				return fmt.Errorf("taking a program out of %s: %w", name, err)
+			}
+			return nil
+		}
+		if id, idErr := attach.ProgramID(p); idErr == nil && err == nil && have == uint32(id) {
+			return nil
+		}
+		if err := m.Put(slot, p); err != nil {
+			return fmt.Errorf("putting a program into %s: %w", name, err)
+		}
+		return nil
+	}
+	return errors.Join(put(UntrackedOfIPv6, 0, arrive), put(ProgramsOfIPv6, slotEach, each))
+}
