@@ -11,7 +11,7 @@ VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 BINARIES := weir weir-agent weir-cni weir-controller weir-bench
 
-.PHONY: all help check lint house image setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-policyapi demo bench bench-services bench-backends bench-pods bench-scale bench-policy bench-micro bench-gate clean
+.PHONY: all help check lint check-root soak house image setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-policyapi demo bench bench-services bench-backends bench-pods bench-scale bench-policy bench-micro bench-gate clean
 
 all: build
 
@@ -40,6 +40,14 @@ lint: generated ## linters of Go and C, generated files (root, for compilers tha
 	bin/golangci-lint run ./...
 	clang-format-19 --dry-run --Werror $(FORMATTED)
 	@echo "make lint: passed: golangci-lint, clang-format, generated files"
+
+# Loaded programs, kernels that the drivers wrote, network namespaces: of each kind what finds most in ten minutes, without an API
+# server. -short leaves out of test/netns and test/scenarios what their short_test.go say; unit plays all.
+CHECK_ROOT := ./internal/agent/... ./internal/announce/... ./internal/cni/... ./internal/conntrack/... ./internal/dataplane/... ./internal/ipam/... \
+	./internal/kernel/... ./internal/kubeproxy/... ./internal/why/... ./test/scenarios/... ./test/netns
+check-root: setup ## lane 2 in short: loaded programs and namespaces, 10 minutes (root)
+	go test -short -timeout 20m $(CHECK_ROOT)
+	@echo "make check-root: passed"
 
 # How large packages and files are, whether import rules hold, how long make check and the last make test took; writes out/house.json.
 house: ## sizes of packages and files, import rules, seconds of the lanes
@@ -92,6 +100,18 @@ kernels: generate ## tests on other kernels, in an emulator (root)
 PAIRS ?= 333334
 differential: generate ## random policies and packets, programs against the oracle (root, a night)
 	WEIR_DIFFERENTIAL=$(PAIRS) go test -v -count 1 -timeout 12h ./test/scenarios -run 'TestDifferential(IPv6|Dual)?$$'
+
+# What looks for faults that come once in hours: random packets for SOAK on both data planes, changes of the data plane under SOAK_SWITCH
+# connections that may lose nothing, floods of SOAK_FLOOD packets, and each fuzz target for SOAK_FUZZ.
+SOAK ?= 2h
+SOAK_SWITCH ?= 200
+SOAK_FLOOD ?= 1000000
+SOAK_FUZZ ?= 10m
+soak: generate ## random packets, switches, floods and fuzzing for hours (root)
+	WEIR_DIFFERENTIAL=$(SOAK) go test -v -count 1 -timeout 48h ./test/scenarios -run '^TestDifferential'
+	WEIR_SWITCH=$(SOAK_SWITCH) go test -v -count 1 -timeout 6h ./test/netns -run '^TestSwitch'
+	WEIR_FLOOD=$(SOAK_FLOOD) go test -v -count 1 -timeout 6h ./test/netns -run 'TestFlood$$'
+	go run ./hack/fuzz -time $(SOAK_FUZZ)
 
 # Deliberate faults in calc and the programs, one at a time in a copy of the tree: the tests that make test runs must find each. MUTATION="-attacks -only pool" sets more.
 mutation: apiserver ## deliberate faults, each of which a test must find (hours)

@@ -301,9 +301,9 @@ func testAway(t *testing.T, s *apitest.Server, f *follower, w *watch.Watcher) {
 		}
 		return nil
 	})
-	// An API server that was started reads which kinds there are once, perhaps before it serves those
-	// of CRDs, and again every 30 s only. Until then it refuses what policies of admission with such
-	// a kind as parameter hold: blocks and pools.
+	// An API server that was started reads which kinds there are once, perhaps before it serves
+	// those of CRDs, and again every 30 s only. Until then it refuses what policies of admission
+	// with such a kind as parameter hold: blocks and pools.
 	apitest.Eventually(t, 90*time.Second, "admission knowing the kinds of parameters", func() error {
 		p := netip.MustParsePrefix("10.244.9.0/26")
 		_, err := s.Clients.Dynamic.Resource(weirv1.IPAMBlocks).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
