@@ -11,7 +11,7 @@ VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 BINARIES := weir weir-agent weir-cni weir-controller weir-bench
 
-.PHONY: all help check lint check-root soak house image setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-policyapi demo bench bench-services bench-backends bench-pods bench-scale bench-policy bench-micro bench-gate clean
+.PHONY: all help check lint check-root soak house image setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-policyapi e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-policy bench-micro bench-gate clean
 
 all: build
 
@@ -64,6 +64,10 @@ build: setup ## Weir's programs and the lab, in bin/
 
 # Kubernetes' binaries and the images of the lab, once; progress is shown.
 lab-build: build ## Kubernetes' programs and the lab's images, once
+	@bin/weir-lab build
+
+# With e2e.test and ginkgo, which the specs need and nothing else: they take as long as all servers together.
+e2e-build: build
 	@bin/weir-lab build --e2e
 
 # The image that DaemonSet and Deployment run, to be pushed to a registry.
@@ -135,17 +139,17 @@ test: ## lane 3: everything that CI runs (root)
 	@MAKE="$(MAKE)" hack/parts.sh $(TEST_PARTS)
 
 # Weir as a whole in a lab of its own: traffic, restarts, failures; writes out/lab.json. LAB="-args -judge" also judges how long things take.
-lab-e2e: lab-build ## Weir as a whole in a lab (root)
+lab-e2e: e2e-build ## Weir as a whole in a lab (root)
 	go vet -tags lab ./test/lab
 	go test -v -tags lab -count 1 -timeout 60m ./test/lab $(LAB)
 
 # Kubernetes' own end-to-end specs of sig-network in labs, all but those that test/e2e/skips.golden names; writes out/e2e….json.
 # WEIR_E2E_FOCUS narrows them; E2E="--connect-time Disabled --mode DSR --repeat 3" sets the rest (go run ./test/e2e --help).
-e2e: lab-build ## Kubernetes' end-to-end specs in labs (root)
+e2e: e2e-build ## Kubernetes' end-to-end specs in labs (root)
 	go run ./test/e2e $(E2E)
 
 # Those of them that are conformance specs or quick, in one plain lab.
-e2e-conformance: lab-build ## those of conformance, in one lab (root)
+e2e-conformance: e2e-build ## those of conformance, in one lab (root)
 	go run ./test/e2e --conformance --second-try $(E2E)
 
 # The conformance suite of sigs.k8s.io/network-policy-api in a lab of its own; writes out/policyapi.json. POLICYAPI="--repeat 3 --only CNPAdminTierGress" sets more.
@@ -153,9 +157,14 @@ e2e-policyapi: lab-build ## the suite of network-policy-api in a lab (root)
 	cd test/policyapi && go build -o ../../bin/policyapi .
 	bin/policyapi $(POLICYAPI)
 
-demo: lab-build ## a real Kubernetes on this machine, and what Weir does, step by step (root)
+# It ends with what took how long. The demo is built as the programs are, so that both share what is compiled.
+demo: ## a real Kubernetes on this machine, and what Weir does, step by step (root)
+	@MAKE="$(MAKE)" hack/timed.sh demo setup build demo-build demo-walk
+demo-build:
+	@bin/weir-lab build
+demo-walk:
 	@mkdir -p out
-	go run ./hack/demo
+	go run -trimpath ./hack/demo
 
 # The matrix of paths and configurations in labs; writes out/bench.json, docs/results/benchmarks.md's tables of it and their pictures.
 # BENCH="-rounds 5 -extra 2" sets more (go run ./test/bench/lab -help).
