@@ -11,7 +11,7 @@ VERSION ?= $(shell git describe --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 BINARIES := weir weir-agent weir-cni weir-controller weir-bench
 
-.PHONY: all help check house image setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-policyapi demo bench bench-services bench-backends bench-pods bench-scale bench-policy bench-micro bench-gate clean
+.PHONY: all help check lint check-root soak house image setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-policyapi e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-policy bench-micro bench-gate clean
 
 all: build
 
@@ -29,6 +29,26 @@ check: ## lane 1: gofmt, vet, tests that need only Go
 	go test $(CHECK)
 	@echo "make check: passed: gofmt, vet, tests without root, documents"
 
+# golangci-lint of hack/tools/go.mod with .golangci.yml. clang-format holds the files of FORMATTED to .clang-format: take a file
+# into the list when it is formatted (clang-format-19 -i bpf/FILE); make lint FORMATTED="$$(echo bpf/*.[ch])" says what the rest lacks.
+FORMATTED := bpf/addr.h bpf/clock.h bpf/csum.h bpf/drop.h bpf/flow.h bpf/flow_end.h bpf/host.c bpf/ip.h bpf/neigh.h bpf/overlay.c \
+	bpf/own.h bpf/share.h bpf/weir.c bpf/workload.c
+lint: export WEIR_SETUP_MORE := clang-format-19
+lint: generated ## linters of Go and C, generated files (root, for compilers that are missing)
+	@mkdir -p bin
+	cd hack/tools && go build -o ../../bin/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	bin/golangci-lint run ./...
+	clang-format-19 --dry-run --Werror $(FORMATTED)
+	@echo "make lint: passed: golangci-lint, clang-format, generated files"
+
+# Loaded programs, kernels that the drivers wrote, network namespaces: of each kind what finds most in ten minutes, without an API
+# server. -short leaves out of test/netns and test/scenarios what their short_test.go say; unit plays all.
+CHECK_ROOT := ./internal/agent/... ./internal/announce/... ./internal/cni/... ./internal/conntrack/... ./internal/dataplane/... ./internal/ipam/... \
+	./internal/kernel/... ./internal/kubeproxy/... ./internal/why/... ./test/scenarios/... ./test/netns
+check-root: setup ## lane 2 in short: loaded programs and namespaces, 10 minutes (root)
+	go test -short -timeout 20m $(CHECK_ROOT)
+	@echo "make check-root: passed"
+
 # How large packages and files are, whether import rules hold, how long make check and the last make test took; writes out/house.json.
 house: ## sizes of packages and files, import rules, seconds of the lanes
 	@go run ./hack/house
@@ -44,6 +64,10 @@ build: setup ## Weir's programs and the lab, in bin/
 
 # Kubernetes' binaries and the images of the lab, once; progress is shown.
 lab-build: build ## Kubernetes' programs and the lab's images, once
+	@bin/weir-lab build
+
+# With e2e.test and ginkgo, which the specs need and nothing else: they take as long as all servers together.
+e2e-build: build
 	@bin/weir-lab build --e2e
 
 # The image that DaemonSet and Deployment run, to be pushed to a registry.
@@ -55,9 +79,10 @@ image: build ## Weir's image as an archive: bin/weir.tar
 generate: setup ## eBPF objects, CRDs, manifests, reference pages, from their sources
 	@go generate ./...
 
-# Generated files are what their sources make of them.
-generated: generate ## generated files are what their sources give
-	@git diff --exit-code --stat -- . || { echo "generated files differ from what their sources give: run make generate and commit"; exit 1; }
+# Generated files are what their sources make of them: making them again changes nothing. What else is not committed does not matter.
+generated: setup ## generated files are what their sources give
+	@before=$$(git diff -- . | sha256sum); go generate ./... || exit 1; \
+	[ "$$(git diff -- . | sha256sum)" = "$$before" ] || { git diff --stat -- .; echo "generated files differed from what their sources give: commit what make generate made"; exit 1; }
 
 # An API server and etcd where tests look for them.
 apiserver: lab-build ## an API server and etcd for tests, out of the lab
@@ -79,6 +104,18 @@ kernels: generate ## tests on other kernels, in an emulator (root)
 PAIRS ?= 333334
 differential: generate ## random policies and packets, programs against the oracle (root, a night)
 	WEIR_DIFFERENTIAL=$(PAIRS) go test -v -count 1 -timeout 12h ./test/scenarios -run 'TestDifferential(IPv6|Dual)?$$'
+
+# What looks for faults that come once in hours: random packets for SOAK on both data planes, changes of the data plane under SOAK_SWITCH
+# connections that may lose nothing, floods of SOAK_FLOOD packets, and each fuzz target for SOAK_FUZZ.
+SOAK ?= 2h
+SOAK_SWITCH ?= 200
+SOAK_FLOOD ?= 1000000
+SOAK_FUZZ ?= 10m
+soak: generate ## random packets, switches, floods and fuzzing for hours (root)
+	WEIR_DIFFERENTIAL=$(SOAK) go test -v -count 1 -timeout 48h ./test/scenarios -run '^TestDifferential'
+	WEIR_SWITCH=$(SOAK_SWITCH) go test -v -count 1 -timeout 6h ./test/netns -run '^TestSwitch'
+	WEIR_FLOOD=$(SOAK_FLOOD) go test -v -count 1 -timeout 6h ./test/netns -run 'TestFlood$$'
+	go run ./hack/fuzz -time $(SOAK_FUZZ)
 
 # Deliberate faults in calc and the programs, one at a time in a copy of the tree: the tests that make test runs must find each. MUTATION="-attacks -only pool" sets more.
 mutation: apiserver ## deliberate faults, each of which a test must find (hours)
@@ -102,17 +139,17 @@ test: ## lane 3: everything that CI runs (root)
 	@MAKE="$(MAKE)" hack/parts.sh $(TEST_PARTS)
 
 # Weir as a whole in a lab of its own: traffic, restarts, failures; writes out/lab.json. LAB="-args -judge" also judges how long things take.
-lab-e2e: lab-build ## Weir as a whole in a lab (root)
+lab-e2e: e2e-build ## Weir as a whole in a lab (root)
 	go vet -tags lab ./test/lab
 	go test -v -tags lab -count 1 -timeout 60m ./test/lab $(LAB)
 
 # Kubernetes' own end-to-end specs of sig-network in labs, all but those that test/e2e/skips.golden names; writes out/e2e….json.
 # WEIR_E2E_FOCUS narrows them; E2E="--connect-time Disabled --mode DSR --repeat 3" sets the rest (go run ./test/e2e --help).
-e2e: lab-build ## Kubernetes' end-to-end specs in labs (root)
+e2e: e2e-build ## Kubernetes' end-to-end specs in labs (root)
 	go run ./test/e2e $(E2E)
 
 # Those of them that are conformance specs or quick, in one plain lab.
-e2e-conformance: lab-build ## those of conformance, in one lab (root)
+e2e-conformance: e2e-build ## those of conformance, in one lab (root)
 	go run ./test/e2e --conformance --second-try $(E2E)
 
 # The conformance suite of sigs.k8s.io/network-policy-api in a lab of its own; writes out/policyapi.json. POLICYAPI="--repeat 3 --only CNPAdminTierGress" sets more.
@@ -120,9 +157,14 @@ e2e-policyapi: lab-build ## the suite of network-policy-api in a lab (root)
 	cd test/policyapi && go build -o ../../bin/policyapi .
 	bin/policyapi $(POLICYAPI)
 
-demo: lab-build ## a real Kubernetes on this machine, and what Weir does, step by step (root)
+# It ends with what took how long. The demo is built as the programs are, so that both share what is compiled.
+demo: ## a real Kubernetes on this machine, and what Weir does, step by step (root)
+	@MAKE="$(MAKE)" hack/timed.sh demo setup build demo-build demo-walk
+demo-build:
+	@bin/weir-lab build
+demo-walk:
 	@mkdir -p out
-	go run ./hack/demo
+	go run -trimpath ./hack/demo
 
 # The matrix of paths and configurations in labs; writes out/bench.json, docs/results/benchmarks.md's tables of it and their pictures.
 # BENCH="-rounds 5 -extra 2" sets more (go run ./test/bench/lab -help).

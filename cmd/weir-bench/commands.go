@@ -44,7 +44,7 @@ func serverCommand() *cobra.Command {
 			fmt.Fprintln(cmd.OutOrStdout(), "ready")
 			ended := make(chan struct{})
 			go func() {
-				io.Copy(io.Discard, os.Stdin)
+				_, _ = io.Copy(io.Discard, os.Stdin) // until it ends, however
 				close(ended)
 			}()
 			select {

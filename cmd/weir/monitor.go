@@ -128,7 +128,7 @@ func (m *monitor) follow(ctx context.Context, node string, q wire.Question) erro
 		if err := m.show(lines.Bytes()); err != nil {
 			r.CloseWithError(err)
 			cancel()
-			<-done
+			<-done //nolint:errcheck // err is why
 			return err
 		}
 	}

@@ -48,7 +48,9 @@ func main() {
 	started := time.Now()
 	d := &demo{options: o, started: started}
 	err := d.run(ctx)
+	d.steps = append(d.steps, took{"Removing what is left", time.Now()})
 	err = errors.Join(err, d.removeLabs())
+	d.tellTimes()
 	if err != nil {
 		if errors.Is(err, context.Canceled) {
 			err = errors.New("interrupted; the labs are removed")
@@ -64,8 +66,14 @@ func main() {
 type demo struct {
 	options
 	started time.Time
-	steps   int
+	steps   []took
 	stages  []*stage
+}
+
+// took is a step with when it began.
+type took struct {
+	what  string
+	began time.Time
 }
 
 // memoryForAll is what the labs of all modes need beside each other, in KiB.
@@ -161,8 +169,21 @@ func (d *demo) removeLabs() error {
 
 // step begins a step of the walk-through, say tells what is seen in it.
 func (d *demo) step(format string, args ...any) {
-	d.steps++
-	fmt.Printf("\n[%5.1fs] %d. %s\n", time.Since(d.started).Seconds(), d.steps, fmt.Sprintf(format, args...))
+	what := fmt.Sprintf(format, args...)
+	d.steps = append(d.steps, took{what, time.Now()})
+	fmt.Printf("\n[%5.1fs] %d. %s\n", time.Since(d.started).Seconds(), len(d.steps), what)
+}
+
+// tellTimes lists the steps with the seconds that each took.
+func (d *demo) tellTimes() {
+	fmt.Println("\nSeconds of each step:")
+	for i, s := range d.steps {
+		end := time.Now()
+		if i+1 < len(d.steps) {
+			end = d.steps[i+1].began
+		}
+		fmt.Printf("%8.1f  %s\n", end.Sub(s.began).Seconds(), s.what)
+	}
 }
 
 func (d *demo) say(format string, args ...any) { fmt.Printf("         "+format+"\n", args...) }

@@ -299,9 +299,7 @@ func announced(s *nodestate.State) []string {
 func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	n := snap.node(a.opts.Node)
 	out := slices.Clone(snap.config.Problems)
-	for _, p := range a.ipam.Problems() {
-		out = append(out, weirv1.Problem{Object: p.Object, Field: p.Field, Value: p.Value, Message: p.Message, Action: p.Action})
-	}
+	out = append(out, a.ipam.Problems()...)
 	out = append(out, problems.Addresses(n)...)
 	st, of := a.driver.Status(), a.driver.traits()
 	out = append(out, problems.HostEndpoints(n, st.Uplinks, !of.uplinks)...)

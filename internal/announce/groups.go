@@ -130,7 +130,7 @@ func (g *groups) leave(m membership) {
 		if s.have[m] {
 			delete(s.have, m)
 			// The kernel left by itself where the interface is gone.
-			unix.SetsockoptIPv6Mreq(s.fd, unix.IPPROTO_IPV6, unix.IPV6_LEAVE_GROUP, m.request())
+			_ = unix.SetsockoptIPv6Mreq(s.fd, unix.IPPROTO_IPV6, unix.IPV6_LEAVE_GROUP, m.request())
 		}
 	}
 }

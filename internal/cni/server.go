@@ -63,7 +63,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	req, netns, err := wire.ReadRequest(conn)
 	if err != nil {
 		s.Log.Warn("a CNI call cannot be read", "error", err)
-		s.answer(conn, wire.Response{Error: refusal(wire.CodeDecode, "the request cannot be read: %v", err)})
+		_ = s.answer(conn, wire.Response{Error: refusal(wire.CodeDecode, "the request cannot be read: %v", err)})
 		return
 	}
 	if netns != nil {
@@ -77,7 +77,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	go func() { // a caller that is gone does not need the rest
 		defer close(watching)
 		var one [1]byte
-		conn.Read(one[:])
+		_, _ = conn.Read(one[:])
 		cancel()
 	}()
 	begin := time.Now()

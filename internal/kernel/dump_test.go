@@ -26,7 +26,7 @@ func TestDumpRepeatsWhatWasInterrupted(t *testing.T) {
 	}
 	calls = 0
 	other := errors.New("other")
-	if _, err := Dump(func() ([]int, error) { calls++; return nil, other }); err != other || calls != 1 {
+	if _, err := Dump(func() ([]int, error) { calls++; return nil, other }); !errors.Is(err, other) || calls != 1 {
 		t.Errorf("%v after %d calls", err, calls)
 	}
 }

@@ -14,7 +14,7 @@ import (
 // Of linux/netfilter/nfnetlink.h and nfnetlink_log.h.
 const (
 	nflogSubsystem = 4 << 8
-	nflogPacket    = nflogSubsystem | 0
+	nflogPacket    = nflogSubsystem
 	nflogConfig    = nflogSubsystem | 1
 
 	nflogConfigCommand   = 1

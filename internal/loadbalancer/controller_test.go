@@ -34,7 +34,6 @@ type fixture struct {
 	t       *testing.T
 	kube    *kubefake.Clientset
 	dynamic *dynamicfake.FakeDynamicClient
-	stop    func()
 }
 
 func newFixture(t *testing.T, objects ...runtime.Object) *fixture {

@@ -150,11 +150,11 @@ func (d *dumper) line(words ...string) {
 	sep := ""
 	for _, w := range words {
 		if w != "" {
-			d.w.WriteString(sep + w)
+			_, _ = d.w.WriteString(sep + w) // Flush says what went wrong
 			sep = " "
 		}
 	}
-	d.w.WriteByte('\n')
+	_ = d.w.WriteByte('\n')
 }
 
 func (d *dumper) settings(s *Settings) {

@@ -130,7 +130,7 @@ func TestMapCrossesProcesses(t *testing.T) {
 
 func BenchmarkMap(b *testing.B) {
 	type key struct {
-		addr [3]uint64
+		_    [3]uint64 // addresses, in the keys that there are
 		port uint32
 	}
 	for _, n := range []int{100, 10000, 100000} {

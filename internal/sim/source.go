@@ -183,7 +183,8 @@ func (n *Node) keepsSource(f *flow, in In, k flowKey) bool {
 	if in.Hook == FromWorkload || f.epoch == n.epoch && f.origin.fits(in) {
 		return true
 	}
-	from, ok := origin{}, false
+	var from origin
+	var ok bool
 	if fromOutside(in) {
 		from, ok = n.judgeSource(in, k, f.claim())
 	} else {

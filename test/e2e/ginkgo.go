@@ -158,7 +158,7 @@ func (p *progress) tellOf(name string) {
 	}
 	p.done++
 	s := spec{Name: name, Group: p.group, Outcome: passed}
-	fmt.Sscan(p.took, &s.Seconds)
+	_, _ = fmt.Sscan(p.took, &s.Seconds) // 0 where it does not say
 	if p.mark != "ok" {
 		p.failed++
 		s.Outcome = failed

@@ -328,7 +328,7 @@ func (l *lab) internet(ctx context.Context, dual bool) error {
 func (l *lab) down() error {
 	err := command(context.Background(), "down", "--name", l.name).Run()
 	for _, c := range l.run {
-		c.Wait()
+		_ = c.Wait()
 	}
 	return err
 }

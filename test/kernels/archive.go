@@ -130,7 +130,7 @@ func (a *archive) kernel(ctx context.Context, version string) (*kernel, error) {
 func numbersOf(name string) (out []int) {
 	for _, s := range regexp.MustCompile(`[0-9]+`).FindAllString(name, -1) {
 		n := 0
-		fmt.Sscan(s, &n)
+		_, _ = fmt.Sscan(s, &n) // 0 where there is no number
 		out = append(out, n)
 	}
 	return out

@@ -195,7 +195,7 @@ func lastLines(text string, n int) string {
 func older(a, b string) bool {
 	number := func(s string) []int {
 		var major, minor int
-		fmt.Sscanf(s, "%d.%d", &major, &minor)
+		_, _ = fmt.Sscanf(s, "%d.%d", &major, &minor) // 0 where there is none
 		return []int{major, minor}
 	}
 	return slices.Compare(number(a), number(b)) < 0

@@ -309,7 +309,7 @@ func TestModeChange(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		_, _ = b.kubectl("", "set", "env", "-n", weirNamespace, "ds/weir-node", "FELIX_BPFExternalServiceMode-")
-		_, _ = b.kubectl("", "rollout", "status", "-n", weirNamespace, "daemonset/weir-node", "--timeout=600s")
+		b.rolledOut(t)
 	})
 	set("=dsr")
 	b.awaitMode(t, "DSR")

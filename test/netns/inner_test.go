@@ -45,7 +45,7 @@ func testServiceToTheTunnel(t *testing.T, masqueraded bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	header := binary.BigEndian.AppendUint32([]byte{8, 0, 0, 0}, uint32(set.VXLANVNI)<<8) // RFC 7348, 5
+	header := binary.BigEndian.AppendUint32([]byte{8, 0, 0, 0}, set.VXLANVNI<<8) // RFC 7348, 5
 	f.client.call(request{Op: "bind", Addr: "172.30.0.55:6000", ID: 9})
 	for range 2 { // a flow that begins, and one that goes on
 		a := f.client.call(request{Op: "send", ID: 9, Addr: "172.30.0.8:30009", Data: append(header, frame...), Timeout: 1000})

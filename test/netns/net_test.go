@@ -94,6 +94,7 @@ var lans atomic.Int32 // tests run in parallel
 
 func newLAN(t *testing.T, fam family) *lan {
 	t.Helper()
+	skipInShort(t)
 	if os.Getuid() != 0 {
 		t.Fatal("namespace tests need root")
 	}

@@ -210,11 +210,12 @@ func startStream(r request, timeout time.Duration) answer {
 			}
 			if err := run(i, at); err != nil {
 				s.mu.Lock()
-				switch said := s.report.Errs; {
-				case len(said) < mostTold:
-					s.report.Errs = append(said, fmt.Sprintf("%s: connection %d, %s: %v", time.Now().Format(clock), i, c.LocalAddr(), err))
-				case len(said) == mostTold:
-					s.report.Errs = append(said, "and more")
+				switch n := len(s.report.Errs); {
+				case n < mostTold:
+					said := fmt.Sprintf("%s: connection %d, %s: %v", time.Now().Format(clock), i, c.LocalAddr(), err)
+					s.report.Errs = append(s.report.Errs, said)
+				case n == mostTold:
+					s.report.Errs = append(s.report.Errs, "and more")
 				}
 				s.mu.Unlock()
 			}

@@ -321,7 +321,7 @@ func asked(c net.Conn, timeout time.Duration, ask func() error, read func() erro
 		if err = ask(); err == nil {
 			err = read()
 		}
-		if !errors.Is(err, os.ErrDeadlineExceeded) || until == end {
+		if !errors.Is(err, os.ErrDeadlineExceeded) || until.Equal(end) {
 			return lost, err
 		}
 	}

@@ -162,6 +162,7 @@ func (b *between) watch(before, after *nodestate.State, fail func() error) {
 func (b *between) unwatch() { b.o.AfterEachWrite(nil, nil) }
 
 func loadBetween(t *testing.T, sizes map[string]uint32) *between {
+	skipInShort(t)
 	if os.Getuid() != 0 {
 		t.Skip("maps need root: run with sudo")
 	}

@@ -88,7 +88,11 @@ func differ(t *testing.T, r *programs.Runner, b bench) {
 			float64(rounds*packetsPerRound)/time.Since(begin).Seconds(), seen)
 		return
 	}
-	for ; rounds < fixedRounds; rounds++ {
+	last := uint64(fixedRounds)
+	if testing.Short() {
+		last = shortRounds
+	}
+	for ; rounds < last; rounds++ {
 		play(1 + rounds)
 	}
 	t.Logf("%d rounds of %d packets: %v", rounds, packetsPerRound, seen)

@@ -53,7 +53,7 @@ func playHostile(t *testing.T, file, name, actor string) {
 // mirrors are how scenarios are played with each family.
 var mirrors = map[string]func(scenario.NewCarrier) scenario.NewCarrier{
 	attacks.IPv4: func(c scenario.NewCarrier) scenario.NewCarrier { return c },
-	attacks.IPv6: func(c scenario.NewCarrier) scenario.NewCarrier { return scenario.Mirror(c) },
+	attacks.IPv6: scenario.Mirror,
 }
 
 func reset(t *testing.T, r interface{ Reset() error }) {

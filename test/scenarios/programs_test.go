@@ -65,6 +65,7 @@ func timely(t *testing.T, r *programs.Runner, limit time.Duration, play func() e
 
 func newRunner(t *testing.T) *programs.Runner {
 	t.Helper()
+	skipInShort(t)
 	if os.Getuid() != 0 {
 		t.Skip("loading programs needs root: run with sudo")
 	}

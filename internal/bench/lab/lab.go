@@ -249,13 +249,13 @@ func (p Place) Serve(ctx context.Context, args ...string) (stop func(), err erro
 	child, err := start(ctx, c)
 	if err == nil && p.Lab.RealTime {
 		if err = raiseBelow(c.Process.Pid); err != nil {
-			child.finish(ctx)
+			_, _ = child.finish(ctx)
 		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("a server at %v of lab %s: %w", p, p.Lab.Name, err)
 	}
-	return func() { child.finish(context.Background()) }, nil
+	return func() { _, _ = child.finish(context.Background()) }, nil
 }
 
 // child is a program of ours that has said that it is ready.
@@ -300,8 +300,7 @@ func start(ctx context.Context, c *exec.Cmd) (*child, error) {
 		err = context.Cause(ctx)
 	}
 	stdin.Close()
-	c.Process.Kill()
-	c.Wait()
+	_, _ = c.Process.Kill(), c.Wait()
 	return nil, err
 }
 

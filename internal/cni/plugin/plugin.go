@@ -79,7 +79,7 @@ func boundStdin() error {
 		return fmt.Errorf("hand the network configuration on: %w", err)
 	}
 	go func() {
-		w.Write(data)
+		_, _ = w.Write(data) // who does not read it to its end has no use for it
 		w.Close()
 	}()
 	os.Stdin = r

@@ -156,6 +156,7 @@ func serve(ctx context.Context, conn net.Conn, token string, handler http.Handle
 	if err != nil {
 		return fmt.Errorf("read the controller's answer: %w", err)
 	}
+	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
 		return fmt.Errorf("the controller refuses: %s: %s", resp.Status, strings.TrimSpace(string(text)))

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	_ "embed"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -35,11 +36,14 @@ const (
 // the old way are not used.
 const recipe = "1"
 
+//go:embed files/coredns.go.txt
+var corednsSource string
+
 // Program is one binary.
 type Program struct {
 	Name    string
-	Package string
-	Test    bool // built with `go test -c`
+	Package string // "." is the group's own Source
+	Test    bool   // built with `go test -c`
 	// OnRequest programs are not needed to run a lab.
 	OnRequest bool
 }
@@ -51,7 +55,9 @@ type Group struct {
 	Version string
 	// Kubernetes says that Kubernetes' own go.mod is the base of the build.
 	Kubernetes bool
-	Programs   []Program
+	// Source is the main package of the build's own module, where upstream's has too much.
+	Source   string
+	Programs []Program
 }
 
 // Groups is everything that can be built.
@@ -71,8 +77,8 @@ func Groups() []Group {
 		{Name: "etcd", Module: "go.etcd.io/etcd/server/v3", Version: EtcdVersion, Programs: []Program{
 			{Name: "etcd", Package: "go.etcd.io/etcd/server/v3"},
 		}},
-		{Name: "coredns", Module: "github.com/coredns/coredns", Version: CoreDNSVersion, Programs: []Program{
-			{Name: "coredns", Package: "github.com/coredns/coredns"},
+		{Name: "coredns", Module: "github.com/coredns/coredns", Version: CoreDNSVersion, Source: corednsSource, Programs: []Program{
+			{Name: "coredns", Package: "."},
 		}},
 		{Name: "cni", Module: "github.com/containernetworking/plugins", Version: CNIVersion, Programs: []Program{
 			cni("main", "ptp"), cni("main", "loopback"), cni("ipam", "host-local"), cni("meta", "portmap"),
@@ -214,7 +220,11 @@ func (g Group) ldflags() string {
 // folder names what the programs were built from and with, so that a newer
 // version never overwrites one that a running lab uses.
 func (g Group) folder(goVersion string) string {
-	sum := sha256.Sum256([]byte(strings.Join([]string{recipe, g.Module, g.Version, goVersion, g.ldflags()}, "\n")))
+	parts := []string{recipe, g.Module, g.Version, goVersion, g.ldflags()}
+	if g.Source != "" {
+		parts = append(parts, g.Source)
+	}
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\n")))
 	return fmt.Sprintf("%s-%s-%s", g.Name, g.Version, hex.EncodeToString(sum[:4]))
 }
 
@@ -271,7 +281,8 @@ func (b *Builder) findGo(ctx context.Context) error {
 func (b *Builder) goTool(ctx context.Context, dir string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "nice", append([]string{"-n", "10", b.gobin}, args...)...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	// Compilers that collect their garbage less often take a sixth less CPU time, and some GiB.
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOGC=400")
 	// The whole process group is ended, because the compilers are its children.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }

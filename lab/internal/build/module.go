@@ -21,6 +21,11 @@ func (b *Builder) module(ctx context.Context, g Group, dir string) error {
 		if _, err := b.goTool(ctx, dir, "get", g.Module+"@"+g.Version); err != nil {
 			return fmt.Errorf("require %s %s: %w", g.Module, g.Version, err)
 		}
+		if g.Source != "" {
+			if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(g.Source), 0o644); err != nil {
+				return fmt.Errorf("write the program of %s: %w", g.Name, err)
+			}
+		}
 		return nil
 	}
 	src, err := b.download(ctx, g.Module, g.Version)

@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // heartbeat is how often a step that is still running says so.
@@ -19,6 +22,9 @@ type Reporter struct {
 	mu    sync.Mutex
 	w     io.Writer
 	start time.Time
+
+	steps   atomic.Int64 // that began
+	running atomic.Int32
 }
 
 // New makes a reporter that writes to w.
@@ -36,7 +42,10 @@ func (r *Reporter) Printf(format string, args ...any) {
 
 // Step runs f, and says when it takes long, when it is done and how long it took.
 func (r *Reporter) Step(what string, f func() error) error {
-	began := time.Now()
+	began, cpu := time.Now(), childrenCPU()
+	alone := r.running.Add(1) == 1
+	defer r.running.Add(-1)
+	steps := r.steps.Add(1)
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -58,6 +67,20 @@ func (r *Reporter) Step(what string, f func() error) error {
 		r.Printf("%s: failed after %.1f s", what, time.Since(began).Seconds())
 		return err
 	}
-	r.Printf("%s: %.1f s", what, time.Since(began).Seconds())
+	took := fmt.Sprintf("%s: %.1f s", what, time.Since(began).Seconds())
+	// What other steps ran at the same time cannot be told from this one.
+	if used := childrenCPU() - cpu; used >= time.Second && r.steps.Load() == steps && alone {
+		took += fmt.Sprintf(", %.1f s of CPU time", used.Seconds())
+	}
+	r.Printf("%s", took)
 	return nil
+}
+
+// childrenCPU is the CPU time of programs that this one ran, and theirs.
+func childrenCPU() time.Duration {
+	var u unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_CHILDREN, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -210,7 +210,7 @@ func kernelPeer(local *net.TCPAddr) string {
 				binary.BigEndian.PutUint32(raw[i:], binary.NativeEndian.Uint32(raw[i:]))
 			}
 			var n int
-			fmt.Sscanf(p, "%X", &n)
+			_, _ = fmt.Sscanf(p, "%X", &n) // the kernel's own hexadecimal digits
 			return net.JoinHostPort(net.IP(raw).String(), strconv.Itoa(n))
 		}
 	}

@@ -40,7 +40,7 @@ func newPlace() (_ *place, err error) {
 	p := &place{node: netns.None(), far: netns.None(), farOf: map[int]int{}, nodeOf: map[int]int{}, names: map[int]string{}, mtus: map[int]int{}, waiting: map[int]bool{}}
 	defer func() {
 		if err != nil {
-			p.close()
+			_ = p.close()
 		}
 	}()
 	err = aside(func() error {

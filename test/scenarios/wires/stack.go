@@ -56,8 +56,8 @@ func nft(text string) error {
 // speak sends an IP packet as a process of the node does: by its stack and its routes. Call it
 // inside.
 func speak(ip []byte, dst netip.Addr) error {
+	var to unix.Sockaddr
 	family := unix.AF_INET
-	var to unix.Sockaddr = &unix.SockaddrInet4{}
 	if dst.Is6() {
 		family, to = unix.AF_INET6, &unix.SockaddrInet6{Addr: dst.As16()}
 	} else {

@@ -132,17 +132,6 @@ func (m *Network) Open(s *nodestate.State, stands func(table.Family) bool, numbe
 	return errs
 }
 
-// remove takes devices and routes away.
-func (m *Network) remove() []error {
-	errs := m.routes.ensure(nil, m.log)
-	for _, name := range []string{TunnelDevice, HostDevice} {
-		if err := removeDevice(name); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	return errs
-}
-
 // wantedRoutes are those that the state asks for: the pools by weir0, so that nothing for an
 // address that nobody has leaves the node, and what is on other nodes.
 func (m *Network) wantedRoutes(s *nodestate.State, opened func(table.Family) bool, tunnel bool) (map[netip.Prefix]route, []error) {

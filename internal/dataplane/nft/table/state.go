@@ -338,17 +338,6 @@ func (w *State) writeOnce(ctx context.Context) error {
 	return nil
 }
 
-// remove deletes the table.
-func (w *State) remove(ctx context.Context) error {
-	tx := w.nft.NewTransaction()
-	tx.Add(&knftables.Table{})
-	tx.Delete(&knftables.Table{})
-	if err := w.nft.Run(ctx, tx); err != nil {
-		return fmt.Errorf("deleting table %s %s: %w", w.Family.NFT(), Name, err)
-	}
-	return nil
-}
-
 // Load reads what is in the kernel. What is desired stays desired.
 func (w *State) Load(ctx context.Context) error {
 	fail := func(err error) error { return fmt.Errorf("reading table %s %s: %w", w.Family.NFT(), Name, err) }
@@ -438,7 +427,7 @@ func unreadable(elements []*knftables.Element) bool {
 }
 
 // element is one of a set or a map.
-type element struct{ set, key, value string }
+type element struct{ set, key string }
 
 // Wanted is what a set should say of a key.
 func (w *State) Wanted(set, key string) (value string, found bool) {
