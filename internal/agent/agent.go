@@ -19,7 +19,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math/bits"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -44,7 +43,7 @@ import (
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
-	"github.com/weir-net/weir/internal/dataplane/nft"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/gctuner"
 	"github.com/weir-net/weir/internal/ipam"
@@ -100,6 +99,7 @@ type Agent struct {
 	driver         dataPlane
 	programs       func(context.Context) error // waits for what the kernel says of the programs; nil = that is known
 	kernelFindings []kernel.Finding
+	preloaded      *object.Preloaded // programs of another layout of maps than the one in force
 	planes         *planeChooser
 	limits         problems.NFTables
 	loop           *dataplane.Loop
@@ -140,6 +140,8 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 		}
 	}()
 	findings, lacks := kernel.Probe()
+	a.kernelFindings = findings
+	defer func() { a.preloaded.Close() }() // what nobody took
 	if err := a.acquireNode(ctx, reading); err != nil {
 		return nil, err
 	}
@@ -161,7 +163,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.conntrackSize = openConntrackSize(o.StateDir, o.Log)
 	resolver := config.New(o.Node, o.Environ, a.lastGood.file.Load())
 	resolver.ReadLinux(kernel.Sysctl)
-	if err := a.openDataPlane(findings, lacks, resolver.AtStart()); err != nil {
+	if err := a.openDataPlane(lacks, resolver.AtStart()); err != nil {
 		return nil, errors.Join(err, lacks)
 	}
 	if began.Known && a.planes.choice.Other {
@@ -227,6 +229,7 @@ func (a *Agent) acquireNode(ctx, reading context.Context) error {
 			if err := a.watcher.AwaitRead(ctx); err != nil {
 				a.log.Warn("taking the place of the other agent before the cluster was read", "error", err)
 			}
+			a.preload()
 		})
 		if err != nil {
 			return err
@@ -238,9 +241,8 @@ func (a *Agent) acquireNode(ctx, reading context.Context) error {
 
 // openDataPlane opens the node's data plane: nftables, too, where the kernel has all that was
 // looked for and does not take the programs.
-func (a *Agent) openDataPlane(findings []kernel.Finding, lacks error, e config.Effective) error {
+func (a *Agent) openDataPlane(lacks error, e config.Effective) error {
 	nftables := a.planes.choose(e, lacks)
-	a.kernelFindings = findings
 	var err error
 	switch {
 	case !nftables:
@@ -258,49 +260,6 @@ func (a *Agent) openDataPlane(findings []kernel.Finding, lacks error, e config.E
 		a.driver, err = a.openNFTables()
 	}
 	return err
-}
-
-// openEBPF finds what the eBPF driver needs of the machine and opens it.
-func (a *Agent) openEBPF(e config.Effective) (p ebpfPlane, err error) {
-	cgroup := a.opts.Cgroup
-	if cgroup == "" {
-		cgroup = e.CgroupV2Path
-	}
-	if cgroup == "" {
-		if cgroup, err = kernel.CgroupV2(); err != nil {
-			return p, err
-		}
-	}
-	lacks := map[string]bool{}
-	for _, f := range a.kernelFindings {
-		if f.Err != nil {
-			a.log.Warn("the kernel lacks something that Weir can do without", "feature", f.Name, "since", f.Since, "without it", f.Fallback)
-			lacks[f.Name] = true
-		}
-	}
-	d, err := ebpf.New(ebpf.Options{
-		Logger: a.log.With("part", "ebpf"), BPFFS: a.opts.BPFFS, BPFFSMount: a.opts.BPFFSMount, Cgroup: cgroup,
-		SetRetval: !lacks[kernel.FeatureSetRetval], NoTCX: lacks[kernel.FeatureTCX],
-		Sizes: mapSizes(e, a.conntrackSize.entries(e)), Import: a.planes.connectionsToImport(nft.There, kubeproxy.RulesThere), Left: nft.Left,
-		InBackground: true,
-	})
-	if err != nil {
-		return p, fmt.Errorf("opening the eBPF data plane: %w", err)
-	}
-	return ebpfPlane{d}, nil
-}
-
-// powerOf2 is the least power of 2 that is at least n.
-func powerOf2(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
-
-// mapSizes are the sizes of maps by the name of the map, with that of the connection table.
-func mapSizes(e config.Effective, flows int) map[string]uint32 {
-	return map[string]uint32{
-		flowMap: uint32(flows), "weir_flows_new": uint32(max(flows/4, 1024)),
-		"weir_services": uint32(e.MapSizes.NATFrontend), "weir_backends": uint32(e.MapSizes.NATBackend), "weir_live": uint32(e.MapSizes.NATBackend),
-		"weir_affinity": uint32(e.MapSizes.NATAffinity), "weir_addrs": uint32(e.MapSizes.Route), "weir_routes": uint32(e.MapSizes.Route),
-		"weir_peers": uint32(e.MapSizes.IPSets), "weir_peer_cidrs": uint32(e.MapSizes.IPSets), "weir_events": uint32(powerOf2(e.EventsMB)) << 20,
-	}
 }
 
 func (a *Agent) connect() error {

@@ -57,6 +57,9 @@ type Options struct {
 	// packets by the same maps: see loading. An Apply writes tables alone until then, and returns
 	// dataplane.Waiting.
 	InBackground bool
+	// Preloaded is what Preload returned; nil = nothing. New and the first Apply take of it what is as
+	// these options say.
+	Preloaded *object.Preloaded
 	// BeforeLoad is called before programs are loaded in the background, for tests; nil = nothing
 	// is.
 	BeforeLoad func()
@@ -135,7 +138,11 @@ func New(o Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := object.OpenMaps(nil, maps, o.Sizes, o.constants(), o.Logger)
+	l, err := o.Preloaded.Take(nil, maps, o.Sizes, o.constants())
+	preloaded := l != nil
+	if err == nil && !preloaded {
+		l, err = object.OpenMaps(nil, maps, o.Sizes, o.constants(), o.Logger)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -148,16 +155,18 @@ func New(o Options) (*Driver, error) {
 		machine: tables.Machine{Clock: tables.Clock{HZ: hz}, HostNetns: cookie, Flows: int(l.Maps["weir_flows"].MaxEntries()), HandOver: o.Import == flowhandover.ImportAll},
 		endRun:  func() {}, absent: map[attach.Site]string{}, narrow: map[string]bool{}, devices: devices{fresh: map[string]bool{}},
 	}
-	if d.findEvaluating() {
+	if !preloaded && d.findEvaluating() {
 		d.beginLoading()
 		return d, nil
 	}
-	programs, err := l.Verify()
-	if err != nil {
-		l.Close()
-		return nil, err
+	if !preloaded {
+		programs, err := l.Verify()
+		if err != nil {
+			l.Close()
+			return nil, err
+		}
+		l.Install(programs)
 	}
-	l.Install(programs)
 	if err := d.programs.Offer("", l.Programs); err != nil {
 		l.Close()
 		return nil, err
@@ -267,6 +276,7 @@ func (d *Driver) reconcile(devices bool) error {
 	errs = append(errs, d.endTables(before)...)
 	if !d.started && len(errs) == 0 {
 		d.started = true
+		d.opts.Preloaded.Close() // what is left of it
 		d.log.Info("the node's state is in the kernel", "maps found", d.loaded.Found, "links found", d.programs.Reused, "entries written", d.tables.Written(),
 			"epoch", d.tables.Epoch(), "programs attached", len(d.programs.At))
 	}

@@ -49,7 +49,10 @@ func (d *Driver) addIPv6(first bool) error {
 	if d.opts.BPFFS != "" {
 		dir = bpffs.Maps6Dir(d.opts.BPFFS)
 	}
-	six, err := object.Load(d.loaded, dir, d.opts.Sizes, d.opts.constants(), d.log)
+	six, err := d.opts.Preloaded.Take(d.loaded, dir, d.opts.Sizes, d.opts.constants())
+	if err == nil && six == nil {
+		six, err = object.Load(d.loaded, dir, d.opts.Sizes, d.opts.constants(), d.log)
+	}
 	if err != nil {
 		return err
 	}

@@ -223,3 +223,46 @@ func TestFlowsSurviveAnotherSize(t *testing.T) {
 		t.Error("the map is made anew although its size is the same")
 	}
 }
+
+// TestPreloadedForAnotherLayout starts a driver where the maps of layout 1 are pinned, with programs
+// that were loaded while another driver worked by these: none is loaded again, and with other sizes
+// all are.
+func TestPreloadedForAnotherLayout(t *testing.T) {
+	b := newBench(t)
+	dir := filepath.Join(b.bpffs, "1", "maps")
+	must(t, kernel.EnsureBPFFS("", dir))
+	settings, err := ebpf.NewMap(&ebpf.MapSpec{Name: "weir_settings", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	must(t, err)
+	defer settings.Close()
+	must(t, settings.Pin(filepath.Join(dir, "weir_settings")))
+	must(t, settings.Put(uint32(0), [2]uint32{41, 0}))
+	options := b.options()
+	for _, c := range []struct {
+		name  string
+		flows uint32
+		taken bool
+	}{{"other sizes", options.Sizes["weir_flows"] * 2, false}, {"the same options", options.Sizes["weir_flows"], true}} {
+		t.Run(c.name, func(t *testing.T) {
+			o := options
+			o.Sizes = maps.Clone(options.Sizes)
+			o.Sizes["weir_flows"] = c.flows
+			p, err := Preload(o)
+			must(t, err)
+			if p == nil {
+				t.Fatal("nothing was loaded")
+			}
+			defer p.Close()
+			if _, err := os.Stat(filepath.Join(bpffs.MapsDir(b.bpffs), "weir_settings")); err == nil {
+				t.Error("maps have pins before the place of the other driver was taken")
+			}
+			loads := 0
+			options.Preloaded, options.BeforeVerify = p, func() { loads++ }
+			d, err := New(options)
+			must(t, err)
+			defer d.Close()
+			if (loads == 0) != c.taken {
+				t.Errorf("loaded %d times", loads)
+			}
+		})
+	}
+}

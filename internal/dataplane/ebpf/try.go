@@ -13,6 +13,16 @@ import (
 // has to take their place.
 var ErrRefused = object.ErrRefused
 
+// Preload loads what New and the first Apply of a driver with these options need, where they find
+// maps of another layout alone, while another driver works by these. Nothing that it sees changes.
+// It returns nil where there is nothing to load before.
+func Preload(o Options) (*object.Preloaded, error) {
+	if o.BPFFS == "" {
+		return nil, nil
+	}
+	return object.Preload(o.BPFFS, o.Sizes, o.constants(), o.Logger)
+}
+
 // Try loads the programs of both families and forgets them, to say whether this kernel takes them;
 // nothing is attached. The error is ErrRefused where its verifier does not.
 func Try(log *slog.Logger) error {

@@ -3,11 +3,8 @@
 package object
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 
 	"github.com/cilium/ebpf"
@@ -31,9 +28,13 @@ func IsShared(name string) bool {
 
 // RecoverMaps pins again the maps of programs that carry on as filters of pods' interfaces, when
 // the pins are gone: what an agent before this one knew of flows is kept, and its policy stays in
-// force until ours is written.
+// force until ours is written. Maps of another layout that have their pins are not ours: what is in
+// them is carried over (CarryOver).
 func RecoverMaps(root string, log *slog.Logger) error {
-	if _, err := os.Lstat(filepath.Join(bpffs.MapsDir(root), "weir_settings")); !errors.Is(err, fs.ErrNotExist) {
+	if pinned, err := hasSettings(bpffs.MapsDir(root)); pinned || err != nil {
+		return err
+	}
+	if others, err := OldLayouts(root); len(others) > 0 || err != nil {
 		return err
 	}
 	links, err := kernel.Dump(netlink.LinkList)
