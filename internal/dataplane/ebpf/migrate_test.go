@@ -256,8 +256,8 @@ func TestPreloadedForAnotherLayout(t *testing.T) {
 				t.Error("maps have pins before the place of the other driver was taken")
 			}
 			loads := 0
-			options.Preloaded, options.BeforeVerify = p, func() { loads++ }
-			d, err := New(options)
+			o.Preloaded = p
+			d, err := New(o)
 			must(t, err)
 			defer d.Close()
 			if (loads == 0) != c.taken {

@@ -13,11 +13,13 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -152,8 +154,23 @@ func sameBenchmarks(tree string) error {
 	if err := os.RemoveAll(to); err != nil {
 		return err
 	}
-	return os.CopyFS(to, os.DirFS(benchmarks))
+	if err := os.CopyFS(to, os.DirFS(benchmarks)); err != nil {
+		return err
+	}
+	offline := filepath.Join(tree, "internal/dataplane/ebpf/offline")
+	if _, err := os.Stat(offline); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Mkdir(offline, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(offline, "offline.go"), oldOffline, 0o644)
 }
+
+// oldOffline is the package offline for versions from before there was one.
+//
+//go:embed files/offline.go.txt
+var oldOffline []byte
 
 func git(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
