@@ -30,8 +30,8 @@ func (p ebpfPlane) traits() traits {
 func (p ebpfPlane) Events() (events.Source, error) { return p.Driver.Events() }
 
 // preload loads the programs that another layout of maps needs while the agent before works: as far
-// as what it wrote down says, they are to be the same when its place is taken. Without them they are
-// loaded then.
+// as what it wrote down says, they are to be the same when its place is taken. Without them they
+// are loaded then.
 func (a *Agent) preload() {
 	resolver := config.New(a.opts.Node, a.opts.Environ, openLastGood(a.opts.StateDir, a.log).file.Load())
 	resolver.ReadLinux(kernel.Sysctl)

@@ -57,8 +57,8 @@ type Options struct {
 	// packets by the same maps: see loading. An Apply writes tables alone until then, and returns
 	// dataplane.Waiting.
 	InBackground bool
-	// Preloaded is what Preload returned; nil = nothing. New and the first Apply take of it what is as
-	// these options say.
+	// Preloaded is what Preload returned; nil = nothing. New and the first Apply take of it what is
+	// as these options say.
 	Preloaded *object.Preloaded
 	// BeforeLoad is called before programs are loaded in the background, for tests; nil = nothing
 	// is.

@@ -128,13 +128,17 @@ func (b *bench) Interfaces() []conformance.Interface { return b.ifaces }
 
 func (b *bench) Open(t *testing.T) conformance.Instance { return b.open(t) }
 
-func (b *bench) open(t testing.TB) instance {
-	t.Helper()
-	o := Options{
+func (b *bench) options(t testing.TB) Options {
+	return Options{
 		Logger: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		BPFFS:  b.bpffs, Cgroup: b.cgroup, SetRetval: true, NoTCX: kernel.Lacks(kernel.FeatureTCX),
 		Sizes: map[string]uint32{"weir_flows": 1024, "weir_flows_new": 1024, "weir_affinity": 1024, "weir_sockets": 1024},
 	}
+}
+
+func (b *bench) open(t testing.TB) instance {
+	t.Helper()
+	o := b.options(t)
 	if b.edit != nil {
 		b.edit(&o)
 	}

@@ -5,15 +5,20 @@ package ebpf
 import (
 	"bytes"
 	"encoding/binary"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/weir-net/weir/internal/dataplane/conformance"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -224,9 +229,9 @@ func TestFlowsSurviveAnotherSize(t *testing.T) {
 	}
 }
 
-// TestPreloadedForAnotherLayout starts a driver where the maps of layout 1 are pinned, with programs
-// that were loaded while another driver worked by these: none is loaded again, and with other sizes
-// all are.
+// TestPreloadedForAnotherLayout starts a driver where the maps of layout 1 are pinned, with
+// programs that were loaded while another driver worked by these: none is loaded again, and with
+// other sizes all are.
 func TestPreloadedForAnotherLayout(t *testing.T) {
 	b := newBench(t)
 	dir := filepath.Join(b.bpffs, "1", "maps")
@@ -236,7 +241,7 @@ func TestPreloadedForAnotherLayout(t *testing.T) {
 	defer settings.Close()
 	must(t, settings.Pin(filepath.Join(dir, "weir_settings")))
 	must(t, settings.Put(uint32(0), [2]uint32{41, 0}))
-	options := b.options()
+	options := b.options(t)
 	for _, c := range []struct {
 		name  string
 		flows uint32
@@ -255,14 +260,32 @@ func TestPreloadedForAnotherLayout(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(bpffs.MapsDir(b.bpffs), "weir_settings")); err == nil {
 				t.Error("maps have pins before the place of the other driver was taken")
 			}
-			loads := 0
-			o.Preloaded = p
-			d, err := New(o)
+			before := newestProgram(t)
+			works := options
+			works.Preloaded = p
+			d, err := New(works)
 			must(t, err)
 			defer d.Close()
-			if (loads == 0) != c.taken {
-				t.Errorf("loaded %d times", loads)
+			id, err := attach.ProgramID(d.loaded.Programs["weir_from_workload"])
+			must(t, err)
+			if taken := id < before; taken != c.taken {
+				t.Errorf("the programs that were loaded before are used: %v, want %v", taken, c.taken)
 			}
+			if _, err := os.Stat(filepath.Join(bpffs.MapsDir(b.bpffs), "weir_settings")); err != nil {
+				t.Error("maps have no pins")
+			}
+			must(t, object.UnpinAll(bpffs.MapsDir(b.bpffs)))
 		})
 	}
+}
+
+// newestProgram loads a program and returns its number: what is loaded later has a greater one.
+func newestProgram(t *testing.T) ebpf.ProgramID {
+	t.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SocketFilter, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+	must(t, err)
+	defer p.Close()
+	id, err := attach.ProgramID(p)
+	must(t, err)
+	return id
 }
