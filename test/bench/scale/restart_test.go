@@ -17,6 +17,10 @@ import (
 // takes its place; nothing is measured where it is not set.
 const restartsEnv = "WEIR_SCALE_RESTARTS"
 
+// otherAgentEnv is the path of another version of the agent, whose maps have another layout
+// (WEIR_ABI), perhaps: it and the first one take each other's place in turns.
+const otherAgentEnv = "WEIR_SCALE_OTHER_AGENT"
+
 // TestChangesDuringRestart measures what TestChangesDuringSwitch does while the agent is ended and
 // started again, and while another one takes its place, as in an upgrade.
 func TestChangesDuringRestart(t *testing.T) {
@@ -57,6 +61,9 @@ func TestChangesDuringRestart(t *testing.T) {
 		next := w.plane("weir")
 		if i%2 == 0 {
 			next.out += "-2"
+		}
+		if other := os.Getenv(otherAgentEnv); other != "" && i%2 == 0 {
+			next.args[0] = other
 		}
 		w.say("another agent begins at %s", time.Now().Format("15:04:05.000"))
 		next.start()
