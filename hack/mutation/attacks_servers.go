@@ -34,4 +34,6 @@ var attacksServers = []mutant{
 		"				if c.Owners.OwnsAddr(c, now, a) {", "				if c.Owners != nil {"}, pkg: calcPackage, run: "^TestHostilePodAddressOfService$"},
 	{fault: fault{"a node writes an address into the status of its pod that somebody else's pod asks for or has", "internal/agent/cluster_pods.go",
 		"r.Object == \"Pod \"+p.Name.String() && r.Value == a.String()", "r.Object == \"\" && r.Value == a.String()"}, pkg: "./internal/agent", run: "^TestHostileOwner$"},
+	{fault: fault{"a wrong frontend's flows to an API server outlive it, and its sockets, on every port of a node", "internal/dataplane/ebpf/flowtable/free.go",
+		"(v.Daddr != k.Daddr || v.Dport != k.Dport)", "(v.Dport != k.Dport && v.Daddr == k.Daddr)"}, pkg: "./internal/dataplane/ebpf/flowtable", run: "^TestHostileTranslatedFlows$"},
 }

@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -43,6 +44,7 @@ import (
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/gctuner"
@@ -268,6 +270,7 @@ func (a *Agent) connect() error {
 		return err
 	}
 	a.servers = apiserver.NewDialer(filepath.Join(a.opts.StateDir, "apiservers.json"), a.log)
+	a.servers.FreeFlows = func(to []netip.AddrPort) (int, error) { return flowtable.Free(a.opts.BPFFS, to) }
 	a.servers.FreeRoutes("")
 	// It takes a while where there are many; a dial that does not get through asks again.
 	go a.servers.FreeConnections()

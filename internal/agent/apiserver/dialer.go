@@ -38,6 +38,11 @@ type Dialer struct {
 	freed   time.Time // when connections were freed last
 
 	dialer net.Dialer
+
+	// FreeFlows forgets what a data plane knows of connections to these addresses and ports that is
+	// translated, as conntrack.Free does of the kernel's, and returns how many these were; nil =
+	// there is no such.
+	FreeFlows func([]netip.AddrPort) (int, error)
 }
 
 // patience is how long the configured address is tried alone.
@@ -128,6 +133,13 @@ func (s *Dialer) FreeConnections() bool {
 	freed, err := conntrack.Free(to)
 	if err != nil { // a kernel that tracks no connections has none
 		s.log.Debug("cannot look at the tracked connections to the API server", "error", err)
+	}
+	if s.FreeFlows != nil {
+		n, err := s.FreeFlows(to)
+		if err != nil {
+			s.log.Warn("cannot look at the flows to the API server", "error", err)
+		}
+		freed += n
 	}
 	if freed > 0 {
 		s.log.Warn("forgot connections to the API server that were translated to elsewhere", "connections", freed)
