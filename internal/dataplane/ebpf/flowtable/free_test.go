@@ -26,8 +26,12 @@ func TestHostileTranslatedFlows(t *testing.T) {
 		t.Skip("needs root")
 	}
 	root := filepath.Join(mountBPF(t), "weir")
-	t.Run("IPv4", func(t *testing.T) { testTranslatedFlows[abi.Ip4](t, root, bpffs.MapsDir(root), "192.0.2.8", "10.244.1.2") })
-	t.Run("IPv6", func(t *testing.T) { testTranslatedFlows[abi.Ip6](t, root, bpffs.Maps6Dir(root), "2001:db8::8", "fd00:10:244::1:2") })
+	t.Run("IPv4", func(t *testing.T) {
+		testTranslatedFlows[abi.Ip4](t, root, bpffs.MapsDir(root), "192.0.2.8", "10.244.1.2")
+	})
+	t.Run("IPv6", func(t *testing.T) {
+		testTranslatedFlows[abi.Ip6](t, root, bpffs.Maps6Dir(root), "2001:db8::8", "fd00:10:244::1:2")
+	})
 	if n, err := Free(filepath.Join(root, "elsewhere"), []netip.AddrPort{netip.MustParseAddrPort("192.0.2.8:6443")}); n != 0 || err != nil {
 		t.Errorf("without maps: %d, %v", n, err)
 	}

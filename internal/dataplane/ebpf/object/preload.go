@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 )
 
