@@ -36,7 +36,7 @@ type Event struct {
 	HostIngress *HostEnd  `json:"hostIngress,omitempty"` // what a host endpoint said where the flow comes into the node
 	HostEgress  *HostEnd  `json:"hostEgress,omitempty"`  // where it leaves it
 	Log         bool      `json:"log,omitempty"`         // a rule with action Log matched
-	Again       bool      `json:"again,omitempty"`       // an open flow, judged again after a change
+	Again       bool      `json:"again,omitempty"`       // an open flow, evaluated again after a change
 	Hook        string    `json:"hook"`
 	// Lost are the events before this one that this listener was too slow for.
 	Lost uint64 `json:"lost,omitempty"`
@@ -149,7 +149,7 @@ func hostEndOf(s *nodestate.State, d dataplane.Event, h dataplane.EventHost, in 
 	return e
 }
 
-// hostName is the name of the host endpoint that judged where the flow comes in, or where it
+// hostName is the name of the host endpoint that was evaluated where the flow comes in, or where it
 // leaves: the only one that there is, or that of the packet's interface, when it is known that this
 // is the one.
 func hostName(s *nodestate.State, d dataplane.Event, in bool) string {
@@ -162,7 +162,7 @@ func hostName(s *nodestate.State, d dataplane.Event, in bool) string {
 			return name
 		}
 	}
-	if d.In.Judged && d.Out.Judged && (d.Again || in != (d.Hook != "to_uplink")) { // a packet of either direction may be judged again
+	if d.In.Judged && d.Out.Judged && (d.Again || in != (d.Hook != "to_uplink")) { // a packet of either direction may be evaluated again
 		return ""
 	}
 	switch d.Hook {

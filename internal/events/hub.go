@@ -65,15 +65,15 @@ type Hub struct {
 	node   string
 	by     Namer
 	log    *slog.Logger
-	listen func(on bool) error // the programs tell every judged flow
+	listen func(on bool) error // the programs report every evaluated flow
 
 	mu        sync.Mutex
 	listeners map[*Listener]bool
 	lost      atomic.Uint64
 }
 
-// NewHub returns a hub of a node. listen makes the programs tell every judged flow, or only what
-// they always tell.
+// NewHub returns a hub of a node. listen makes the programs report every evaluated flow, or only
+// what they always tell.
 func NewHub(node string, by Namer, listen func(on bool) error, log *slog.Logger) *Hub {
 	return &Hub{node: node, by: by, listen: listen, log: log, listeners: map[*Listener]bool{}}
 }

@@ -141,7 +141,7 @@ func (w *Watch) look() {
 		who = "pod " + name // it begins, or somebody else takes its rules away
 	}
 	before := w.Handling()
-	now := w.judge(mode, who, known)
+	now := w.decide(mode, who, known)
 	if now == before {
 		return
 	}
@@ -167,9 +167,9 @@ func (w *Watch) log(what string, args ...any) {
 	}
 }
 
-// judge says who carries Services, by the rules that are there, who runs, and whether that can be
-// said.
-func (w *Watch) judge(mode, who string, known bool) Handling {
+// decide reports who carries Services, by the rules that are there, who runs, and whether that can
+// be said.
+func (w *Watch) decide(mode, who string, known bool) Handling {
 	before, now := w.now, Handling{Mode: mode, Seen: who}
 	if mode != "" {
 		w.bare = 0

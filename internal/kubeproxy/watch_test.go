@@ -10,9 +10,9 @@ import (
 	"github.com/google/nftables"
 )
 
-// TestJudge: who carries Services follows from the rules that are there and from who runs; a
+// TestDecide: who carries Services follows from the rules that are there and from who runs; a
 // kube-proxy that is restarted keeps them, one that is gone does not.
-func TestJudge(t *testing.T) {
+func TestDecide(t *testing.T) {
 	type look struct {
 		mode, who string
 		unknown   bool
@@ -41,7 +41,7 @@ func TestJudge(t *testing.T) {
 					if l.before {
 						mode = w.now.Mode
 					}
-					w.now = w.judge(l.mode, l.who, !l.unknown)
+					w.now = w.decide(l.mode, l.who, !l.unknown)
 					if w.now.Proxy != l.want || w.now.Mode != mode || w.now.Seen != l.who {
 						t.Fatalf("look %d: %+v, want %t", i, w.now, l.want)
 					}

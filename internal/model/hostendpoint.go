@@ -8,7 +8,7 @@ import (
 )
 
 // HostEndpoint is a HostEndpoint of projectcalico.org: an interface of a node, or all of them,
-// whose traffic is judged.
+// whose traffic policy evaluates.
 type HostEndpoint struct {
 	Name   string
 	Labels map[string]string

@@ -54,9 +54,9 @@ type Policy struct {
 	Egress                        []Rule   // used when AppliesEgress
 	AppliesIngress, AppliesEgress bool
 	// What a policy says to host endpoints. One with PreDNAT or DoNotTrack is for them alone:
-	// PreDNAT judges what comes in, as it came, before Services are translated; DoNotTrack judges
-	// each packet by itself, before everything else. ApplyOnForward is about what is forwarded by
-	// the node beside what its own processes exchange.
+	// PreDNAT evaluates what comes in, as it came, before Services are translated; DoNotTrack
+	// evaluates each packet by itself, before everything else. ApplyOnForward is about what is
+	// forwarded by the node beside what its own processes exchange.
 	ApplyOnForward, PreDNAT, DoNotTrack bool
 	// Invalid says what in the object cannot be enforced exactly, naming the field. A NetworkPolicy
 	// then isolates its subject and allows nothing; a policy of another kind has one rule that

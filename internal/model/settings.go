@@ -168,7 +168,7 @@ func (c *Cluster) CarriesIPv6() bool {
 			return true
 		}
 	}
-	for _, h := range c.HostEndpoints { // they judge what the node exchanges by IPv6 too
+	for _, h := range c.HostEndpoints { // they evaluate what the node exchanges by IPv6 too
 		if h.Node == c.Local.Node {
 			return true
 		}

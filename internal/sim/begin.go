@@ -30,7 +30,7 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 		return nil, &dropped{reason: reason.Spoofed}
 	} else if !outside {
 		var ok bool
-		if fwd.origin, ok = n.judgeEntered(in, k); !ok {
+		if fwd.origin, ok = n.checkEntered(in, k); !ok {
 			return nil, &dropped{reason: reason.Spoofed}
 		}
 	}
@@ -47,7 +47,7 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	if n.hosts() && n.betweenNodes(k) && in.Packet.Kind != packet.Error {
 		return nil, nil
 	}
-	if d := n.judgeArrival(in, k); d != nil {
+	if d := n.evaluateArrival(in, k); d != nil {
 		return nil, d
 	}
 	var lb balanced
@@ -73,7 +73,7 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	own := !lb.found && (outside && b.Kind != nodestate.AddrEndpoint || in.Hook == ToUplink && in.IfIndex != n.opts.HostIfIndex)
 	if outside && (!own || n.hosts() || in.Hook == FromTunnel || b.Kind != nodestate.AddrHost) {
 		var ok bool
-		if fwd.origin, ok = n.judgeSource(in, k, claim{service: lb.found}); !ok {
+		if fwd.origin, ok = n.checkSource(in, k, claim{service: lb.found}); !ok {
 			return nil, &dropped{reason: reason.Spoofed}
 		}
 	}
@@ -93,18 +93,18 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 			return nil, &dropped{reason: reason.NoRoute, rule: fwd.rule}
 		}
 		fwd.way = w
-	} else if d := n.judgeAndRoute(in, k, fwd, own); d != nil {
+	} else if d := n.evaluateAndRoute(in, k, fwd, own); d != nil {
 		return nil, d
 	}
 	snat := !fwd.handOn && n.mustTranslateSource(in, a, fwd, lb.found)
 	if snat {
 		fwd.src = n.self(k.src)
 	}
-	if unseen, d := n.judgeHostAtFirst(in, k, fwd, rev, opening); d != nil || unseen {
+	if unseen, d := n.evaluateHostNew(in, k, fwd, rev, opening); d != nil || unseen {
 		return nil, d
 	}
 	if own && lifeFlags(in.Packet)&packet.RST != 0 {
-		n.judged = nil
+		n.evaluated = nil
 		return nil, nil // nothing begins with it
 	}
 	repoint := lb.found && !fwd.handOn && n.untracked(in, fwd)
@@ -146,9 +146,9 @@ func isolated(a nodestate.Addr) bool {
 	return a.Kind == nodestate.AddrEndpoint && (a.Ingress.Set != 0 || a.Egress.Set != 0)
 }
 
-// judgeAndRoute is step 3 for a flow that is not handed on.
-func (n *Node) judgeAndRoute(in In, k flowKey, fwd *flow, own bool) *dropped {
-	rule, d := n.judge(k.src, fwd.dst, k.proto, k.sport, fwd.dport)
+// evaluateAndRoute is step 3 for a flow that is not handed on.
+func (n *Node) evaluateAndRoute(in In, k flowKey, fwd *flow, own bool) *dropped {
+	rule, d := n.evaluate(k.src, fwd.dst, k.proto, k.sport, fwd.dport)
 	if d != nil {
 		return d
 	}

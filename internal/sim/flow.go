@@ -66,7 +66,7 @@ func (f *flow) partner(proto model.Protocol) flowKey {
 	return flowKey{src: f.dst, dst: f.src, sport: f.dport, dport: f.sport, proto: proto}
 }
 
-// otherPort is what f's entry of k adds to the source port of k for judgement: the port after
+// otherPort is what f's entry of k adds to the source port of k for evaluation: the port after
 // translation. Of an ICMP query both ports have the identifier in them, and tell the type by their
 // distance: they are taken as the packet has them.
 func (f *flow) otherPort(k flowKey) uint16 {
@@ -149,7 +149,7 @@ func forget(table map[flowKey]*flow, f *flow, k flowKey) {
 	delete(table, k)
 }
 
-// revalidate judges a flow of an older epoch. again: it begins anew.
+// revalidate evaluates a flow of an older epoch. again: it begins anew.
 func (n *Node) revalidate(f *flow, in In, k flowKey) (again bool, _ *dropped) {
 	if f.svc.Proto != 0 && f.svc.Proto != model.ProtocolTCP && !n.live(f.svc, f.backend) {
 		return true, nil
@@ -159,7 +159,7 @@ func (n *Node) revalidate(f *flow, in In, k flowKey) (again bool, _ *dropped) {
 		if n.leadsToTunnel(in, f) {
 			return false, &dropped{reason: reason.TunnelFromPod, rule: f.rule}
 		}
-		if d := n.judgeArrival(in, k); d != nil {
+		if d := n.evaluateArrival(in, k); d != nil {
 			return false, d
 		}
 	}
@@ -167,9 +167,9 @@ func (n *Node) revalidate(f *flow, in In, k flowKey) (again bool, _ *dropped) {
 	if !f.handOn {
 		var d *dropped
 		if f.reply {
-			rule, d = n.judge(f.dst, k.src, k.proto, f.otherPort(k), k.sport)
+			rule, d = n.evaluate(f.dst, k.src, k.proto, f.otherPort(k), k.sport)
 		} else {
-			rule, d = n.judge(k.src, f.dst, k.proto, k.sport, f.otherPort(k))
+			rule, d = n.evaluate(k.src, f.dst, k.proto, k.sport, f.otherPort(k))
 		}
 		if d != nil {
 			return false, d
@@ -183,7 +183,7 @@ func (n *Node) revalidate(f *flow, in In, k flowKey) (again bool, _ *dropped) {
 		f.way = w
 		f.watched = f.watched && (w.action == Local || w.action == Pass)
 	}
-	hostRule, d := n.judgeHostAgain(f, in, k)
+	hostRule, d := n.evaluateHostAgain(f, in, k)
 	if d != nil {
 		return false, d
 	}
@@ -293,8 +293,9 @@ func (n *Node) establish(f *flow, k flowKey) {
 	delete(n.half, k)
 }
 
-// judge is step 3's judgement. The rule is the one that allowed last, 0 when nothing judged.
-func (n *Node) judge(src, dst netip.Addr, proto model.Protocol, sport, dport uint16) (nodestate.RuleID, *dropped) {
+// evaluate is the evaluation of step 3. The rule is the one that allowed last, 0 when no policy
+// applied.
+func (n *Node) evaluate(src, dst netip.Addr, proto model.Protocol, sport, dport uint16) (nodestate.RuleID, *dropped) {
 	e := n.about(flowKey{src: src, dst: dst, sport: sport, dport: dport, proto: proto})
 	if src == dst {
 		return 0, nil

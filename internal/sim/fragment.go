@@ -151,7 +151,7 @@ func (n *Node) laterFragment(in In, k fragmentKey) Result {
 		return drop(in, dropped{reason: reason.Spoofed})
 	}
 	if f.epoch != n.epoch && !passes(in, f) {
-		n.judged = nil
+		n.evaluated = nil
 		was := f.epoch
 		again, d := n.revalidate(f, in, key)
 		if n.asksAlone(in) {
@@ -187,7 +187,7 @@ func (n *Node) keep(in In, k fragmentKey) Result {
 		if s := n.kind(k.src); s == nodestate.AddrHost || s == nodestate.AddrEndpoint {
 			return drop(in, dropped{reason: reason.Spoofed})
 		}
-		if _, ok := n.judgeSource(in, flowKey{src: k.src, dst: k.dst}, claim{}); !in.Again && !ok {
+		if _, ok := n.checkSource(in, flowKey{src: k.src, dst: k.dst}, claim{}); !in.Again && !ok {
 			return drop(in, dropped{reason: reason.Spoofed})
 		}
 	default:

@@ -58,7 +58,7 @@ type Node struct {
 	firsts      map[fragmentKey]firstFragment
 	kept        []keptFragment // oldest first
 	events      []Event
-	judged      *Event // for the packet at hand: what was judged last; nil = nothing
+	evaluated   *Event // for the packet at hand: what was evaluated last; nil = nothing
 	again       bool   // it is of a flow that was there
 	alone       bool   // host endpoints allow it by itself, without tracking
 	unseen      bool   // so it passed, whatever flow there is
@@ -102,7 +102,7 @@ func (n *Node) SetState(s *nodestate.State) {
 }
 
 // ReplaceState replaces the state by one that means the same for every flow that is open: none is
-// judged again.
+// evaluated again.
 func (n *Node) ReplaceState(s *nodestate.State) {
 	n.state = s
 	n.maglev = map[nodestate.Frontend][]int32{}

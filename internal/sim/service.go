@@ -156,7 +156,7 @@ func (n *Node) handedBy(in In, nodePort bool, dst netip.Addr) netip.Addr {
 
 // insideScope says for traffic of this node's pods and processes whether only this node's backends
 // count, and with false that the frontend is not for it: another node's port, which is that node's
-// to judge.
+// to evaluate.
 func (n *Node) insideScope(s nodestate.Service, nodePort bool, dst netip.Addr) (localOnly, ok bool) {
 	if s.LocalPolicy && nodePort && n.kind(dst) == nodestate.AddrNode {
 		return false, false

@@ -211,7 +211,7 @@ func (n *Node) Receive(in In) Result {
 
 func (n *Node) receive(in In) Result {
 	if in.Hook == ToUplink && n.goesAlone(in) {
-		if d := n.judgeLeaving(in, in.IfIndex, in.Packet); d != nil {
+		if d := n.evaluateLeaving(in, in.IfIndex, in.Packet); d != nil {
 			return drop(in, *d)
 		}
 	}
@@ -295,8 +295,8 @@ func (n *Node) carry(in In) (Result, *dropped) {
 	p := in.Packet
 	isError := p.Kind == packet.Error
 	key := keyOf(p)
-	n.judged, n.again, n.service = nil, false, nodestate.Frontend{}
-	if d := n.judgeAlone(in); d != nil {
+	n.evaluated, n.again, n.service = nil, false, nodestate.Frontend{}
+	if d := n.evaluateUntracked(in); d != nil {
 		return Result{}, d
 	}
 	if in.Hook == FromWorkload && !isError && n.tunnels(key.proto, key.dst, key.dport) {

@@ -52,14 +52,14 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-func TestJudge(t *testing.T) {
+func TestClassify(t *testing.T) {
 	tasks := []task{{Specs: []string{"a", "b", "c", "d", "e"}}}
 	run := func(b string) oneRun {
 		return oneRun{Specs: []spec{{Name: "a", Outcome: passed}, {Name: "b", Outcome: b}, {Name: "c", Outcome: failed},
 			{Name: "d", Outcome: skipped}, {Name: "e", Outcome: passed}}}
 	}
 	r := &result{Runs: []oneRun{run(passed), run(failed)}}
-	r.judge(map[string]string{"c": "waits", "e": "waits", "not in the run": "waits"}, tasks)
+	r.classify(map[string]string{"c": "waits", "e": "waits", "not in the run": "waits"}, tasks)
 	if want := []string{"b", "d"}; !reflect.DeepEqual(r.Wrong, want) {
 		t.Errorf("wrong: %v, want %v: one bad run is enough, and a spec may not skip itself", r.Wrong, want)
 	}
@@ -71,7 +71,7 @@ func TestJudge(t *testing.T) {
 	}
 	for outcome, ok := range map[string]bool{passed: true, missing: false, skipped: false, failed: false} {
 		r := &result{Runs: []oneRun{{Specs: []spec{{Name: "a", Outcome: passed}, {Name: "b", Outcome: outcome}}}}}
-		if r.judge(nil, []task{{Specs: []string{"a", "b"}}}); (r.verdict("") == nil) != ok {
+		if r.classify(nil, []task{{Specs: []string{"a", "b"}}}); (r.verdict("") == nil) != ok {
 			t.Errorf("%s: verdict %v", outcome, r.verdict(""))
 		}
 	}
@@ -89,18 +89,18 @@ func TestSecondTryExcusesFew(t *testing.T) {
 	}
 	for n, want := range map[int]int{1: 0, maxExcused: 0, maxExcused + 1: maxExcused + 1} {
 		r := &result{SecondTry: true, Runs: []oneRun{{Specs: specs[:n]}}}
-		if r.judge(nil, []task{{Specs: names[:n]}}); len(r.Wrong) != want {
+		if r.classify(nil, []task{{Specs: names[:n]}}); len(r.Wrong) != want {
 			t.Errorf("%d specs that passed alone: %d wrong, want %d", n, len(r.Wrong), want)
 		}
 	}
 	for outcome, again := range map[string]string{failed: failed, skipped: passed, missing: passed} {
 		r := &result{SecondTry: true, Runs: []oneRun{{Specs: []spec{{Name: "x", Outcome: outcome, Again: again}}}}}
-		if r.judge(nil, []task{{Specs: []string{"x"}}}); len(r.Wrong) != 1 {
+		if r.classify(nil, []task{{Specs: []string{"x"}}}); len(r.Wrong) != 1 {
 			t.Errorf("%s and then %s is excused", outcome, again)
 		}
 	}
 	r := &result{Runs: []oneRun{{Specs: specs[:1]}}}
-	if r.judge(nil, []task{{Specs: names[:1]}}); len(r.Wrong) != 1 {
+	if r.classify(nil, []task{{Specs: names[:1]}}); len(r.Wrong) != 1 {
 		t.Error("excused without --second-try")
 	}
 }
@@ -252,11 +252,11 @@ func TestRecorder(t *testing.T) {
 	if left := second.begin(2, tasks); !reflect.DeepEqual(left, tasks) {
 		t.Errorf("the second run lacks %+v", left)
 	}
-	if res.judge(nil, tasks); len(res.Wrong) != 4 {
+	if res.classify(nil, tasks); len(res.Wrong) != 4 {
 		t.Errorf("a run in which nothing ran: wrong %v", res.Wrong)
 	}
 	res.Runs = res.Runs[:1]
-	res.judge(nil, tasks)
+	res.classify(nil, tasks)
 	if !reflect.DeepEqual(res.Wrong, []string{"b"}) || res.verdict("") == nil {
 		t.Errorf("wrong: %v", res.Wrong)
 	}

@@ -182,7 +182,7 @@ func (l *load) unnoticed(t *testing.T) {
 		res := result[dialResult](t, r)
 		attempts += res.Attempts
 		slowest = max(slowest, res.MaxMS)
-		if res.Failed > 0 || *judge && res.Slow > 0 && late < 200 || res.Slow > res.Attempts/20 || res.Attempts < 20 {
+		if res.Failed > 0 || *strictTiming && res.Slow > 0 && late < 200 || res.Slow > res.Attempts/20 || res.Attempts < 20 {
 			t.Errorf("%s: %v", r.what, res)
 		}
 	}
@@ -191,7 +191,7 @@ func (l *load) unnoticed(t *testing.T) {
 		datagrams += res.Attempts
 		// The kernel drops datagrams when a CPU's queue of packets is full, which is the whole
 		// machine's.
-		if *judge && res.Failed > 0 || res.Failed > res.Attempts/50 || res.Attempts < 20 {
+		if *strictTiming && res.Failed > 0 || res.Failed > res.Attempts/50 || res.Attempts < 20 {
 			t.Errorf("%s: %v", r.what, res)
 		}
 	}
@@ -315,7 +315,7 @@ func TestModeChange(t *testing.T) {
 	b.awaitMode(t, "DSR")
 	unbroken(t, first)
 	unbroken(t, second)
-	if r := result[dialResult](t, udp); *judge && r.Failed > 0 || r.Failed > r.Attempts/50 {
+	if r := result[dialResult](t, udp); *strictTiming && r.Failed > 0 || r.Failed > r.Attempts/50 {
 		t.Errorf("datagrams were lost: %v", r)
 	}
 }

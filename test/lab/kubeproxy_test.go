@@ -185,13 +185,13 @@ func (r *round) end(t *testing.T) {
 	note(t, "packets dropped by full queues and buffers of the machine", float64(full))
 	note(t, "new connections that failed", float64(r.failed))
 	datagrams, dials := fewDatagrams, fewDials
-	if !*judge {
+	if !*strictTiming {
 		datagrams, dials = max(datagrams, int(busyShare*float64(r.sent))), max(dials, int(busyShare*float64(r.tried)))
 	}
 	if r.lost > full+datagrams {
 		t.Errorf("%d datagrams of %d were lost, and full queues and buffers dropped %d packets", r.lost, r.sent, full)
 	}
-	if *judge && gap > longestGap {
+	if *strictTiming && gap > longestGap {
 		t.Errorf("a connection stood still for %.0f ms", gap)
 	}
 	if r.failed > dials {

@@ -121,7 +121,7 @@ func (b *base) testWhyHostEndpoint(t *testing.T) {
 	defer server.stop()
 	other := b.client(1).begin(t, "server", "--name", "out", "--who", fmt.Sprint(port+1), "--until-stdin-ends")
 	defer other.stop()
-	worker2.soon(t, at(worker2Addr, port), true) // what the node says to itself is judged by none
+	worker2.soon(t, at(worker2Addr, port), true) // no policy applies to what the node says to itself
 	b.denied(t, b.client(1), at(worker2Addr, port), "worker2 dropped HOST_INGRESS by GlobalNetworkPolicy why-host ingress[0]")
 	b.denied(t, b.host("worker1", worker1Addr), at(worker2Addr, port), "worker1 sent on direct, worker2 dropped HOST_INGRESS by GlobalNetworkPolicy why-host ingress[0]")
 	b.denied(t, worker2, at(client1Addr, port+1), "worker2 dropped HOST_EGRESS by GlobalNetworkPolicy why-host egress[0]")

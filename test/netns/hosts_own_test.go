@@ -34,7 +34,7 @@ func (fam family) ip(t *testing.T, netns, format string, args ...any) {
 
 // TestHostEndpointOwnAddresses: an address that only the kernel of the node knows, on a device of
 // its own, is as closed as those that Weir knows; and what the kernel routes to a second uplink is
-// judged for the interface by which it leaves.
+// evaluated for the interface by which it leaves.
 func TestHostEndpointOwnAddresses(t *testing.T) { inBoth(t, testHostEndpointOwnAddresses) }
 
 func testHostEndpointOwnAddresses(t *testing.T, fam family) {

@@ -140,7 +140,7 @@ func (d *policies) guard() {
 	d.c.Policies[p.ID()] = p
 }
 
-// tracked leaves out policies that judge each packet by itself, which nftables lacks.
+// tracked leaves out policies that evaluate each packet by itself, which nftables lacks.
 func (d *policies) tracked() {
 	maps.DeleteFunc(d.c.Policies, func(_ model.PolicyID, p *model.Policy) bool { return p.DoNotTrack })
 }

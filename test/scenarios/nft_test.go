@@ -34,7 +34,7 @@ func newWires(t *testing.T) *wires.Runner {
 	})
 }
 
-// telling is a driver that tells what it judged.
+// telling is a driver that reports what it evaluated.
 type telling struct {
 	*nft.Driver
 	events *nft.EventReader

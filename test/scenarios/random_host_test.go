@@ -34,7 +34,7 @@ func (r *crowd) hostEndpoints() {
 	r.alone()
 }
 
-// alone makes, or takes away, a policy that judges each packet by itself.
+// alone makes, or takes away, a policy that evaluates each packet by itself.
 func (r *crowd) alone() {
 	r = &crowd{Rand: r.later, c: r.c} // all else is what it is without
 	p := &model.Policy{Kind: model.KindGlobalNetworkPolicy, Name: model.Name{Name: "alone"}, Tier: one(r, "early", model.TierDefault), Order: 1,

@@ -41,9 +41,9 @@ const (
 
 // kind is what is known of a metric.
 type kind struct {
-	Unit   string
-	Higher bool // more is better
-	Judged bool // a comparison is about it
+	Unit     string
+	Higher   bool // more is better
+	Compared bool // a comparison is about it
 }
 
 var kinds = map[Metric]kind{
@@ -63,8 +63,8 @@ func (m Metric) Unit() string { return kinds[m].Unit }
 // HigherIsBetter says what is good.
 func (m Metric) HigherIsBetter() bool { return kinds[m].Higher }
 
-// Judged says whether a comparison is about it; others are shown only.
-func (m Metric) Judged() bool { return kinds[m].Judged }
+// Compared reports whether a comparison is about it; others are shown only.
+func (m Metric) Compared() bool { return kinds[m].Compared }
 
 // Metrics are all, in the order in which they are shown.
 var Metrics = []Metric{Bandwidth, Packets, Rate, Total, Mean, P50, P90, P99, P999, InnerP50, CPUPerGB, CPUPerOp, VCPUClient, VCPUServer, Sent, Loss,
@@ -230,7 +230,7 @@ func (f *File) toHost(i int, byRound []map[int]map[Metric]float64) {
 		for round, figures := range byRound[i] {
 			mine, have := figures[m]
 			host, also := byRound[at][round][m]
-			if have && also && host > 0 && m.Judged() {
+			if have && also && host > 0 && m.Compared() {
 				ratios = append(ratios, mine/host)
 			}
 		}

@@ -131,7 +131,7 @@ func TestAnotherFamilysPod(t *testing.T) {
 
 // First packets are evaluated as soon as one pod is isolated, by the maps that lead to the sets;
 // before, nothing is looked up for them.
-func TestFirstPacketsAreJudged(t *testing.T) {
+func TestFirstPacketsAreEvaluated(t *testing.T) {
 	for _, six := range []bool{false, true} {
 		s, pod := small(), addr("10.244.1.3")
 		if six {

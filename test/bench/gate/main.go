@@ -122,7 +122,7 @@ func (o options) gate(ctx context.Context) (err error) {
 		}
 		fmt.Printf("round %d of %d, after %s\n", round+1, o.rounds, time.Since(started).Round(time.Second))
 	}
-	v, err := judge(samples)
+	v, err := compare(samples)
 	if err != nil {
 		return err
 	}

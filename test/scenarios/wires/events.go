@@ -14,7 +14,7 @@ import (
 	"github.com/weir-net/weir/internal/sim"
 )
 
-// Teller is a driver that tells what it judged.
+// Teller is a driver that reports what it evaluated.
 type Teller interface {
 	// Told returns the events since the last call.
 	Told() ([]dataplane.Event, error)
@@ -75,7 +75,7 @@ func oracleEvent(e *sim.Event) *dataplane.Event {
 
 // unlike says how what a driver told differs from what the oracle tells; "" when it does not. What
 // is denied is the same to the letter, and what begins and is allowed is told by both. Whether an
-// open flow is judged again is for each data plane to say. Rules with action Log, which decide
+// open flow is evaluated again is for each data plane to say. Rules with action Log, which decide
 // nothing, are not looked for.
 func (c *carrier) unlike(steps []step) string {
 	got := c.events
@@ -144,8 +144,8 @@ func (c *carrier) turnedHosts(got []dataplane.Event, steps []step) bool {
 	return false
 }
 
-// simplify takes away what not every data plane knows of a flow: what was judged before Services,
-// of one that is allowed, and what staged policies would have said there.
+// simplify takes away what not every data plane knows of a flow: what was evaluated before
+// Services, of one that is allowed, and what staged policies would have said there.
 func (c *carrier) simplify(e *dataplane.Event) {
 	for at, h := range c.state.HostEndpoints {
 		would, staged := c.state.HostStaged[at]

@@ -42,9 +42,9 @@ func (c *carrier) ofTheNode(p *packet.Packet) bool {
 	return c.state.Addrs[p.IP.Src].Kind == nodestate.AddrHost || c.state.Addrs[p.IP.Dst].Kind == nodestate.AddrHost
 }
 
-// knew: does the data plane judge a flow that it knew before there were host endpoints in the
+// knew: does the data plane evaluate a flow that it knew before there were host endpoints in the
 // direction in which it began, and the oracle in the one in which it first saw it? Then one of them
-// at least denies it as host endpoints do, or the data plane, which judged it already, says
+// at least denies it as host endpoints do, or the data plane, which evaluated it already, says
 // nothing.
 func (c *carrier) knew(in sim.In, got []outcome, steps []step) bool {
 	if !c.older[exchangeOf(in.Packet)] || len(got) > 1 {

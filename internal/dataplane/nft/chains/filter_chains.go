@@ -303,10 +303,10 @@ const noEndpoint = "$ip daddr @" + expr.SetBlocks + " $ip daddr != @" + expr.Set
 func sentChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h policy.HostRules, at Indexes) {
 	// By which interface a packet leaves is known here by the destination that it had before a
 	// Service gave it another one.
-	judge := policy.MainChain
+	evaluate := policy.MainChain
 	begin := h.FirstPacketChain()
 	if h.HasEndpoints() {
-		judge, begin = policy.OwnChain, policy.OwnChain
+		evaluate, begin = policy.OwnChain, policy.OwnChain
 	}
 	open := goesOn(epoch) + "ct status and dnat == 0 oifname != $host "
 	if p := expr.PodInterfaces(s); p != "" {
@@ -348,8 +348,8 @@ func sentChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16
 	for _, rule := range append(cameRules(f, s), duringHandshake+"goto "+sentHandshakeChain, routeBack) {
 		others = append(others, "ct direction reply "+rule)
 	}
-	chain(sentOthersChain, append(others, "jump "+judge)...)
-	chain(sentHandshakeChain, "jump "+handshakeReplyChain, "jump "+judge)
+	chain(sentOthersChain, append(others, "jump "+evaluate)...)
+	chain(sentHandshakeChain, "jump "+handshakeReplyChain, "jump "+evaluate)
 	// The packet was routed again, and by which interface it leaves now is not known.
 	t.Chains["sent-on"] = table.Chain{Type: knftables.FilterType, Hook: knftables.OutputHook, Priority: "filter+1", Rules: expr.Expand(f, s,
 		"meta mark and $routed == 0 accept",
