@@ -21,7 +21,7 @@ func startedCommand() *cobra.Command {
 	var runDir string
 	cmd := &cobra.Command{
 		Use:   "started",
-		Short: "Succeed when the agent that works on this machine is of this container: its startup probe",
+		Short: "Exit with code 0 if the agent at work on this machine is this container's: its startup probe",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			switch pid, err := localsock.ListenerPID(filepath.Join(runDir, wire.SocketName)); {

@@ -62,7 +62,7 @@ func newBenchCompare() *cobra.Command {
 			return reportWorse(shown{cmd.ErrOrStderr()}, cmp.Below(below, strict, metrics...), below)
 		},
 	}
-	c.Flags().Float64Var(&below, "fail-below", 0, "exit code 3 when something is certainly worse than this part of A, such as 0.95")
+	c.Flags().Float64Var(&below, "fail-below", 0, "exit code 3 if something is certainly worse than this fraction of A, such as 0.95")
 	c.Flags().BoolVar(&strict, "strict", false, "with --fail-below: the estimate alone decides, whatever its interval")
 	c.Flags().StringSliceVar(&chosen, "metrics", nil, "with --fail-below: use these instead of each row's main metric: "+comparedMetrics())
 	c.Flags().BoolVar(&all, "all", false, "show every metric")

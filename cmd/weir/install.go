@@ -349,7 +349,7 @@ func newUninstall(o *options) *cobra.Command {
 	var purge, clean bool
 	var image string
 	var timeout time.Duration
-	cmd := &cobra.Command{Use: "uninstall", Short: "Remove Weir's programs from the cluster; --clean-nodes what they made on nodes, --purge its objects too", Args: cobra.NoArgs,
+	cmd := &cobra.Command{Use: "uninstall", Short: "Remove Weir from the cluster; with --clean-nodes also what it made on nodes, with --purge its objects too", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := o.connect()
 			if err != nil {

@@ -31,7 +31,7 @@ const staleAfter = 2 * time.Minute
 func newStatus(o *options) *cobra.Command {
 	var node string
 	var live bool
-	cmd := &cobra.Command{Use: "status", Short: "What is healthy and what is not, by node; ends with code 1 when something is not", Args: cobra.NoArgs,
+	cmd := &cobra.Command{Use: "status", Short: "Show what is healthy and what is not, by node; exit code 1 if something is not", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := o.connect()
 			if err != nil {
@@ -357,7 +357,7 @@ func (r *report) print(out io.Writer) error {
 	section(out, "Not supported yet", r.unsupported)
 	section(out, "Services are left to others", r.beside)
 	section(out, "Addresses of load balancers that nodes answer for on their link", r.announced)
-	section(out, "Clients whose answers go by the node they asked: straight ones (DSR) did not arrive", r.fallbacks)
+	section(out, "Clients whose direct answers (DSR) did not arrive, and go through the node that they asked", r.fallbacks)
 	section(out, "Most frequent drops", r.drops)
 	if r.healthy() {
 		fmt.Fprintf(out, "\nWeir is healthy on %d of %d nodes%s.\n", len(r.nodes), len(r.nodes), r.asOf())

@@ -103,8 +103,8 @@ func newMetrics(c *Controller) metrics {
 				}
 				return 1
 			}),
-		looks:    counter("reconciles_total", "Looks at the cluster."),
-		failures: counter("reconcile_errors_total", "Looks at the cluster of which a part failed."),
+		looks:    counter("reconciles_total", "Rounds of reconciliation."),
+		failures: counter("reconcile_errors_total", "Rounds of reconciliation that failed in part."),
 		blocks:   counter("blocks_released_total", "Blocks of nodes that are gone that were given back."),
 		statuses: counter("node_statuses_deleted_total", "NodeStatuses of nodes that are gone that were removed."),
 	}

@@ -131,7 +131,7 @@ func (w *Watch) clean(c *cleaner) {
 func (w *Watch) look() {
 	mode, err := w.finder.mode()
 	if err != nil {
-		w.log("cannot tell whether a kube-proxy's rules are there; what was found before stays", "error", err)
+		w.log("cannot determine whether a kube-proxy's rules are there; what was found before stays", "error", err)
 		return
 	}
 	who, known := "", true

@@ -140,7 +140,7 @@ type Settings struct {
 	IPv6     bool       // the node carries IPv6
 	DSR      bool
 	DSRTimes model.DSRTimes
-	// DSROptOut are the clients whose answers never go straight to them: sorted, each once.
+	// DSROptOut are the clients whose answers never go directly to them: sorted, each once.
 	DSROptOut           []netip.Prefix
 	ConnectTime         model.ConnectTimeLB
 	SNATFirst, SNATLast uint16 // ports, inclusive

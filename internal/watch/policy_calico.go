@@ -120,7 +120,7 @@ func (p *calicoPolicy) unknownEnd(out *model.Policy) {
 		}
 		for i := range rules {
 			if rules[i].Own != nil {
-				p.add(fmt.Sprintf("spec.%s[%d]", dir, i), "", "says something of the end that host endpoints stand for, which is not supported yet where they evaluate "+
+				p.add(fmt.Sprintf("spec.%s[%d]", dir, i), "", "has conditions on the end that host endpoints represent, which is not supported yet where they evaluate "+
 					"what is forwarded, before Services, or each packet by itself: there the rule allows nothing", "say it of the other end and of ports")
 			}
 		}

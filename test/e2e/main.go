@@ -54,7 +54,7 @@ func main() {
 	flag.BoolVar(&o.useExisting, "use-existing", false, "use the lab of that name, as an earlier run with --keep left it")
 	flag.BoolVar(&o.secondTry, "second-try", false, fmt.Sprintf("excuse up to %d specs of a run that failed and then passed alone", maxExcused))
 	flag.BoolVar(&o.list, "list", false, "print which spec is in which group, or why it is skipped, and end")
-	proxyMode := flag.Bool("api-proxy", false, "be the way to the API server inside a lab's machine; not for users")
+	proxyMode := flag.Bool("api-proxy", false, "be the path to the API server inside a lab's machine; not for users")
 	flag.Parse()
 	if o.out == "" {
 		o.out = o.defaultOut()

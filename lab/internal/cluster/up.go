@@ -181,7 +181,7 @@ func (u *starter) run(ctx context.Context) error {
 			return err
 		}
 		if u.o.Proxy.Beside() {
-			if err := u.p.Step("nftables data plane, beside kube-proxy", func() error { return u.beside(ctx) }); err != nil {
+			if err := u.p.Step("nftables data plane, alongside kube-proxy", func() error { return u.beside(ctx) }); err != nil {
 				return err
 			}
 		}

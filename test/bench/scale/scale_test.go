@@ -113,7 +113,7 @@ func TestScale(t *testing.T) {
 			report.Results = append(report.Results, r)
 			w.say("%s with %d Services: started in %.2f s (%.2f s of CPU, again in %.2f s), %.0f MiB (peak %.0f); a change takes effect in %.1f ms (p99 %.1f), of that the write %.1f ms, and costs %.2f ms of CPU",
 				r.Plane, r.Services, r.StartSeconds, r.StartCPU, r.StartAgainSeconds, r.RSSMiB, r.PeakMiB, r.Effect.P50, r.Effect.P99, r.Write.P50, r.CPU)
-			// Ten times what is wanted of a machine with nothing else to do; others may take longer.
+			// Ten times what is wanted of a machine with nothing else to do; others may take more.
 			if os.Getenv(outEnv) != "" && name == "weir" && (r.CPU > 20 || r.Effect.P50 > 500) {
 				t.Errorf("a change of one endpoint among %d Services costs %.1f ms of CPU and takes %.0f ms", n, r.CPU, r.Effect.P50)
 			}
