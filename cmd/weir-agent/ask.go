@@ -45,7 +45,7 @@ func askCommand() *cobra.Command {
 	return cmd
 }
 
-// exitCode tells what went wrong to who ran this program.
+// exitCode reports what went wrong to the caller of this program.
 func exitCode(err error) int {
 	var e *wire.Error
 	if errors.As(err, &e) {

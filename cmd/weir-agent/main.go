@@ -118,7 +118,7 @@ func run(ctx context.Context, o agent.Options) error {
 	return nil
 }
 
-// probeCommand tells what the kernel can do, without starting anything.
+// probeCommand reports what the kernel can do, without starting anything.
 func probeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "probe",

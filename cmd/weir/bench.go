@@ -149,7 +149,7 @@ func (o *options) benchCluster() (*suite.Cluster, error) {
 			if err != nil {
 				return nil, err
 			}
-			// The standard input stays open and silent: its end tells the command that nobody
+			// The standard input stays open and silent: its end signals the command that nobody
 			// listens any more.
 			silence, end := io.Pipe()
 			defer end.Close()

@@ -92,7 +92,7 @@ func (f *installFlags) run(ctx context.Context, out io.Writer, o *options) error
 	return f.install(ctx, out, c)
 }
 
-// splitServer reads host, host:port, or a URL as it stands in a kubeconfig.
+// splitServer reads host, host:port, or a URL as it is in a kubeconfig.
 func splitServer(text string) (host, port string, err error) {
 	bare := strings.TrimSuffix(strings.TrimPrefix(text, "https://"), "/")
 	if host, port, err = net.SplitHostPort(bare); err == nil && host != "" {
@@ -170,7 +170,7 @@ func (f *installFlags) install(ctx context.Context, out io.Writer, c *clientset.
 	return waitRollout(ctx, out, c)
 }
 
-// findAPIServer takes the address that the Service "kubernetes" stands for.
+// findAPIServer returns the address behind the Service "kubernetes".
 func (f *installFlags) findAPIServer(ctx context.Context, out io.Writer, c *clientset.Clients) error {
 	slices, err := c.Kube.DiscoveryV1().EndpointSlices("default").List(ctx,
 		metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kubernetes"})

@@ -85,7 +85,7 @@ It asks the agents as weir status --live does: by the controller, for which Clus
 	return cmd
 }
 
-// story is what all nodes on the way said.
+// story is what all nodes on the path reported.
 type story struct {
 	Source  string           `json:"source"`
 	Target  string           `json:"target"`
@@ -97,7 +97,7 @@ type story struct {
 	Doubtful bool `json:"doubtful"`
 }
 
-// maxNodes bounds the nodes on a packet's way.
+// maxNodes bounds the nodes on a packet's path.
 const maxNodes = 4
 
 // askWhy asks the node where the packet begins, and then each that it is sent on to.

@@ -55,7 +55,7 @@ func parseTarget(text string) (t whyTarget, err error) {
 	return t, nil
 }
 
-// resolver finds the objects that names stand for.
+// resolver finds the objects that names refer to.
 type resolver struct {
 	kube      kubernetes.Interface
 	namespace string

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package events names what the programs tell of flows, and hands it to who listens.
+// Package events names what the programs report of flows, and hands it to who listens.
 package events
 
 import (
@@ -57,7 +57,7 @@ type End struct {
 
 // HostEnd is what a host endpoint said.
 type HostEnd struct {
-	Endpoint string  `json:"endpoint,omitempty"` // its name, where the packet tells the interface
+	Endpoint string  `json:"endpoint,omitempty"` // its name, where the packet shows the interface
 	Rule     *Rule   `json:"rule,omitempty"`
 	Staged   *Staged `json:"staged,omitempty"` // absent = staged policies change nothing there
 }
@@ -76,7 +76,7 @@ type Staged struct {
 	Rule    *Rule  `json:"rule,omitempty"`
 }
 
-// Namer knows what numbers and addresses stand for.
+// Namer knows what numbers and addresses mean.
 type Namer interface {
 	State() *nodestate.State // nil while it is not known
 	Pod(netip.Addr) (model.Name, bool)
@@ -89,7 +89,7 @@ func verdict(allowed bool) string {
 	return "denied"
 }
 
-// name makes an Event of what the programs told.
+// name makes an Event of what the programs reported.
 func name(d dataplane.Event, node string, by Namer, now time.Time) Event {
 	s := by.State()
 	e := Event{

@@ -33,7 +33,7 @@ type Config struct {
 	// Changed is called after Handling changed. nil = nobody asks.
 	Changed func(Handling)
 
-	proc string // where processes are told; "" = /proc
+	proc string // where processes are listed; "" = /proc
 }
 
 // Handling says who carries Services on this node.
@@ -71,7 +71,7 @@ type Watch struct {
 	finder ruleFinder
 	absent int    // looks in a row that saw no kube-proxy
 	bare   int    // looks in a row that saw no rules of one
-	told   string // what was logged
+	logged string // what was logged
 
 	mu  sync.Mutex
 	now Handling
@@ -161,8 +161,8 @@ func (w *Watch) look() {
 
 // log says something once.
 func (w *Watch) log(what string, args ...any) {
-	if text := what + fmt.Sprint(args...); text != w.told {
-		w.told = text
+	if text := what + fmt.Sprint(args...); text != w.logged {
+		w.logged = text
 		w.cfg.Log.Info(what, args...)
 	}
 }
@@ -198,7 +198,7 @@ func (w *Watch) decide(mode, who string, known bool) Handling {
 type cleaner struct {
 	cfg        Config
 	gone, wait int
-	told       string
+	logged     string
 }
 
 func (c *cleaner) look() {
@@ -208,14 +208,14 @@ func (c *cleaner) look() {
 	who, known := running(c.cfg)
 	switch {
 	case who != "":
-		if c.gone = 0; c.told != who && !c.cfg.Alongside {
+		if c.gone = 0; c.logged != who && !c.cfg.Alongside {
 			c.cfg.Log.Warn("a kube-proxy runs on this node; its rules are left alone. Weir does its work: remove it", "seen", who)
 		}
-		c.told = who
+		c.logged = who
 	case !known:
 	default:
 		if c.gone++; c.gone >= quiet {
-			c.wait, c.told = cleanOnce(c.cfg), ""
+			c.wait, c.logged = cleanOnce(c.cfg), ""
 		}
 	}
 }

@@ -92,7 +92,7 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 		if !ok {
 			return nil, &dropped{reason: reason.NoRoute, rule: fwd.rule}
 		}
-		fwd.way = w
+		fwd.path = w
 	} else if d := n.evaluateAndRoute(in, k, fwd, own); d != nil {
 		return nil, d
 	}
@@ -122,14 +122,14 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 		rev.iif = b.IfIndex
 	}
 	if own && n.stackRoutes(k.src) {
-		rev.way.action = Pass
-	} else if !n.wayBack(in, k, lb, fwd, rev) {
-		return nil, &dropped{reason: n.whyNoWayBack(k, lb.via), rule: fwd.rule}
+		rev.path.action = Pass
+	} else if !n.returnPath(in, k, lb, fwd, rev) {
+		return nil, &dropped{reason: n.whyNoReturnPath(k, lb.via), rule: fwd.rule}
 	}
 	if in.Hook == FromWorkload && n.spent(k.src) {
 		return nil, &dropped{reason: reason.Share}
 	}
-	if lb.watch && outside && !fwd.handOn && !fwd.dsr && (fwd.way.action == Local || fwd.way.action == Pass) {
+	if lb.watch && outside && !fwd.handOn && !fwd.dsr && (fwd.path.action == Local || fwd.path.action == Pass) {
 		fwd.watched, fwd.from = true, lb.via
 	}
 	n.enter(in.Hook == ToUplink && (lb.found || !n.hosts()), k, fwd, rev)
@@ -162,7 +162,7 @@ func (n *Node) evaluateAndRoute(in In, k flowKey, fwd *flow, own bool) *dropped 
 	if !ok {
 		return &dropped{reason: why}
 	}
-	fwd.way = w
+	fwd.path = w
 	return nil
 }
 
@@ -171,7 +171,7 @@ func (n *Node) mustTranslateSource(in In, a nodestate.Addr, fwd *flow, service b
 	if service && in.Hook == FromWorkload && fwd.dst == in.Packet.IP.Src {
 		return true // a pod refuses packets from its own address
 	}
-	if fwd.way.action != Neigh {
+	if fwd.path.action != Neigh {
 		return false
 	}
 	switch in.Hook {
@@ -190,10 +190,10 @@ func (n *Node) mustTranslateSource(in In, a nodestate.Addr, fwd *flow, service b
 func (n *Node) untracked(in In, fwd *flow) bool {
 	switch in.Hook {
 	case FromUplink, FromTunnel:
-		return fwd.way.action == Pass
+		return fwd.path.action == Pass
 	case ToUplink:
 		_, inRoute := n.routeOf(fwd.dst)
-		return fwd.way.action == Neigh && n.kind(fwd.dst) != nodestate.AddrPod && !inRoute
+		return fwd.path.action == Neigh && n.kind(fwd.dst) != nodestate.AddrPod && !inRoute
 	}
 	return false
 }
@@ -259,28 +259,28 @@ func (n *Node) stackRoutes(dst netip.Addr) bool {
 	return !inRoute && n.kind(dst) != nodestate.AddrPod
 }
 
-// wayBack finds the way of the replies, from the address that was asked to the one that asked.
-func (n *Node) wayBack(in In, k flowKey, lb balanced, fwd, rev *flow) bool {
+// returnPath finds the path of the replies, from the address that was asked to the one that asked.
+func (n *Node) returnPath(in In, k flowKey, lb balanced, fwd, rev *flow) bool {
 	ok, via := true, lb.via
 	switch {
 	case in.Hook == ToWorkload || in.Hook == ToUplink:
-		rev.way = way{action: Pass}
+		rev.path = path{action: Pass}
 	case lb.dsr && !n.refusesDSR(k.src) && !n.failedDSR(k):
 		fwd.dsr, rev.dsr = true, true
-		rev.way, ok = n.fib(k.src)
+		rev.path, ok = n.fib(k.src)
 	case via.IsValid():
 		rev.viaNode = true
-		rev.way, ok = n.toNode(via, !n.state.Addrs[via].SameLink)
+		rev.path, ok = n.toNode(via, !n.state.Addrs[via].SameLink)
 	case in.Hook == FromTunnel && n.kind(k.src) == nodestate.AddrNode:
 		rev.viaNode = true
-		rev.way, ok = n.toNode(in.Source, true)
+		rev.path, ok = n.toNode(in.Source, true)
 	default:
-		rev.way, ok, _ = n.route(k.src)
+		rev.path, ok, _ = n.route(k.src)
 	}
 	return ok
 }
 
-func (n *Node) whyNoWayBack(k flowKey, via netip.Addr) reason.Reason {
+func (n *Node) whyNoReturnPath(k flowKey, via netip.Addr) reason.Reason {
 	if via.IsValid() {
 		return reason.NoRoute
 	}

@@ -120,9 +120,9 @@ func (n *Node) about(k flowKey) *Event {
 	return e
 }
 
-// tell adds the event of what was evaluated last, when somebody wants to know: d is why the packet
-// was dropped.
-func (n *Node) tell(in In, d *dropped) {
+// reportEvent adds the event of what was evaluated last, when somebody wants to know: d is why the
+// packet was dropped.
+func (n *Node) reportEvent(in In, d *dropped) {
 	e := n.evaluated
 	if e == nil || !e.Egress.Local && !e.Ingress.Local && !e.In.Judged && !e.Out.Judged {
 		return

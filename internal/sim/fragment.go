@@ -41,7 +41,7 @@ func fragmentKeyOf(in In) fragmentKey {
 	h := &in.Packet.IP
 	k := fragmentKey{src: h.Src, dst: h.Dst, id: h.ID, proto: h.Proto, hook: in.Hook}
 	if h.Src.Is6() {
-		k.proto = 0 // only the first fragment tells (RFC 8200, section 4.5)
+		k.proto = 0 // only the first fragment has it (RFC 8200, section 4.5)
 	}
 	if in.Hook == FromWorkload {
 		k.iif = in.IfIndex
@@ -82,7 +82,7 @@ func fragmentIsBad(p *packet.Packet) bool {
 	return false
 }
 
-// fragment is what becomes of a fragment. bad: nothing can be told of what it carries.
+// fragment is what becomes of a fragment. bad: nothing is known of what it carries.
 func (n *Node) fragment(in In, bad bool) Result {
 	limit := n.state.Settings.Timeouts.Fragment
 	if limit == 0 {
@@ -158,7 +158,7 @@ func (n *Node) laterFragment(in In, k fragmentKey) Result {
 			f.epoch = was
 		}
 		if !again {
-			n.tell(in, d)
+			n.reportEvent(in, d)
 		}
 		if d != nil {
 			return drop(in, *d)

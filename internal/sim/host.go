@@ -11,7 +11,7 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// tunnelInterface stands for the tunnel's device, for which no host endpoint is by its name.
+// tunnelInterface represents the tunnel's device, for which no host endpoint is by its name.
 const tunnelInterface = -1
 
 // passage says by which interfaces the original direction of a flow enters and leaves the node, 0 =
@@ -34,7 +34,7 @@ func (n *Node) hosts() bool { return len(n.state.HostEndpoints) > 0 }
 
 // passageOf returns the passage of the flow k, in its original direction, of which a packet goes
 // this way.
-func (n *Node) passageOf(in In, w way, reply bool, k flowKey) passage {
+func (n *Node) passageOf(in In, w path, reply bool, k flowKey) passage {
 	var p passage
 	switch in.Hook {
 	case FromUplink:
@@ -83,7 +83,7 @@ func (n *Node) ends(p passage, k flowKey) passage {
 // passes: is the packet of a flow that the stack sends on by another uplink, where it leaves? It
 // was evaluated where it came in.
 func passes(in In, f *flow) bool {
-	return in.Hook == ToUplink && f.way.action == Pass && f.way.ifindex != 0
+	return in.Hook == ToUplink && f.path.action == Pass && f.path.ifindex != 0
 }
 
 // betweenNodes: is it an outer packet of the tunnel?
@@ -93,7 +93,7 @@ func (n *Node) betweenNodes(k flowKey) bool {
 		(a == nodestate.AddrNode && b == nodestate.AddrHost || a == nodestate.AddrHost && b == nodestate.AddrNode)
 }
 
-// portsOf are what policy looks at of a flow beside its addresses and its protocol.
+// portsOf are what policy looks at of a flow in addition to its addresses and its protocol.
 func portsOf(src netip.Addr, proto model.Protocol, sport, dport uint16) nodestate.Ports {
 	if proto == icmpOf(src) {
 		return nodestate.Ports{Dst: message(sport, dport)}
@@ -196,9 +196,9 @@ func (n *Node) evaluateHostNew(in In, k flowKey, fwd, rev *flow, opening bool) (
 	if fwd.handOn {
 		evaluated.dst, evaluated.dport = fwd.backend.Addr, fwd.backend.Port
 	}
-	p := n.passageOf(in, fwd.way, false, evaluated)
-	if n.hosts() && p.in != 0 && p.out != 0 && fwd.way.action == Pass {
-		fwd.way.ifindex, rev.way.ifindex = p.out, p.in
+	p := n.passageOf(in, fwd.path, false, evaluated)
+	if n.hosts() && p.in != 0 && p.out != 0 && fwd.path.action == Pass {
+		fwd.path.ifindex, rev.path.ifindex = p.out, p.in
 	}
 	rule, d := n.evaluateHost(evaluated, p)
 	if rule != 0 {
@@ -207,14 +207,14 @@ func (n *Node) evaluateHostNew(in In, k flowKey, fwd, rev *flow, opening bool) (
 	if d == nil {
 		return false, nil
 	}
-	if !p.inside() && fwd.way.action == Pass && fwd.svc.Proto == 0 && connects(k.proto) && !opening {
-		told := *n.evaluated
+	if !p.inside() && fwd.path.action == Pass && fwd.svc.Proto == 0 && connects(k.proto) && !opening {
+		saved := *n.evaluated
 		back := flowKey{src: k.dst, dst: k.src, sport: k.dport, dport: k.sport, proto: k.proto}
 		if _, no := n.evaluateHost(back, p.turned()); no == nil {
-			n.evaluated = nil // there is no flow to tell of
+			n.evaluated = nil // there is no flow to report
 			return true, nil
 		}
-		*n.evaluated = told
+		*n.evaluated = saved
 	}
 	return false, d
 }
@@ -228,9 +228,9 @@ func (n *Node) evaluateHostAgain(f *flow, in In, k flowKey) (nodestate.RuleID, *
 	if f.handOn {
 		evaluated.dst, evaluated.dport = f.backend.Addr, f.backend.Port
 	}
-	p := n.passageOf(in, f.way, f.reply, evaluated)
-	if n.hosts() && !f.reply && p.in != 0 && f.way.action == Pass {
-		f.way.ifindex = p.out
+	p := n.passageOf(in, f.path, f.reply, evaluated)
+	if n.hosts() && !f.reply && p.in != 0 && f.path.action == Pass {
+		f.path.ifindex = p.out
 	}
 	return n.evaluateHost(evaluated, p)
 }

@@ -25,7 +25,7 @@ func handmade6() *nodestate.State {
 	return s
 }
 
-// Whatever stands between the headers of a packet, what is behind it is evaluated, or it is
+// Whatever is between the headers of a packet, what is behind it is evaluated, or it is
 // dropped.
 func TestExtensionHeadersHideNothing(t *testing.T) {
 	const (

@@ -63,7 +63,7 @@ type claim struct {
 
 // claim of the entry.
 func (f *flow) claim() claim {
-	return claim{service: f.svc.Proto != 0, reply: f.reply, handOn: f.handOn, led: f.way.action != Pass, backend: f.backend.Addr}
+	return claim{service: f.svc.Proto != 0, reply: f.reply, handOn: f.handOn, led: f.path.action != Pass, backend: f.backend.Addr}
 }
 
 // owner is whose packets those of a flow must be.
@@ -178,7 +178,7 @@ func (n *Node) checkEntered(in In, k flowKey) (origin, bool) {
 }
 
 // keepsSource checks where a packet of an open flow comes from; a change of the tables, or of the
-// way that it comes, lets the tables decide again.
+// path that it comes, lets the tables decide again.
 func (n *Node) keepsSource(f *flow, in In, k flowKey) bool {
 	if in.Hook == FromWorkload || f.epoch == n.epoch && f.origin.fits(in) {
 		return true

@@ -66,7 +66,7 @@ func (n *Node) untrackedVerdict(in In, iso nodestate.Isolation, k flowKey, arriv
 
 // plain: does the flow carry nothing but what the stack exchanges by itself?
 func (n *Node) plain(f *flow, k flowKey) bool {
-	return f.way.action == Pass && !f.rewrite && !f.handOn && f.svc.Proto == 0 &&
+	return f.path.action == Pass && !f.rewrite && !f.handOn && f.svc.Proto == 0 &&
 		n.kind(k.src) != nodestate.AddrEndpoint && n.kind(k.dst) != nodestate.AddrEndpoint
 }
 
@@ -84,7 +84,7 @@ func (n *Node) goesAlone(in In) bool {
 	return uplink && in.Entered == 0 && n.readable(in.Packet)
 }
 
-// readable: is it a packet, or the first fragment of one, that tells its protocol and ports?
+// readable: is it a packet, or the first fragment of one, that has its protocol and ports?
 func (n *Node) readable(p *packet.Packet) bool {
 	switch n.shapeOf(p, ToUplink) {
 	case shapeOK:

@@ -110,7 +110,7 @@ func (p *calicoPolicy) preDNAT(out *model.Policy) {
 	}
 }
 
-// unknownEnd tells about rules whose own end is not known where a host endpoint evaluates what is
+// unknownEnd reports rules whose own end is not known where a host endpoint evaluates what is
 // forwarded. There they are strict: what allows is left out, anything else denies (calc).
 func (p *calicoPolicy) unknownEnd(out *model.Policy) {
 	for _, dir := range []string{"egress", "ingress"} {

@@ -184,7 +184,7 @@ func TestProgress(t *testing.T) {
 	var out bytes.Buffer
 	ended := map[string]spec{}
 	p := &progress{group: "g", specs: []string{"[sig-network] a", "[sig-network] a b [C]", "[sig-network] x y", "[sig-network] cut"}, to: &out,
-		tell: func(s spec) { ended[s.Name] = s }}
+		report: func(s spec) { ended[s.Name] = s }}
 	log := "------\n• [1.250 seconds]\n[sig-network] a b [C] [labels]\nfile.go:1\n• [FAILED] [61.000 seconds]\n[sig-network] x [It] y\n  [sig-network] x y\n" +
 		"• [INTERRUPTED] [7.000 seconds]\n[sig-network] cut [It]\nS [SKIPPED] [0.100 seconds]\n[sig-network] a\n"
 	for i := range len(log) {
@@ -206,7 +206,7 @@ func TestProgress(t *testing.T) {
 func TestProgressOfOneProcess(t *testing.T) {
 	ended := map[string]string{}
 	p := &progress{group: "g", serial: true, specs: []string{"[sig-network] a", "[sig-network] b", "[sig-network] c"}, to: io.Discard,
-		tell: func(s spec) { ended[s.Name] = fmt.Sprint(s.Outcome, s.Seconds) }}
+		report: func(s spec) { ended[s.Name] = fmt.Sprint(s.Outcome, s.Seconds) }}
 	fmt.Fprint(p, "------\n[sig-network] a [labels]\n  STEP: x\n• [1.500 seconds]\n------\n[sig-network] b\n• [FAILED] [2.000 seconds]\n[sig-network] b [It]\n"+
 		"------\n[sig-network] c\n  STEP: y\n")
 	if want := map[string]string{"[sig-network] a": "passed1.5", "[sig-network] b": "failed2"}; !reflect.DeepEqual(ended, want) {
@@ -232,7 +232,7 @@ func TestRecorder(t *testing.T) {
 	if again := first.failed(tasks[0]); len(again) != 0 {
 		t.Errorf("run once more already: %v", again)
 	}
-	// Nothing was told of an end: the file has all.
+	// Nothing was reported of an end: the file has all.
 	res := &result{Build: "x", Focus: "f"}
 	if err := res.resume(path); err != nil {
 		t.Fatal(err)
@@ -272,8 +272,8 @@ func TestRecorder(t *testing.T) {
 }
 
 func TestLabs(t *testing.T) {
-	g := func(name string, workers, procs int, beside bool) task {
-		return task{group: group{Name: name, Workers: workers, Procs: procs, Beside: beside}}
+	g := func(name string, workers, procs int, alongside bool) task {
+		return task{group: group{Name: name, Workers: workers, Procs: procs, Alongside: alongside}}
 	}
 	var got []string
 	for _, l := range labs([]task{g("main", 3, 0, false), g("zones", 6, 0, false), g("alone", 3, 1, false), g("long", 3, 2, true)}) {

@@ -30,8 +30,8 @@ type spec struct {
 	Outcome string  `json:"outcome"`
 	Seconds float64 `json:"seconds"`
 	Message string  `json:"message,omitempty"`
-	// Again is the outcome of a second try of a spec that failed: it tells what fails now and then,
-	// and changes nothing but with --second-try.
+	// Again is the outcome of a second try of a spec that failed: it distinguishes what fails now
+	// and then, and changes nothing but with --second-try.
 	Again string `json:"again,omitempty"`
 }
 

@@ -104,7 +104,7 @@ func heals(t *testing.T, w *world, f family, nft bool) {
 	}
 }
 
-// clock counts time as a process has it that wants to work every 10 ms: what the machine stood
+// clock counts time as a process has it that wants to work every 10 ms: what the machine paused
 // still, or was busy with others, does not count.
 type clock struct{ ticks atomic.Int64 }
 

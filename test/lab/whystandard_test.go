@@ -11,7 +11,7 @@ import (
 )
 
 // way is what the nodes did, in short.
-func (w told) way() string {
+func (w explanation) way() string {
 	var parts []string
 	for _, n := range w.Nodes {
 		part := n.Node + " " + n.Outcome.Verdict + " " + n.Outcome.Reason + n.Outcome.Way
@@ -41,8 +41,8 @@ func (b *space) denied(t *testing.T, from *place, to, want string) {
 	}
 }
 
-// TestWhyStandard asks why on nodes with nftables beside real connections: on two nodes without a
-// tunnel and in it, by Services, handed on, with policy and host endpoints; and where the nodes'
+// TestWhyStandard asks why on nodes with nftables alongside real connections: on two nodes without
+// a tunnel and in it, by Services, handed on, with policy and host endpoints; and where the nodes'
 // data planes differ.
 func TestWhyStandard(t *testing.T) {
 	b := newBase(t)

@@ -131,7 +131,7 @@ func TestForgedAnswers(t *testing.T) {
 		}
 		return nil
 	})
-	f.n1.reaches("client", "tcp", "172.30.0.55:7000") // the node's own connections stand there, once they are answered
+	f.n1.reaches("client", "tcp", "172.30.0.55:7000") // the node's own connections are there, once they are answered
 	for name, least := range map[string]int{"weir_flows": 1, "weir_flows_new": 0} {
 		forged, ours := f.n1.flows(name)
 		if forged > 0 || ours < least {

@@ -60,7 +60,7 @@ func (n *node) leavesXDP(dev string) {
 	})
 }
 
-// inXDP names the program in XDP of an interface of the node and its mode, as the kernel tells
+// inXDP names the program in XDP of an interface of the node and its mode, as the kernel reports
 // them; empty where there is none.
 func (n *node) inXDP(dev string) (id uint32, mode string) {
 	n.lan.t.Helper()

@@ -134,7 +134,7 @@ func (p *progress) whole(exited error) error {
 	return nil
 }
 
-// outcome is how go test tells how a test ended, with -test.v=test2json: as soon as it ended, the
+// outcome is how go test reports how a test ended, with -test.v=test2json: as soon as it ended, the
 // parts of a test before the test.
 var outcome = regexp.MustCompile(`^\x16?\s*--- (PASS|FAIL|SKIP): TestConformance(/\S+)? \(([0-9.]+)s\)$`)
 

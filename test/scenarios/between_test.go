@@ -122,7 +122,7 @@ func questions() []asked {
 	return out
 }
 
-// between evaluates the questions after each write on the way from one state to another.
+// between evaluates the questions after each write of the change from one state to another.
 type between struct {
 	o                    *ebpf.Offline
 	all                  []asked

@@ -64,7 +64,7 @@ func (r *crowd) forHosts(p *model.Policy) {
 }
 
 // Addresses that the kernel of node n0 may have: linkOwn is one that the node's tables know, the
-// others are told by nobody. linkAll is the broadcast address of its uplink's subnet, which it
+// nobody announces others. linkAll is the broadcast address of its uplink's subnet, which it
 // always has.
 var (
 	linkOwn   = netip.MustParseAddr("169.254.20.10")
@@ -73,7 +73,7 @@ var (
 	asideNet  = netip.MustParsePrefix("172.31.9.0/24")
 )
 
-// kernel makes what the kernel of node n0 has beside its uplink and its address.
+// kernel makes what the kernel of node n0 has in addition to its uplink and its address.
 func (r *crowd) kernel() {
 	if r.chance(40) {
 		r.c.Local.HostAddrs = append(r.c.Local.HostAddrs, linkOwn)

@@ -189,8 +189,8 @@ func (f *File) idle() map[int]float64 {
 	return out
 }
 
-// idle is what to take off the row's CPU time: what was measured beside as many Services, or else
-// beside the next number. Nothing is taken off where the client is no node.
+// idle is what to take off the row's CPU time: what was measured with as many Services, or else
+// with the next number. Nothing is taken off where the client is no node.
 func (r *Row) idle(bySize map[int]float64) float64 {
 	if strings.HasPrefix(r.ID, Outside) {
 		return 0

@@ -356,7 +356,7 @@ func (u *starter) install(ctx context.Context) error {
 	return u.inControlPlane(ctx, nil, filepath.Join(u.s.Weir, "weir"), args...)
 }
 
-// beside chooses the data plane that leaves Services to a kube-proxy on its node.
+// alongside chooses the data plane that leaves Services to a kube-proxy on its node.
 func (u *starter) beside(ctx context.Context) error {
 	return u.inControlPlane(ctx, nil, filepath.Join(u.s.Weir, "weir"), "patch", "felixconfiguration", "default",
 		"--kubeconfig", KubeconfigPath(u.s.Name), "--patch", `{"spec":{"bpfEnabled":false}}`)

@@ -7,8 +7,8 @@
 //
 // Each round runs the benchmarks of test/bench/micro three times, one after the other and in turned
 // order: the old version, the old version again, and the working tree. All run the benchmarks as
-// they are in the working tree. What a version costs is told from noise by the second run of the
-// old one.
+// they are in the working tree. What a version costs is distinguished from noise by the second run
+// of the old one.
 package main
 
 import (

@@ -37,10 +37,10 @@ type Result struct {
 	Plane    string `json:"plane"`
 	Services int    `json:"services"`
 	// Start is from the start of the process to the first connection to the last Service, and to
-	// everything being in the kernel as far as the data plane tells.
+	// everything being in the kernel as far as the data plane reports.
 	StartSeconds float64 `json:"start_s"`
 	StartCPU     float64 `json:"start_cpu_s"`
-	// StartAgain is of a process that finds its own tables in place; 0 where nothing tells that it
+	// StartAgain is of a process that finds its own tables in place; 0 where nothing shows that it
 	// is done.
 	StartAgainSeconds float64       `json:"start_again_s"`
 	RSSMiB            float64       `json:"rss_mib"`      // 5 s after the start
@@ -146,7 +146,7 @@ func (w *world) measure(name string, n, changes int) (r Result, ok bool) {
 	}
 	p.stop()
 	again, _, _ := w.start(p)
-	if p.ready != "" { // connections alone do not tell: the tables of the start before answer them
+	if p.ready != "" { // connections alone do not show it: the tables of the start before answer them
 		r.StartAgainSeconds = again
 	}
 	defer p.stop()

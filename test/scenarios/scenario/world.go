@@ -234,7 +234,7 @@ func (m *Machine) enter(in sim.In) leg {
 	}
 }
 
-// back is the way of what a node answers by itself to p: the one that p came.
+// back is the path of what a node answers by itself to p: the one that p came.
 func (m *Machine) back(in sim.In, p *packet.Packet) leg {
 	switch in.Hook {
 	case sim.FromWorkload:

@@ -51,7 +51,7 @@ func (c *carrier) knew(in sim.In, got []outcome, steps []step) bool {
 		return false
 	}
 	denies := func(r uint32) bool { return r == uint32(reason.HostIngress) || r == uint32(reason.HostEgress) }
-	told := func(events []dataplane.Event) bool {
+	reported := func(events []dataplane.Event) bool {
 		for _, e := range events {
 			if !e.Allowed && denies(e.Reason) {
 				return true
@@ -60,5 +60,5 @@ func (c *carrier) knew(in sim.In, got []outcome, steps []step) bool {
 		return false
 	}
 	last := steps[len(steps)-1].result
-	return last.Action == sim.Drop && denies(uint32(last.Reason)) || len(got) == 0 && told(c.events)
+	return last.Action == sim.Drop && denies(uint32(last.Reason)) || len(got) == 0 && reported(c.events)
 }
