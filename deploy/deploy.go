@@ -224,7 +224,7 @@ func Parse(text []byte) ([]*unstructured.Unstructured, error) {
 
 // DefaultObjects returns the first IPPools and the FelixConfiguration "default", that are made
 // once, when there is none, and belong to the cluster's owner from then on. The pools are one for
-// each network of podCIDR (Options): "default", and "default-ipv6" for IPv6 beside IPv4.
+// each network of podCIDR (Options): "default", and "default-ipv6" for IPv6 alongside IPv4.
 func DefaultObjects(podCIDR, vxlanMode string) (pools []*unstructured.Unstructured, felix *unstructured.Unstructured, err error) {
 	object := func(kind, name string, spec map[string]any) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{

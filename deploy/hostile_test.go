@@ -110,7 +110,7 @@ func (c cluster) install(t *testing.T) {
 		c.Create(apitest.Object("v1", "Node", n, nil))
 	}
 	c.Create(apitest.Object("v1", "Namespace", "shop", nil))
-	c.pool(t) // blocks are judged by pools
+	c.pool(t) // pools decide whether blocks count
 	// Policies of admission count some moments after they were written, each in its time.
 	for by, u := range map[string]*unstructured.Unstructured{"weir-controller-objects": object("coordination.k8s.io/v1", "Lease", Namespace, "probe", nil),
 		wantsPool: poolOf("probe", "0.0.0.0/0", 0), wantsBlock: blockOf("n1", "10.0.0.0/8", "probe")} {

@@ -21,7 +21,7 @@ import (
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 )
 
-// Clients are the two ways of an agent to the API server; both are safe for concurrent use.
+// Clients are the two paths of an agent to the API server; both are safe for concurrent use.
 type Clients struct {
 	Core    Core
 	Dynamic dynamic.Interface

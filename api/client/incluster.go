@@ -47,7 +47,7 @@ func inCluster() (*rest.Config, error) {
 }
 
 // configuredHost returns host:port of the ConfigMap, unless the environment names an API server of
-// its own. Each pod's environment names the Service's address: that one stands in KUBERNETES_PORT
+// its own. Each pod's environment names the Service's address: that one is in KUBERNETES_PORT
 // too, as a URL.
 func configuredHost(env func(string) string, dir string) string {
 	host, port := env("KUBERNETES_SERVICE_HOST"), env("KUBERNETES_SERVICE_PORT")

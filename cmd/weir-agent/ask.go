@@ -20,7 +20,7 @@ func askCommand() *cobra.Command {
 	var attended bool
 	cmd := &cobra.Command{
 		Use:   "ask PATH",
-		Short: "Ask the agent that runs on this machine, such as ask /version; weir asks agents so",
+		Short: "Ask the agent that runs on this machine, such as ask /version; weir itself asks agents this way",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q.Path = args[0]
@@ -41,11 +41,11 @@ func askCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVarP(&q.Body, "data", "d", "", "body of the question; makes it a POST")
 	f.StringVar(&runDir, "run-dir", agent.DefaultRunDir, "run folder of the agent")
-	f.BoolVar(&attended, "attended", false, "end when the standard input does: who asks from far away may go without a word")
+	f.BoolVar(&attended, "attended", false, "end when the standard input does: a caller far away may go without closing the connection")
 	return cmd
 }
 
-// exitCode tells what went wrong to who ran this program.
+// exitCode reports what went wrong to the caller of this program.
 func exitCode(err error) int {
 	var e *wire.Error
 	if errors.As(err, &e) {

@@ -32,11 +32,11 @@ ends with an error while an agent runs. weir uninstall --clean-nodes does it on 
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.StateDir, "state-dir", agent.DefaultStateDir, "what survives a reboot")
-	f.StringVar(&o.RunDir, "run-dir", agent.DefaultRunDir, "what does not, and the socket of the CNI plugin")
+	f.StringVar(&o.StateDir, "state-dir", agent.DefaultStateDir, "folder for what survives a reboot")
+	f.StringVar(&o.RunDir, "run-dir", agent.DefaultRunDir, "folder for what need not survive a reboot, and the socket of the CNI plugin")
 	f.StringVar(&o.BPFFS, "bpffs", agent.DefaultBPFFS, "folder on a BPF file system with maps and links")
 	f.StringVar(&o.CNIConfDir, "cni-conf-dir", agent.DefaultCNIConfDir, "where the container runtime looks for network configurations")
 	f.StringVar(&o.CNIBin, "cni-bin", "/opt/cni/bin/weir-cni", "the CNI plugin; empty = it stays")
-	f.BoolVar(&done, "done", false, "remove nothing and wait: so a pod shows that its init container has removed everything")
+	f.BoolVar(&done, "done", false, "remove nothing and wait, so that the pod's state shows that its init container has removed everything")
 	return cmd
 }

@@ -83,8 +83,8 @@ policy go on as they were; weir-agent started again takes over.`,
 	f := cmd.Flags()
 	f.StringVar(&o.Node, "node-name", nodeName(), "name of this machine's Node object (NODE_NAME)")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig file; default: the pod's service account, then $KUBECONFIG")
-	f.StringVar(&o.StateDir, "state-dir", agent.DefaultStateDir, "what survives a reboot")
-	f.StringVar(&o.RunDir, "run-dir", agent.DefaultRunDir, "what does not, and the socket of the CNI plugin")
+	f.StringVar(&o.StateDir, "state-dir", agent.DefaultStateDir, "folder for what survives a reboot")
+	f.StringVar(&o.RunDir, "run-dir", agent.DefaultRunDir, "folder for what need not survive a reboot, and the socket of the CNI plugin")
 	f.StringVar(&o.BPFFS, "bpffs", agent.DefaultBPFFS, "folder on a BPF file system for maps and links")
 	f.StringVar(&o.BPFFSMount, "bpffs-mount", agent.DefaultBPFFSMount, "where a BPF file system is mounted when that folder is not on one; empty = never")
 	f.StringVar(&o.Cgroup, "cgroup", "", "folder of the unified control group hierarchy whose sockets are this node's; default: FELIX_CGROUPV2PATH, then the mount of the hierarchy")
@@ -118,11 +118,11 @@ func run(ctx context.Context, o agent.Options) error {
 	return nil
 }
 
-// probeCommand tells what the kernel can do, without starting anything.
+// probeCommand reports what the kernel can do, without starting anything.
 func probeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "probe",
-		Short: "Say what this kernel has of what Weir needs",
+		Short: "Report which of the features that Weir needs this kernel has",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			findings, err := kernel.Probe()

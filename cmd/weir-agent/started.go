@@ -14,14 +14,14 @@ import (
 	"github.com/weir-net/weir/internal/localsock"
 )
 
-// startedCommand is the startup probe of the agent's container. The health port cannot tell the two
-// agents of a node apart that overlap in a rollout: the one before answers there until it has
-// handed over, also when the new container is asked. The PID namespace is the container's own.
+// startedCommand is the startup probe of the agent's container. The health port cannot distinguish
+// the two agents of a node that overlap in a rollout: the one before answers there until it
+// has handed over, also when the new container is asked. The PID namespace is the container's own.
 func startedCommand() *cobra.Command {
 	var runDir string
 	cmd := &cobra.Command{
 		Use:   "started",
-		Short: "Succeed when the agent that works on this machine is of this container: its startup probe",
+		Short: "Exit with code 0 if the agent at work on this machine is this container's: its startup probe",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			switch pid, err := localsock.ListenerPID(filepath.Join(runDir, wire.SocketName)); {

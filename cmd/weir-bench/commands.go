@@ -71,7 +71,7 @@ type client struct {
 	target   load.Target
 	ports    string
 	reuse    bool
-	counting bool // the server tells its CPU time
+	counting bool // the server reports its CPU time
 	onWord   bool
 	warmUp   int // connections or datagrams before those that count
 }
@@ -247,8 +247,8 @@ func streamCommand() *cobra.Command {
 			if err := w.Close(&r, f.ClientCPU+f.ServerCPU); err != nil {
 				return err
 			}
-			// The path's work in interrupts is in nobody's CPU time, so others are told by what is
-			// not the kernel's: a stream does next to nothing of that kind.
+			// The path's work in interrupts is in nobody's CPU time, so others are measured by what
+			// is not the kernel's: a stream does next to nothing of that kind.
 			r.Others = r.User / r.Elapsed
 			r.CPUPer = r.Busy / (float64(f.Bytes) / 1e9)
 			return printRun(cmd.OutOrStdout(), r)

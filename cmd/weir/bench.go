@@ -149,7 +149,7 @@ func (o *options) benchCluster() (*suite.Cluster, error) {
 			if err != nil {
 				return nil, err
 			}
-			// The standard input stays open and silent: its end tells the command that nobody
+			// The standard input stays open and silent: its end signals the command that nobody
 			// listens any more.
 			silence, end := io.Pipe()
 			defer end.Close()
@@ -214,7 +214,7 @@ func newBenchRows() *cobra.Command {
 
 func newBenchClean(o *options) *cobra.Command {
 	return &cobra.Command{
-		Use: "clean", Short: "Remove what runs left that were killed; also ends runs that are in progress", Args: cobra.NoArgs,
+		Use: "clean", Short: "Remove what killed runs left behind; also ends runs in progress", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := o.connect()
 			if err != nil {

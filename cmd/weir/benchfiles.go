@@ -59,19 +59,19 @@ func newBenchCompare() *cobra.Command {
 			if err != nil || below == 0 {
 				return err
 			}
-			return judge(shown{cmd.ErrOrStderr()}, cmp.Below(below, strict, metrics...), below)
+			return reportWorse(shown{cmd.ErrOrStderr()}, cmp.Below(below, strict, metrics...), below)
 		},
 	}
-	c.Flags().Float64Var(&below, "fail-below", 0, "exit code 3 when something is certainly worse than this part of A, such as 0.95")
+	c.Flags().Float64Var(&below, "fail-below", 0, "exit code 3 if something is certainly worse than this fraction of A, such as 0.95")
 	c.Flags().BoolVar(&strict, "strict", false, "with --fail-below: the estimate alone decides, whatever its interval")
-	c.Flags().StringSliceVar(&chosen, "metrics", nil, "with --fail-below: use these instead of each row's main metric: "+judged())
+	c.Flags().StringSliceVar(&chosen, "metrics", nil, "with --fail-below: use these instead of each row's main metric: "+comparedMetrics())
 	c.Flags().BoolVar(&all, "all", false, "show every metric")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
 }
 
-// judge says what is worse; any ends the program with a code of its own.
-func judge(w io.Writer, worse []result.Difference, below float64) error {
+// reportWorse prints what is worse; any of it ends the program with a code of its own.
+func reportWorse(w io.Writer, worse []result.Difference, below float64) error {
 	for _, d := range worse {
 		if d.Failed {
 			fmt.Fprintf(w, "%s, %s: %s\n", d.Row, d.Metric, d.Note)
@@ -89,19 +89,19 @@ func metricsOf(names []string) ([]result.Metric, error) {
 	var out []result.Metric
 	for _, name := range names {
 		m := result.Metric(name)
-		if !m.Judged() {
-			return nil, fmt.Errorf("--metrics %q: want some of %s", name, judged())
+		if !m.Compared() {
+			return nil, fmt.Errorf("--metrics %q: want some of %s", name, comparedMetrics())
 		}
 		out = append(out, m)
 	}
 	return out, nil
 }
 
-// judged are the metrics that a comparison is about.
-func judged() string {
+// comparedMetrics names the metrics that a comparison is about.
+func comparedMetrics() string {
 	var out []string
 	for _, m := range result.Metrics {
-		if m.Judged() {
+		if m.Compared() {
 			out = append(out, string(m))
 		}
 	}

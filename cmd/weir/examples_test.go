@@ -113,7 +113,7 @@ func TestExampleStatus(t *testing.T) {
 	}{{"cp", "172.31.1.8", 2, time.Second}, {"worker1", "172.31.1.207", 9, 2 * time.Second}, {"worker2", "172.31.1.208", 8, time.Second}} {
 		r.nodes = append(r.nodes, nodeReport{name: n.name, state: "ready", ready: true, dataplane: "nftables",
 			address: n.address, version: "v1", heartbeat: n.age, endpoints: n.pods, services: 6, policies: 3})
-		r.beside = append(r.beside, n.name+": services: kube-proxy")
+		r.leftToOthers = append(r.leftToOthers, n.name+": services: kube-proxy")
 	}
 	var out strings.Builder
 	if err := r.print(&out); err != nil {

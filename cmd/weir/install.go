@@ -92,7 +92,7 @@ func (f *installFlags) run(ctx context.Context, out io.Writer, o *options) error
 	return f.install(ctx, out, c)
 }
 
-// splitServer reads host, host:port, or a URL as it stands in a kubeconfig.
+// splitServer reads host, host:port, or a URL as it is in a kubeconfig.
 func splitServer(text string) (host, port string, err error) {
 	bare := strings.TrimSuffix(strings.TrimPrefix(text, "https://"), "/")
 	if host, port, err = net.SplitHostPort(bare); err == nil && host != "" {
@@ -170,7 +170,7 @@ func (f *installFlags) install(ctx context.Context, out io.Writer, c *clientset.
 	return waitRollout(ctx, out, c)
 }
 
-// findAPIServer takes the address that the Service "kubernetes" stands for.
+// findAPIServer returns the address behind the Service "kubernetes".
 func (f *installFlags) findAPIServer(ctx context.Context, out io.Writer, c *clientset.Clients) error {
 	slices, err := c.Kube.DiscoveryV1().EndpointSlices("default").List(ctx,
 		metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kubernetes"})
@@ -349,7 +349,7 @@ func newUninstall(o *options) *cobra.Command {
 	var purge, clean bool
 	var image string
 	var timeout time.Duration
-	cmd := &cobra.Command{Use: "uninstall", Short: "Remove Weir's programs from the cluster; --clean-nodes what they made on nodes, --purge its objects too", Args: cobra.NoArgs,
+	cmd := &cobra.Command{Use: "uninstall", Short: "Remove Weir from the cluster; with --clean-nodes also what it made on nodes, with --purge its objects too", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := o.connect()
 			if err != nil {

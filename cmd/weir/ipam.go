@@ -36,18 +36,18 @@ type ipamFlags struct {
 
 func newIPAM(o *options) *cobra.Command {
 	f := &ipamFlags{options: o}
-	cmd := &cobra.Command{Use: "ipam", Short: "Addresses: what is used, what is wrong, giving back what leaked"}
+	cmd := &cobra.Command{Use: "ipam", Short: "Show and check the use of addresses, and release leaked ones"}
 	cmd.PersistentFlags().StringVar(&f.stateDir, "state-dir", ipam.DefaultDir, "allocations of this node, where there are any")
 	cmd.PersistentFlags().StringVar(&f.node, "node", os.Getenv("NODE_NAME"), "name of this node ($NODE_NAME)")
 
-	show := &cobra.Command{Use: "show", Short: "Use of the pools, and of the blocks", Args: cobra.NoArgs,
+	show := &cobra.Command{Use: "show", Short: "Show how much of the pools and of the blocks is used", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.show(cmd.Context(), cmd.OutOrStdout()) }}
 	show.Flags().BoolVar(&f.blocks, "blocks", false, "each block, too")
 	// calicoctl's name for it.
 	show.Flags().BoolVar(&f.blocks, "show-blocks", false, "each block, too")
 	show.Flags().StringVarP(&f.output, "output", "o", "", "json (default: a table)")
 
-	check := &cobra.Command{Use: "check", Short: "Find pools that are not used, leaks and double use; ends with code 1 when there is something", Args: cobra.NoArgs,
+	check := &cobra.Command{Use: "check", Short: "Find unused pools, leaks and addresses in double use; exit code 1 if there are any", Args: cobra.NoArgs,
 		Long: `Compares pools, blocks, nodes and pods of the cluster. On a node (kubectl -n kube-system exec POD -- /weir ipam check)
 it compares the node's own allocations as well.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.check(cmd.Context(), cmd.OutOrStdout()) }}

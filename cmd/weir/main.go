@@ -83,7 +83,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.PersistentFlags().StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file` (default $KUBECONFIG or ~/.kube/config)")
-	root.PersistentFlags().BoolVar(&o.verbose, "verbose", false, "say how agents are asked: by the controller, or by exec in their pods")
+	root.PersistentFlags().BoolVar(&o.verbose, "verbose", false, "report how agents are asked: through the controller, or by exec in their pods")
 	root.AddCommand(newInstall(o), newUninstall(o), newStatus(o), newMonitor(o), newWhy(o), newIPAM(o), newVersion(), newLab(), newNode(), newBench(o))
 	root.AddCommand(newResourceCommands(o)...)
 	return root

@@ -140,7 +140,7 @@ func TestReportIsHealthyOnlyWhenAllIs(t *testing.T) {
 	}
 }
 
-// What the documentation tells people to type exists.
+// The commands that the documentation names exist.
 func TestDocumentedFlagsExist(t *testing.T) {
 	root := newRoot()
 	for _, words := range [][]string{{"install"}, {"uninstall"}, {"status"}, {"ipam", "show"}, {"ipam", "check"}, {"ipam", "release"},

@@ -31,7 +31,7 @@ func deny(t *testing.T, node string) string {
 	return string(text) + "\n"
 }
 
-// Two nodes tell an event each, one then ends; Ctrl-C ends the other's question too.
+// Two nodes report an event each, one then ends; Ctrl-C ends the other's question too.
 func TestMonitorFollowsNodes(t *testing.T) {
 	t.Parallel()
 	for _, asJSON := range []bool{false, true} {

@@ -40,7 +40,7 @@ func newResourceCommands(o *options) []*cobra.Command {
 	get := &cobra.Command{Use: "get KIND [NAME]", Short: "Show objects: ippools, felixconfigurations, nodestatuses, …", Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.get(cmd.Context(), cmd.OutOrStdout(), args) }}
 	get.Flags().StringVarP(&f.output, "output", "o", "", "yaml, json or name (default: a table)")
-	get.Flags().BoolVarP(&f.all, "all-namespaces", "A", false, "of all namespaces")
+	get.Flags().BoolVarP(&f.all, "all-namespaces", "A", false, "objects of all namespaces")
 
 	patch := &cobra.Command{Use: "patch KIND NAME", Short: "Change fields of an object", Args: cobra.ExactArgs(2),
 		Example: `  weir patch felixconfiguration default --patch '{"spec":{"bpfExternalServiceMode":"DSR"}}'`,
@@ -63,7 +63,7 @@ func newResourceCommands(o *options) []*cobra.Command {
 		name, short string
 		do          objectFunc
 	}{
-		{"apply", "Make objects what a file says, whether they exist or not", applyObject},
+		{"apply", "Create the objects of a file, and update those that exist", applyObject},
 		{"create", "Create objects that must not exist", createObject},
 		{"replace", "Replace objects that must exist", replaceObject},
 	} {

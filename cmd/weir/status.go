@@ -31,7 +31,7 @@ const staleAfter = 2 * time.Minute
 func newStatus(o *options) *cobra.Command {
 	var node string
 	var live bool
-	cmd := &cobra.Command{Use: "status", Short: "What is healthy and what is not, by node; ends with code 1 when something is not", Args: cobra.NoArgs,
+	cmd := &cobra.Command{Use: "status", Short: "Show what is healthy and what is not, by node; exit code 1 if something is not", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := o.connect()
 			if err != nil {
@@ -63,15 +63,15 @@ func newStatus(o *options) *cobra.Command {
 
 // report is what `weir status` says.
 type report struct {
-	nodes       []nodeReport
-	components  []string // one line each
-	faults      []string // what is not healthy and belongs to no node
-	problems    []string // objects that are not in force as written
-	unsupported []string
-	drops       []string
-	beside      []string // nodes that leave Services to somebody else
-	announced   []string // addresses that nodes answer neighbours for
-	fallbacks   []string // clients of direct server return
+	nodes        []nodeReport
+	components   []string // one line each
+	faults       []string // what is not healthy and belongs to no node
+	problems     []string // objects that are not in force as written
+	unsupported  []string
+	drops        []string
+	leftToOthers []string // nodes that leave Services to somebody else
+	announced    []string // addresses that nodes answer neighbours for
+	fallbacks    []string // clients of direct server return
 }
 
 type nodeReport struct {
@@ -160,7 +160,7 @@ func readReport(ctx context.Context, source statuses, only string, now time.Time
 	return r, nil
 }
 
-// runningAgents are the nodes whose agent's pod is ready: what an agent said last does not tell
+// runningAgents are the nodes whose agent's pod is ready: what an agent said last does not show
 // that it has gone since.
 func runningAgents(ctx context.Context, c *clientset.Clients) (map[string]bool, error) {
 	pods, err := c.Kube.CoreV1().Pods(deploy.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "k8s-app=weir-node"})
@@ -274,7 +274,7 @@ func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time) n
 		r.unsupported = addOnce(r.unsupported, u)
 	}
 	if st.ServiceHandling != "" && st.ServiceHandling != "Weir" {
-		r.beside = append(r.beside, n.Name+": services: "+st.ServiceHandling)
+		r.leftToOthers = append(r.leftToOthers, n.Name+": services: "+st.ServiceHandling)
 	}
 	if len(st.Announced) > 0 {
 		r.announced = append(r.announced, n.Name+": "+strings.Join(st.Announced, ", "))
@@ -355,9 +355,9 @@ func (r *report) print(out io.Writer) error {
 	section(out, "Not healthy", append(bad, r.faults...))
 	section(out, "Not in force as written", r.problems)
 	section(out, "Not supported yet", r.unsupported)
-	section(out, "Services are left to others", r.beside)
+	section(out, "Services are left to others", r.leftToOthers)
 	section(out, "Addresses of load balancers that nodes answer for on their link", r.announced)
-	section(out, "Clients whose answers go by the node they asked: straight ones (DSR) did not arrive", r.fallbacks)
+	section(out, "Clients whose direct answers (DSR) did not arrive, and go through the node that they asked", r.fallbacks)
 	section(out, "Most frequent drops", r.drops)
 	if r.healthy() {
 		fmt.Fprintf(out, "\nWeir is healthy on %d of %d nodes%s.\n", len(r.nodes), len(r.nodes), r.asOf())

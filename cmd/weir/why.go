@@ -48,7 +48,7 @@ func newWhy(o *options) *cobra.Command {
 	var f whyFlags
 	cmd := &cobra.Command{
 		Use:   "why SOURCE TARGET:PORT[/PROTOCOL]",
-		Short: "Why a connection is allowed or denied, and the path that it takes; ends with 0 allowed, 1 denied, 2 error",
+		Short: "Explain why a connection is allowed or denied, and its path; exit code 0 allowed, 1 denied, 2 error",
 		Long: `why shows what happens to the first packet of a connection: the Service and its endpoints, the path, and each tier, policy and
 rule that is evaluated on both ends. It proves it by running the programs that are loaded on the nodes, with the maps that they
 use, on a packet that nobody sends; nothing of what the nodes know or count changes.
@@ -85,7 +85,7 @@ It asks the agents as weir status --live does: by the controller, for which Clus
 	return cmd
 }
 
-// story is what all nodes on the way said.
+// story is what all nodes on the path reported.
 type story struct {
 	Source  string           `json:"source"`
 	Target  string           `json:"target"`
@@ -97,7 +97,7 @@ type story struct {
 	Doubtful bool `json:"doubtful"`
 }
 
-// maxNodes bounds the nodes on a packet's way.
+// maxNodes bounds the nodes on a packet's path.
 const maxNodes = 4
 
 // askWhy asks the node where the packet begins, and then each that it is sent on to.

@@ -171,7 +171,7 @@ func writeService(b *strings.Builder, s *whywire.Service) {
 	}
 }
 
-// hostUses say what a host endpoint judges, by whywire.End.Host.
+// hostUses name what a host endpoint evaluates, by whywire.End.Host.
 var hostUses = map[string]string{"host": "what the node's own processes exchange", "forward": "what the node hands on", "preDNAT": "what comes in, before Services",
 	"doNotTrack": "each packet by itself"}
 

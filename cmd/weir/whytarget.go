@@ -55,7 +55,7 @@ func parseTarget(text string) (t whyTarget, err error) {
 	return t, nil
 }
 
-// resolver finds the objects that names stand for.
+// resolver finds the objects that names refer to.
 type resolver struct {
 	kube      kubernetes.Interface
 	namespace string
@@ -265,7 +265,7 @@ func (r resolver) service(ctx context.Context, name model.Name) (*end, error) {
 		}
 	}
 	if len(e.addrs) == 0 {
-		return nil, fmt.Errorf("service %s has no cluster IP: its name stands for its pods; name one of them", name)
+		return nil, fmt.Errorf("service %s has no cluster IP: its name resolves to its pods; name one of them", name)
 	}
 	return e, nil
 }

@@ -22,7 +22,7 @@ const scenarioFiles = "^(TestSim|TestPrograms)$"
 // notElse are these, and those about the nftables driver, in which no fault is.
 const notElse = "^(TestSim|TestPrograms|TestNFT|TestDifferentialNFT.*)$"
 
-// timeLimit of a package's tests; beside other work they take many times what they take alone.
+// timeLimit of a package's tests; alongside other work they take many times what they take alone.
 const timeLimit = "-timeout=2h"
 
 // tests are what must find the faults, the quick ones first: properties of calc, conversions,

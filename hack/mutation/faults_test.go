@@ -13,7 +13,7 @@ import (
 // Every fault has exactly one place in the tree, and changes it.
 func TestFaultsHaveAPlace(t *testing.T) {
 	t.Parallel()
-	judged := 0
+	counted := 0
 	names := map[string]bool{}
 	for _, f := range all() {
 		if names[f.name] {
@@ -21,7 +21,7 @@ func TestFaultsHaveAPlace(t *testing.T) {
 		}
 		names[f.name] = true
 		if f.program() || strings.HasPrefix(f.file, "internal/calc/") {
-			judged++
+			counted++
 		}
 		b, err := os.ReadFile(filepath.Join("..", "..", f.file))
 		if err != nil {
@@ -36,8 +36,8 @@ func TestFaultsHaveAPlace(t *testing.T) {
 			t.Errorf("no fault is called %q", name)
 		}
 	}
-	if judged < 10 {
-		t.Errorf("%d faults in calc and the programs", judged)
+	if counted < 10 {
+		t.Errorf("%d faults in calc and the programs", counted)
 	}
 }
 

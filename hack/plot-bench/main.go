@@ -3,7 +3,7 @@
 // Command plot-bench draws the curves of the benchmarks that grow a cluster: latency of Services
 // (bench-services-targets.json) and the control plane (bench-scale.json) by the number of Services,
 // ApacheBench by the number of pods (bench-pods-targets.json). It writes SVG files, and copies the
-// raw data of all benchmarks beside them.
+// raw data of all benchmarks next to them.
 package main
 
 import (

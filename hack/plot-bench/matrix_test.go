@@ -19,7 +19,7 @@ const (
 	someMachine = `{"date": "2026-11-22T12:00:00Z", "cpus": 2, "model": "X", "kernel": "6.18"}`
 )
 
-// TestDocument writes a document's tables twice: what stands around them stays, and a second time
+// TestDocument writes a document's tables twice: what is around them stays, and a second time
 // changes nothing.
 func TestDocument(t *testing.T) {
 	in, docs := t.TempDir(), t.TempDir()

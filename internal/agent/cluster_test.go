@@ -24,7 +24,7 @@ import (
 	"github.com/weir-net/weir/internal/watch"
 )
 
-// kernelFake is a driver that keeps the states it gets, and fails at the keys that it is told.
+// kernelFake is a driver that keeps the states it gets, and fails at the keys that it is given.
 type kernelFake struct {
 	mu     sync.Mutex
 	states []*nodestate.State

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package announce is the node's own part in answering neighbours for addresses that no interface
-// has: it tells the link when this node takes an address over, and it looks whether the nodes that
-// this one would take over from are still there. The answers themselves are made by the data plane.
+// has: it announces on the link when this node takes an address over, and it looks whether the
+// nodes that this one would take over from are still there. The answers themselves are made by the
+// data plane.
 package announce
 
 import (
@@ -32,8 +33,8 @@ type Config struct {
 	Log *slog.Logger
 	// Links returns the uplinks as they are now.
 	Links func() []Link
-	// Silent is told whenever more or something else is known of the watched addresses: true = does
-	// not answer, false = does, with the MAC address that was expected. It must not block.
+	// Silent is called whenever more or something else is known of the watched addresses: true =
+	// does not answer, false = does, with the MAC address that was expected. It must not block.
 	Silent func(map[netip.Addr]bool)
 }
 
@@ -67,7 +68,7 @@ type Announcer struct {
 	groups groups
 	joins  string // why the last update of groups failed
 	taken  map[netip.Addr]*claim
-	silent map[netip.Addr]bool      // as Config.Silent is told
+	silent map[netip.Addr]bool      // as Config.Silent was called
 	looked map[netip.Addr]time.Time // at those of silent
 	now    func() time.Time
 	send   func(Link, netip.Addr) error
@@ -118,7 +119,7 @@ func (a *Announcer) Run(ctx context.Context) error {
 		case <-t.C:
 			a.look()
 		}
-		a.join() // before it is told: who hears it may ask
+		a.join() // before it is called: its receiver may ask
 		a.announce()
 	}
 }
@@ -175,14 +176,14 @@ func (a *Announcer) announce() {
 		}
 		c.sent, c.last = c.sent+1, now
 		sent++
-		if err := a.tell(links, addr); err != nil {
+		if err := a.broadcast(links, addr); err != nil {
 			a.cfg.Log.Warn("cannot announce an address on the link; neighbours find out when they ask", "address", addr, "error", err)
 		}
 	}
 }
 
-// tell announces an address on the uplinks whose subnets it lies in.
-func (a *Announcer) tell(links []Link, addr netip.Addr) error {
+// broadcast announces an address on the uplinks whose subnets it lies in.
+func (a *Announcer) broadcast(links []Link, addr netip.Addr) error {
 	for _, l := range links {
 		for _, p := range l.Subnets {
 			if !p.Contains(addr) || len(l.MAC) != 6 {

@@ -201,7 +201,7 @@ func TestOnALink(t *testing.T) {
 	}
 }
 
-// TestHostileWatched: what the link tells of the watched: of one at whose address another machine
+// TestHostileWatched: what the link shows of the watched: of one at whose address another machine
 // answers nothing; and one that was found silent is still so when it is watched again.
 func TestHostileWatched(t *testing.T) {
 	hostile.Record(t, "a node claims another machine's address on a link, and is taken for one that answers there", hostile.Node, hostile.ControlPlane, hostile.Both)

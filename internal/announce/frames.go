@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// gratuitous tells all hosts on a link that an address is here.
+// gratuitous announces to all hosts on a link that an address is here.
 func gratuitous(l Link, addr netip.Addr) error {
 	frame, proto := announcement(addr, l.MAC), uint16(unix.ETH_P_ARP)
 	if addr.Is6() {

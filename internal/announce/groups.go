@@ -14,7 +14,7 @@ import (
 )
 
 // Neighbours ask for an address of IPv6 by a multicast group that its last 24 bits name (RFC 4861).
-// An interface receives only groups that it was told of, and a switch that snoops sends only those
+// An interface receives only groups that it has joined, and a switch that snoops sends only those
 // that were reported to it. So each group of an announced address is joined by a socket, which also
 // reports it (RFC 3810), and its MAC address is given to the interface, where it stays while no
 // agent runs and the data plane answers by itself.

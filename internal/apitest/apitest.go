@@ -39,7 +39,7 @@ import (
 const (
 	binDirEnv = "WEIR_APISERVER_BIN_DIR"
 	insideEnv = "WEIR_APITEST_INSIDE"
-	// Advertised is the address and port that the Service "kubernetes" stands for. Nothing is
+	// Advertised is the address and port behind the Service "kubernetes". Nothing is
 	// there.
 	Advertised = "192.0.2.8:6443"
 )

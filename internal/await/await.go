@@ -10,7 +10,7 @@ import (
 
 // Patience is how long a test waits at least. What works takes as long as it takes; only a failure
 // takes this long, so it is meant for the slowest machine that has other work as well. No test
-// judges how fast a machine is.
+// checks how fast a machine is.
 const Patience = 2 * time.Minute
 
 // That waits until check returns nil, and ends the test with its last error when it does not within

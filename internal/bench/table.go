@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Table is text in columns. Cells that begin with a digit, a sign or a dash stand at the right edge
+// Table is text in columns. Cells that begin with a digit, a sign or a dash are at the right edge
 // of their column.
 type Table struct {
 	Head []string

@@ -60,7 +60,7 @@ func TestNetworksOfPodsLeaveThoseOfHostEndpoints(t *testing.T) {
 	}
 }
 
-// The way to the API servers is open on whichever port they are, to them alone, and follows them.
+// The path to the API servers is open on whichever port they are, to them alone, and follows them.
 func TestWayToAPIServersIsOpen(t *testing.T) {
 	t.Parallel()
 	c := hostFixture()

@@ -56,8 +56,8 @@ func keepsOthers(t *testing.T, s *nodestate.State, third netip.Addr) {
 	}
 }
 
-// What a tenant tells apart costs others an entry a port: single networks in one policy and in
-// many, networks of which each is a pattern of few lists, and pods that a few labels tell apart.
+// What a tenant distinguishes costs others an entry a port: single networks in one policy and in
+// many, networks of which each is a pattern of few lists, and pods that a few labels distinguish.
 func TestHostileClassesOfOneNamespace(t *testing.T) {
 	t.Parallel()
 	hostile.Record(t, "a namespace's rules tell so many peers apart that the policy sets of others are refused", hostile.Tenant, hostile.ControlPlane, hostile.Both)
@@ -193,7 +193,7 @@ func rejoins(t *testing.T, k *Calculator, c *model.Cluster) {
 	}
 }
 
-// A namespace that tells no more peers apart than are reserved for each is not refused for that,
+// A namespace that distinguishes no more peers than are reserved for each is not refused for that,
 // however narrow the table gets; and who asks for more than a set may have by itself takes nothing
 // from others by it.
 func TestClassesAreLent(t *testing.T) {

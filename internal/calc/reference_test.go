@@ -280,7 +280,7 @@ func (r reference) inForce(p *model.Policy) bool {
 }
 
 // mine returns the policies that bind the pod in the direction, in the order within tiers. unknown:
-// what the pod is cannot be told yet, and some policy could bind it.
+// it is not known yet what the pod is, and some policy could bind it.
 func (r reference) mine(q question) (mine []*model.Policy, unknown bool) {
 	byLabels, byAccounts, could := false, false, false
 	for _, p := range r.c.Policies {

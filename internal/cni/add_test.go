@@ -290,8 +290,8 @@ func TestCheckFindsDamage(t *testing.T) {
 	}
 }
 
-// damage is something that CHECK must find, by what it says. It is mended afterwards but where fix
-// is nil, which is the last.
+// damage is something that CHECK must find, by what it says. It is repaired afterwards but where
+// fix is nil, which is the last.
 type damage struct {
 	want        string
 	break_, fix func() error

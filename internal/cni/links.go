@@ -151,7 +151,7 @@ func (h *hostLinks) remove(l netlink.Link) error {
 
 // label sets the alias and settings of a host side in one message: forwarding, loose reverse path
 // (the programs check the source; answers come from Service addresses before they are translated),
-// no proxy ARP. With v6 it gets no link-local address, so it has nothing to tell the pod about.
+// no proxy ARP. With v6 it gets no link-local address, so it announces nothing to the pod.
 func (h *hostLinks) label(ifindex int, text string, v6 bool) error {
 	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
 	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: h.raw}

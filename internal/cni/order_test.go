@@ -35,7 +35,7 @@ func permutations(calls []call) [][]call {
 	return out
 }
 
-// consistent checks that the machine, the allocations and the data plane tell the same: at most one
+// consistent checks that the machine, the allocations and the data plane agree: at most one
 // sandbox of the pod, complete in all three.
 func (w *world) consistent(pod string) (container string) {
 	w.t.Helper()

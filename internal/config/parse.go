@@ -219,8 +219,8 @@ func cidr(text string) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-// unsupported is a field that has no effect yet; same lists values beside the default that mean
-// what is in force anyway.
+// unsupported is a field that has no effect yet; same lists values in addition to the default that
+// mean what is in force anyway.
 func unsupported(name, env, def string, same ...string) field {
 	return field{name: name, env: env, def: def, same: same}
 }

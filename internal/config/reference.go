@@ -77,7 +77,7 @@ var docs = map[string]string{
 	"bpfEnforceRPF":                      "`Strict`: what comes in by an uplink is dropped (`REVERSE_PATH`) where the route to its source leads out by another interface. `Loose` and `Disabled` do the same: sources of the cluster are checked in any case.",
 	"bpfExcludeCIDRsFromNAT":             "Cluster IPs that are not translated, for something else on the node that answers them, such as NodeLocal DNSCache.",
 	"bpfExportBufferSizeMB":              "Size of the ring of flow events in MB, rounded up to a power of 2. Takes effect when the agent starts.",
-	"bpfExternalServiceMode":             "How answers go back to clients outside: by the node that was asked, or straight ([external traffic](external-traffic.md)).",
+	"bpfExternalServiceMode":             "How answers go back to clients outside: through the node that was asked, or directly ([external traffic](external-traffic.md)).",
 	"bpfHostNetworkedNATWithoutCTLB":     "Host processes reach Services in the packet path where they got no backend at connect time.",
 	"bpfIPFragTimeout":                   "Seconds that fragments of a packet wait for each other; 0 is the default, 30.",
 	"bpfIPFragmentReassemblyEnabled":     "Carry fragments of Services' and pods' packets. `false`: they are dropped (`FRAGMENT`).",

@@ -27,7 +27,7 @@ func TestServiceExternalIPs(t *testing.T) {
 	}
 }
 
-// Ports that were configured otherwise are protected beside those of the defaults.
+// Ports that were configured otherwise are protected alongside those of the defaults.
 func TestAgentPorts(t *testing.T) {
 	t.Parallel()
 	got := New("n0", []string{"FELIX_PROMETHEUSMETRICSPORT=19091", "FELIX_HEALTHPORT=19099", "FELIX_BPFKUBEPROXYHEALTHZPORT=0"}, nil).Resolve()

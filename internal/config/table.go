@@ -17,7 +17,7 @@ const (
 	notEncrypted = "traffic between nodes is not encrypted"
 )
 
-// off are words for false beside false.
+// off are words for false in addition to false.
 var off = []string{"0", "no", "n", "f"}
 
 var defaultFailsafesIn, defaultFailsafesOut = model.DefaultFailsafes()

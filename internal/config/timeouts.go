@@ -63,14 +63,14 @@ func applyTimeouts(e *Effective, text string) (notes []string, err error) {
 	return notes, nil
 }
 
-// linuxTimeouts are the kernel's settings that Auto stands for, below net/netfilter, by the part's
+// linuxTimeouts are the kernel's settings that Auto means, below net/netfilter, by the part's
 // name in lower case.
 var linuxTimeouts = map[string]string{
 	"tcpsynsent": "nf_conntrack_tcp_timeout_syn_sent", "tcpestablished": "nf_conntrack_tcp_timeout_established",
 	"tcpfinsseen": "nf_conntrack_tcp_timeout_time_wait", "generictimeout": "nf_conntrack_generic_timeout", "icmptimeout": "nf_conntrack_icmp_timeout",
 }
 
-// ReadLinux asks for the kernel's time-outs (read returns seconds), which Auto stands for. Where
+// ReadLinux asks for the kernel's time-outs (read returns seconds), which Auto means. Where
 // the kernel has none, as without the module nf_conntrack, Auto is Weir's default.
 func (r *Resolver) ReadLinux(read func(path ...string) (int, error)) {
 	r.linux = map[string]time.Duration{}

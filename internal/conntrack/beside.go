@@ -16,7 +16,7 @@ import (
 // them.
 const BesideZone = 8787
 
-// besideSet is one of the table's sets, by which it is told from a Hold.
+// besideSet is one of the table's sets, by which it is distinguished from a Hold.
 const besideSet = "arrive4"
 
 // besideTime is how long the nft program is given in all: nothing waits for it but the change of
@@ -26,7 +26,7 @@ const besideTime = 30 * time.Second
 // ErrFull says that the table of tracked connections has no room for more.
 var ErrFull = errors.New("the table of tracked connections has no room for more")
 
-// Marks are the packet marks by which programs and connection tracking tell each other what they
+// Marks are the packet marks by which programs and connection tracking show each other what they
 // have translated.
 type Marks struct {
 	Mask uint32 // the bits of the others
@@ -36,13 +36,13 @@ type Marks struct {
 
 // Beside keeps connections that programs translate and the node's stack sees apart from the same
 // ones as they are where connection tracking translates them: one of their tuples is the same, so
-// they cannot stand in one zone. While one data plane takes over from another each packet finds the
+// they cannot be in one zone. While one data plane takes over from another each packet finds the
 // one that it belongs to, whichever of the two translates it. What it leads are single connections
 // by their tuples, in the table inet weir-switch. It needs the nft program.
 //
 // A translated packet may look like another connection's before its translation, where two have the
-// same source port: what programs translated is told by its mark, and what connection tracking
-// translates gets one by which programs let it pass.
+// same source port: what programs translated is recognized by its mark, and what connection
+// tracking translates gets one by which programs let it pass.
 type Beside struct {
 	table *Table
 	marks Marks
@@ -198,7 +198,7 @@ func (t *Table) forgetZone(zone uint16) error {
 
 // AwaitPackets waits until every packet that was inside of a program or a hook of this kernel has
 // passed it: for a grace period of RCU (membarrier(2), MEMBARRIER_CMD_GLOBAL), some ten
-// milliseconds. To look at a clock would not do: a processor may stand still for longer. It does
+// milliseconds. To look at a clock would not do: a processor may pause for longer. It does
 // not wait for packets between two of them: those in a queue (of NFQUEUE, of a device, of a
 // processor), and what a process is about to send (udp_sendmsg as a whole is no reader of RCU).
 func AwaitPackets() {

@@ -15,9 +15,9 @@ import (
 
 var testMarks = Marks{Mask: 0x0ff00000, Seen: 0x0bc00000, Done: 0x0ba00000}
 
-// TestBeside: a connection as the stack sees it stands beside the same one translated, with whom it
-// shares a tuple, the kernel takes the rules that lead packets to it, and nothing is left of it in
-// the end.
+// TestBeside: a connection as the stack sees it exists alongside the same one translated, with whom
+// it shares a tuple, the kernel takes the rules that lead packets to it, and nothing is left of it
+// in the end.
 func TestBeside(t *testing.T) {
 	table := opened(t)
 	ctx := context.Background()
@@ -132,7 +132,7 @@ func TestBesideMarks(t *testing.T) {
 	}
 }
 
-// listed is a chain of the table, as nft tells it; "" when it is not there.
+// listed is a chain of the table, as nft prints it; "" when it is not there.
 func listed(t *testing.T, chain string) string {
 	t.Helper()
 	out, err := exec.Command("nft", "list", "chain", "inet", holdTable, chain).Output()
@@ -204,7 +204,7 @@ func testReleaseForgets(t *testing.T) {
 	}
 }
 
-// TestSome: of many errors the first few are told, and how many there were.
+// TestSome: of many errors the first few are reported, and how many there were.
 func TestSome(t *testing.T) {
 	var s Some
 	if s.Add(nil); s.Err() != nil {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tuple is what tells a flow's packets in one direction.
+// Tuple identifies a flow's packets in one direction.
 type Tuple struct {
 	Src, Dst         netip.Addr
 	SrcPort, DstPort uint16 // of TCP, UDP, SCTP
@@ -106,7 +106,7 @@ const (
 	TCPLiberal   = 0x08 // the window is not looked at
 )
 
-// TCP is what is tracked of a connection beside its tuples.
+// TCP is what is tracked of a connection in addition to its tuples.
 type TCP struct {
 	State               uint8
 	OrigFlags, RepFlags uint8

@@ -16,7 +16,7 @@ type Way struct {
 	Came    bool       // the connection was handed on to this node through the tunnel
 }
 
-// Left is what a data plane that makes room knows beside what connection tracking does.
+// Left is what a data plane that makes room knows in addition to what connection tracking does.
 type Left struct {
 	// Way is what the mark of a connection says; ok is false where it says nothing of another node.
 	// nil = no mark does.

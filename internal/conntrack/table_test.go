@@ -103,7 +103,7 @@ func same(got, want Entry) bool {
 	return got == want
 }
 
-// What is written is what the kernel tells, in either direction and in the list of all.
+// What is written is what the kernel returns, in either direction and in the list of all.
 func TestKernelKeepsWhatIsWritten(t *testing.T) {
 	table := opened(t)
 	for name, e := range examples() {

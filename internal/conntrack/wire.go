@@ -111,7 +111,7 @@ func (e Entry) encode() []byte {
 		b = attr(b, nl.CTA_PROTOINFO|nested, attr(nil, nl.CTA_PROTOINFO_TCP|nested, tcp))
 	case unix.IPPROTO_SCTP:
 		sctp := attr(nil, ctaSCTPState, []byte{e.SCTP})
-		sctp = attr(attr(sctp, ctaSCTPTagOrig, be32(0)), ctaSCTPTagReply, be32(0)) // heartbeats tell
+		sctp = attr(attr(sctp, ctaSCTPTagOrig, be32(0)), ctaSCTPTagReply, be32(0)) // heartbeats set them
 		b = attr(b, nl.CTA_PROTOINFO|nested, attr(nil, nl.CTA_PROTOINFO_SCTP|nested, sctp))
 	}
 	return b

@@ -36,7 +36,7 @@ type Config struct {
 	Kube    kubernetes.Interface
 	Dynamic dynamic.Interface
 	Log     *slog.Logger
-	// Identity tells instances apart; Namespace holds the Lease.
+	// Identity distinguishes instances; Namespace holds the Lease.
 	Identity, Namespace string
 	// PodCIDR and VXLANMode are the first pools' (deploy.Options); an empty PodCIDR makes none.
 	PodCIDR, VXLANMode string
@@ -64,9 +64,9 @@ type Controller struct {
 	statuses client.Resource[weirv1.NodeStatus]
 	// gone is since when each node that something belongs to is known to be missing.
 	gone map[string]time.Time
-	// told are the overlaps that were reported.
-	told map[string]bool
-	now  func() time.Time
+	// reported are the overlaps that the log has.
+	reported map[string]bool
+	now      func() time.Time
 	// warned is what was logged once and for all.
 	warned map[string]bool
 	// alive is when the last look ended, Unix seconds; 0 = not leading.
@@ -103,8 +103,8 @@ func newMetrics(c *Controller) metrics {
 				}
 				return 1
 			}),
-		looks:    counter("reconciles_total", "Looks at the cluster."),
-		failures: counter("reconcile_errors_total", "Looks at the cluster of which a part failed."),
+		looks:    counter("reconciles_total", "Rounds of reconciliation."),
+		failures: counter("reconcile_errors_total", "Rounds of reconciliation that failed in part."),
 		blocks:   counter("blocks_released_total", "Blocks of nodes that are gone that were given back."),
 		statuses: counter("node_statuses_deleted_total", "NodeStatuses of nodes that are gone that were removed."),
 	}
@@ -113,8 +113,8 @@ func newMetrics(c *Controller) metrics {
 // New returns a Controller; nothing is sent before Run.
 func New(cfg Config) *Controller {
 	c := &Controller{cfg: cfg, log: cfg.Log, blocks: client.Blocks(cfg.Dynamic), statuses: client.NodeStatuses(cfg.Dynamic),
-		gone: map[string]time.Time{}, told: map[string]bool{}, warned: map[string]bool{}, now: time.Now,
-		refusals: serviceRefusals{told: map[types.UID]string{}}}
+		gone: map[string]time.Time{}, reported: map[string]bool{}, warned: map[string]bool{}, now: time.Now,
+		refusals: serviceRefusals{reported: map[types.UID]string{}}}
 	c.peers = &peerauth.Keeper{Kube: cfg.Kube, Namespace: cfg.Namespace, Domain: cfg.Namespace + ".svc", Now: func() time.Time { return c.now() }}
 	c.metrics = newMetrics(c)
 	c.balancers = loadbalancer.New(loadbalancer.Config{Kube: cfg.Kube, Dynamic: cfg.Dynamic, Log: cfg.Log})
@@ -163,12 +163,12 @@ func (c *Controller) Healthy() error {
 func (c *Controller) lead(ctx context.Context) {
 	c.log.Info("leads")
 	defer c.alive.Store(0)
-	var beside sync.WaitGroup
-	beside.Go(func() { c.balancers.Run(ctx) })
+	var background sync.WaitGroup
+	background.Go(func() { c.balancers.Run(ctx) })
 	for _, k := range c.keepers() {
-		beside.Go(func() { k.run(ctx) })
+		background.Go(func() { k.run(ctx) })
 	}
-	defer beside.Wait()
+	defer background.Wait()
 	tick := time.NewTicker(c.cfg.Interval)
 	defer tick.Stop()
 	for retry := time.Second; ; {

@@ -27,7 +27,7 @@ var (
 	controllersResource  = v3.SchemeGroupVersion.WithResource("kubecontrollersconfigurations")
 )
 
-// createdBy is the label that tells automatic host endpoints from those that somebody made.
+// createdBy is the label that distinguishes automatic host endpoints from those that somebody made.
 const createdBy, creator = model.HostEndpointCreatedBy, model.HostEndpointCreator
 
 // hostEndpointSuffix follows the node's name in that of its automatic host endpoint.
@@ -159,7 +159,7 @@ type hostTemplate struct {
 }
 
 // hostTemplates reads templates. One that cannot be understood, and one that asks for interfaces by
-// their names, which the API does not tell, makes none, and the log says so.
+// their names, which the API does not report, makes none, and the log says so.
 func (c *Controller) hostTemplates(list []v3.Template) (out []hostTemplate) {
 	for i := range list {
 		t := hostTemplate{Template: &list[i]}

@@ -29,9 +29,9 @@ type keeper struct {
 	reason    string        // of the event that says what it waits for
 	// users returns what uses a deleted object, "" when nothing does. It is asked once for each
 	// look at which there is such an object.
-	users   func(context.Context) (func(*unstructured.Unstructured) (string, error), error)
-	message func(user string) string
-	told    map[string]bool // by UID: that the object waits
+	users    func(context.Context) (func(*unstructured.Unstructured) (string, error), error)
+	message  func(user string) string
+	reported map[string]bool // by UID: that the object waits
 }
 
 func (c *Controller) keepers() []*keeper {
@@ -127,17 +127,17 @@ func (k *keeper) look(ctx context.Context) (waiting bool, err error) {
 
 // say writes once why a deleted object is still there.
 func (k *keeper) say(ctx context.Context, u *unstructured.Unstructured, user string) error {
-	if k.told[string(u.GetUID())] {
+	if k.reported[string(u.GetUID())] {
 		return nil
 	}
 	k.c.log.Warn(k.message(user), "kind", u.GetKind(), "name", u.GetName())
 	if err := k.c.event(ctx, u, k.reason, k.message(user)); err != nil {
 		return err
 	}
-	if k.told == nil {
-		k.told = map[string]bool{}
+	if k.reported == nil {
+		k.reported = map[string]bool{}
 	}
-	k.told[string(u.GetUID())] = true
+	k.reported[string(u.GetUID())] = true
 	return nil
 }
 

@@ -210,7 +210,7 @@ func TestHostilePoolIsNotKeptByNode(t *testing.T) {
 	}
 }
 
-// TestPoolIsKeptByPods: a pod may have an address of a pool beside its blocks, where an
+// TestPoolIsKeptByPods: a pod may have an address of a pool alongside its blocks, where an
 // IPReservation holds it, or routeSource is WorkloadIPs.
 func TestPoolIsKeptByPods(t *testing.T) {
 	for _, tt := range []struct {

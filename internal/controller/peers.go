@@ -20,7 +20,7 @@ import (
 var apiServiceResource = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
 
 // keepAuthorities looks after the certificate authorities for connections between Weir's programs,
-// and tells the API server which certificates the controller has. Where somebody removed the
+// and publishes to the API server which certificates the controller has. Where somebody removed the
 // APIService, it stays so.
 func (c *Controller) keepAuthorities(ctx context.Context) error {
 	bundle, err := c.peers.Ensure(ctx)

@@ -117,20 +117,20 @@ func (c *Controller) reportOverlaps(ctx context.Context) error {
 				p.cidr, older.cidr, older.object.GetName())
 			key := string(p.object.GetUID()) + "/" + string(older.object.GetUID())
 			found[key] = true
-			if c.told[key] {
+			if c.reported[key] {
 				break
 			}
 			c.log.Warn("IPPool "+p.object.GetName()+": "+message, "pool", p.object.GetName())
 			if err := c.event(ctx, p.object, "PoolOverlaps", message); err != nil {
 				return err
 			}
-			c.told[key] = true
+			c.reported[key] = true
 			break
 		}
 	}
-	for key := range c.told {
+	for key := range c.reported {
 		if !found[key] {
-			delete(c.told, key)
+			delete(c.reported, key)
 		}
 	}
 	return nil

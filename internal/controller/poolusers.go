@@ -19,7 +19,7 @@ import (
 	"github.com/weir-net/weir/internal/watch"
 )
 
-// addressesOfPools returns what has addresses of a deleted pool: blocks, and pods beside them. A
+// addressesOfPools returns what has addresses of a deleted pool: blocks, and pods alongside them. A
 // block that was claimed after the pool was deleted counts for nobody, and does not keep it. Nor
 // does a pod that is younger than that, or has an address that nobody but its node grants it:
 // outside of all blocks an address counts that an IPReservation holds, and with routeSource

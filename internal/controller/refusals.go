@@ -43,10 +43,10 @@ const (
 // serviceRefusals keeps what is said of Services that ask for what they may not have. It is found
 // by the code with which agents refuse it, for a cluster without a node of its own.
 type serviceRefusals struct {
-	rounds int
-	pods   map[model.Name]*model.Pod
-	slices map[model.Name]*model.EndpointSlice
-	told   map[types.UID]string
+	rounds   int
+	pods     map[model.Name]*model.Pod
+	slices   map[model.Name]*model.EndpointSlice
+	reported map[types.UID]string
 }
 
 // reportRefusals writes an event for each Service of which something is not in force, once for what
@@ -66,10 +66,10 @@ func (c *Controller) reportRefusals(ctx context.Context) error {
 		there[s.UID] = true
 		message := refusalMessage(refused.At(nodestate.Object{Kind: "Service", Name: name}))
 		if message == "" {
-			delete(r.told, s.UID)
+			delete(r.reported, s.UID)
 			continue
 		}
-		if r.told[s.UID] == message || left == 0 || failed[name.Namespace] {
+		if r.reported[s.UID] == message || left == 0 || failed[name.Namespace] {
 			continue
 		}
 		if err := c.serviceEvent(ctx, s, reasonRefused, message); err != nil {
@@ -79,9 +79,9 @@ func (c *Controller) reportRefusals(ctx context.Context) error {
 		}
 		left--
 		c.log.Warn("a Service asks for what it may not have", "service", name.String(), "reason", message)
-		r.told[s.UID] = message
+		r.reported[s.UID] = message
 	}
-	maps.DeleteFunc(r.told, func(uid types.UID, _ string) bool { return !there[uid] })
+	maps.DeleteFunc(r.reported, func(uid types.UID, _ string) bool { return !there[uid] })
 	return errors.Join(errs...)
 }
 

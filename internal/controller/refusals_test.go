@@ -79,8 +79,8 @@ func TestRefusedServicesHaveAnEvent(t *testing.T) {
 	if err := f.kube.CoreV1().Services("team").Delete(t.Context(), "api", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.after(time.Second); err != nil || len(f.refusals.told) != 1 {
-		t.Errorf("remembers %v of Services that are gone (%v)", f.refusals.told, err)
+	if err := f.after(time.Second); err != nil || len(f.refusals.reported) != 1 {
+		t.Errorf("remembers %v of Services that are gone (%v)", f.refusals.reported, err)
 	}
 }
 

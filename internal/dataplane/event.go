@@ -20,7 +20,7 @@ type Event struct {
 	Service      nodestate.Frontend // its id, zero when none
 	Allowed      bool               // by policy
 	Log          bool               // a rule with action Log matched
-	Again        bool               // a flow that was there is judged again
+	Again        bool               // a flow that was there is evaluated again
 	Reason       uint32             // enum drop_reason: why the packet was dropped, 0 = it was not
 	// Egress is what was said at the source, Ingress at the destination.
 	Egress, Ingress EventEnd
@@ -30,9 +30,9 @@ type Event struct {
 
 // EventHost is what a host endpoint said of a flow.
 type EventHost struct {
-	Judged bool             // it has something to judge by, or would have
+	Judged bool             // policy applies there, or staged policy would
 	Rule   nodestate.RuleID // that decided, 0 = none did
-	Staged bool             // staged policies would change what judges there
+	Staged bool             // staged policies would change the policy there
 	// StagedDenied is what they would have said, StagedRule by which rule.
 	StagedDenied bool
 	StagedRule   nodestate.RuleID
@@ -41,7 +41,7 @@ type EventHost struct {
 // EventEnd is what policy said at one end of a flow.
 type EventEnd struct {
 	Local  bool             // a pod of this node
-	Rule   nodestate.RuleID // that judged, 0 = none did
+	Rule   nodestate.RuleID // that decided, 0 = none did
 	Staged bool             // staged policies select it
 	// StagedDenied is what they would have said, StagedRule by which rule.
 	StagedDenied bool

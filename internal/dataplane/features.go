@@ -15,7 +15,7 @@ const (
 	FeatureAnswers   Feature = "answers"    // what is refused is answered as "Answers" says, to the letter
 	FeaturePorts     Feature = "ports"      // a source port that is changed becomes one of the range that is set
 	FeatureMTU       Feature = "mtu"        // "Size": packets that are too large, segment sizes
-	FeatureOdd       Feature = "odd"        // malformed and odd packets are told apart as "Step 0" says
+	FeatureOdd       Feature = "odd"        // malformed and odd packets are distinguished as "Step 0" says
 	FeatureErrors    Feature = "errors"     // ICMP errors are carried to the letter
 	FeatureResume    Feature = "resume"     // a connection that policy ended goes on where policy allows it again
 	FeatureHostNAT   Feature = "host-nat"   // bpfHostNetworkedNATWithoutCTLB says whether the node's own packets are balanced

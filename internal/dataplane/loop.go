@@ -272,7 +272,8 @@ func concerned(err error, concerns func(*KeyError) bool) error {
 	return errors.Join(mine...)
 }
 
-// others returns what is joined in err beside KeyErrors: about no single key, so about all of them.
+// others returns what is joined in err in addition to KeyErrors: about no single key, so about all
+// of them.
 func others(err error) error {
 	if len(Failures(err)) == 0 {
 		return err

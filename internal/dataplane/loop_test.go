@@ -16,7 +16,7 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// scripted is a driver that takes some time and fails as told.
+// scripted is a driver that takes some time and fails as set.
 type scripted struct {
 	mu      sync.Mutex
 	takes   time.Duration

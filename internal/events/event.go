@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package events names what the programs tell of flows, and hands it to who listens.
+// Package events names what the programs report of flows, and hands it to who listens.
 package events
 
 import (
@@ -36,7 +36,7 @@ type Event struct {
 	HostIngress *HostEnd  `json:"hostIngress,omitempty"` // what a host endpoint said where the flow comes into the node
 	HostEgress  *HostEnd  `json:"hostEgress,omitempty"`  // where it leaves it
 	Log         bool      `json:"log,omitempty"`         // a rule with action Log matched
-	Again       bool      `json:"again,omitempty"`       // an open flow, judged again after a change
+	Again       bool      `json:"again,omitempty"`       // an open flow, evaluated again after a change
 	Hook        string    `json:"hook"`
 	// Lost are the events before this one that this listener was too slow for.
 	Lost uint64 `json:"lost,omitempty"`
@@ -57,7 +57,7 @@ type End struct {
 
 // HostEnd is what a host endpoint said.
 type HostEnd struct {
-	Endpoint string  `json:"endpoint,omitempty"` // its name, where the packet tells the interface
+	Endpoint string  `json:"endpoint,omitempty"` // its name, where the packet shows the interface
 	Rule     *Rule   `json:"rule,omitempty"`
 	Staged   *Staged `json:"staged,omitempty"` // absent = staged policies change nothing there
 }
@@ -76,7 +76,7 @@ type Staged struct {
 	Rule    *Rule  `json:"rule,omitempty"`
 }
 
-// Namer knows what numbers and addresses stand for.
+// Namer knows what numbers and addresses mean.
 type Namer interface {
 	State() *nodestate.State // nil while it is not known
 	Pod(netip.Addr) (model.Name, bool)
@@ -89,7 +89,7 @@ func verdict(allowed bool) string {
 	return "denied"
 }
 
-// name makes an Event of what the programs told.
+// name makes an Event of what the programs reported.
 func name(d dataplane.Event, node string, by Namer, now time.Time) Event {
 	s := by.State()
 	e := Event{
@@ -149,7 +149,7 @@ func hostEndOf(s *nodestate.State, d dataplane.Event, h dataplane.EventHost, in 
 	return e
 }
 
-// hostName is the name of the host endpoint that judged where the flow comes in, or where it
+// hostName is the name of the host endpoint that was evaluated where the flow comes in, or where it
 // leaves: the only one that there is, or that of the packet's interface, when it is known that this
 // is the one.
 func hostName(s *nodestate.State, d dataplane.Event, in bool) string {
@@ -162,7 +162,7 @@ func hostName(s *nodestate.State, d dataplane.Event, in bool) string {
 			return name
 		}
 	}
-	if d.In.Judged && d.Out.Judged && (d.Again || in != (d.Hook != "to_uplink")) { // a packet of either direction may be judged again
+	if d.In.Judged && d.Out.Judged && (d.Again || in != (d.Hook != "to_uplink")) { // a packet of either direction may be evaluated again
 		return ""
 	}
 	switch d.Hook {

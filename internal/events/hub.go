@@ -65,15 +65,15 @@ type Hub struct {
 	node   string
 	by     Namer
 	log    *slog.Logger
-	listen func(on bool) error // the programs tell every judged flow
+	listen func(on bool) error // the programs report every evaluated flow
 
 	mu        sync.Mutex
 	listeners map[*Listener]bool
 	lost      atomic.Uint64
 }
 
-// NewHub returns a hub of a node. listen makes the programs tell every judged flow, or only what
-// they always tell.
+// NewHub returns a hub of a node. listen makes the programs report every evaluated flow, or only
+// what they always report.
 func NewHub(node string, by Namer, listen func(on bool) error, log *slog.Logger) *Hub {
 	return &Hub{node: node, by: by, listen: listen, log: log, listeners: map[*Listener]bool{}}
 }
@@ -97,7 +97,7 @@ func (h *Hub) Listen(f Filter) (*Listener, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.listeners[l] = true
-	if err := h.tell(); err != nil {
+	if err := h.configure(); err != nil {
 		delete(h.listeners, l)
 		return nil, err
 	}
@@ -113,13 +113,13 @@ func (h *Hub) Remove(l *Listener) {
 	}
 	delete(h.listeners, l)
 	close(l.events)
-	if err := h.tell(); err != nil {
+	if err := h.configure(); err != nil {
 		h.log.Error("the programs go on telling every flow though nobody listens", "error", err)
 	}
 }
 
-// tell tells the programs what is wanted.
-func (h *Hub) tell() error {
+// configure sets in the programs what is wanted.
+func (h *Hub) configure() error {
 	on := false
 	for l := range h.listeners {
 		on = on || l.filter.everything()

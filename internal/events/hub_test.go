@@ -69,7 +69,7 @@ func denied() dataplane.Event {
 	return e
 }
 
-// started runs a hub on a feed; the last value of modes is what the programs were told.
+// started runs a hub on a feed; the last value of modes is what was set in the programs.
 func started(t *testing.T) (*Hub, *feed, *[]bool) {
 	t.Helper()
 	var modes []bool

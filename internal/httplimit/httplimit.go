@@ -150,7 +150,7 @@ func (b *Budget) remove(c *conn) {
 	}
 }
 
-// source is a caller's address; the zero value stands for those that have none.
+// source is a caller's address; the zero value represents those that have none.
 func source(c net.Conn) netip.Addr {
 	a, err := netip.ParseAddrPort(c.RemoteAddr().String())
 	if err != nil {

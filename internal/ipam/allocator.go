@@ -32,7 +32,7 @@ type Options struct {
 	// Rescan is the interval at which Run looks for files that others removed or wrote, and for
 	// idle blocks. Default 30 s.
 	Rescan time.Duration
-	// Owner tells which pod of the cluster has an address, as far as the agent knows. It is asked
+	// Owner reports which pod of the cluster has an address, as far as the agent knows. It is asked
 	// for fixed addresses that no block of this node covers. May be nil.
 	Owner func(netip.Addr) (pod model.Name, node string, ok bool)
 	// Refuse says why an address is not to be given to a pod, "" when it may be: it is a node's, a

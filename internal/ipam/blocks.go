@@ -380,7 +380,7 @@ func (a *Allocator) claimAhead(ctx context.Context, v6 bool) error {
 		if enough {
 			return nil
 		}
-		// No block left is not an error before an address is asked for; Problems tells it.
+		// No block left is not an error before an address is asked for; Problems reports it.
 		ok, err := a.claimNew(ctx, pools, all, false)
 		a.mu.Lock()
 		a.noBlock[v6] = err == nil && !ok

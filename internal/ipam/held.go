@@ -103,7 +103,7 @@ func (a *Allocator) canRecord() error {
 	return nil
 }
 
-// unrecorded tells of records that no file has; mu is held.
+// unrecorded reports records that no file has; mu is held.
 func (a *Allocator) unrecorded() []Problem {
 	if len(a.unkept) == 0 {
 		return nil

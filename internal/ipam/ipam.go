@@ -115,7 +115,7 @@ type Request struct {
 	Fixed []netip.Addr
 }
 
-// Error is a refusal that trying again does not mend until somebody changes something.
+// Error is a refusal that trying again does not change until somebody changes something.
 type Error struct{ Message string }
 
 func (e *Error) Error() string { return e.Message }

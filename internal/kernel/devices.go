@@ -40,8 +40,8 @@ func DressDevice(name string) error {
 
 // TrustDevice lets packets in by one of our devices whatever route leads to their source: answers
 // of Services and of pods on other nodes arrive there, and outside clients' packets that a node
-// hands on. The data plane has judged them. Answers of a Service of the node's own address have a
-// local source.
+// hands on. The data plane has evaluated them. Answers of a Service of the node's own address have
+// a local source.
 func TrustDevice(name string) error {
 	all, err := Sysctl("net", "ipv4", "conf", "all", "rp_filter")
 	if err != nil {

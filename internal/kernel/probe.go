@@ -22,7 +22,7 @@ type Feature struct {
 	Needed   bool   // without it Weir does not run
 	Purpose  string // what Weir does with it
 	probe    func() error
-	Hint     string // what to do when it is missing, beside a newer kernel
+	Hint     string // what to do when it is missing, in addition to a newer kernel
 	Fallback string // what happens without it, when it is not needed
 }
 
@@ -33,7 +33,7 @@ const (
 )
 
 // Finding is a feature with what the probe found: nil, ebpf.ErrNotSupported or why it could not
-// tell.
+// determine it.
 type Finding struct {
 	Feature
 	Err error
@@ -124,7 +124,7 @@ func Release() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// mayLoad tells a kernel that lacks features from a process that lacks rights.
+// mayLoad distinguishes a kernel that lacks features from a process that lacks rights.
 func mayLoad() error {
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type: ebpf.SchedCLS, License: "GPL",

@@ -33,7 +33,7 @@ type Config struct {
 	// Changed is called after Handling changed. nil = nobody asks.
 	Changed func(Handling)
 
-	proc string // where processes are told; "" = /proc
+	proc string // where processes are listed; "" = /proc
 }
 
 // Handling says who carries Services on this node.
@@ -71,7 +71,7 @@ type Watch struct {
 	finder ruleFinder
 	absent int    // looks in a row that saw no kube-proxy
 	bare   int    // looks in a row that saw no rules of one
-	told   string // what was logged
+	logged string // what was logged
 
 	mu  sync.Mutex
 	now Handling
@@ -131,7 +131,7 @@ func (w *Watch) clean(c *cleaner) {
 func (w *Watch) look() {
 	mode, err := w.finder.mode()
 	if err != nil {
-		w.log("cannot tell whether a kube-proxy's rules are there; what was found before stays", "error", err)
+		w.log("cannot determine whether a kube-proxy's rules are there; what was found before stays", "error", err)
 		return
 	}
 	who, known := "", true
@@ -141,7 +141,7 @@ func (w *Watch) look() {
 		who = "pod " + name // it begins, or somebody else takes its rules away
 	}
 	before := w.Handling()
-	now := w.judge(mode, who, known)
+	now := w.decide(mode, who, known)
 	if now == before {
 		return
 	}
@@ -161,15 +161,15 @@ func (w *Watch) look() {
 
 // log says something once.
 func (w *Watch) log(what string, args ...any) {
-	if text := what + fmt.Sprint(args...); text != w.told {
-		w.told = text
+	if text := what + fmt.Sprint(args...); text != w.logged {
+		w.logged = text
 		w.cfg.Log.Info(what, args...)
 	}
 }
 
-// judge says who carries Services, by the rules that are there, who runs, and whether that can be
-// said.
-func (w *Watch) judge(mode, who string, known bool) Handling {
+// decide reports who carries Services, by the rules that are there, who runs, and whether that can
+// be said.
+func (w *Watch) decide(mode, who string, known bool) Handling {
 	before, now := w.now, Handling{Mode: mode, Seen: who}
 	if mode != "" {
 		w.bare = 0
@@ -198,7 +198,7 @@ func (w *Watch) judge(mode, who string, known bool) Handling {
 type cleaner struct {
 	cfg        Config
 	gone, wait int
-	told       string
+	logged     string
 }
 
 func (c *cleaner) look() {
@@ -208,14 +208,14 @@ func (c *cleaner) look() {
 	who, known := running(c.cfg)
 	switch {
 	case who != "":
-		if c.gone = 0; c.told != who && !c.cfg.Alongside {
+		if c.gone = 0; c.logged != who && !c.cfg.Alongside {
 			c.cfg.Log.Warn("a kube-proxy runs on this node; its rules are left alone. Weir does its work: remove it", "seen", who)
 		}
-		c.told = who
+		c.logged = who
 	case !known:
 	default:
 		if c.gone++; c.gone >= quiet {
-			c.wait, c.told = cleanOnce(c.cfg), ""
+			c.wait, c.logged = cleanOnce(c.cfg), ""
 		}
 	}
 }

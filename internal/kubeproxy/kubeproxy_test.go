@@ -140,7 +140,7 @@ func forFamily(text, v string) string {
 
 var noise = regexp.MustCompile(`(?m)^#.*\n|\[\d+:\d+\]`)
 
-// saved returns the rules as iptables tells them, tables and chains in order, without counters.
+// saved returns the rules as iptables prints them, tables and chains in order, without counters.
 func saved(t *testing.T, v, kind string) string {
 	var out []string
 	for _, table := range []string{"mangle", "filter", "nat"} {

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// ports are where a kube-proxy listens unless it is told otherwise: health and metrics.
+// ports are where a kube-proxy listens unless it is configured otherwise: health and metrics.
 var ports = []uint16{10256, 10249}
 
 // running says by what a kube-proxy is seen on this node, "" when none is; known is false while
@@ -98,7 +98,7 @@ func listening(proc string) map[string]uint16 {
 }
 
 // process finds a process of that name in this network namespace, where those of the node can be
-// seen. One whose namespace cannot be told counts.
+// seen. One whose namespace cannot be determined counts.
 func process(proc string) string {
 	own, _ := os.Readlink(filepath.Join(proc, "self/ns/net"))
 	all, _ := filepath.Glob(filepath.Join(proc, "[0-9]*/comm"))

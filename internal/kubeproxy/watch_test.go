@@ -10,9 +10,9 @@ import (
 	"github.com/google/nftables"
 )
 
-// TestJudge: who carries Services follows from the rules that are there and from who runs; a
+// TestDecide: who carries Services follows from the rules that are there and from who runs; a
 // kube-proxy that is restarted keeps them, one that is gone does not.
-func TestJudge(t *testing.T) {
+func TestDecide(t *testing.T) {
 	type look struct {
 		mode, who string
 		unknown   bool
@@ -41,7 +41,7 @@ func TestJudge(t *testing.T) {
 					if l.before {
 						mode = w.now.Mode
 					}
-					w.now = w.judge(l.mode, l.who, !l.unknown)
+					w.now = w.decide(l.mode, l.who, !l.unknown)
 					if w.now.Proxy != l.want || w.now.Mode != mode || w.now.Seen != l.who {
 						t.Fatalf("look %d: %+v, want %t", i, w.now, l.want)
 					}
@@ -51,8 +51,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestRulesAreSeen: rules of each mode, and of each kind of iptables, are told from those of
-// others.
+// TestRulesAreSeen: rules of each mode, and of each kind of iptables, are distinguished from those
+// of others.
 func TestRulesAreSeen(t *testing.T) {
 	for _, v := range []string{"", "6"} {
 		for _, kind := range []string{"legacy", "nft"} {
@@ -95,15 +95,15 @@ func TestRulesAreSeen(t *testing.T) {
 	})
 }
 
-// TestWatch: rules that nobody keeps are somebody's at the start, and are told to who asks; they
-// are not cleaned up while they are.
+// TestWatch: rules that nobody keeps are somebody's at the start, and are reported to who asks;
+// they are not cleaned up while they are.
 func TestWatch(t *testing.T) {
 	inNamespace(t, func() {
 		sh(t, "table ip kube-proxy {\n chain services {\n }\n}\n", "nft -f -")
 		pod, known := "", false
-		var told []Handling
+		var logged []Handling
 		w := New(Config{Log: slog.New(slog.DiscardHandler), Alongside: true, proc: t.TempDir(), Enabled: func() bool { return true },
-			Pod: func() (string, bool) { return pod, known }, Changed: func(h Handling) { told = append(told, h) }})
+			Pod: func() (string, bool) { return pod, known }, Changed: func(h Handling) { logged = append(logged, h) }})
 		if h := w.Handling(); !h.Proxy || h.Mode != ModeNFTables {
 			t.Errorf("at the start: %+v", h)
 		}
@@ -125,13 +125,13 @@ func TestWatch(t *testing.T) {
 		if h := w.Handling(); h.Proxy || !strings.Contains(h.Seen, pod) {
 			t.Errorf("its rules are gone: %+v", h)
 		}
-		if len(told) != 4 {
-			t.Errorf("told %+v", told)
+		if len(logged) != 4 {
+			t.Errorf("told %+v", logged)
 		}
 	})
 }
 
-// TestChainThatCannotBeRead: what the kernel does not tell is no chain that is not there.
+// TestChainThatCannotBeRead: what the kernel does not report is no chain that is not there.
 func TestChainThatCannotBeRead(t *testing.T) {
 	inNamespace(t, func() {
 		sh(t, "table ip nat {\n chain mine {\n }\n}\n", "nft -f -")

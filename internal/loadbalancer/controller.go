@@ -38,12 +38,12 @@ type Config struct {
 
 // Controller gives the addresses. One runs at a time; a second one does no harm.
 type Controller struct {
-	cfg    Config
-	log    *slog.Logger
-	blocks client.Resource[weirv1.IPAMBlock]
-	told   map[types.UID]string // what the last event about a Service said
-	book   *book                // as the last round left it; nil: to be read again
-	now    func() time.Time
+	cfg      Config
+	log      *slog.Logger
+	blocks   client.Resource[weirv1.IPAMBlock]
+	recorded map[types.UID]string // what the last event about a Service said
+	book     *book                // as the last round left it; nil: to be read again
+	now      func() time.Time
 
 	assigned, failed atomic.Int64
 	writes, errs     prometheus.Counter
@@ -60,7 +60,7 @@ func New(cfg Config) *Controller {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "weir_controller", Name: name, Help: help})
 	}
-	return &Controller{cfg: cfg, log: cfg.Log, blocks: client.Blocks(cfg.Dynamic), told: map[types.UID]string{}, now: time.Now,
+	return &Controller{cfg: cfg, log: cfg.Log, blocks: client.Blocks(cfg.Dynamic), recorded: map[types.UID]string{}, now: time.Now,
 		writes: counter("load_balancer_writes_total", "Blocks and Services written for addresses of load balancers."),
 		errs:   counter("load_balancer_errors_total", "Rounds of giving addresses to load balancers that failed in part.")}
 }
@@ -158,7 +158,7 @@ func (c *Controller) round(ctx context.Context, src *sources) error {
 	return errors.Join(errs...)
 }
 
-// serious drops the error of a write that came too late: the next change that is told wakes the
+// serious drops the error of a write that came too late: the next change that is reported wakes the
 // controller.
 func serious(err error) error {
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
@@ -186,7 +186,7 @@ func (c *Controller) count(b *book, want map[types.UID]*wanted) {
 }
 
 // release frees what no Service has a use for. An address that a Service's status still names, or
-// that its finalizer stands for, is freed a round later, when the Service was written.
+// that its finalizer holds, is freed a round later, when the Service was written.
 func (c *Controller) release(ctx context.Context, b *book, services []*corev1.Service, want map[types.UID]*wanted) error {
 	known := map[types.UID]*corev1.Service{}
 	for _, s := range services {
@@ -277,16 +277,16 @@ func (c *Controller) writeBlock(ctx context.Context, b *book, cidr netip.Prefix,
 
 // forget drops what is remembered of Services that are gone.
 func (c *Controller) forget(services []*corev1.Service) {
-	if len(c.told) == 0 {
+	if len(c.recorded) == 0 {
 		return
 	}
 	there := map[types.UID]bool{}
 	for _, s := range services {
 		there[s.UID] = true
 	}
-	for uid := range c.told {
+	for uid := range c.recorded {
 		if !there[uid] {
-			delete(c.told, uid)
+			delete(c.recorded, uid)
 		}
 	}
 }

@@ -46,13 +46,14 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	return f
 }
 
-// start runs a controller; a second call is a second one, beside the first unless that was stopped.
+// start runs a controller; a second call is a second one, alongside the first unless that was
+// stopped.
 func (f *fixture) start() (stop func()) {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	c := New(Config{Kube: f.kube, Dynamic: f.dynamic, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Settle: time.Millisecond, Resync: 300 * time.Millisecond})
 	done, all := make(chan struct{}), f.watches()+len(newSources(c.cfg).informers)
 	go func() { defer close(done); c.Run(ctx) }()
-	// What is created between an informer's list and its watch the fake server never tells.
+	// What is created between an informer's list and its watch the fake server never reports.
 	apitest.Eventually(f.t, 10*time.Second, "the watches", func() error {
 		if n := f.watches(); n < all {
 			return fmt.Errorf("%d of %d", n, all)

@@ -42,7 +42,7 @@ func dropFinalizer(s *corev1.Service) bool {
 
 // retire lets go of Services that are to have nothing of us any more: those that are being deleted,
 // and those that are no load balancers now. Their addresses stay in the book until the finalizer
-// was seen to be gone, so what is ours can be told also after a failure between.
+// was seen to be gone, so what is ours can be recognized also after a failure between.
 func (c *Controller) retire(ctx context.Context, v *view, b *book, services []*corev1.Service, want map[types.UID]*wanted) error {
 	var errs []error
 	for _, s := range services {

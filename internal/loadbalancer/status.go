@@ -37,10 +37,10 @@ func (c *Controller) writeStatus(ctx context.Context, w *wanted) error {
 	if message := strings.Join(w.errs, "; "); message != "" {
 		changed = apimeta.SetStatusCondition(&s.Status.Conditions, metav1.Condition{Type: Condition, Status: metav1.ConditionFalse,
 			Reason: reasonNone, Message: message, ObservedGeneration: s.Generation}) || changed
-		c.tell(ctx, s, corev1.EventTypeWarning, reasonNone, message)
+		c.record(ctx, s, corev1.EventTypeWarning, reasonNone, message)
 	} else if apimeta.RemoveStatusCondition(&s.Status.Conditions, Condition) {
 		changed = true
-		delete(c.told, s.UID)
+		delete(c.recorded, s.UID)
 	}
 	if !changed {
 		return nil
@@ -51,7 +51,7 @@ func (c *Controller) writeStatus(ctx context.Context, w *wanted) error {
 	}
 	if len(w.addrs) > 0 && !sameAddrs(w.service, w.addrs) {
 		c.log.Info("a load balancer has its addresses", "service", s.Namespace+"/"+s.Name, "addresses", join(w.addrs))
-		c.tell(ctx, s, corev1.EventTypeNormal, reasonAssigned, "assigned "+join(w.addrs))
+		c.record(ctx, s, corev1.EventTypeNormal, reasonAssigned, "assigned "+join(w.addrs))
 	}
 	return nil
 }
@@ -83,14 +83,14 @@ func join(addrs []netip.Addr) string {
 	return strings.Join(out, ", ")
 }
 
-// tell writes an event about a Service, the same one not twice in a row. An event that cannot be
+// record writes an event about a Service, the same one not twice in a row. An event that cannot be
 // written is logged: it holds nothing up.
-func (c *Controller) tell(ctx context.Context, s *corev1.Service, kind, reason, message string) {
-	if c.told[s.UID] == reason+message {
+func (c *Controller) record(ctx context.Context, s *corev1.Service, kind, reason, message string) {
+	if c.recorded[s.UID] == reason+message {
 		return
 	}
-	if c.told[s.UID] = reason + message; kind == corev1.EventTypeNormal {
-		delete(c.told, s.UID)
+	if c.recorded[s.UID] = reason + message; kind == corev1.EventTypeNormal {
+		delete(c.recorded, s.UID)
 	} else {
 		c.log.Warn("a load balancer lacks an address", "service", s.Namespace+"/"+s.Name, "reason", message)
 	}

@@ -30,7 +30,7 @@ const (
 )
 
 // Dirty says what of a Cluster may have changed since it was looked at before. A bit of Kinds
-// stands for every object of that kind; Pods, Services and Slices name single ones, for the kinds
+// represents every object of that kind; Pods, Services and Slices name single ones, for the kinds
 // that are many and change often. The zero value says that nothing changed.
 type Dirty struct {
 	Kinds    Kind

@@ -8,7 +8,7 @@ import (
 )
 
 // HostEndpoint is a HostEndpoint of projectcalico.org: an interface of a node, or all of them,
-// whose traffic is judged.
+// whose traffic policy evaluates.
 type HostEndpoint struct {
 	Name   string
 	Labels map[string]string
@@ -31,7 +31,7 @@ func (h *HostEndpoint) Automatic() bool {
 	return h.Labels[HostEndpointCreatedBy] == HostEndpointCreator
 }
 
-// AllInterfaces is a host endpoint's interface name that stands for those that have no host
+// AllInterfaces is a host endpoint's interface name that represents those that have no host
 // endpoint of their own.
 const AllInterfaces = "*"
 

@@ -178,8 +178,8 @@ type Service struct {
 	ExternalLocal, InternalLocal bool
 }
 
-// ExternalMode is the way back to clients outside of the cluster whose packets another node handed
-// on.
+// ExternalMode is the return path to clients outside of the cluster whose packets another node
+// handed on.
 type ExternalMode string
 
 // The values of AnnotationExternalMode; the zero value leaves it to bpfExternalServiceMode.

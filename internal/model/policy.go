@@ -14,7 +14,7 @@ type PolicyID struct {
 }
 
 // The kinds of policies, as rules name them. The two kinds that are both called NetworkPolicy are
-// told apart by their group.
+// distinguished by their group.
 const (
 	KindNetworkPolicy              = "NetworkPolicy" // networking.k8s.io
 	KindCalicoNetworkPolicy        = "NetworkPolicy.projectcalico.org"
@@ -28,7 +28,7 @@ const (
 	KindStagedKubernetesNetworkPolicy = "StagedKubernetesNetworkPolicy"
 )
 
-// KindInForce returns the kind whose policies those of a staged kind stand for; every other kind
+// KindInForce returns the kind whose policies those of a staged kind represent; every other kind
 // itself.
 func KindInForce(kind string) string {
 	switch kind {
@@ -54,9 +54,9 @@ type Policy struct {
 	Egress                        []Rule   // used when AppliesEgress
 	AppliesIngress, AppliesEgress bool
 	// What a policy says to host endpoints. One with PreDNAT or DoNotTrack is for them alone:
-	// PreDNAT judges what comes in, as it came, before Services are translated; DoNotTrack judges
-	// each packet by itself, before everything else. ApplyOnForward is about what is forwarded by
-	// the node beside what its own processes exchange.
+	// PreDNAT evaluates what comes in, as it came, before Services are translated; DoNotTrack
+	// evaluates each packet by itself, before everything else. ApplyOnForward is about what is
+	// forwarded by the node in addition to what its own processes exchange.
 	ApplyOnForward, PreDNAT, DoNotTrack bool
 	// Invalid says what in the object cannot be enforced exactly, naming the field. A NetworkPolicy
 	// then isolates its subject and allows nothing; a policy of another kind has one rule that
@@ -68,15 +68,15 @@ type Policy struct {
 func (p *Policy) ID() PolicyID { return PolicyID{p.Kind, p.Name} }
 
 // StagedPolicy is a policy of a staged kind: what would be decided if it were in force is found
-// out, and decides nothing. It would stand in the place of the policy of the same name whose kind
-// is KindInForce, or beside the others when there is none.
+// out, and decides nothing. It would take the place of the policy of the same name whose kind
+// is KindInForce, or alongside the others when there is none.
 type StagedPolicy struct {
 	Policy Policy
 	// Delete says that it stages the end of that policy: its own rules mean nothing.
 	Delete bool
 }
 
-// Replaces is the policy in whose place it would stand.
+// Replaces is the policy whose place it would take.
 func (p *StagedPolicy) Replaces() PolicyID {
 	return PolicyID{KindInForce(p.Policy.Kind), p.Policy.Name}
 }
@@ -201,13 +201,13 @@ type Selector struct {
 	Expression string         // of package selector, over a pod's labels, as in Entity; empty = every pod
 }
 
-// Labels that the selector language sees on a pod beside its own, and before its own.
+// Labels that the selector language sees on a pod in addition to its own, and before its own.
 const (
 	LabelNamespace      = "projectcalico.org/namespace"
 	LabelServiceAccount = "projectcalico.org/serviceaccount"
 	LabelOrchestrator   = "projectcalico.org/orchestrator"
-	// PrefixNamespace and PrefixAccount stand before the labels of the namespace and of the service
-	// account, which come after its own; with LabelName also their names.
+	// PrefixNamespace and PrefixAccount are put before the labels of the namespace and of the
+	// service account, which come after its own; with LabelName also their names.
 	PrefixNamespace = "pcns."
 	PrefixAccount   = "pcsa."
 	LabelName       = "projectcalico.org/name"

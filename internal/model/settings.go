@@ -49,7 +49,7 @@ type Settings struct {
 	IPv6Support bool
 	MaxFlows    int // bpfMapSizeConntrack
 	// MaxNetworks is bpfMapSizeIPSets: how many networks, of both families together, policy may
-	// tell apart on a node.
+	// distinguish on a node.
 	MaxNetworks int
 	// MaxFrontends and MaxBackends are bpfMapSizeNATFrontend and bpfMapSizeNATBackend: how many of
 	// each Services may have on a node, in each family. 0 = the default.
@@ -168,7 +168,7 @@ func (c *Cluster) CarriesIPv6() bool {
 			return true
 		}
 	}
-	for _, h := range c.HostEndpoints { // they judge what the node exchanges by IPv6 too
+	for _, h := range c.HostEndpoints { // they evaluate what the node exchanges by IPv6 too
 		if h.Node == c.Local.Node {
 			return true
 		}

@@ -24,7 +24,8 @@ type Shared struct {
 // included. More that differ are not shared as well as they could be.
 const sharedMost = 4 << 20
 
-// sharedEach is what a string takes beside its own bytes, in a map or a list and in the cache.
+// sharedEach is what a string takes in addition to its own bytes, in a map or a list and in the
+// cache.
 const sharedEach = 64
 
 // sharedSeed makes the places of values unknown to those who write the objects.

@@ -51,7 +51,7 @@ func TestSharedPodsAreEqualAndShare(t *testing.T) {
 	}
 }
 
-// Values at the same place are told apart.
+// Values at the same place are distinguished.
 func TestSharedTellsApart(t *testing.T) {
 	var s Shared
 	a, b := map[string]string{"app": "a"}, map[string]string{"app": "b"}

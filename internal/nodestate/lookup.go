@@ -54,11 +54,11 @@ func (s *State) ClassOf(addr netip.Addr) Class {
 	return 0
 }
 
-// Ports are what of a packet policy looks at beside its addresses and its protocol. Of ICMP, Dst is
-// the type * 256 + the code; other protocols without ports have zeros.
+// Ports are what of a packet policy looks at in addition to its addresses and its protocol. Of
+// ICMP, Dst is the type * 256 + the code; other protocols without ports have zeros.
 type Ports struct{ Src, Dst uint16 }
 
-// RuleText says in words what a rule number stands for, "" for none.
+// RuleText says in words what a rule number means, "" for none.
 func (s *State) RuleText(id RuleID) string {
 	if id == 0 || s == nil {
 		return ""

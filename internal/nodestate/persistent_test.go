@@ -12,7 +12,7 @@ import (
 )
 
 // TestMapIsAMap plays random changes on a Map and on a Go map, and holds that every copy that was
-// taken on the way keeps its contents, and that Changes between any two copies is what a full
+// taken in between keeps its contents, and that Changes between any two copies is what a full
 // comparison finds.
 func TestMapIsAMap(t *testing.T) {
 	t.Parallel()

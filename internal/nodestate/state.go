@@ -35,11 +35,11 @@ type State struct {
 	Peers     Map[netip.Addr, Class]
 	PeerCIDRs map[netip.Prefix]Class
 	// Policy is look-up 2. A set keeps its number when the rules of its policies change, so what
-	// stands under a set and a class may become something else. A driver should add to Policy
+	// is under a set and a class may become something else. A driver should add to Policy
 	// first, then write Peers, PeerCIDRs and Addrs, move the epoch on, and remove from Policy last:
-	// open flows are judged by complete tables only. A new flow between these steps may meet a new
-	// class with an old set, for which there are no entries: it must not get the verdict of class
-	// 0. Nor may it meet half of what a set becomes.
+	// open flows are evaluated by complete tables only. A new flow between these steps may meet a
+	// new class with an old set, for which there are no entries: it must not get the verdict of
+	// class 0. Nor may it meet half of what a set becomes.
 	Policy Map[PolicyKey, PolicyValue]
 	// Staged are the isolations that endpoints would have if the staged policies were in force: of
 	// the endpoints for which that differs. Nothing is decided by them.
@@ -61,10 +61,10 @@ type State struct {
 	// (model.Local.Silent).
 	Announced map[netip.Addr]bool
 	Watched   map[netip.Addr][6]byte
-	// HostEndpoints are what host endpoints judge, by interface. Without any, what the node's own
-	// processes exchange is not looked at.
+	// HostEndpoints are what host endpoints evaluate, by interface. Without any, what the node's
+	// own processes exchange is not looked at.
 	HostEndpoints map[HostInterface]HostEndpoint
-	// HostStaged are what they would judge if the staged policies were in force: those for which
+	// HostStaged are what they would evaluate if the staged policies were in force: those for which
 	// that differs. Nothing is decided by it.
 	HostStaged map[HostInterface]HostEndpoint
 }
@@ -86,14 +86,14 @@ func (o Overdrawn) String() string {
 	return fmt.Sprintf("%q: %d of %d %s, %d refused (reserved %d, share %d, all %d)", o.Namespace, o.Granted, o.Asked, o.Table, o.Refused, o.Reserved, o.Share, o.Total)
 }
 
-// HostInterface is an interface in one family. IfIndex 0 stands for all that have no entry of their
+// HostInterface is an interface in one family. IfIndex 0 represents all that have no entry of their
 // own.
 type HostInterface struct {
 	IfIndex int
 	IPv6    bool
 }
 
-// HostEndpoint is what is judged on an interface. Sets of an Isolation of 0 judge nothing.
+// HostEndpoint is what is evaluated on an interface. Sets of an Isolation of 0 evaluate nothing.
 type HostEndpoint struct {
 	Name string
 	// HostIngress and HostEgress are of the traffic of the node's own processes, ForwardIngress and
@@ -103,7 +103,7 @@ type HostEndpoint struct {
 	UntrackedIngress, UntrackedEgress                      Isolation // of each packet, before everything else
 }
 
-// HostEndpointAt returns what is judged on an interface in the family of an address.
+// HostEndpointAt returns what is evaluated on an interface in the family of an address.
 func (s *State) HostEndpointAt(ifindex int, like netip.Addr) HostEndpoint {
 	if h, ok := s.HostEndpoints[HostInterface{ifindex, like.Is6()}]; ok {
 		return h
@@ -111,7 +111,7 @@ func (s *State) HostEndpointAt(ifindex int, like netip.Addr) HostEndpoint {
 	return s.HostEndpoints[HostInterface{0, like.Is6()}]
 }
 
-// JudgesAlone reports whether a host endpoint of the node judges each packet by itself
+// JudgesAlone reports whether a host endpoint of the node evaluates each packet by itself
 // (doNotTrack).
 func (s *State) JudgesAlone() bool {
 	for _, h := range s.HostEndpoints {
@@ -122,8 +122,8 @@ func (s *State) JudgesAlone() bool {
 	return false
 }
 
-// HostStagedAt returns what would be judged there if the staged policies were in force; ok is false
-// where they change nothing.
+// HostStagedAt returns what would be evaluated there if the staged policies were in force; ok is
+// false where they change nothing.
 func (s *State) HostStagedAt(ifindex int, like netip.Addr) (h HostEndpoint, ok bool) {
 	at := HostInterface{ifindex, like.Is6()}
 	if _, own := s.HostEndpoints[at]; !own {
@@ -140,7 +140,7 @@ type Settings struct {
 	IPv6     bool       // the node carries IPv6
 	DSR      bool
 	DSRTimes model.DSRTimes
-	// DSROptOut are the clients whose answers never go straight to them: sorted, each once.
+	// DSROptOut are the clients whose answers never go directly to them: sorted, each once.
 	DSROptOut           []netip.Prefix
 	ConnectTime         model.ConnectTimeLB
 	SNATFirst, SNATLast uint16 // ports, inclusive
@@ -156,7 +156,7 @@ type Settings struct {
 	// alone.
 	HostNAT  bool
 	MaxFlows int
-	// KubeProxy: a kube-proxy carries Services on this node. A driver that can stand beside one
+	// KubeProxy: a kube-proxy carries Services on this node. A driver that can run alongside one
 	// leaves all frontends but host ports (LocalOnly) to it, and what other nodes hand on to this
 	// one.
 	KubeProxy bool
@@ -325,8 +325,8 @@ type Refusal struct {
 }
 
 // Class, SetID: content-made identifiers (the first 8 bytes of a SHA-256 of a canonical text: of a
-// class what it is, of a set the names of its policies, and what tells endpoints of the same
-// policies apart). Class 0 is "matched by nothing in use here"; SetID 0 is "not isolated".
+// class what it is, of a set the names of its policies, and what distinguishes endpoints of the
+// same policies). Class 0 is "matched by nothing in use here"; SetID 0 is "not isolated".
 type (
 	Class  uint64
 	SetID  uint64
@@ -347,9 +347,9 @@ type PolicyKey struct {
 // PolicyValue is a verdict.
 type PolicyValue struct {
 	Allow bool
-	Log   bool // a rule with action Log matched on the way to this verdict
-	// Undecided is said beside Allow in sets that judge each packet by itself: no rule is about it,
-	// and it goes on to be tracked.
+	Log   bool // a rule with action Log matched before this verdict
+	// Undecided is said alongside Allow in sets that evaluate each packet by itself: no rule is
+	// about it, and it goes on to be tracked.
 	Undecided bool
 	Rule      RuleID
 	Protos    uint8  // heads: 1 TCP, 2 UDP, 4 SCTP, 8 ICMP, 16 any other have entries of their own
@@ -357,7 +357,7 @@ type PolicyValue struct {
 	Sources   uint16 // not 0: the source port decides, by the table of this number of the same set and class
 }
 
-// Rule says in words what a rule number stands for.
+// Rule says in words what a rule number means.
 type Rule struct {
 	Kind   string // that of a policy, "Service"; "default-deny", "default-allow", "policy-too-large", in Unfit also "staged-policy-too-large"
 	Name   string // "namespace/name"; for default-deny the policies that isolate, comma-separated

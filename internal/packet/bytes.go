@@ -158,7 +158,7 @@ func (p *Packet) marshalL4() ([]byte, error) {
 	}
 	s := add(^p.sumL4(b), p.SumError)
 	if p.Kind == UDP && s == 0 {
-		s = 0xffff // RFC 768: 0 stands for none
+		s = 0xffff // RFC 768: 0 means none
 	}
 	be.PutUint16(b[at:], s)
 	return b, nil

@@ -16,7 +16,7 @@
 //	ip fd00::1 > fd00::2 proto=17 ipid=70000 ttl=64 ext=0:0x050200000000 frag=1480+ data=0x00ff
 //	frame type=0x0806 data=0x0001
 //
-// fill=N stands for N bytes of data.
+// fill=N means N bytes of data.
 // Nothing read from bytes is believed: what does not parse becomes a frame of bytes.
 package packet
 
@@ -91,7 +91,7 @@ type IPv4 struct {
 	SumError uint16
 }
 
-// Ext is an extension header of IPv6 (RFC 8200 section 4). One of ProtoFragment stands for what ID,
+// Ext is an extension header of IPv6 (RFC 8200 section 4). One of ProtoFragment represents what ID,
 // MF and Offset say, and a fragment without one has it at the end.
 type Ext struct {
 	Proto uint8  // its own number
@@ -107,7 +107,7 @@ type Packet struct {
 
 	SrcPort, DstPort uint16 // TCP, UDP, SCTP
 	Flags            uint8  // TCP
-	Reserved         uint8  // TCP: the four bits beside the data offset
+	Reserved         uint8  // TCP: the four bits next to the data offset
 	Seq, Ack         uint32 // TCP
 	Window, Urgent   uint16 // TCP
 	Options          []byte // TCP; a multiple of 4, at most 40 bytes

@@ -154,7 +154,7 @@ func TestRewrite(t *testing.T) {
 		if want.Kind != Echo {
 			continue
 		}
-		// an echo inside an error: its checksum is mended too
+		// an echo inside an error: its checksum is updated too
 		quote := func(s string) *Quote { return MustParse("icmp 1.1.1.1 > 2.2.2.2 error [" + s + "]").Quote }
 		got := quote(c.from)
 		got.Rewrite(src, dst, 11, 21)

@@ -46,7 +46,7 @@ func isEcho(h *IPv4, icmpType, code uint8) bool {
 	return ok
 }
 
-// isRequest tells queries from answers.
+// isRequest distinguishes queries from answers.
 func isRequest(icmpType uint8) bool {
 	_, four := answers[icmpType]
 	_, six := answers6[icmpType]
@@ -66,7 +66,7 @@ func wordOf(icmpType uint8) string {
 	return "answer"
 }
 
-// messagePorts are what stands for the ports of an ICMP message: see Packet.Ports.
+// messagePorts are what represents the ports of an ICMP message: see Packet.Ports.
 func messagePorts(h *IPv4, icmpType, code uint8, id uint16) (src, dst uint16) {
 	query, ok := QueryType(h, icmpType, code)
 	switch beyond := id + uint16(query); {

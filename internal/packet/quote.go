@@ -59,7 +59,7 @@ func (p *Packet) Rewrite(src, dst netip.Addr, sport, dport uint16) {
 		}
 		if p.IP.Proto == ProtoICMPv6 && p.IP.six() && p.IP.Offset == 0 && len(p.Payload) >= 4 {
 			p.Payload = clone(p.Payload)
-			be.PutUint16(p.Payload[2:], mend(be.Uint16(p.Payload[2:]), pseudo(&was), pseudo(&p.IP)))
+			be.PutUint16(p.Payload[2:], updateSum(be.Uint16(p.Payload[2:]), pseudo(&was), pseudo(&p.IP)))
 			return
 		}
 		at := map[uint8]int{ProtoTCP: 16, ProtoUDP: 6}[p.IP.Proto]
@@ -71,7 +71,7 @@ func (p *Packet) Rewrite(src, dst netip.Addr, sport, dport uint16) {
 		be.PutUint16(l4[0:], sport)
 		be.PutUint16(l4[2:], dport)
 		if c := be.Uint16(l4[at:]); p.IP.Proto != ProtoUDP || c != 0 {
-			c = mend(c, before, sum(l4[0:4], pseudo(&p.IP)))
+			c = updateSum(c, before, sum(l4[0:4], pseudo(&p.IP)))
 			if c == 0 && p.IP.Proto == ProtoUDP {
 				c = 0xffff
 			}
@@ -81,8 +81,8 @@ func (p *Packet) Rewrite(src, dst netip.Addr, sport, dport uint16) {
 	}
 }
 
-// rewriteEcho gives the first bytes of an echo another identifier, and mends the checksum, also for
-// addresses that it covers.
+// rewriteEcho gives the first bytes of an echo another identifier, and updates the checksum, also
+// for addresses that it covers.
 func rewriteEcho(was, now *IPv4, from []byte, sport, dport uint16) []byte {
 	l4, id := clone(from), sport
 	if !isRequest(l4[0]) {
@@ -93,15 +93,15 @@ func rewriteEcho(was, now *IPv4, from []byte, sport, dport uint16) []byte {
 	if now.six() {
 		before, after = add(before, pseudo(was)), add(after, pseudo(now))
 	}
-	be.PutUint16(l4[2:], mend(be.Uint16(l4[2:]), before, after))
+	be.PutUint16(l4[2:], updateSum(be.Uint16(l4[2:]), before, after))
 	return l4
 }
 
 // Ports returns the quoted packet's ports, in the form of Packet.Ports.
 func (q *Quote) Ports() (src, dst uint16) { return ports(&q.IP, q.L4) }
 
-// mustQuote is how much of the packet's transport an ICMP error quotes at least, bytes: what tells
-// its ports, if it has any.
+// mustQuote is how much of the packet's transport an ICMP error quotes at least, bytes: what
+// identifies its ports, if it has any.
 func (h *IPv4) mustQuote() int {
 	switch h.Proto {
 	case ProtoTCP, ProtoUDP, ProtoSCTP, h.icmp():
@@ -121,7 +121,7 @@ func ports(h *IPv4, l4 []byte) (src, dst uint16) {
 }
 
 // Rewrite gives the quoted packet other addresses and ports (an ICMP query's identifier as in
-// Ports). Of the checksums inside, the IP header's and such a query's are mended; those of TCP and
+// Ports). Of the checksums inside, the IP header's and such a query's are updated; those of TCP and
 // UDP are not, which nobody verifies in a quote: what they cover is not all there.
 func (q *Quote) Rewrite(src, dst netip.Addr, sport, dport uint16) {
 	was := q.IP
@@ -137,8 +137,8 @@ func (q *Quote) Rewrite(src, dst netip.Addr, sport, dport uint16) {
 	}
 }
 
-// mend updates a checksum for data whose sum was before and is after (RFC 1624, equation 3).
-func mend(c, before, after uint16) uint16 {
+// updateSum updates a checksum for data whose sum was before and is after (RFC 1624, equation 3).
+func updateSum(c, before, after uint16) uint16 {
 	return ^add(add(^c, ^before), after)
 }
 

@@ -45,7 +45,7 @@ var chunkRest = []byte{0, 0, 4}
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // sctpCRC is the checksum of an SCTP packet, as the number that lies there in little endian
-// (RFC 9260, appendix A). What stands in its place does not count.
+// (RFC 9260, appendix A). What is in its place does not count.
 func sctpCRC(b []byte) uint32 {
 	c := crc32.Update(0, castagnoli, b[:sctpSum])
 	c = crc32.Update(c, castagnoli, make([]byte, 4))

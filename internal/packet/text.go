@@ -381,8 +381,9 @@ func parseQuote(s string) (*Quote, error) {
 	return q, nil
 }
 
-// String returns the quoted packet's text without brackets. What the first eight bytes do not tell
-// is not invented: where they differ from those of the packet named, l4= and tot= give them.
+// String returns the quoted packet's text without brackets. What the first eight bytes do not
+// contain is not invented: where they differ from those of the packet named, l4= and tot= give
+// them.
 func (q *Quote) String() string {
 	p := q.guess()
 	s := strings.Join(p.words(), " ")

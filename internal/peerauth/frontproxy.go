@@ -67,7 +67,7 @@ func (p *FrontProxy) Run(ctx context.Context) {
 		err := p.Refresh(ctx)
 		if text := textOf(err); text != said && ctx.Err() == nil {
 			if said = text; err != nil {
-				p.Log.Warn("requests of the API server cannot be told from others', and are refused; trying again", "err", err)
+				p.Log.Warn("requests of the API server cannot be distinguished from others', and are refused; trying again", "err", err)
 			}
 		}
 		wait := lookInterval
@@ -116,7 +116,7 @@ func readProxyTrust(data map[string]string) (*proxyTrust, error) {
 	}
 	// Every user with a certificate could say that it is somebody else.
 	if len(t.names) == 0 && strings.TrimSpace(bundle) == strings.TrimSpace(data["client-ca-file"]) {
-		return nil, errors.New("the API server's users and its front proxy have certificates of one authority, and --requestheader-allowed-names names nobody: they cannot be told apart")
+		return nil, errors.New("the API server's users and its front proxy have certificates of one authority, and --requestheader-allowed-names names nobody: they cannot be distinguished")
 	}
 	return t, nil
 }

@@ -84,11 +84,11 @@ func (r *Reviewer) Review(ctx context.Context, from netip.Addr, token string) (P
 	if err != nil {
 		return Peer{}, fmt.Errorf("ask the API server about a token: %w", err)
 	}
-	return r.judge(&got.Status)
+	return r.peerOf(&got.Status)
 }
 
-// judge says whose a token is by what the API server said.
-func (r *Reviewer) judge(s *authenticationv1.TokenReviewStatus) (Peer, error) {
+// peerOf returns whose a token is, from what the API server answered.
+func (r *Reviewer) peerOf(s *authenticationv1.TokenReviewStatus) (Peer, error) {
 	nodes, pods := s.User.Extra[extraNode], s.User.Extra[extraPod]
 	switch {
 	case !s.Authenticated:

@@ -229,7 +229,7 @@ func (t *Runner) run(in sim.In, frame []byte, name string) (sim.Result, []byte, 
 	}
 	r, err := decision(in, ret, out)
 	if err == nil && r.NextHop.IsValid() && t.hop6 != nil && in.Packet.Type == packet.TypeIPv6 {
-		var hop [16]byte // what stands for it in cb is its last word
+		var hop [16]byte // what represents it in cb is its last word
 		if err := t.hop6.Lookup(uint32(0), &hop); err != nil {
 			return r, nil, err
 		}

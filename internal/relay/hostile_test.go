@@ -41,8 +41,8 @@ import (
 	"github.com/weir-net/weir/internal/relay/tunnel"
 )
 
-// place is a controller that serves, beside an API server that is played: a token says "NODE POD",
-// and the user viewer may ask everything.
+// place is a controller that serves, alongside an API server that is played: a token says "NODE
+// POD", and the user viewer may ask everything.
 type place struct {
 	*Relay
 	t      *testing.T
@@ -273,7 +273,7 @@ func TestHostileTokenThatCountsNoLonger(t *testing.T) {
 	}
 }
 
-// Whoever stands between an agent and the controller is not told the token.
+// Whoever is between an agent and the controller does not get the token.
 func TestHostileControllerOfAnother(t *testing.T) {
 	hostile.Record(t, "a host on the link takes agents' tokens as their controller", hostile.Link, hostile.ControlPlane, hostile.Both)
 	real, other := newPlace(t, 0), newPlace(t, 0)

@@ -96,7 +96,7 @@ func And(of ...*Selector) *Selector {
 }
 
 // Requires returns a label and its value that every match has; ok is false when there is none that
-// the selector's form tells.
+// the selector's form says.
 func (s *Selector) Requires() (label, value string, ok bool) { return requires(s.root) }
 
 func requires(n node) (label, value string, ok bool) {

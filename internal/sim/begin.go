@@ -30,7 +30,7 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 		return nil, &dropped{reason: reason.Spoofed}
 	} else if !outside {
 		var ok bool
-		if fwd.origin, ok = n.judgeEntered(in, k); !ok {
+		if fwd.origin, ok = n.checkEntered(in, k); !ok {
 			return nil, &dropped{reason: reason.Spoofed}
 		}
 	}
@@ -47,7 +47,7 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	if n.hosts() && n.betweenNodes(k) && in.Packet.Kind != packet.Error {
 		return nil, nil
 	}
-	if d := n.judgeArrival(in, k); d != nil {
+	if d := n.evaluateArrival(in, k); d != nil {
 		return nil, d
 	}
 	var lb balanced
@@ -73,7 +73,7 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	own := !lb.found && (outside && b.Kind != nodestate.AddrEndpoint || in.Hook == ToUplink && in.IfIndex != n.opts.HostIfIndex)
 	if outside && (!own || n.hosts() || in.Hook == FromTunnel || b.Kind != nodestate.AddrHost) {
 		var ok bool
-		if fwd.origin, ok = n.judgeSource(in, k, claim{service: lb.found}); !ok {
+		if fwd.origin, ok = n.checkSource(in, k, claim{service: lb.found}); !ok {
 			return nil, &dropped{reason: reason.Spoofed}
 		}
 	}
@@ -92,19 +92,19 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 		if !ok {
 			return nil, &dropped{reason: reason.NoRoute, rule: fwd.rule}
 		}
-		fwd.way = w
-	} else if d := n.judgeAndRoute(in, k, fwd, own); d != nil {
+		fwd.path = w
+	} else if d := n.evaluateAndRoute(in, k, fwd, own); d != nil {
 		return nil, d
 	}
 	snat := !fwd.handOn && n.mustTranslateSource(in, a, fwd, lb.found)
 	if snat {
 		fwd.src = n.self(k.src)
 	}
-	if unseen, d := n.judgeHostAtFirst(in, k, fwd, rev, opening); d != nil || unseen {
+	if unseen, d := n.evaluateHostNew(in, k, fwd, rev, opening); d != nil || unseen {
 		return nil, d
 	}
 	if own && lifeFlags(in.Packet)&packet.RST != 0 {
-		n.judged = nil
+		n.evaluated = nil
 		return nil, nil // nothing begins with it
 	}
 	repoint := lb.found && !fwd.handOn && n.untracked(in, fwd)
@@ -122,14 +122,14 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 		rev.iif = b.IfIndex
 	}
 	if own && n.stackRoutes(k.src) {
-		rev.way.action = Pass
-	} else if !n.wayBack(in, k, lb, fwd, rev) {
-		return nil, &dropped{reason: n.whyNoWayBack(k, lb.via), rule: fwd.rule}
+		rev.path.action = Pass
+	} else if !n.returnPath(in, k, lb, fwd, rev) {
+		return nil, &dropped{reason: n.whyNoReturnPath(k, lb.via), rule: fwd.rule}
 	}
 	if in.Hook == FromWorkload && n.spent(k.src) {
 		return nil, &dropped{reason: reason.Share}
 	}
-	if lb.watch && outside && !fwd.handOn && !fwd.dsr && (fwd.way.action == Local || fwd.way.action == Pass) {
+	if lb.watch && outside && !fwd.handOn && !fwd.dsr && (fwd.path.action == Local || fwd.path.action == Pass) {
 		fwd.watched, fwd.from = true, lb.via
 	}
 	n.enter(in.Hook == ToUplink && (lb.found || !n.hosts()), k, fwd, rev)
@@ -146,9 +146,9 @@ func isolated(a nodestate.Addr) bool {
 	return a.Kind == nodestate.AddrEndpoint && (a.Ingress.Set != 0 || a.Egress.Set != 0)
 }
 
-// judgeAndRoute is step 3 for a flow that is not handed on.
-func (n *Node) judgeAndRoute(in In, k flowKey, fwd *flow, own bool) *dropped {
-	rule, d := n.judge(k.src, fwd.dst, k.proto, k.sport, fwd.dport)
+// evaluateAndRoute is step 3 for a flow that is not handed on.
+func (n *Node) evaluateAndRoute(in In, k flowKey, fwd *flow, own bool) *dropped {
+	rule, d := n.evaluate(k.src, fwd.dst, k.proto, k.sport, fwd.dport)
 	if d != nil {
 		return d
 	}
@@ -162,7 +162,7 @@ func (n *Node) judgeAndRoute(in In, k flowKey, fwd *flow, own bool) *dropped {
 	if !ok {
 		return &dropped{reason: why}
 	}
-	fwd.way = w
+	fwd.path = w
 	return nil
 }
 
@@ -171,7 +171,7 @@ func (n *Node) mustTranslateSource(in In, a nodestate.Addr, fwd *flow, service b
 	if service && in.Hook == FromWorkload && fwd.dst == in.Packet.IP.Src {
 		return true // a pod refuses packets from its own address
 	}
-	if fwd.way.action != Neigh {
+	if fwd.path.action != Neigh {
 		return false
 	}
 	switch in.Hook {
@@ -190,10 +190,10 @@ func (n *Node) mustTranslateSource(in In, a nodestate.Addr, fwd *flow, service b
 func (n *Node) untracked(in In, fwd *flow) bool {
 	switch in.Hook {
 	case FromUplink, FromTunnel:
-		return fwd.way.action == Pass
+		return fwd.path.action == Pass
 	case ToUplink:
 		_, inRoute := n.routeOf(fwd.dst)
-		return fwd.way.action == Neigh && n.kind(fwd.dst) != nodestate.AddrPod && !inRoute
+		return fwd.path.action == Neigh && n.kind(fwd.dst) != nodestate.AddrPod && !inRoute
 	}
 	return false
 }
@@ -259,28 +259,28 @@ func (n *Node) stackRoutes(dst netip.Addr) bool {
 	return !inRoute && n.kind(dst) != nodestate.AddrPod
 }
 
-// wayBack finds the way of the replies, from the address that was asked to the one that asked.
-func (n *Node) wayBack(in In, k flowKey, lb balanced, fwd, rev *flow) bool {
+// returnPath finds the path of the replies, from the address that was asked to the one that asked.
+func (n *Node) returnPath(in In, k flowKey, lb balanced, fwd, rev *flow) bool {
 	ok, via := true, lb.via
 	switch {
 	case in.Hook == ToWorkload || in.Hook == ToUplink:
-		rev.way = way{action: Pass}
+		rev.path = path{action: Pass}
 	case lb.dsr && !n.refusesDSR(k.src) && !n.failedDSR(k):
 		fwd.dsr, rev.dsr = true, true
-		rev.way, ok = n.fib(k.src)
+		rev.path, ok = n.fib(k.src)
 	case via.IsValid():
 		rev.viaNode = true
-		rev.way, ok = n.toNode(via, !n.state.Addrs[via].SameLink)
+		rev.path, ok = n.toNode(via, !n.state.Addrs[via].SameLink)
 	case in.Hook == FromTunnel && n.kind(k.src) == nodestate.AddrNode:
 		rev.viaNode = true
-		rev.way, ok = n.toNode(in.Source, true)
+		rev.path, ok = n.toNode(in.Source, true)
 	default:
-		rev.way, ok, _ = n.route(k.src)
+		rev.path, ok, _ = n.route(k.src)
 	}
 	return ok
 }
 
-func (n *Node) whyNoWayBack(k flowKey, via netip.Addr) reason.Reason {
+func (n *Node) whyNoReturnPath(k flowKey, via netip.Addr) reason.Reason {
 	if via.IsValid() {
 		return reason.NoRoute
 	}

@@ -107,9 +107,9 @@ func (n *Node) fallBack(f *flow, k flowKey, in In) {
 	if !ok {
 		return
 	}
-	rev.way, rev.viaNode, rev.dsr, f.dsr = w, true, false, false
+	rev.path, rev.viaNode, rev.dsr, f.dsr = w, true, false, false
 	rev.clamp = rev.clamp || in.Hook == FromTunnel
-	if s.Maglev && !nodePort && (f.way.action == Local || f.way.action == Pass) {
+	if s.Maglev && !nodePort && (f.path.action == Local || f.path.action == Pass) {
 		f.watched, f.from = true, via
 	}
 	n.fall(k.src)

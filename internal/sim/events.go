@@ -22,7 +22,7 @@ type Event struct {
 	Service      nodestate.Frontend // id, zero when none
 	Allowed      bool               // by policy
 	Log          bool               // a rule with action Log matched
-	Again        bool               // a flow that was there is judged again
+	Again        bool               // a flow that was there is evaluated again
 	Reason       reason.Reason      // why the packet was dropped
 	// Egress is what was said at the source, Ingress at the destination.
 	Egress, Ingress End
@@ -34,7 +34,7 @@ type Event struct {
 type HostEnd struct {
 	Judged bool             // there is a set, or staged policies would make one
 	Rule   nodestate.RuleID // that decided, 0 = none did
-	Staged bool             // staged policies would change what judges here
+	Staged bool             // staged policies would change the policy here
 	// StagedDenied is what they would have said, StagedRule by which rule.
 	StagedDenied bool
 	StagedRule   nodestate.RuleID
@@ -43,7 +43,7 @@ type HostEnd struct {
 // End is what policy said at one end of a flow.
 type End struct {
 	Local  bool             // a pod of this node
-	Rule   nodestate.RuleID // that judged, 0 = none did
+	Rule   nodestate.RuleID // that decided, 0 = none did
 	Staged bool             // staged policies select it
 	// StagedDenied is what they would have said, StagedRule by which rule.
 	StagedDenied bool
@@ -109,21 +109,21 @@ func denies(r reason.Reason) bool {
 	return false
 }
 
-// about notes what is judged. What was judged of the packet before stays noted.
+// about notes what is evaluated. What was evaluated of the packet before stays noted.
 func (n *Node) about(k flowKey) *Event {
-	if n.judged == nil {
-		n.judged = &Event{}
+	if n.evaluated == nil {
+		n.evaluated = &Event{}
 	}
 	ports := portsOf(k.src, k.proto, k.sport, k.dport)
-	e := n.judged
+	e := n.evaluated
 	e.Src, e.Dst, e.Sport, e.Dport, e.Proto = k.src, k.dst, ports.Src, ports.Dst, k.proto
 	return e
 }
 
-// tell adds the event of what was judged last, when somebody wants to know: d is why the packet was
-// dropped.
-func (n *Node) tell(in In, d *dropped) {
-	e := n.judged
+// reportEvent adds the event of what was evaluated last, when somebody wants to know: d is why the
+// packet was dropped.
+func (n *Node) reportEvent(in In, d *dropped) {
+	e := n.evaluated
 	if e == nil || !e.Egress.Local && !e.Ingress.Local && !e.In.Judged && !e.Out.Judged {
 		return
 	}
@@ -137,7 +137,7 @@ func (n *Node) tell(in In, d *dropped) {
 		return
 	}
 	n.events = append(n.events, *e)
-	n.judged = nil
+	n.evaluated = nil
 }
 
 // stage adds what the staged policies of both ends would say of a flow.

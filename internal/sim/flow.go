@@ -29,8 +29,8 @@ func keyOf(p *packet.Packet) flowKey {
 	return flowKey{src: p.IP.Src, dst: p.IP.Dst, sport: s, dport: d, proto: model.Protocol(p.IP.Proto)}
 }
 
-// way is where a flow's packets go.
-type way struct {
+// path is where a flow's packets go.
+type path struct {
 	action  Action
 	ifindex int
 	next    netip.Addr
@@ -44,7 +44,7 @@ type flow struct {
 	seen         time.Duration
 	src, dst     netip.Addr // after translation
 	sport, dport uint16
-	way          way
+	path         path
 	iif          int
 	origin       origin
 	rule         nodestate.RuleID
@@ -57,7 +57,7 @@ type flow struct {
 	reset                                bool // closing by RST
 	answered                             bool // half open: an answer was seen
 	answeredAt                           time.Duration
-	watched                              bool       // the way back follows the node that hands packets on
+	watched                              bool       // the return path follows the node that hands packets on
 	from                                 netip.Addr // watched: that node, invalid = none
 }
 
@@ -66,8 +66,8 @@ func (f *flow) partner(proto model.Protocol) flowKey {
 	return flowKey{src: f.dst, dst: f.src, sport: f.dport, dport: f.sport, proto: proto}
 }
 
-// otherPort is what f's entry of k adds to the source port of k for judgement: the port after
-// translation. Of an ICMP query both ports have the identifier in them, and tell the type by their
+// otherPort is what f's entry of k adds to the source port of k for evaluation: the port after
+// translation. Of an ICMP query both ports have the identifier in them, and give the type by their
 // distance: they are taken as the packet has them.
 func (f *flow) otherPort(k flowKey) uint16 {
 	if k.proto == icmpOf(k.src) {
@@ -149,7 +149,7 @@ func forget(table map[flowKey]*flow, f *flow, k flowKey) {
 	delete(table, k)
 }
 
-// revalidate judges a flow of an older epoch. again: it begins anew.
+// revalidate evaluates a flow of an older epoch. again: it begins anew.
 func (n *Node) revalidate(f *flow, in In, k flowKey) (again bool, _ *dropped) {
 	if f.svc.Proto != 0 && f.svc.Proto != model.ProtocolTCP && !n.live(f.svc, f.backend) {
 		return true, nil
@@ -159,7 +159,7 @@ func (n *Node) revalidate(f *flow, in In, k flowKey) (again bool, _ *dropped) {
 		if n.leadsToTunnel(in, f) {
 			return false, &dropped{reason: reason.TunnelFromPod, rule: f.rule}
 		}
-		if d := n.judgeArrival(in, k); d != nil {
+		if d := n.evaluateArrival(in, k); d != nil {
 			return false, d
 		}
 	}
@@ -167,23 +167,23 @@ func (n *Node) revalidate(f *flow, in In, k flowKey) (again bool, _ *dropped) {
 	if !f.handOn {
 		var d *dropped
 		if f.reply {
-			rule, d = n.judge(f.dst, k.src, k.proto, f.otherPort(k), k.sport)
+			rule, d = n.evaluate(f.dst, k.src, k.proto, f.otherPort(k), k.sport)
 		} else {
-			rule, d = n.judge(k.src, f.dst, k.proto, k.sport, f.otherPort(k))
+			rule, d = n.evaluate(k.src, f.dst, k.proto, k.sport, f.otherPort(k))
 		}
 		if d != nil {
 			return false, d
 		}
 	}
-	if !f.viaNode && !f.handOn && !f.dsr && f.way.action != Pass && in.Hook != ToWorkload {
+	if !f.viaNode && !f.handOn && !f.dsr && f.path.action != Pass && in.Hook != ToWorkload {
 		w, ok, why := n.route(f.dst)
 		if !ok {
 			return false, &dropped{reason: why}
 		}
-		f.way = w
+		f.path = w
 		f.watched = f.watched && (w.action == Local || w.action == Pass)
 	}
-	hostRule, d := n.judgeHostAgain(f, in, k)
+	hostRule, d := n.evaluateHostAgain(f, in, k)
 	if d != nil {
 		return false, d
 	}
@@ -197,7 +197,7 @@ func (n *Node) revalidate(f *flow, in In, k flowKey) (again bool, _ *dropped) {
 	return false, nil
 }
 
-// touch notes what a packet tells about its flow: that it lives, that it is answered, that it ends.
+// touch notes what a packet shows of its flow: that it lives, that it is answered, that it ends.
 func (n *Node) touch(f *flow, k flowKey, in In, half bool) {
 	p := in.Packet
 	f.seen = n.opts.Now()
@@ -293,8 +293,9 @@ func (n *Node) establish(f *flow, k flowKey) {
 	delete(n.half, k)
 }
 
-// judge is step 3's judgement. The rule is the one that allowed last, 0 when nothing judged.
-func (n *Node) judge(src, dst netip.Addr, proto model.Protocol, sport, dport uint16) (nodestate.RuleID, *dropped) {
+// evaluate is the evaluation of step 3. The rule is the one that allowed last, 0 when no policy
+// applied.
+func (n *Node) evaluate(src, dst netip.Addr, proto model.Protocol, sport, dport uint16) (nodestate.RuleID, *dropped) {
 	e := n.about(flowKey{src: src, dst: dst, sport: sport, dport: dport, proto: proto})
 	if src == dst {
 		return 0, nil
@@ -327,7 +328,7 @@ func (n *Node) judge(src, dst netip.Addr, proto model.Protocol, sport, dport uin
 }
 
 // message is the type * 256 + the code of the ICMP messages of a flow, by the distance of what
-// stands for their ports: that of a query is its type, that of an answer the opposite, and of a
+// represents their ports: that of a query is its type, that of an answer the opposite, and of a
 // message of one way packet.OneWay.
 func message(sport, dport uint16) uint16 {
 	switch beyond, before := dport-sport, sport-dport; {

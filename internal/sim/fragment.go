@@ -41,7 +41,7 @@ func fragmentKeyOf(in In) fragmentKey {
 	h := &in.Packet.IP
 	k := fragmentKey{src: h.Src, dst: h.Dst, id: h.ID, proto: h.Proto, hook: in.Hook}
 	if h.Src.Is6() {
-		k.proto = 0 // only the first fragment tells (RFC 8200, section 4.5)
+		k.proto = 0 // only the first fragment has it (RFC 8200, section 4.5)
 	}
 	if in.Hook == FromWorkload {
 		k.iif = in.IfIndex
@@ -82,7 +82,7 @@ func fragmentIsBad(p *packet.Packet) bool {
 	return false
 }
 
-// fragment is what becomes of a fragment. bad: nothing can be told of what it carries.
+// fragment is what becomes of a fragment. bad: nothing is known of what it carries.
 func (n *Node) fragment(in In, bad bool) Result {
 	limit := n.state.Settings.Timeouts.Fragment
 	if limit == 0 {
@@ -151,14 +151,14 @@ func (n *Node) laterFragment(in In, k fragmentKey) Result {
 		return drop(in, dropped{reason: reason.Spoofed})
 	}
 	if f.epoch != n.epoch && !passes(in, f) {
-		n.judged = nil
+		n.evaluated = nil
 		was := f.epoch
 		again, d := n.revalidate(f, in, key)
 		if n.asksAlone(in) {
 			f.epoch = was
 		}
 		if !again {
-			n.tell(in, d)
+			n.reportEvent(in, d)
 		}
 		if d != nil {
 			return drop(in, *d)
@@ -187,7 +187,7 @@ func (n *Node) keep(in In, k fragmentKey) Result {
 		if s := n.kind(k.src); s == nodestate.AddrHost || s == nodestate.AddrEndpoint {
 			return drop(in, dropped{reason: reason.Spoofed})
 		}
-		if _, ok := n.judgeSource(in, flowKey{src: k.src, dst: k.dst}, claim{}); !in.Again && !ok {
+		if _, ok := n.checkSource(in, flowKey{src: k.src, dst: k.dst}, claim{}); !in.Again && !ok {
 			return drop(in, dropped{reason: reason.Spoofed})
 		}
 	default:

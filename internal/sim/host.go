@@ -11,7 +11,7 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// tunnelInterface stands for the tunnel's device, for which no host endpoint is by its name.
+// tunnelInterface represents the tunnel's device, for which no host endpoint is by its name.
 const tunnelInterface = -1
 
 // passage says by which interfaces the original direction of a flow enters and leaves the node, 0 =
@@ -34,7 +34,7 @@ func (n *Node) hosts() bool { return len(n.state.HostEndpoints) > 0 }
 
 // passageOf returns the passage of the flow k, in its original direction, of which a packet goes
 // this way.
-func (n *Node) passageOf(in In, w way, reply bool, k flowKey) passage {
+func (n *Node) passageOf(in In, w path, reply bool, k flowKey) passage {
 	var p passage
 	switch in.Hook {
 	case FromUplink:
@@ -81,9 +81,9 @@ func (n *Node) ends(p passage, k flowKey) passage {
 }
 
 // passes: is the packet of a flow that the stack sends on by another uplink, where it leaves? It
-// was judged where it came in.
+// was evaluated where it came in.
 func passes(in In, f *flow) bool {
-	return in.Hook == ToUplink && f.way.action == Pass && f.way.ifindex != 0
+	return in.Hook == ToUplink && f.path.action == Pass && f.path.ifindex != 0
 }
 
 // betweenNodes: is it an outer packet of the tunnel?
@@ -93,7 +93,7 @@ func (n *Node) betweenNodes(k flowKey) bool {
 		(a == nodestate.AddrNode && b == nodestate.AddrHost || a == nodestate.AddrHost && b == nodestate.AddrNode)
 }
 
-// portsOf are what policy looks at of a flow beside its addresses and its protocol.
+// portsOf are what policy looks at of a flow in addition to its addresses and its protocol.
 func portsOf(src netip.Addr, proto model.Protocol, sport, dport uint16) nodestate.Ports {
 	if proto == icmpOf(src) {
 		return nodestate.Ports{Dst: message(sport, dport)}
@@ -101,8 +101,8 @@ func portsOf(src netip.Addr, proto model.Protocol, sport, dport uint16) nodestat
 	return nodestate.Ports{Src: sport, Dst: dport}
 }
 
-// judgeArrival is what host endpoints say to what comes in by an uplink, before Services.
-func (n *Node) judgeArrival(in In, k flowKey) *dropped {
+// evaluateArrival is what host endpoints say to what comes in by an uplink, before Services.
+func (n *Node) evaluateArrival(in In, k flowKey) *dropped {
 	if in.Hook != FromUplink || !n.hosts() || n.alone && in.Packet.Kind != packet.Error {
 		return nil
 	}
@@ -130,19 +130,19 @@ func (n *Node) consult(end *HostEnd, ifindex int, set func(nodestate.HostEndpoin
 	}
 	v := n.state.Decide(iso, peer, k.proto, ports)
 	end.Judged, end.Rule = true, v.Rule
-	n.judged.Log = n.judged.Log || v.Log
+	n.evaluated.Log = n.evaluated.Log || v.Log
 	return v.Allow, v.Rule
 }
 
-// judgeHost is what host endpoints say to a flow. The rule is the one that allowed last, 0 when
-// nothing judged.
-func (n *Node) judgeHost(k flowKey, p passage) (nodestate.RuleID, *dropped) {
+// evaluateHost is what host endpoints say to a flow. The rule is the one that allowed last, 0 when
+// no policy applied.
+func (n *Node) evaluateHost(k flowKey, p passage) (nodestate.RuleID, *dropped) {
 	if !n.hosts() && n.state.Settings.ToHost != model.ToHostDrop {
 		return 0, nil
 	}
 	e := n.about(k)
 	if p.inside() {
-		return n.judgeToHost(k, n.kind(k.src) == nodestate.AddrEndpoint && n.kind(k.dst) == nodestate.AddrHost)
+		return n.evaluateToHost(k, n.kind(k.src) == nodestate.AddrEndpoint && n.kind(k.dst) == nodestate.AddrHost)
 	}
 	last := nodestate.RuleID(0)
 	if p.in != 0 {
@@ -174,13 +174,13 @@ func (n *Node) judgeHost(k flowKey, p passage) (nodestate.RuleID, *dropped) {
 	return last, nil
 }
 
-// judgeToHost is defaultEndpointToHostAction, for what a pod sends to its node.
-func (n *Node) judgeToHost(k flowKey, is bool) (nodestate.RuleID, *dropped) {
+// evaluateToHost is defaultEndpointToHostAction, for what a pod sends to its node.
+func (n *Node) evaluateToHost(k flowKey, is bool) (nodestate.RuleID, *dropped) {
 	switch {
 	case is && n.state.Settings.ToHost == model.ToHostDrop:
 		return 0, &dropped{reason: reason.ToHost}
 	case is && n.state.Settings.ToHost == model.ToHostReturn:
-		allow, rule := n.consult(&n.judged.In, 0, func(h nodestate.HostEndpoint) nodestate.Isolation { return h.HostIngress }, k, k.src)
+		allow, rule := n.consult(&n.evaluated.In, 0, func(h nodestate.HostEndpoint) nodestate.Isolation { return h.HostIngress }, k, k.src)
 		if !allow {
 			return rule, &dropped{reason: reason.HostIngress, rule: rule}
 		}
@@ -189,50 +189,50 @@ func (n *Node) judgeToHost(k flowKey, is bool) (nodestate.RuleID, *dropped) {
 	return 0, nil
 }
 
-// judgeHostAtFirst judges a flow that begins. unseen: the packet passes without a flow, because it
-// is of a connection that is older than the host endpoint, in whichever direction.
-func (n *Node) judgeHostAtFirst(in In, k flowKey, fwd, rev *flow, opening bool) (unseen bool, _ *dropped) {
-	judged := flowKey{src: k.src, dst: fwd.dst, sport: k.sport, dport: fwd.dport, proto: k.proto}
+// evaluateHostNew evaluates a flow that begins. unseen: the packet passes without a flow, because
+// it is of a connection that is older than the host endpoint, in whichever direction.
+func (n *Node) evaluateHostNew(in In, k flowKey, fwd, rev *flow, opening bool) (unseen bool, _ *dropped) {
+	evaluated := flowKey{src: k.src, dst: fwd.dst, sport: k.sport, dport: fwd.dport, proto: k.proto}
 	if fwd.handOn {
-		judged.dst, judged.dport = fwd.backend.Addr, fwd.backend.Port
+		evaluated.dst, evaluated.dport = fwd.backend.Addr, fwd.backend.Port
 	}
-	p := n.passageOf(in, fwd.way, false, judged)
-	if n.hosts() && p.in != 0 && p.out != 0 && fwd.way.action == Pass {
-		fwd.way.ifindex, rev.way.ifindex = p.out, p.in
+	p := n.passageOf(in, fwd.path, false, evaluated)
+	if n.hosts() && p.in != 0 && p.out != 0 && fwd.path.action == Pass {
+		fwd.path.ifindex, rev.path.ifindex = p.out, p.in
 	}
-	rule, d := n.judgeHost(judged, p)
+	rule, d := n.evaluateHost(evaluated, p)
 	if rule != 0 {
 		fwd.rule = rule
 	}
 	if d == nil {
 		return false, nil
 	}
-	if !p.inside() && fwd.way.action == Pass && fwd.svc.Proto == 0 && connects(k.proto) && !opening {
-		told := *n.judged
+	if !p.inside() && fwd.path.action == Pass && fwd.svc.Proto == 0 && connects(k.proto) && !opening {
+		saved := *n.evaluated
 		back := flowKey{src: k.dst, dst: k.src, sport: k.dport, dport: k.sport, proto: k.proto}
-		if _, no := n.judgeHost(back, p.turned()); no == nil {
-			n.judged = nil // there is no flow to tell of
+		if _, no := n.evaluateHost(back, p.turned()); no == nil {
+			n.evaluated = nil // there is no flow to report
 			return true, nil
 		}
-		*n.judged = told
+		*n.evaluated = saved
 	}
 	return false, d
 }
 
-// judgeHostAgain judges the entry of a flow, for the packet at hand.
-func (n *Node) judgeHostAgain(f *flow, in In, k flowKey) (nodestate.RuleID, *dropped) {
-	judged := flowKey{src: k.src, dst: f.dst, sport: k.sport, dport: f.otherPort(k), proto: k.proto}
+// evaluateHostAgain evaluates the entry of a flow, for the packet at hand.
+func (n *Node) evaluateHostAgain(f *flow, in In, k flowKey) (nodestate.RuleID, *dropped) {
+	evaluated := flowKey{src: k.src, dst: f.dst, sport: k.sport, dport: f.otherPort(k), proto: k.proto}
 	if f.reply {
-		judged = flowKey{src: f.dst, dst: k.src, sport: f.otherPort(k), dport: k.sport, proto: k.proto}
+		evaluated = flowKey{src: f.dst, dst: k.src, sport: f.otherPort(k), dport: k.sport, proto: k.proto}
 	}
 	if f.handOn {
-		judged.dst, judged.dport = f.backend.Addr, f.backend.Port
+		evaluated.dst, evaluated.dport = f.backend.Addr, f.backend.Port
 	}
-	p := n.passageOf(in, f.way, f.reply, judged)
-	if n.hosts() && !f.reply && p.in != 0 && f.way.action == Pass {
-		f.way.ifindex = p.out
+	p := n.passageOf(in, f.path, f.reply, evaluated)
+	if n.hosts() && !f.reply && p.in != 0 && f.path.action == Pass {
+		f.path.ifindex = p.out
 	}
-	return n.judgeHost(judged, p)
+	return n.evaluateHost(evaluated, p)
 }
 
 // guarded: would this reach the host past its host endpoints?

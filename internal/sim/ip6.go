@@ -81,9 +81,10 @@ func leadsOn(h *packet.IPv4, i int) bool {
 	return kind == 0 || left != 0 || next == packet.ProtoIPIP || next == packet.ProtoIPv6
 }
 
-// linkOf tells what belongs to a link of IPv6. Neighbour discovery (RFC 4861) counts with hop limit
-// 255, from a pod when it cannot leave its link; what routers alone say (advertisements, redirects)
-// is for nobody to say here, and is as multicast is. From outside it is what hides that counts.
+// linkOf reports what belongs to a link of IPv6. Neighbour discovery (RFC 4861) counts with hop
+// limit 255, from a pod when it cannot leave its link; what routers alone say (advertisements,
+// redirects) is for nobody to say here, and is as multicast is. From outside it is what hides that
+// counts.
 func linkOf(p *packet.Packet, h Hook) shape {
 	if !p.IP.Src.Is6() {
 		return shapeOK

@@ -25,7 +25,8 @@ func handmade6() *nodestate.State {
 	return s
 }
 
-// Whatever stands between the headers of a packet, what is behind it is judged, or it is dropped.
+// Whatever is between the headers of a packet, what is behind it is evaluated, or it is
+// dropped.
 func TestExtensionHeadersHideNothing(t *testing.T) {
 	const (
 		dest = " ext=60:0x010400000000"

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-net/weir/internal/packet"
 )
 
-// fit says how a packet goes with the MTU of its way.
+// fit says how a packet goes with the MTU of its path.
 type fit int
 
 const (
@@ -17,17 +17,17 @@ const (
 	tooBig              // not at all
 )
 
-// fits compares a packet, as it came, with the way of its flow.
+// fits compares a packet, as it came, with the path of its flow.
 func (n *Node) fits(in In, f *flow) fit {
 	frame, err := in.Packet.Marshal()
 	switch {
-	case err != nil, f.way.mtu == 0, len(frame)-ethernet <= f.way.mtu:
+	case err != nil, f.path.mtu == 0, len(frame)-ethernet <= f.path.mtu:
 		return whole
 	case in.Packet.Kind == packet.Error:
-		return whole // nobody could be told
+		return whole // nobody could be informed
 	case in.Hook == ToUplink || in.Packet.IP.DF || in.Packet.IP.Src.Is6():
 		return tooBig
-	case f.way.action == Tunnel || f.viaNode || f.handOn || n.opts.HostIfIndex == 0:
+	case f.path.action == Tunnel || f.viaNode || f.handOn || n.opts.HostIfIndex == 0:
 		return whole // what is around it is fragmented
 	}
 	return inPieces

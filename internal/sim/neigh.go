@@ -74,7 +74,7 @@ func (n *Node) solicited(in In) (Result, bool) {
 }
 
 // senderOf is the address that a frame about a link says to come from, which the kernel enters as a
-// neighbour; none where it tells none, or one that nobody can tell to be the sender's.
+// neighbour; none where it names none, or one that nobody can recognize as the sender's.
 func senderOf(p *packet.Packet) netip.Addr {
 	if p.Type != packet.TypeARP {
 		if p.IP.Src.IsLinkLocalUnicast() || p.IP.Src.IsMulticast() {

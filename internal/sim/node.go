@@ -13,7 +13,7 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// Options are what a node needs beside its state. Nothing here is read from the machine.
+// Options are what a node needs in addition to its state. Nothing here is read from the machine.
 type Options struct {
 	// Now is the node's clock; only differences count.
 	Now func() time.Duration
@@ -34,7 +34,8 @@ type Options struct {
 	HostIfIndex, TunnelIfIndex int
 	// Uplinks are the MAC addresses of the uplinks by interface index.
 	Uplinks map[int]packet.MAC
-	// Listening says whether somebody listens to events: then flows that are allowed are told, too.
+	// Listening says whether somebody listens to events: then flows that are allowed are reported,
+	// too.
 	Listening func() bool
 	// NoTunnel says that the node has no VXLAN device.
 	NoTunnel bool
@@ -58,15 +59,15 @@ type Node struct {
 	firsts      map[fragmentKey]firstFragment
 	kept        []keptFragment // oldest first
 	events      []Event
-	judged      *Event // for the packet at hand: what was judged last; nil = nothing
+	evaluated   *Event // for the packet at hand: what was evaluated last; nil = nothing
 	again       bool   // it is of a flow that was there
 	alone       bool   // host endpoints allow it by itself, without tracking
 	unseen      bool   // so it passed, whatever flow there is
 	service     nodestate.Frontend
 }
 
-// New returns a node without flows. Options.Now, Pick and Port default to a clock that stands still
-// and to the first choice.
+// New returns a node without flows. Options.Now, Pick and Port default to a clock that does not
+// move and to the first choice.
 func New(s *nodestate.State, o Options) *Node {
 	if o.Now == nil {
 		o.Now = func() time.Duration { return 0 }
@@ -102,7 +103,7 @@ func (n *Node) SetState(s *nodestate.State) {
 }
 
 // ReplaceState replaces the state by one that means the same for every flow that is open: none is
-// judged again.
+// evaluated again.
 func (n *Node) ReplaceState(s *nodestate.State) {
 	n.state = s
 	n.maglev = map[nodestate.Frontend][]int32{}

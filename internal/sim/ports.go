@@ -68,7 +68,7 @@ func windowsOf(pod netip.Addr) []int {
 	return out
 }
 
-// all stands in Node.shares for everybody.
+// all is the key of everybody in Node.shares.
 func all(of netip.Addr) netip.Addr {
 	if of.Is6() {
 		return netip.IPv6Unspecified()

@@ -91,7 +91,7 @@ func (n *Node) refuse(in In, d dropped) Result {
 }
 
 // mayAnswer: no errors about errors, about what was sent to many, or to nobody in particular (RFC
-// 1122, section 3.2.2); and only where there is a way back.
+// 1122, section 3.2.2); and only where there is a return path.
 func (n *Node) mayAnswer(in In) bool {
 	p := in.Packet
 	switch {
@@ -182,5 +182,5 @@ func (n *Node) stray(in In) (Result, *dropped) {
 	if !ok {
 		return Result{}, &dropped{reason: why}
 	}
-	return n.send(in, flowKey{}, &flow{src: src, dst: dst, way: w}, false)
+	return n.send(in, flowKey{}, &flow{src: src, dst: dst, path: w}, false)
 }

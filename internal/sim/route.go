@@ -24,14 +24,14 @@ func (n *Node) routeOf(dst netip.Addr) (nodestate.Route, bool) {
 	return nodestate.Route{}, false
 }
 
-// route is the way to dst, or why there is none.
-func (n *Node) route(dst netip.Addr) (way, bool, reason.Reason) {
+// route is the path to dst, or why there is none.
+func (n *Node) route(dst netip.Addr) (path, bool, reason.Reason) {
 	if a, ok := n.state.Addrs[dst]; ok {
 		switch a.Kind {
 		case nodestate.AddrHost:
-			return way{action: Pass}, true, 0
+			return path{action: Pass}, true, 0
 		case nodestate.AddrEndpoint:
-			return way{action: Local, ifindex: a.IfIndex, mac: packet.MAC(a.MAC), mtu: n.opts.LinkMTU(a.IfIndex)}, true, 0
+			return path{action: Local, ifindex: a.IfIndex, mac: packet.MAC(a.MAC), mtu: n.opts.LinkMTU(a.IfIndex)}, true, 0
 		case nodestate.AddrPod:
 			w, ok := n.toNode(a.Node, a.Tunnel)
 			return w, ok, reason.NoRoute
@@ -45,33 +45,33 @@ func (n *Node) route(dst netip.Addr) (way, bool, reason.Reason) {
 			w, ok := n.toNode(r.Node, r.Tunnel)
 			return w, ok, reason.NoRoute
 		case r.Local:
-			return way{}, false, reason.NoEndpoint
+			return path{}, false, reason.NoEndpoint
 		}
-		return way{}, false, reason.NoRoute
+		return path{}, false, reason.NoRoute
 	}
 	w, ok := n.fib(dst)
 	return w, ok, reason.NoRoute
 }
 
-// toNode is the way to a node, or to what lives there.
-func (n *Node) toNode(node netip.Addr, tunnel bool) (way, bool) {
+// toNode is the path to a node, or to what lives there.
+func (n *Node) toNode(node netip.Addr, tunnel bool) (path, bool) {
 	if tunnel {
-		return way{action: Tunnel, next: node, mtu: max(n.state.Settings.Tunnel.MTU-longer(node), 0)}, true
+		return path{action: Tunnel, next: node, mtu: max(n.state.Settings.Tunnel.MTU-longer(node), 0)}, true
 	}
 	return n.fib(node)
 }
 
 // fib asks the kernel's routing.
-func (n *Node) fib(dst netip.Addr) (way, bool) {
+func (n *Node) fib(dst netip.Addr) (path, bool) {
 	hop, ok := n.opts.FIB(dst)
 	if !ok || hop.IfIndex == n.opts.HostIfIndex { // a route by the host device is for host processes
-		return way{}, false
+		return path{}, false
 	}
 	next := dst
 	if hop.Gateway.IsValid() {
 		next = hop.Gateway
 	}
-	return way{action: Neigh, ifindex: hop.IfIndex, next: next, mtu: hop.MTU}, true
+	return path{action: Neigh, ifindex: hop.IfIndex, next: next, mtu: hop.MTU}, true
 }
 
 // home is the other node where a backend lives, invalid when it lives here or on no node, and

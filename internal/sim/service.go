@@ -39,7 +39,7 @@ type balanced struct {
 	dsr     bool       // answers go straight to the client, unless the client forbids it
 }
 
-// everyAddr stands for every address of every node, of the family of a.
+// everyAddr represents every address of every node, of the family of a.
 func everyAddr(a netip.Addr) netip.Addr {
 	if a.Is6() {
 		return netip.IPv6Unspecified()
@@ -63,7 +63,7 @@ func (n *Node) frontend(dst netip.Addr, port uint16, proto model.Protocol) (s no
 	return s, true, ok
 }
 
-// foreign tells the host's own traffic by its ports: what it rules out need not be looked for.
+// foreign recognizes the host's own traffic by its ports: what it rules out need not be looked for.
 func (n *Node) foreign(in In, k flowKey) bool {
 	if n.hosts() || !hasPorts(k.proto) || in.Packet.Kind == packet.Error {
 		return false
@@ -156,7 +156,7 @@ func (n *Node) handedBy(in In, nodePort bool, dst netip.Addr) netip.Addr {
 
 // insideScope says for traffic of this node's pods and processes whether only this node's backends
 // count, and with false that the frontend is not for it: another node's port, which is that node's
-// to judge.
+// to evaluate.
 func (n *Node) insideScope(s nodestate.Service, nodePort bool, dst netip.Addr) (localOnly, ok bool) {
 	if s.LocalPolicy && nodePort && n.kind(dst) == nodestate.AddrNode {
 		return false, false
@@ -240,7 +240,7 @@ func (n *Node) follow(f *flow, k flowKey, in In) {
 	if via == f.from || rev == nil {
 		return
 	}
-	var w way
+	var w path
 	var ok bool
 	if via.IsValid() {
 		w, ok = n.toNode(via, !n.state.Addrs[via].SameLink)
@@ -250,5 +250,5 @@ func (n *Node) follow(f *flow, k flowKey, in In) {
 	if !ok {
 		return
 	}
-	rev.way, rev.viaNode, f.from = w, via.IsValid(), via
+	rev.path, rev.viaNode, f.from = w, via.IsValid(), via
 }

@@ -43,7 +43,7 @@ const (
 	Neigh                // out of IfIndex, to the neighbour NextHop
 	Tunnel               // encapsulated, to the node NextHop
 	Drop
-	Answer // dropped, and Packet, made by the node itself, goes back the way that the packet came
+	Answer // dropped, and Packet, made by the node itself, goes back by the path that the packet came
 	Keep   // waits for the first fragment of its packet
 )
 
@@ -59,7 +59,7 @@ type In struct {
 	Marked  bool       // carries MARK_DONE: this node's programs sent it on already
 	Source  netip.Addr // FromTunnel: outer source
 	VNI     uint32     // FromTunnel
-	Again   bool       // a fragment that was kept, on its second way in
+	Again   bool       // a fragment that was kept, on its second pass
 	Other   bool       // FromUplink: the frame is for another machine's MAC address, whatever it looks like here
 	// Entered is, for ToWorkload and ToUplink, the interface by which the packet came into the
 	// node. 0: it begins in the node.
@@ -211,7 +211,7 @@ func (n *Node) Receive(in In) Result {
 
 func (n *Node) receive(in In) Result {
 	if in.Hook == ToUplink && n.goesAlone(in) {
-		if d := n.judgeLeaving(in, in.IfIndex, in.Packet); d != nil {
+		if d := n.evaluateLeaving(in, in.IfIndex, in.Packet); d != nil {
 			return drop(in, *d)
 		}
 	}
@@ -295,8 +295,8 @@ func (n *Node) carry(in In) (Result, *dropped) {
 	p := in.Packet
 	isError := p.Kind == packet.Error
 	key := keyOf(p)
-	n.judged, n.again, n.service = nil, false, nodestate.Frontend{}
-	if d := n.judgeAlone(in); d != nil {
+	n.evaluated, n.again, n.service = nil, false, nodestate.Frontend{}
+	if d := n.evaluateUntracked(in); d != nil {
 		return Result{}, d
 	}
 	if in.Hook == FromWorkload && !isError && n.tunnels(key.proto, key.dst, key.dport) {
@@ -330,7 +330,7 @@ func (n *Node) carry(in In) (Result, *dropped) {
 			f.epoch = was
 		}
 		if !again {
-			n.tell(in, d)
+			n.reportEvent(in, d)
 		}
 		if d != nil {
 			d.reset = (f.replied || f.answered) && denies(d.reason) && d.reason != reason.UntrackedIngress && d.reason != reason.UntrackedEgress
@@ -348,7 +348,7 @@ func (n *Node) carry(in In) (Result, *dropped) {
 			return n.stray(in)
 		}
 		f, d := n.begin(in, key, opening)
-		n.tell(in, d)
+		n.reportEvent(in, d)
 		if d != nil {
 			return Result{}, d
 		}
@@ -384,16 +384,16 @@ func (n *Node) owns(ifindex int, addr netip.Addr) bool {
 // send is step 4.
 func (n *Node) send(in In, key flowKey, f *flow, isError bool) (Result, *dropped) {
 	p := in.Packet.Clone()
-	routed := f.way.action != Pass && in.Hook != ToUplink && in.Hook != ToWorkload
+	routed := f.path.action != Pass && in.Hook != ToUplink && in.Hook != ToWorkload
 	if routed && p.IP.TTL <= 1 {
 		return Result{}, &dropped{reason: reason.TTL}
 	}
 	size := whole
-	if f.way.action != Pass && in.Hook != ToWorkload {
+	if f.path.action != Pass && in.Hook != ToWorkload {
 		size = n.fits(in, f)
 	}
 	if size == tooBig {
-		return Result{}, &dropped{reason: reason.TooBig, mtu: f.way.mtu}
+		return Result{}, &dropped{reason: reason.TooBig, mtu: f.path.mtu}
 	}
 	if f.clamp && !isError && p.Kind == packet.TCP && p.Flags&packet.SYN != 0 {
 		clampMSS(p, n.state.Settings.Tunnel.MTU-longer(p.IP.Src))
@@ -413,7 +413,7 @@ func (n *Node) send(in In, key flowKey, f *flow, isError bool) (Result, *dropped
 	if in.Hook == ToWorkload {
 		return Result{Action: Pass, Packet: p, Rule: f.rule}, nil
 	}
-	r := Result{Action: f.way.action, Packet: p, Rule: f.rule}
+	r := Result{Action: f.path.action, Packet: p, Rule: f.rule}
 	if r.Action == Pass {
 		return r, nil
 	}
@@ -425,15 +425,15 @@ func (n *Node) send(in In, key flowKey, f *flow, isError bool) (Result, *dropped
 	}
 	switch r.Action {
 	case Local:
-		r.IfIndex, r.MAC = f.way.ifindex, f.way.mac
-		p.DstMAC, p.SrcMAC = f.way.mac, packet.MAC{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
+		r.IfIndex, r.MAC = f.path.ifindex, f.path.mac
+		p.DstMAC, p.SrcMAC = f.path.mac, packet.MAC{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
 	case Neigh:
-		r.IfIndex, r.NextHop = f.way.ifindex, f.way.next
+		r.IfIndex, r.NextHop = f.path.ifindex, f.path.next
 	case Tunnel:
 		if n.opts.NoTunnel {
 			return Result{}, &dropped{reason: reason.NoRoute}
 		}
-		r.NextHop = f.way.next
+		r.NextHop = f.path.next
 	}
 	return r, nil
 }

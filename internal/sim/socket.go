@@ -68,7 +68,7 @@ func (n *Node) ask(s Socket, dst netip.AddrPort, wanted bool) (netip.AddrPort, e
 		}
 	}
 	if !n.admits(svc, client.client) {
-		return dst, nil // its packets will tell
+		return dst, nil // its packets will show it
 	}
 	before := n.chosen[socketKey{s.Cookie, dst, s.Proto}]
 	if s.Proto == model.ProtocolUDP && before.svc == svc.ID && n.live(svc.ID, before.backend) {
@@ -86,7 +86,7 @@ func (n *Node) ask(s Socket, dst netip.AddrPort, wanted bool) (netip.AddrPort, e
 	return to, nil
 }
 
-// Peer is the hooks recvmsg and getpeername: what a socket is told that it talks to.
+// Peer is the hooks recvmsg and getpeername: the address that a socket sees as its peer.
 func (n *Node) Peer(s Socket, from netip.AddrPort) netip.AddrPort {
 	if asked, ok := n.sockets[socketKey{s.Cookie, from, s.Proto}]; ok {
 		return asked

@@ -63,7 +63,7 @@ type claim struct {
 
 // claim of the entry.
 func (f *flow) claim() claim {
-	return claim{service: f.svc.Proto != 0, reply: f.reply, handOn: f.handOn, led: f.way.action != Pass, backend: f.backend.Addr}
+	return claim{service: f.svc.Proto != 0, reply: f.reply, handOn: f.handOn, led: f.path.action != Pass, backend: f.backend.Addr}
 }
 
 // owner is whose packets those of a flow must be.
@@ -110,9 +110,9 @@ func (n *Node) ownerOf(k flowKey, c claim) owner {
 	return o
 }
 
-// judgeSource says whether a packet from outside may come from there by the tables, and how the
+// checkSource reports whether a packet from outside may come from there by the tables, and how the
 // flow's packets come then.
-func (n *Node) judgeSource(in In, k flowKey, c claim) (origin, bool) {
+func (n *Node) checkSource(in In, k flowKey, c claim) (origin, bool) {
 	o := n.ownerOf(k, c)
 	anywhere := origin{kind: originAnywhere}
 	if o.outside {
@@ -147,11 +147,11 @@ func (n *Node) judgeSource(in In, k flowKey, c claim) (origin, bool) {
 	return origin{kind: originLink, mac: in.Packet.SrcMAC}, true
 }
 
-// judgeEntered says whether what the stack sends on may have come into the node by the interface by
-// which it did, and how the flow's packets come then. What came by weir0, the tunnel or an uplink
-// was looked at there. An address of the node itself may come by any other: its own masquerading
-// puts it there.
-func (n *Node) judgeEntered(in In, k flowKey) (origin, bool) {
+// checkEntered reports whether what the stack sends on may have come into the node by the interface
+// by which it did, and how the flow's packets come then. What came by weir0, the tunnel or an
+// uplink was looked at there. An address of the node itself may come by any other: its own
+// masquerading puts it there.
+func (n *Node) checkEntered(in In, k flowKey) (origin, bool) {
 	from := origin{kind: originStack, entered: in.Entered}
 	_, uplink := n.opts.Uplinks[in.Entered]
 	if uplink || in.Entered == 0 || in.Entered == n.opts.HostIfIndex || in.Entered == n.opts.TunnelIfIndex {
@@ -178,7 +178,7 @@ func (n *Node) judgeEntered(in In, k flowKey) (origin, bool) {
 }
 
 // keepsSource checks where a packet of an open flow comes from; a change of the tables, or of the
-// way that it comes, lets the tables decide again.
+// path that it comes, lets the tables decide again.
 func (n *Node) keepsSource(f *flow, in In, k flowKey) bool {
 	if in.Hook == FromWorkload || f.epoch == n.epoch && f.origin.fits(in) {
 		return true
@@ -186,9 +186,9 @@ func (n *Node) keepsSource(f *flow, in In, k flowKey) bool {
 	var from origin
 	var ok bool
 	if fromOutside(in) {
-		from, ok = n.judgeSource(in, k, f.claim())
+		from, ok = n.checkSource(in, k, f.claim())
 	} else {
-		from, ok = n.judgeEntered(in, k)
+		from, ok = n.checkEntered(in, k)
 	}
 	if ok {
 		f.origin = from

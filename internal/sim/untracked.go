@@ -9,8 +9,8 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// alone is a packet as policy judges it by itself: an ICMP message, an error too, by its own type
-// and code.
+// alone is a packet as policy evaluates it by itself: an ICMP message, an error too, by its own
+// type and code.
 func alone(p *packet.Packet) flowKey {
 	k := flowKey{src: p.IP.Src, dst: p.IP.Dst, proto: model.Protocol(p.IP.Proto)}
 	if k.proto != icmpOf(k.src) {
@@ -25,9 +25,9 @@ func alone(p *packet.Packet) flowKey {
 	return k
 }
 
-// judgeAlone is what host endpoints say by itself of a packet that comes in by an uplink. n.alone:
-// they allow it.
-func (n *Node) judgeAlone(in In) *dropped {
+// evaluateUntracked is what host endpoints say by itself of a packet that comes in by an uplink.
+// n.alone: they allow it.
+func (n *Node) evaluateUntracked(in In) *dropped {
 	if in.Hook != FromUplink {
 		return nil
 	}
@@ -35,7 +35,7 @@ func (n *Node) judgeAlone(in In) *dropped {
 }
 
 // asksAlone: is policy asked about what comes by itself? Then what is no whole packet of a flow
-// does not make it one that was judged.
+// does not make it one that was evaluated.
 func (n *Node) asksAlone(in In) bool { return in.Hook == FromUplink && n.state.JudgesAlone() }
 
 // untrackedVerdict asks a set about a packet by itself.
@@ -66,25 +66,25 @@ func (n *Node) untrackedVerdict(in In, iso nodestate.Isolation, k flowKey, arriv
 
 // plain: does the flow carry nothing but what the stack exchanges by itself?
 func (n *Node) plain(f *flow, k flowKey) bool {
-	return f.way.action == Pass && !f.rewrite && !f.handOn && f.svc.Proto == 0 &&
+	return f.path.action == Pass && !f.rewrite && !f.handOn && f.svc.Proto == 0 &&
 		n.kind(k.src) != nodestate.AddrEndpoint && n.kind(k.dst) != nodestate.AddrEndpoint
 }
 
-// judgeLeaving is what host endpoints say by itself of a packet that begins in the node and leaves
-// by an uplink.
-func (n *Node) judgeLeaving(in In, ifindex int, p *packet.Packet) *dropped {
+// evaluateLeaving is what host endpoints say by itself of a packet that begins in the node and
+// leaves by an uplink.
+func (n *Node) evaluateLeaving(in In, ifindex int, p *packet.Packet) *dropped {
 	in.Hook, in.IfIndex = ToUplink, ifindex
 	return n.untrackedVerdict(in, n.state.HostEndpointAt(ifindex, p.IP.Src).UntrackedEgress, alone(p), false)
 }
 
-// goesAlone reports whether a packet at to_uplink, of an uplink, is one that is judged by itself:
-// one that begins in the node.
+// goesAlone reports whether a packet at to_uplink, of an uplink, is one that is evaluated by
+// itself: one that begins in the node.
 func (n *Node) goesAlone(in In) bool {
 	_, uplink := n.opts.Uplinks[in.IfIndex]
 	return uplink && in.Entered == 0 && n.readable(in.Packet)
 }
 
-// readable: is it a packet, or the first fragment of one, that tells its protocol and ports?
+// readable: is it a packet, or the first fragment of one, that has its protocol and ports?
 func (n *Node) readable(p *packet.Packet) bool {
 	switch n.shapeOf(p, ToUplink) {
 	case shapeOK:
@@ -104,7 +104,7 @@ func (n *Node) leave(in In, r Result) Result {
 	if in.Hook != ToUplink || in.Entered != 0 || r.Action != Neigh || !n.goesAlone(out) {
 		return r
 	}
-	if d := n.judgeLeaving(in, r.IfIndex, r.Packet); d != nil {
+	if d := n.evaluateLeaving(in, r.IfIndex, r.Packet); d != nil {
 		dropped := drop(in, *d)
 		dropped.Again = r.Again
 		return dropped

@@ -85,7 +85,7 @@ const (
 )
 
 // askedAddrs returns the addresses that a pod asks for. What cannot be read, its ADD refuses. A pod
-// that stands for a static one asks for nothing: its node wrote it.
+// that represents a static one asks for nothing: its node wrote it.
 func askedAddrs(annotations map[string]string) []netip.Addr {
 	text, ok := annotations[annotationAddrs]
 	if _, mirror := annotations[annotationMirror]; mirror || !ok {
@@ -378,7 +378,7 @@ func ConvertEndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, [
 		out.Ports = append(out.Ports, p)
 	}
 	for i, ep := range s.Endpoints {
-		// Every address of an endpoint stands for the same thing; only the first is used (API
+		// Every address of an endpoint means the same thing; only the first is used (API
 		// reference).
 		if len(ep.Addresses) == 0 {
 			continue

@@ -65,7 +65,7 @@ func (w *Watcher) PodForAdd(ctx context.Context, name model.Name, uid string) (*
 	return w.addPod(p), nil
 }
 
-// podEntry is what is kept of a pod beside its value in the model.
+// podEntry is what is kept of a pod in addition to its value in the model.
 type podEntry struct {
 	pod         *model.Pod
 	uid         string
@@ -78,7 +78,7 @@ func newPodEntry(p *corev1.Pod, v *model.Pod, found []weirv1.Problem) any {
 }
 
 // is reports whether the kubelet calls the pod by this UID. A static pod's UID is the hash of its
-// file; the object that stands for it in the API has a UID of its own, and the hash in an
+// file; the object that represents it in the API has a UID of its own, and the hash in an
 // annotation.
 func (p *podEntry) is(uid string) bool {
 	return p != nil && (uid == "" || p.uid == uid || p.annotations[configHash] == uid)

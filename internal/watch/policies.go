@@ -12,7 +12,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// groupPolicies is the group of the kinds of policy that administrators have beside NetworkPolicy.
+// groupPolicies is the group of the kinds of policy that administrators have alongside
+// NetworkPolicy.
 const groupPolicies = "policy.networking.k8s.io"
 
 // addPolicies watches the kinds of policy that CRDs define, and what they refer to.

@@ -74,7 +74,7 @@ func (p *calicoPolicy) forHosts(out *model.Policy, onForward bool) {
 	}
 }
 
-// doNotTrack checks what a policy must be that judges each packet by itself.
+// doNotTrack checks what a policy must be that evaluates each packet by itself.
 func (p *calicoPolicy) doNotTrack(out *model.Policy, s *v3.GlobalNetworkPolicySpec) {
 	if s.PreDNAT {
 		p.bad("spec.preDNAT", "true", "is set together with doNotTrack, and no policy can be both", "leave one of them out")
@@ -98,7 +98,7 @@ func (p *calicoPolicy) doNotTrack(out *model.Policy, s *v3.GlobalNetworkPolicySp
 	}
 }
 
-// preDNAT checks what a policy must be that judges before Services.
+// preDNAT checks what a policy must be that evaluates before Services.
 func (p *calicoPolicy) preDNAT(out *model.Policy) {
 	if !out.ApplyOnForward {
 		p.add("spec.applyOnForward", "false", "must be true with preDNAT; it counts as true", "set it")
@@ -110,7 +110,7 @@ func (p *calicoPolicy) preDNAT(out *model.Policy) {
 	}
 }
 
-// unknownEnd tells about rules whose own end is not known where a host endpoint judges what is
+// unknownEnd reports rules whose own end is not known where a host endpoint evaluates what is
 // forwarded. There they are strict: what allows is left out, anything else denies (calc).
 func (p *calicoPolicy) unknownEnd(out *model.Policy) {
 	for _, dir := range []string{"egress", "ingress"} {
@@ -120,7 +120,7 @@ func (p *calicoPolicy) unknownEnd(out *model.Policy) {
 		}
 		for i := range rules {
 			if rules[i].Own != nil {
-				p.add(fmt.Sprintf("spec.%s[%d]", dir, i), "", "says something of the end that host endpoints stand for, which is not supported yet where they judge "+
+				p.add(fmt.Sprintf("spec.%s[%d]", dir, i), "", "has conditions on the end that host endpoints represent, which is not supported yet where they evaluate "+
 					"what is forwarded, before Services, or each packet by itself: there the rule allows nothing", "say it of the other end and of ports")
 			}
 		}

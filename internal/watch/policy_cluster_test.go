@@ -157,8 +157,8 @@ func TestRulesOfClusterPoliciesFailClosed(t *testing.T) {
 	}
 }
 
-// Nodes and networks are no peers of ingress: the node's own packets cannot be told from those of
-// its health checks.
+// Nodes and networks are no peers of ingress: the node's own packets cannot be distinguished from
+// those of its health checks.
 func TestIngressPeersOfClusterPolicies(t *testing.T) {
 	t.Parallel()
 	for _, peer := range []string{`{nodes: {}}`, `{networks: [10.0.0.0/8]}`} {
@@ -169,7 +169,7 @@ func TestIngressPeersOfClusterPolicies(t *testing.T) {
 	}
 }
 
-// Where it cannot be told whom a policy is about, or where its place is, it is about everybody,
+// Where it is not known whom a policy is about, or where its place is, it is about everybody,
 // allows nothing, and does not pass.
 func TestClusterPoliciesFailClosed(t *testing.T) {
 	t.Parallel()

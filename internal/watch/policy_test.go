@@ -123,7 +123,7 @@ func TestPolicyFailsClosed(t *testing.T) {
 			t.Errorf("%s: allows %+v", peersAndPorts, p.Ingress)
 		}
 	}
-	// A good element beside a bad one stays.
+	// A good element next to a bad one stays.
 	p, _ := ConvertNetworkPolicy(from[networkingv1.NetworkPolicy](t,
 		"{metadata: {name: p, namespace: n}, spec: {podSelector: {}, ingress: [{from: [{}, {ipBlock: {cidr: 10.0.0.0/8}}]}]}}"))
 	if want := []model.Rule{{Peers: []model.Peer{{CIDR: netip.MustParsePrefix("10.0.0.0/8")}}}}; !reflect.DeepEqual(p.Ingress, want) {

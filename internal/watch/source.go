@@ -109,7 +109,7 @@ func (h *health) isAbsent(resource string) bool {
 	return ok && h.now().Sub(since) >= absentAfter
 }
 
-// builtIn tells resources of Kubernetes itself from CRDs.
+// builtIn distinguishes resources of Kubernetes itself from CRDs.
 func builtIn(resource string) bool {
 	return strings.HasSuffix(resource, ".k8s.io") && !strings.HasSuffix(resource, "."+groupPolicies)
 }

@@ -243,8 +243,8 @@ type kind[O metav1.Object, V any] struct {
 	share func(*model.Shared, *V)
 	// extra is what else is needed of an object; may be nil.
 	extra func(o O, v *V, found []weirv1.Problem) any
-	// keep is told the extra of every object that comes or changes, nil when it is gone; may be
-	// nil.
+	// keep is called with the extra of every object that comes or changes, nil when it is gone; may
+	// be nil.
 	keep func(name model.Name, extra any)
 	// record is called with w.mu held, with now nil for an object that is gone or is not carried;
 	// before is the value that was recorded last, for those whose place depends on their content.

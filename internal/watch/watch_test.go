@@ -128,7 +128,7 @@ func (f *fixture) next(t *testing.T, what string) *Batch {
 }
 
 // first takes the first batch, and waits until every resource is watched: what is created between a
-// list and its watch the fake server never tells.
+// list and its watch the fake server never reports.
 func (f *fixture) first(t *testing.T) *Batch {
 	t.Helper()
 	b := f.next(t, "first")

@@ -130,7 +130,7 @@ func words(text string) (all []string) {
 	return append(all, fields...)
 }
 
-// placeholder reports whether a word stands for one of the reader's.
+// placeholder reports whether a word is to be replaced by the reader.
 func placeholder(word string) bool {
 	return strings.ContainsAny(word, "<>…|[]()") || strings.ToLower(word) != word
 }

@@ -17,7 +17,7 @@ var (
 	whole  = regexp.MustCompile(`^[\w./*-]+$`)
 )
 
-// TestFilesExist: files and folders of the repository that documents name are there. The log tells
+// TestFilesExist: files and folders of the repository that documents name are there. The log speaks
 // of earlier versions.
 func TestFilesExist(t *testing.T) {
 	t.Parallel()

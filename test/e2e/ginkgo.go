@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// specs runs specs of a group and tells how each ended, when it ended, and again at the end with
-// what was wrong. What was under way when ctx ended is not told.
-func (l *lab) specs(ctx context.Context, t task, name string, o options, tell func(spec)) error {
+// specs runs specs of a group and reports how each ended, when it ended, and again at the end with
+// what was wrong. What was under way when ctx ended is not reported.
+func (l *lab) specs(ctx context.Context, t task, name string, o options, report func(spec)) error {
 	log := strings.TrimSuffix(o.out, ".json") + "-" + name + ".log"
 	if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
 		return err
@@ -36,7 +36,7 @@ func (l *lab) specs(ctx context.Context, t task, name string, o options, tell fu
 	}
 	fmt.Printf("e2e: group %s, %d specs, %d processes; the log is %s\n", name, len(t.Specs), procs, log)
 	c := l.in(ctx, t.from(), l.ginkgo(t, procs, reports)...)
-	p := &progress{group: t.Name, specs: t.Specs, serial: procs == 1, began: time.Now(), to: os.Stdout, tell: tell}
+	p := &progress{group: t.Name, specs: t.Specs, serial: procs == 1, began: time.Now(), to: os.Stdout, report: report}
 	c.Stdout = io.MultiWriter(f, p)
 	c.Stderr = f
 	runErr := c.Run()
@@ -48,7 +48,7 @@ func (l *lab) specs(ctx context.Context, t task, name string, o options, tell fu
 		return fmt.Errorf("reading the reports (the run ended with: %v; see %s): %w", runErr, log, err)
 	}
 	for _, s := range outcomes(t, found) {
-		tell(s)
+		report(s)
 	}
 	return nil
 }
@@ -98,7 +98,7 @@ type progress struct {
 	current      string // the name that was written last; of one process
 	mark, took   string // of the spec whose name comes next
 	done, failed int
-	tell         func(spec)
+	report       func(spec)
 }
 
 // ended is the first line of a spec's part of the log.
@@ -126,7 +126,7 @@ func (p *progress) line(text string) {
 			p.mark = strings.ToLower(strings.Trim(m[2], " []"))
 		}
 		if p.serial && p.current != "" {
-			p.tellOf(p.current)
+			p.reportOf(p.current)
 		}
 		return
 	}
@@ -147,11 +147,11 @@ func (p *progress) line(text string) {
 		p.current = name
 		return
 	}
-	p.tellOf(name)
+	p.reportOf(name)
 }
 
-// tellOf tells how the named spec ended.
-func (p *progress) tellOf(name string) {
+// reportOf reports how the named spec ended.
+func (p *progress) reportOf(name string) {
 	if p.mark == "interrupted" {
 		p.mark = ""
 		return
@@ -166,7 +166,7 @@ func (p *progress) tellOf(name string) {
 	if p.mark == "skipped" {
 		s.Outcome = skipped
 	}
-	p.tell(s)
+	p.report(s)
 	fmt.Fprintf(p.to, "e2e: %-5s %5.0f s  %3d/%d  %d not ok  %-8s %6s s  %s\n", p.group, time.Since(p.began).Seconds(), p.done, len(p.specs), p.failed, p.mark, p.took, name)
 	p.mark = ""
 }

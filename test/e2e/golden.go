@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// allowed are the reasons for which a spec may stand in skips.golden.
+// allowed are the reasons for which a spec may be in skips.golden.
 var allowed = map[string]bool{
 	"sctp":       true, // the kernel has no SCTP sockets
 	"cloud":      true, // a cloud provider, or SSH to its machines

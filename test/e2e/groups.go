@@ -19,13 +19,13 @@ type group struct {
 	Workers, Zones int
 	// Dual labs have both address families.
 	Dual bool
-	// Plain labs get nothing beside Weir: no zones, no client far away, no servers outside.
+	// Plain labs get nothing alongside Weir: no zones, no client far away, no servers outside.
 	Plain bool
 	// Procs is the number of parallel processes, 0 for what the command line says.
 	Procs int
-	// Beside groups run at the same time as the next one in their lab: their specs wait more than
-	// they work.
-	Beside bool
+	// Alongside groups run at the same time as the next one in their lab: their specs wait more
+	// than they work.
+	Alongside bool
 }
 
 // shape is what decides whether groups can share a lab.
@@ -38,7 +38,7 @@ func (g group) shape() shape { return shape{g.Workers, g.Zones, g.Dual, g.Plain}
 
 // whole is everything that `make e2e` runs.
 var whole = []group{
-	// Restarts, and 10,000 Services: one after the other, with nothing beside them.
+	// Restarts, and 10,000 Services: one after the other, with nothing alongside them.
 	{Name: "alone", Match: regexp.MustCompile(`\[Disruptive\]|\[Feature:PerformanceDNS\]`), Workers: 3, Zones: 3, Procs: 1},
 	// Three zones of two nodes each.
 	{Name: "zones", Match: regexp.MustCompile(`Traffic Distribution should route traffic (correctly between pods on multiple nodes|to an endpoint on the same node or fall back to same zone)`),
@@ -55,7 +55,7 @@ var whole = []group{
 	// time to end, and for connections that nobody answers.
 	{Name: "long", Match: regexp.MustCompile(strings.Join([]string{`should not have connectivity disruption during rolling update`,
 		`should only allow access from service loadbalancer source ranges`, `affinity timeout work for service with type clusterIP`}, "|")),
-		Workers: 3, Zones: 3, Procs: 4, Beside: true},
+		Workers: 3, Zones: 3, Procs: 4, Alongside: true},
 	{Name: "main", Match: regexp.MustCompile(``), Workers: 3, Zones: 3},
 }
 
@@ -76,8 +76,8 @@ type task struct {
 }
 
 // labs puts tasks that can share a lab together, in the order in which the first of each comes. In
-// a lab those that run beside others begin, and those with one process, which may break things for
-// a while, end.
+// a lab those that run alongside others begin, and those with one process, which may break things
+// for a while, end.
 func labs(tasks []task) [][]task {
 	var out [][]task
 	for _, t := range tasks {
@@ -90,7 +90,7 @@ func labs(tasks []task) [][]task {
 	}
 	rank := func(t task) int {
 		switch {
-		case t.Beside:
+		case t.Alongside:
 			return 0
 		case t.Procs == 1:
 			return 2

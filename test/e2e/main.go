@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command e2e lets Kubernetes' own end-to-end tests judge Weir: it brings labs up, runs the specs
+// Command e2e runs Kubernetes' own end-to-end tests on Weir: it brings labs up, runs the specs
 // of sig-network of the upstream e2e.test in them, and compares the outcome with two lists.
 // skips.golden names every spec that is not run, with the reason; known-failures.txt those that do
 // not pass yet. Every other spec has to pass. It writes out/e2e….json and exits 1 when a spec
@@ -54,7 +54,7 @@ func main() {
 	flag.BoolVar(&o.useExisting, "use-existing", false, "use the lab of that name, as an earlier run with --keep left it")
 	flag.BoolVar(&o.secondTry, "second-try", false, fmt.Sprintf("excuse up to %d specs of a run that failed and then passed alone", maxExcused))
 	flag.BoolVar(&o.list, "list", false, "print which spec is in which group, or why it is skipped, and end")
-	proxyMode := flag.Bool("api-proxy", false, "be the way to the API server inside a lab's machine; not for users")
+	proxyMode := flag.Bool("api-proxy", false, "be the path to the API server inside a lab's machine; not for users")
 	flag.Parse()
 	if o.out == "" {
 		o.out = o.defaultOut()
@@ -164,11 +164,11 @@ func run(ctx context.Context, o options) error {
 	return finish(o, rec, tasks, known, all(ctx, o, bin, tasks, rec))
 }
 
-// finish judges and prints what there is, and turns the verdict into an error.
+// finish classifies and prints what there is, and turns the verdict into an error.
 func finish(o options, rec *recorder, tasks []task, known map[string]string, err error) error {
 	res := rec.res
 	if err == nil {
-		res.judge(known, tasks)
+		res.classify(known, tasks)
 	}
 	rec.write()
 	res.print(os.Stdout, o.out)

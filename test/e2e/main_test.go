@@ -52,14 +52,14 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-func TestJudge(t *testing.T) {
+func TestClassify(t *testing.T) {
 	tasks := []task{{Specs: []string{"a", "b", "c", "d", "e"}}}
 	run := func(b string) oneRun {
 		return oneRun{Specs: []spec{{Name: "a", Outcome: passed}, {Name: "b", Outcome: b}, {Name: "c", Outcome: failed},
 			{Name: "d", Outcome: skipped}, {Name: "e", Outcome: passed}}}
 	}
 	r := &result{Runs: []oneRun{run(passed), run(failed)}}
-	r.judge(map[string]string{"c": "waits", "e": "waits", "not in the run": "waits"}, tasks)
+	r.classify(map[string]string{"c": "waits", "e": "waits", "not in the run": "waits"}, tasks)
 	if want := []string{"b", "d"}; !reflect.DeepEqual(r.Wrong, want) {
 		t.Errorf("wrong: %v, want %v: one bad run is enough, and a spec may not skip itself", r.Wrong, want)
 	}
@@ -71,7 +71,7 @@ func TestJudge(t *testing.T) {
 	}
 	for outcome, ok := range map[string]bool{passed: true, missing: false, skipped: false, failed: false} {
 		r := &result{Runs: []oneRun{{Specs: []spec{{Name: "a", Outcome: passed}, {Name: "b", Outcome: outcome}}}}}
-		if r.judge(nil, []task{{Specs: []string{"a", "b"}}}); (r.verdict("") == nil) != ok {
+		if r.classify(nil, []task{{Specs: []string{"a", "b"}}}); (r.verdict("") == nil) != ok {
 			t.Errorf("%s: verdict %v", outcome, r.verdict(""))
 		}
 	}
@@ -89,18 +89,18 @@ func TestSecondTryExcusesFew(t *testing.T) {
 	}
 	for n, want := range map[int]int{1: 0, maxExcused: 0, maxExcused + 1: maxExcused + 1} {
 		r := &result{SecondTry: true, Runs: []oneRun{{Specs: specs[:n]}}}
-		if r.judge(nil, []task{{Specs: names[:n]}}); len(r.Wrong) != want {
+		if r.classify(nil, []task{{Specs: names[:n]}}); len(r.Wrong) != want {
 			t.Errorf("%d specs that passed alone: %d wrong, want %d", n, len(r.Wrong), want)
 		}
 	}
 	for outcome, again := range map[string]string{failed: failed, skipped: passed, missing: passed} {
 		r := &result{SecondTry: true, Runs: []oneRun{{Specs: []spec{{Name: "x", Outcome: outcome, Again: again}}}}}
-		if r.judge(nil, []task{{Specs: []string{"x"}}}); len(r.Wrong) != 1 {
+		if r.classify(nil, []task{{Specs: []string{"x"}}}); len(r.Wrong) != 1 {
 			t.Errorf("%s and then %s is excused", outcome, again)
 		}
 	}
 	r := &result{Runs: []oneRun{{Specs: specs[:1]}}}
-	if r.judge(nil, []task{{Specs: names[:1]}}); len(r.Wrong) != 1 {
+	if r.classify(nil, []task{{Specs: names[:1]}}); len(r.Wrong) != 1 {
 		t.Error("excused without --second-try")
 	}
 }
@@ -184,7 +184,7 @@ func TestProgress(t *testing.T) {
 	var out bytes.Buffer
 	ended := map[string]spec{}
 	p := &progress{group: "g", specs: []string{"[sig-network] a", "[sig-network] a b [C]", "[sig-network] x y", "[sig-network] cut"}, to: &out,
-		tell: func(s spec) { ended[s.Name] = s }}
+		report: func(s spec) { ended[s.Name] = s }}
 	log := "------\n• [1.250 seconds]\n[sig-network] a b [C] [labels]\nfile.go:1\n• [FAILED] [61.000 seconds]\n[sig-network] x [It] y\n  [sig-network] x y\n" +
 		"• [INTERRUPTED] [7.000 seconds]\n[sig-network] cut [It]\nS [SKIPPED] [0.100 seconds]\n[sig-network] a\n"
 	for i := range len(log) {
@@ -206,7 +206,7 @@ func TestProgress(t *testing.T) {
 func TestProgressOfOneProcess(t *testing.T) {
 	ended := map[string]string{}
 	p := &progress{group: "g", serial: true, specs: []string{"[sig-network] a", "[sig-network] b", "[sig-network] c"}, to: io.Discard,
-		tell: func(s spec) { ended[s.Name] = fmt.Sprint(s.Outcome, s.Seconds) }}
+		report: func(s spec) { ended[s.Name] = fmt.Sprint(s.Outcome, s.Seconds) }}
 	fmt.Fprint(p, "------\n[sig-network] a [labels]\n  STEP: x\n• [1.500 seconds]\n------\n[sig-network] b\n• [FAILED] [2.000 seconds]\n[sig-network] b [It]\n"+
 		"------\n[sig-network] c\n  STEP: y\n")
 	if want := map[string]string{"[sig-network] a": "passed1.5", "[sig-network] b": "failed2"}; !reflect.DeepEqual(ended, want) {
@@ -232,7 +232,7 @@ func TestRecorder(t *testing.T) {
 	if again := first.failed(tasks[0]); len(again) != 0 {
 		t.Errorf("run once more already: %v", again)
 	}
-	// Nothing was told of an end: the file has all.
+	// Nothing was reported of an end: the file has all.
 	res := &result{Build: "x", Focus: "f"}
 	if err := res.resume(path); err != nil {
 		t.Fatal(err)
@@ -252,11 +252,11 @@ func TestRecorder(t *testing.T) {
 	if left := second.begin(2, tasks); !reflect.DeepEqual(left, tasks) {
 		t.Errorf("the second run lacks %+v", left)
 	}
-	if res.judge(nil, tasks); len(res.Wrong) != 4 {
+	if res.classify(nil, tasks); len(res.Wrong) != 4 {
 		t.Errorf("a run in which nothing ran: wrong %v", res.Wrong)
 	}
 	res.Runs = res.Runs[:1]
-	res.judge(nil, tasks)
+	res.classify(nil, tasks)
 	if !reflect.DeepEqual(res.Wrong, []string{"b"}) || res.verdict("") == nil {
 		t.Errorf("wrong: %v", res.Wrong)
 	}
@@ -272,8 +272,8 @@ func TestRecorder(t *testing.T) {
 }
 
 func TestLabs(t *testing.T) {
-	g := func(name string, workers, procs int, beside bool) task {
-		return task{group: group{Name: name, Workers: workers, Procs: procs, Beside: beside}}
+	g := func(name string, workers, procs int, alongside bool) task {
+		return task{group: group{Name: name, Workers: workers, Procs: procs, Alongside: alongside}}
 	}
 	var got []string
 	for _, l := range labs([]task{g("main", 3, 0, false), g("zones", 6, 0, false), g("alone", 3, 1, false), g("long", 3, 2, true)}) {

@@ -30,8 +30,8 @@ type spec struct {
 	Outcome string  `json:"outcome"`
 	Seconds float64 `json:"seconds"`
 	Message string  `json:"message,omitempty"`
-	// Again is the outcome of a second try of a spec that failed: it tells what fails now and then,
-	// and changes nothing but with --second-try.
+	// Again is the outcome of a second try of a spec that failed: it distinguishes what fails now
+	// and then, and changes nothing but with --second-try.
 	Again string `json:"again,omitempty"`
 }
 
@@ -59,8 +59,8 @@ type result struct {
 	// Wrong are the specs that did not pass in every run and are not known to fail.
 	Wrong []string `json:"wrong"`
 	// Recovered are listed as known failures and passed in every run.
-	Recovered []string `json:"recovered"`
-	judged    bool
+	Recovered  []string `json:"recovered"`
+	classified bool
 }
 
 type junit struct {
@@ -166,10 +166,10 @@ func (r *result) excused(run oneRun) map[string]bool {
 	return out
 }
 
-// judge sorts what did not pass into known and wrong, and finds known failures that passed. What
+// classify sorts what did not pass into known and wrong, and finds known failures that passed. What
 // was not run did not pass.
-func (r *result) judge(known map[string]string, tasks []task) {
-	r.judged, r.Known, r.Wrong, r.Recovered = true, nil, nil, nil
+func (r *result) classify(known map[string]string, tasks []task) {
+	r.classified, r.Known, r.Wrong, r.Recovered = true, nil, nil, nil
 	bad := map[string]bool{}
 	for _, run := range r.Runs {
 		ended, excused := map[string]bool{}, r.excused(run)
@@ -269,7 +269,7 @@ func (r *result) print(w io.Writer, path string) {
 			fmt.Fprintf(w, "%s: %s\n        %s\n", strings.ToUpper(s.Outcome), s.Name, message)
 		}
 	}
-	if r.judged {
+	if r.classified {
 		fmt.Fprintf(w, "e2e: %d wrong, %d known failures, %d known failures that pass; all outcomes are in %s\n", len(r.Wrong), len(r.Known), len(r.Recovered), path)
 	}
 }

@@ -55,10 +55,10 @@ func inLab(ctx context.Context, o options, bin string, tasks []task, rec *record
 	return l.groups(ctx, tasks, o, rec)
 }
 
-// groups runs groups one after the other, those that are to run beside others at the same time as
-// the next.
+// groups runs groups one after the other, those that are to run alongside others at the same time
+// as the next.
 func (l *lab) groups(ctx context.Context, tasks []task, o options, rec *recorder) error {
-	var beside sync.WaitGroup
+	var alongside sync.WaitGroup
 	errs := make([]error, len(tasks))
 	for i, t := range tasks {
 		run := func() {
@@ -66,23 +66,24 @@ func (l *lab) groups(ctx context.Context, tasks []task, o options, rec *recorder
 				errs[i] = fmt.Errorf("group %s: %w", t.Name, err)
 			}
 		}
-		if t.Beside && i+1 < len(tasks) {
-			beside.Go(run)
+		if t.Alongside && i+1 < len(tasks) {
+			alongside.Go(run)
 			continue
 		}
 		if t.Procs == 1 {
-			beside.Wait()
+			alongside.Wait()
 		}
 		if run(); errs[i] != nil {
 			break
 		}
 	}
-	beside.Wait()
+	alongside.Wait()
 	return errors.Join(errs...)
 }
 
-// group runs the specs of one group, and then those that failed once more, to tell what fails each
-// time from what fails now and then. A spec that failed has failed, whatever comes of it then.
+// group runs the specs of one group, and then those that failed once more, to distinguish what
+// fails each time from what fails now and then. A spec that failed has failed, whatever comes of it
+// then.
 func (l *lab) group(ctx context.Context, t task, o options, rec *recorder) error {
 	if err := l.specs(ctx, t, t.Name, o, func(s spec) { rec.ended(s) }); err != nil {
 		return err

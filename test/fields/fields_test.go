@@ -55,7 +55,7 @@ func by[T, V any](convert func(*T) (*V, []weirv1.Problem)) func(object) (any, []
 	}
 }
 
-// sample is a value of a field, and what must stand beside it for the value to mean something. Both
+// sample is a value of a field, and what it must come with to mean something. Both
 // are by the field's path inside of spec, or inside of a rule or of an end of one.
 type sample struct {
 	value  any

@@ -173,7 +173,7 @@ func askOnce(to netip.AddrPort, port uint16) error {
 	c.(*net.TCPConn).SetLinger(0) // so that the port is free again
 	c.SetDeadline(time.Now().Add(5 * time.Second))
 	in := bufio.NewReader(c)
-	secure := tls.Client(readFrom{c, in}, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}) // tells the API server from a thief
+	secure := tls.Client(readFrom{c, in}, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}) // distinguishes the API server from a thief
 	if err := secure.Handshake(); err != nil {
 		if errors.As(err, new(tls.RecordHeaderError)) {
 			return fmt.Errorf("%s: %w", to, errThief)

@@ -86,7 +86,7 @@ func heals(t *testing.T, w *world, f family, nft bool) {
 		n.start(by == "cluster IP")
 		took := n.measure(right)
 		t.Logf("by %s: connected after %s, tables right after %s (without poison %s, %s)", by, took.connected, took.right, clean.connected, clean.right)
-		took.judge(t, clean)
+		took.check(t, clean)
 		if err := n.reaches(int(await.Patience.Seconds()), otherPorts); err != nil {
 			t.Errorf("other processes after the agent has healed the node: %v", err)
 		}
@@ -104,7 +104,7 @@ func heals(t *testing.T, w *world, f family, nft bool) {
 	}
 }
 
-// clock counts time as a process has it that wants to work every 10 ms: what the machine stood
+// clock counts time as a process has it that wants to work every 10 ms: what the machine paused
 // still, or was busy with others, does not count.
 type clock struct{ ticks atomic.Int64 }
 
@@ -175,9 +175,9 @@ func (n *node) measure(want []string) (out figures) {
 	return out
 }
 
-// judge compares with what is asked for. A machine that is slow, as a start without poison shows,
+// check compares with what is asked for. A machine that is slow, as a start without poison shows,
 // has as much more time.
-func (f figures) judge(t *testing.T, clean figures) {
+func (f figures) check(t *testing.T, clean figures) {
 	t.Helper()
 	slow := max(1, clean.right.wall.Seconds()/2)
 	for _, c := range []struct {

@@ -110,7 +110,7 @@ func newWorld(t *testing.T) *world {
 		shell(t, "ip addr add %s dev br0 nodad", netip.PrefixFrom(f.api, f.link.Bits()))
 	}
 	began := time.Now()
-	// Whom the Service "kubernetes" stands for is up to the test: the server itself would take its
+	// Who is behind the Service "kubernetes" is up to the test: the server itself would take its
 	// addresses of one family only.
 	w.server = apitest.Start(t, "--bind-address=::", "--advertise-address="+families[0].api.String(), "--endpoint-reconciler-type=none",
 		fmt.Sprintf("--service-cluster-ip-range=%s,%s", families[0].services, families[1].services))
@@ -319,7 +319,7 @@ func (n *node) api(clusterIP bool) netip.AddrPort {
 	return netip.AddrPortFrom(n.fam.api, apiPort)
 }
 
-// start starts the agent, which is told where the API server is.
+// start starts the agent, which is configured with the API server's address.
 func (n *node) start(clusterIP bool) {
 	n.t.Helper()
 	n.log = filepath.Join(n.dir, fmt.Sprintf("agent-%d.log", time.Now().UnixNano()))

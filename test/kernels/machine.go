@@ -30,8 +30,8 @@ const (
 	endMark   = "=== end"
 )
 
-// play boots a machine with the kernel, has it do the checks, and tells what comes of each.
-func (k *kernel) play(ctx context.Context, work, files string, checks []check, limit time.Duration, tell func(outcome)) ([]outcome, error) {
+// play boots a machine with the kernel, has it do the checks, and reports what comes of each.
+func (k *kernel) play(ctx context.Context, work, files string, checks []check, limit time.Duration, report func(outcome)) ([]outcome, error) {
 	old := older(k.release, firstWithEBPF)
 	var mine []check
 	for _, c := range checks {
@@ -58,17 +58,17 @@ func (k *kernel) play(ctx context.Context, work, files string, checks []check, l
 		return nil, err
 	}
 	var all strings.Builder
-	told := 0
+	reported := 0
 	for lines := bufio.NewScanner(console); lines.Scan(); {
 		line := strings.TrimSuffix(lines.Text(), "\r")
 		all.WriteString(line + "\n")
 		if strings.HasPrefix(line, endMark) { // checks end in their order
-			tell(k.read(all.String(), mine[:told+1], old)[told])
-			told++
+			report(k.read(all.String(), mine[:reported+1], old)[reported])
+			reported++
 		}
 	}
 	err = cmd.Wait()
-	if told == len(mine) {
+	if reported == len(mine) {
 		return k.read(all.String(), mine, old), nil
 	}
 	if ctx.Err() != nil {

@@ -172,7 +172,7 @@ func (b *base) load(t *testing.T) *load {
 func (l *load) unnoticed(t *testing.T) {
 	t.Helper()
 	gap, attempts, slowest, datagrams := 0.0, 0, 0.0, 0
-	// A machine that holds everything up for a second sends a SYN again whose answer is on the way.
+	// A machine that holds everything up for a second sends a SYN again whose answer is in flight.
 	late := control.since(l.began, 1)
 	note(t, "lateness of the machine: max (ms)", late)
 	for _, r := range l.streams {
@@ -182,7 +182,7 @@ func (l *load) unnoticed(t *testing.T) {
 		res := result[dialResult](t, r)
 		attempts += res.Attempts
 		slowest = max(slowest, res.MaxMS)
-		if res.Failed > 0 || *judge && res.Slow > 0 && late < 200 || res.Slow > res.Attempts/20 || res.Attempts < 20 {
+		if res.Failed > 0 || *strictTiming && res.Slow > 0 && late < 200 || res.Slow > res.Attempts/20 || res.Attempts < 20 {
 			t.Errorf("%s: %v", r.what, res)
 		}
 	}
@@ -191,7 +191,7 @@ func (l *load) unnoticed(t *testing.T) {
 		datagrams += res.Attempts
 		// The kernel drops datagrams when a CPU's queue of packets is full, which is the whole
 		// machine's.
-		if *judge && res.Failed > 0 || res.Failed > res.Attempts/50 || res.Attempts < 20 {
+		if *strictTiming && res.Failed > 0 || res.Failed > res.Attempts/50 || res.Attempts < 20 {
 			t.Errorf("%s: %v", r.what, res)
 		}
 	}
@@ -275,7 +275,7 @@ func (l *lab) rolledOut(t *testing.T) {
 }
 
 // TestRolloutUnderTraffic rolls the DaemonSet out right after an agent became ready again: a
-// rollout that waits for a time after that (minReadySeconds) can then stand still for ever.
+// rollout that waits for a time after that (minReadySeconds) can then stop for ever.
 func TestRolloutUnderTraffic(t *testing.T) {
 	b := newBase(t)
 	pid, err := b.killAgent("worker1")
@@ -291,7 +291,7 @@ func TestRolloutUnderTraffic(t *testing.T) {
 	l.unnoticed(t)
 }
 
-// TestModeChange changes the way of the answers under open connections, by the resource and by the
+// TestModeChange changes the path of the answers under open connections, by the resource and by the
 // DaemonSet's environment.
 func TestModeChange(t *testing.T) {
 	b := newBase(t)
@@ -315,7 +315,7 @@ func TestModeChange(t *testing.T) {
 	b.awaitMode(t, "DSR")
 	unbroken(t, first)
 	unbroken(t, second)
-	if r := result[dialResult](t, udp); *judge && r.Failed > 0 || r.Failed > r.Attempts/50 {
+	if r := result[dialResult](t, udp); *strictTiming && r.Failed > 0 || r.Failed > r.Attempts/50 {
 		t.Errorf("datagrams were lost: %v", r)
 	}
 }

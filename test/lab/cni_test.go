@@ -54,7 +54,7 @@ func TestCNICalls(t *testing.T) {
 		if round == 0 || percentile(times.Add, 0.99) < percentile(best.Add, 0.99) {
 			best = times
 		}
-		if !*judge || percentile(best.Add, 0.5) <= addP50 && percentile(best.Add, 0.99) <= addP99 {
+		if !*strictTiming || percentile(best.Add, 0.5) <= addP50 && percentile(best.Add, 0.99) <= addP99 {
 			break
 		}
 	}
@@ -65,11 +65,11 @@ func TestCNICalls(t *testing.T) {
 	note(t, "DEL, with the plugin's process: p99 (ms)", percentile(best.Del, 0.99))
 	alone := percentile(best.Control, 0.99)
 	note(t, "a namespace and a process, without ADD: p99 (ms)", alone)
-	if !*judge {
+	if !*strictTiming {
 		return
 	}
 	if alone > disturbed {
-		// Then only what is beyond any disturbance is judged; the figures tell.
+		// Then only what is beyond any disturbance is a failure; the figures show the rest.
 		t.Logf("the machine is busy with other things: a namespace and a process alone take %.1f ms", alone)
 		if limit := 3*addP50 + 4*percentile(best.Control, 0.5); p50 > limit {
 			t.Errorf("ADD takes p50 %.1f ms, want at most %.1f", p50, limit)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// lateness is the control of what is judged by time: how late the machine wakes a sleeper, while
+// lateness is the control of what is measured by time: how late the machine wakes a sleeper, while
 // nothing of Weir has a part in it. Where programs wait for a CPU, all that is measured takes
 // longer by as much.
 type lateness struct {

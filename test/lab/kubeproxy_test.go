@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// In the changes of one round at most so many datagrams may be lost, beside those that the kernel
-// dropped because a CPU's queue or a socket's buffer was full, and so many new connections fail
-// (see "Known limits" in docs/design/nftables.md), where the machine has nothing else to do
+// In the changes of one round at most so many datagrams may be lost, alongside those that the
+// kernel dropped because a CPU's queue or a socket's buffer was full, and so many new connections
+// fail (see "Known limits" in docs/design/nftables.md), where the machine has nothing else to do
 // (-judge): nodes differ for as long as their agents take to start. Otherwise it may be the share
 // of all that goes with some ten seconds of a busy machine.
 const (
@@ -185,22 +185,22 @@ func (r *round) end(t *testing.T) {
 	note(t, "packets dropped by full queues and buffers of the machine", float64(full))
 	note(t, "new connections that failed", float64(r.failed))
 	datagrams, dials := fewDatagrams, fewDials
-	if !*judge {
+	if !*strictTiming {
 		datagrams, dials = max(datagrams, int(busyShare*float64(r.sent))), max(dials, int(busyShare*float64(r.tried)))
 	}
 	if r.lost > full+datagrams {
 		t.Errorf("%d datagrams of %d were lost, and full queues and buffers dropped %d packets", r.lost, r.sent, full)
 	}
-	if *judge && gap > longestGap {
-		t.Errorf("a connection stood still for %.0f ms", gap)
+	if *strictTiming && gap > longestGap {
+		t.Errorf("a connection stopped for %.0f ms", gap)
 	}
 	if r.failed > dials {
 		t.Errorf("%d new connections of %d failed", r.failed, r.tried)
 	}
 }
 
-// carriedBy tells who carries Services by whom a backend sees: kube-proxy puts the node's address
-// in the client's place, Weir does not. All kinds of new connections work.
+// carriedBy determines who carries Services by whom a backend sees: kube-proxy puts the node's
+// address in the client's place, Weir does not. All kinds of new connections work.
 func (p *proxied) carriedBy(t *testing.T, who string) {
 	t.Helper()
 	seen := client1Addr

@@ -27,7 +27,7 @@ var (
 	binFlag   = flag.String("bin", "../../bin", "folder with Weir's programs and weir-lab")
 	keepFlag  = flag.Bool("keep", false, "leave the lab when a test failed")
 	// Figures are always written; a machine that has other work to do fails no test by them.
-	judge = flag.Bool("judge", false, "tests fail when something takes longer than is promised of a machine with nothing else to do")
+	strictTiming = flag.Bool("judge", false, "tests fail when something takes longer than is promised of a machine with nothing else to do")
 )
 
 // all is the lab of this package's tests; both is the one of TestDualStack, with both families;

@@ -180,7 +180,7 @@ func TestServices(t *testing.T) {
 	})
 }
 
-// awaitMode waits until new connections of client1 by the control-plane node take the way of a
+// awaitMode waits until new connections of client1 by the control-plane node take the path of a
 // mode: in tunnel mode what the server answers goes out of that node too.
 func (b *base) awaitMode(t *testing.T, mode string) {
 	t.Helper()

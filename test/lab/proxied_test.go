@@ -66,7 +66,7 @@ func newProxied(t *testing.T) *proxied {
 	return p
 }
 
-// kubectlPatch is what the documentation tells users to type.
+// kubectlPatch is the command of the documentation.
 func (l *lab) kubectlPatch(t *testing.T, args ...string) {
 	t.Helper()
 	l.mustKubectl(t, "", append([]string{"patch"}, args...)...)

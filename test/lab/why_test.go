@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// told is what the test looks at of `weir why -o json`.
-type told struct {
+// explanation is what the test looks at of `weir why -o json`.
+type explanation struct {
 	Allowed  bool
 	Doubtful bool
 	Verdict  string
@@ -46,10 +46,10 @@ func (p *place) source() string {
 }
 
 // why asks for a connection, checks the exit code, and that what was run is what is loaded.
-func (b *space) why(t *testing.T, code int, from *place, to string) told {
+func (b *space) why(t *testing.T, code int, from *place, to string) explanation {
 	t.Helper()
 	out, got := b.weir(t, "why", from.source(), to, "-n", b.ns, "-o", "json")
-	var w told
+	var w explanation
 	if err := json.Unmarshal([]byte(out), &w); err != nil || got != code {
 		t.Fatalf("weir why %v %s: exit code %d, want %d: %v\n%s", from, to, got, code, err, out)
 	}
@@ -69,7 +69,7 @@ func (b *space) why(t *testing.T, code int, from *place, to string) told {
 	return w
 }
 
-// TestWhy asks why beside real connections.
+// TestWhy asks why alongside real connections.
 func TestWhy(t *testing.T) {
 	b := newBase(t)
 	who := at(b.srv2.addr, whoPort)

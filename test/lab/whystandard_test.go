@@ -11,7 +11,7 @@ import (
 )
 
 // way is what the nodes did, in short.
-func (w told) way() string {
+func (w explanation) way() string {
 	var parts []string
 	for _, n := range w.Nodes {
 		part := n.Node + " " + n.Outcome.Verdict + " " + n.Outcome.Reason + n.Outcome.Way
@@ -41,8 +41,8 @@ func (b *space) denied(t *testing.T, from *place, to, want string) {
 	}
 }
 
-// TestWhyStandard asks why on nodes with nftables beside real connections: on two nodes without a
-// tunnel and in it, by Services, handed on, with policy and host endpoints; and where the nodes'
+// TestWhyStandard asks why on nodes with nftables alongside real connections: on two nodes without
+// a tunnel and in it, by Services, handed on, with policy and host endpoints; and where the nodes'
 // data planes differ.
 func TestWhyStandard(t *testing.T) {
 	b := newBase(t)
@@ -121,7 +121,7 @@ func (b *base) testWhyHostEndpoint(t *testing.T) {
 	defer server.stop()
 	other := b.client(1).begin(t, "server", "--name", "out", "--who", fmt.Sprint(port+1), "--until-stdin-ends")
 	defer other.stop()
-	worker2.soon(t, at(worker2Addr, port), true) // what the node says to itself is judged by none
+	worker2.soon(t, at(worker2Addr, port), true) // no policy applies to what the node says to itself
 	b.denied(t, b.client(1), at(worker2Addr, port), "worker2 dropped HOST_INGRESS by GlobalNetworkPolicy why-host ingress[0]")
 	b.denied(t, b.host("worker1", worker1Addr), at(worker2Addr, port), "worker1 sent on direct, worker2 dropped HOST_INGRESS by GlobalNetworkPolicy why-host ingress[0]")
 	b.denied(t, worker2, at(client1Addr, port+1), "worker2 dropped HOST_EGRESS by GlobalNetworkPolicy why-host egress[0]")

@@ -11,7 +11,7 @@ import (
 
 // TestMixedBesideKubeProxy: a node with nftables leaves Services to a kube-proxy, and translates
 // what nodes with eBPF and nftables hand on to it all the same, with the client's address. All else
-// is the kube-proxy's, which is told by the endpoint that its rules name.
+// is the kube-proxy's, which is recognized by the endpoint that its rules name.
 func TestMixedBesideKubeProxy(t *testing.T) {
 	inMixed(t, func(t *testing.T, f *fixture) {
 		mode := "iptables" // with each family, each way there and each way back

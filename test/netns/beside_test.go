@@ -148,7 +148,7 @@ table $ip kube-proxy {
 
 // TestBesideKubeProxy: the nftables driver leaves Services to a kube-proxy of either mode, and
 // takes them over, live: connections stay, and policy sees who asks and who is asked, whoever
-// translates. What kube-proxy's rules say is told from what Weir's say by their endpoints.
+// translates. What kube-proxy's rules say is distinguished from what Weir's say by their endpoints.
 func TestBesideKubeProxy(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"iptables", "nftables"} {

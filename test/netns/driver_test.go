@@ -48,7 +48,7 @@ type driverProcess struct {
 	plane string // which driver it is; empty = the test's
 	same  bool   // it is the one that was there before
 	live  bool   // it changes its data plane without a new start
-	holds bool   // a live one loads its programs when it is told to go on
+	holds bool   // a live one loads its programs when it is ordered to go on
 	runs  bool   // it repairs what it finds broken, as an agent's does (of the eBPF driver; the other one always does)
 }
 

@@ -106,7 +106,7 @@ func (f *fixture) fallsBack(t *testing.T, asked, far *node, backend *pod) {
 		t.Fatalf("first connection: %q, %s, %d segments sent again", a.Reply, a.Err, a.Again)
 	}
 	t.Logf("the first connection sent %d segments again", a.Again)
-	// A machine that is held up for a second sends a SYN again whose answer is on the way.
+	// A machine that is held up for a second sends a SYN again whose answer is in flight.
 	for tries := 1; ; tries++ {
 		a = client.get("tcp", frontend)
 		if a.Err == "" && a.Again == 0 {

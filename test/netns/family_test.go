@@ -124,7 +124,7 @@ func (fam family) endpoint(s string) string {
 
 var counterpart = regexp.MustCompile(`\[?(fd00:6464::[0-9a-f:]+[0-9a-f])\]?`)
 
-// four reads counterparts in a text as the addresses of IPv4 that they stand for.
+// four reads counterparts in a text as the addresses of IPv4 that they mirror.
 func four(s string) string {
 	return counterpart.ReplaceAllStringFunc(s, func(m string) string {
 		a, err := netip.ParseAddr(counterpart.FindStringSubmatch(m)[1])
@@ -153,7 +153,7 @@ func (l *lan) subnets(a netip.Addr) []netip.Prefix {
 	return []netip.Prefix{p}
 }
 
-// addIPv6 gives the cluster pools and ranges of IPv6 beside those of IPv4.
+// addIPv6 gives the cluster pools and ranges of IPv6 alongside those of IPv4.
 func (l *lan) addIPv6() {
 	pool := *l.cluster.Pools["default"]
 	pool.Name, pool.CIDR, pool.BlockBits = "default6", sixPrefix(pool.CIDR), 122

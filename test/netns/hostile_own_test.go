@@ -91,7 +91,8 @@ func testHostileLockedOut(t *testing.T, fam family) {
 	f.n1.reaches("api", "tcp", api)
 }
 
-// TestOwnNode: an agent beside an API server reaches it at its own node's address, and at loopback.
+// TestOwnNode: an agent alongside an API server reaches it at its own node's address, and at
+// loopback.
 func TestOwnNode(t *testing.T) { inBoth(t, testOwnNode) }
 
 func testOwnNode(t *testing.T, fam family) {

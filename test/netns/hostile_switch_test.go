@@ -51,7 +51,7 @@ func testChangeDuringSwitch(t *testing.T, fam family) {
 			check("after: " + when)
 		}
 		if want := map[string]int{"nft": 2, "ebpf": 3}[plane]; stops < want {
-			t.Errorf("the change to %s stood still %d times, want %d or more: a change of policy would wait for too much of it", plane, stops, want)
+			t.Errorf("the change to %s stopped %d times, want %d or more: a change of policy would wait for too much of it", plane, stops, want)
 		}
 		turn()
 		apply(true)
@@ -129,7 +129,7 @@ func TestHostileChangeDuringStart(t *testing.T) {
 				for range 2 {
 					g.turn()
 					if at := n.do(order{State: f.n1.state()}); at != atLoading {
-						t.Fatalf("the driver stands at %q, want %q", at, atLoading)
+						t.Fatalf("the driver is at %q, want %q", at, atLoading)
 					}
 					g.check("while programs are held back")
 				}

@@ -34,7 +34,7 @@ func (fam family) ip(t *testing.T, netns, format string, args ...any) {
 
 // TestHostEndpointOwnAddresses: an address that only the kernel of the node knows, on a device of
 // its own, is as closed as those that Weir knows; and what the kernel routes to a second uplink is
-// judged for the interface by which it leaves.
+// evaluated for the interface by which it leaves.
 func TestHostEndpointOwnAddresses(t *testing.T) { inBoth(t, testHostEndpointOwnAddresses) }
 
 func testHostEndpointOwnAddresses(t *testing.T, fam family) {
@@ -131,7 +131,7 @@ func TestForgedAnswers(t *testing.T) {
 		}
 		return nil
 	})
-	f.n1.reaches("client", "tcp", "172.30.0.55:7000") // the node's own connections stand there, once they are answered
+	f.n1.reaches("client", "tcp", "172.30.0.55:7000") // the node's own connections are there, once they are answered
 	for name, least := range map[string]int{"weir_flows": 1, "weir_flows_new": 0} {
 		forged, ours := f.n1.flows(name)
 		if forged > 0 || ours < least {

@@ -39,8 +39,8 @@ func (w *worker) opens(id int, addr string) {
 	}
 }
 
-// TestHostEndpoint: what a node's own processes exchange is judged on its uplink, open connections
-// too; failsafe ports stay open; what goes to pods is not its matter.
+// TestHostEndpoint: what a node's own processes exchange is evaluated on its uplink, open
+// connections too; failsafe ports stay open; what goes to pods is not its matter.
 func TestHostEndpoint(t *testing.T) { inBoth(t, testHostEndpoint) }
 
 func testHostEndpoint(t *testing.T, fam family) {
@@ -119,7 +119,7 @@ func testHostEndpointReset(t *testing.T, fam family) {
 	}
 }
 
-// TestHostEndpointHandedOn: what another node hands on is judged as it came from the client.
+// TestHostEndpointHandedOn: what another node hands on is evaluated as it came from the client.
 func TestHostEndpointHandedOn(t *testing.T) { inBoth(t, testHostEndpointHandedOn) }
 
 func testHostEndpointHandedOn(t *testing.T, fam family) {
@@ -165,7 +165,7 @@ func (f *fixture) handsOnWithHostEndpoint(t *testing.T) {
 		f.client.refused(nw, "172.30.0.8:9000")
 		f.client2.reaches("n1", nw, "172.30.0.8:9000")
 	}
-	// What is open goes on, is judged again, and ends with a change that denies it.
+	// What is open goes on, is evaluated again, and ends with a change that denies it.
 	f.client.opens(1, "172.30.0.8:30002")
 	other := forHosts("other", []model.Rule{fam.from(model.Allow, "172.30.0.62/32", 9001)}, nil)
 	f.put(other)
@@ -181,8 +181,8 @@ func (f *fixture) handsOnWithHostEndpoint(t *testing.T) {
 	}
 }
 
-// TestHostEndpointForward: what a node hands on is judged by policy with applyOnForward, and node
-// ports before they are translated by that with preDNAT; both bind connections that are open.
+// TestHostEndpointForward: what a node hands on is evaluated by policy with applyOnForward, and
+// node ports before they are translated by that with preDNAT; both bind connections that are open.
 func TestHostEndpointForward(t *testing.T) { inBoth(t, testHostEndpointForward) }
 
 func testHostEndpointForward(t *testing.T, fam family) {
@@ -229,7 +229,7 @@ func testHostEndpointForward(t *testing.T, fam family) {
 
 // TestHostEndpointCarriedOver: what a node with policy for what it sends hands on through the
 // tunnel goes on when the node changes over to nftables. There such a connection is older than the
-// tables: it is not marked as judged, and each packet of it is asked about.
+// tables: it is not marked as evaluated, and each packet of it is asked about.
 func TestHostEndpointCarriedOver(t *testing.T) {
 	t.Parallel()
 	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ours are names of what a run of these tests makes outside of its namespaces; they tell its
+// ours are names of what a run of these tests makes outside of its namespaces; they show its
 // process.
 var ours = regexp.MustCompile(`^wn([0-9]+)-[0-9]+-`)
 

@@ -22,9 +22,9 @@ import (
 )
 
 // A live process changes its data plane as an agent does, with both drivers in it
-// (handover.Change), and stands still at each step of the change until it is told to go on.
+// (handover.Change), and stops at each step of the change until it is ordered to go on.
 
-// order is what a live process is told, one thing at a time.
+// order is what a live process is to do, one thing at a time.
 type order struct {
 	State *nodestate.State // to be applied: by the driver in force,
 	Both  bool             // and by the one that takes its place
@@ -33,7 +33,7 @@ type order struct {
 	GoOn  bool
 }
 
-// Where a live process stands still.
+// Where a live process stops.
 const (
 	atPiece    = "after an Apply of the successor" // eBPF; what is submitted is applied by its next one
 	atRemember = "while connections are handed over"
@@ -41,9 +41,9 @@ const (
 	atLoading  = "before programs are loaded"
 )
 
-// stood is its answer.
-type stood struct {
-	At  string // where it stands still
+// stopped is its answer.
+type stopped struct {
+	At  string // where it stopped
 	Err string
 }
 
@@ -59,14 +59,15 @@ func (n *node) startLive(plane string) live {
 	return live{n.driver}
 }
 
-// startHeld starts the node's eBPF driver anew, which loads its programs when it is told to go on.
+// startHeld starts the node's eBPF driver anew, which loads its programs when it is ordered to go
+// on.
 func (n *node) startHeld() live {
 	n.driver.holds = true
 	defer func() { n.driver.holds = false }()
 	return n.startLive("ebpf")
 }
 
-// do tells the process something and returns where it stands still then.
+// do gives the process an order and returns where it stops then.
 func (l live) do(o order) string {
 	l.t.Helper()
 	if err := l.in.Encode(o); err != nil {
@@ -75,7 +76,7 @@ func (l live) do(o order) string {
 	if !l.out.Scan() {
 		l.t.Fatalf("%s: the driver is gone: %v", l.node.name, l.out.Err())
 	}
-	var s stood
+	var s stopped
 	if err := json.Unmarshal(l.out.Bytes(), &s); err != nil {
 		l.t.Fatal(err)
 	}
@@ -93,7 +94,7 @@ type liver struct {
 	end   context.CancelFunc // of the loop
 	last  *nodestate.State   // that was submitted
 	whole bool
-	at    chan stood
+	at    chan stopped
 	goOn  chan struct{}
 
 	held    chan struct{}         // closed when programs may be loaded; nil = they may
@@ -101,7 +102,7 @@ type liver struct {
 }
 
 func liveMain(log *slog.Logger) error {
-	l := &liver{log: log, at: make(chan stood), goOn: make(chan struct{})}
+	l := &liver{log: log, at: make(chan stopped), goOn: make(chan struct{})}
 	var err error
 	switch {
 	case os.Getenv("WEIR_TEST_PLANE") == "nft":
@@ -137,7 +138,7 @@ func (l *liver) run() {
 	go l.loop.Run(ctx)
 }
 
-func (l *liver) do(o order) stood {
+func (l *liver) do(o order) stopped {
 	switch {
 	case o.State != nil:
 		l.last = o.State
@@ -148,7 +149,7 @@ func (l *liver) do(o order) stood {
 					break
 				}
 			}
-			return stood{At: atLoading}
+			return stopped{At: atLoading}
 		}
 		if o.Both {
 			return fault(l.loop.Wait(context.Background(), gen, nil))
@@ -169,7 +170,7 @@ func (l *liver) do(o order) stood {
 			l.plane = to
 			l.run()
 			l.loop.Submit(l.last, nodestate.All())
-			l.at <- stood{At: atEnd, Err: fault(err).Err}
+			l.at <- stopped{At: atEnd, Err: fault(err).Err}
 		}()
 	case o.GoOn && l.held != nil:
 		close(l.held)
@@ -182,19 +183,19 @@ func (l *liver) do(o order) stood {
 	return <-l.at
 }
 
-func fault(err error) stood {
+func fault(err error) stopped {
 	if err != nil {
-		return stood{Err: err.Error()}
+		return stopped{Err: err.Error()}
 	}
-	return stood{}
+	return stopped{}
 }
 
-// stop stands still until it is told to go on.
+// stop waits until it is ordered to go on.
 func (l *liver) stop(at string) {
 	if l.whole {
 		return
 	}
-	l.at <- stood{At: at}
+	l.at <- stopped{At: at}
 	<-l.goOn
 }
 
@@ -222,7 +223,7 @@ func (l *liver) changeTo(plane string) (handover.Change, handover.Predecessor, e
 	return c, nil, fmt.Errorf("no data plane %q", plane)
 }
 
-// stoppingHeir stands still whenever it is told of affinity: before and after programs begin no
+// stoppingHeir stops whenever it gets affinity: before and after programs begin no
 // more flows.
 type stoppingHeir struct {
 	*nft.Driver
@@ -234,7 +235,7 @@ func (h stoppingHeir) Remember(all []conntrack.Affinity) error {
 	return h.Driver.Remember(all)
 }
 
-// stoppingDriver stands still after each Apply that leaves more to do.
+// stoppingDriver stops after each Apply that leaves more to do.
 type stoppingDriver struct {
 	*ebpf.Driver
 	l *liver
@@ -261,7 +262,7 @@ func (l *liver) openHeld() (handover.Predecessor, error) {
 	return heldDriver{d, l.written}, err
 }
 
-// heldDriver tells which states were written before its programs are loaded.
+// heldDriver reports which states were written before its programs are loaded.
 type heldDriver struct {
 	*ebpf.Driver
 	written chan<- *nodestate.State

@@ -91,7 +91,7 @@ func TestMixedHandedOn(t *testing.T) {
 			}
 		}
 		f.client.bulk("more than a packet, both ways", "172.30.0.9:30004")
-		// The rule for what is handed on stands before the one for the table local, of which there
+		// The rule for what is handed on is before the one for the table local, of which there
 		// is one.
 		for _, ip := range []string{"ip -4", "ip -6"} {
 			rules := strings.Split(run(t, "%s -n %s rule | grep -E '^[01]:'", ip, f.n2.netns), "\n")

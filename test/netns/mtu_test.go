@@ -74,7 +74,8 @@ func (w *worker) learns(what, addr string, mtu int) {
 	}
 }
 
-// TestPathMTU: somewhere on each way less fits than the sender's interface takes. Senders learn it.
+// TestPathMTU: somewhere on each path less fits than the sender's interface takes. Senders learn
+// it.
 func TestPathMTU(t *testing.T) { inBoth(t, testPathMTU) }
 
 func testPathMTU(t *testing.T, fam family) {

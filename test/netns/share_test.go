@@ -83,7 +83,7 @@ func testHostileShare(t *testing.T, fam family) {
 			t.Fatal(a.Err)
 		}
 		made += a.Again
-		f.apply() // tells what was dropped
+		f.apply() // reports what was dropped
 	}
 	t.Logf("held after %d flows", made)
 	if made < 8192/8/2 {

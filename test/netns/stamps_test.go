@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stamped is a connection that tells when the kernel had what was read last (SO_TIMESTAMPNS,
+// stamped is a connection that reports when the kernel had what was read last (SO_TIMESTAMPNS,
 // socket(7)): that is what a data plane does, and not when a process that waited for a CPU came to
 // read it.
 type stamped struct {
@@ -31,7 +31,7 @@ func stamp(c net.Conn) (*stamped, error) {
 	return &stamped{Conn: c, raw: raw}, err
 }
 
-// askStamps lets the kernel tell when it had what a socket reads.
+// askStamps lets the kernel report when it had what a socket reads.
 func askStamps(c syscall.Conn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *stamped) Read(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// stampOf is the time in what came beside a message; without one, now.
+// stampOf is the time in what came alongside a message; without one, now.
 func stampOf(oob []byte) time.Time {
 	all, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {

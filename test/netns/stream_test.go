@@ -41,8 +41,8 @@ type streamReport struct {
 	Errs             []string
 }
 
-// slow is what an exchange takes no longer than when nothing is lost on its way: TCP sends what was
-// lost again after 0.2 s at the soonest.
+// slow is what an exchange takes no longer than when nothing is lost on its path: TCP sends what
+// was lost again after 0.2 s at the soonest.
 const slow = 200 * time.Millisecond
 
 // spoken is what a connection said, and what came back.
@@ -53,7 +53,7 @@ type spoken struct {
 	came         time.Time     // when the kernel had the answer
 }
 
-// add adds an exchange. What counts is how long it was on its way: from when it was sent until the
+// add adds an exchange. What counts is how long it took: from when it was sent until the
 // kernel had the answer, without what the server's process had it.
 func (r *streamReport) add(e spoken) {
 	r.Exchanges++
@@ -70,11 +70,11 @@ func (r *streamReport) add(e spoken) {
 	}
 }
 
-// clock is how reports tell a moment, as drivers' logs do.
+// clock is how reports print a moment, as drivers' logs do.
 const clock = "15:04:05.000"
 
-// mostTold bounds how many lost datagrams a report tells of, and how many broken connections.
-const mostTold = 20
+// mostListed bounds how many lost datagrams a report lists, and how many broken connections.
+const mostListed = 20
 
 // stream is one in a worker.
 type stream struct {
@@ -211,10 +211,10 @@ func startStream(r request, timeout time.Duration) answer {
 			if err := run(i, at); err != nil {
 				s.mu.Lock()
 				switch n := len(s.report.Errs); {
-				case n < mostTold:
+				case n < mostListed:
 					said := fmt.Sprintf("%s: connection %d, %s: %v", time.Now().Format(clock), i, c.LocalAddr(), err)
 					s.report.Errs = append(s.report.Errs, said)
-				case n == mostTold:
+				case n == mostListed:
 					s.report.Errs = append(s.report.Errs, "and more")
 				}
 				s.mu.Unlock()
@@ -341,7 +341,7 @@ func (s *stream) beat(i int, c *stamped) error {
 	defer s.mu.Unlock()
 	s.report.Lost += len(sent)
 	for _, e := range sent {
-		if len(s.report.LostAt) < mostTold {
+		if len(s.report.LostAt) < mostListed {
 			s.report.LostAt = append(s.report.LostAt, fmt.Sprintf("%s from %s", e.began.Format(clock), c.LocalAddr()))
 		}
 	}
@@ -404,7 +404,7 @@ func (s *stream) hear(i int, c *stamped, mu *sync.Mutex, sent map[string]*spoken
 }
 
 // goesOn waits until each connection has made some exchanges more than were noted last, or than
-// now, and tells.
+// now, and reports.
 func (s *stream) goesOn(some int) answer {
 	s.mu.Lock()
 	before := s.noted
@@ -467,7 +467,7 @@ func (w *worker) streamFrom(t *testing.T, id, conns int, every time.Duration, ne
 }
 
 // allGoOn fails the test unless every connection of every stream makes some exchanges more, and
-// returns the streams. Where a stream may break, the first that does is told, and left out from
+// returns the streams. Where a stream may break, the first that does is reported, and left out from
 // then on.
 func allGoOn(t *testing.T, all []*running, when string, mayBreak *int) (rest []*running) {
 	t.Helper()
@@ -490,7 +490,7 @@ func allGoOn(t *testing.T, all []*running, when string, mayBreak *int) (rest []*
 	return rest
 }
 
-// end ends the stream and tells what became of it.
+// end ends the stream and reports what became of it.
 func (s *running) end(t *testing.T) streamReport {
 	t.Helper()
 	a := s.call(request{Op: "end stream", ID: s.id})

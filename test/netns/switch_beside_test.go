@@ -63,8 +63,8 @@ func testSwitchBesideKubeProxy(t *testing.T, fam family, routed bool) {
 	end()
 }
 
-// beginsAnew makes one connection after the other until it is told to end. Each has to come about,
-// but for one where strictSwitch does not ask for all.
+// beginsAnew makes one connection after the other until it is ordered to end. Each has to come
+// about, but for one where strictSwitch does not ask for all.
 func (f *fixture) beginsAnew(t *testing.T, to string) (end func()) {
 	stop, done := make(chan struct{}), make(chan struct{})
 	made, longest := 0, time.Duration(0)

@@ -143,7 +143,7 @@ func switchSize(t *testing.T) (conns int, every time.Duration, turns int) {
 
 // endStreams fails the test when more datagrams were lost than may be, other than those that the
 // kernel dropped because a CPU's queue was full, of whomever they were (dropped were before). How
-// long something took is told alone: a busy machine lets everything wait.
+// long something took is only reported: a busy machine lets everything wait.
 func endStreams(t *testing.T, all []*running, dropped int) {
 	t.Helper()
 	var sum streamReport

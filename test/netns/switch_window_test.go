@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// What a change of the data plane does to connections is told apart from what a busy machine does
-// to them: each change is held against a window before it in which the same node only starts its
-// driver again, with the data plane that it has. That takes as long, and as much of the CPUs.
+// What a change of the data plane does to connections is distinguished from what a busy machine
+// does to them: each change is held against a window before it in which the same node only starts
+// its driver again, with the data plane that it has. That takes as long, and as much of the CPUs.
 
 // window is what happened to streams in a span of time.
 type window struct {

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// traceMost is how many hops a way may have.
+// traceMost is how many hops a path may have.
 const traceMost = 8
 
 // trace sends datagrams whose hops end one after the other, and returns who said so, until the
@@ -110,7 +110,7 @@ func readError(fd int) (from string, last bool, err error) {
 	return "", false, errors.New("an error without its sender")
 }
 
-// traces fails the test unless the way to addr leads by these hops.
+// traces fails the test unless the path to addr leads by these hops.
 func (w *worker) traces(what, addr, hops string) {
 	w.t.Helper()
 	if a := w.call(request{Op: "trace", Addr: addr}); a.Err != "" || a.Reply != hops {
@@ -118,7 +118,7 @@ func (w *worker) traces(what, addr, hops string) {
 	}
 }
 
-// TestTraceroute: every hop of a pod's way tells of itself: the nodes, the routers, and who is
+// TestTraceroute: every hop of a pod's path reports itself: the nodes, the routers, and who is
 // asked at last.
 func TestTraceroute(t *testing.T) { inBoth(t, testTraceroute) }
 

@@ -28,7 +28,7 @@ func newFixtureAlone(t *testing.T, fam family) *fixture {
 	f := &fixture{lan: l}
 	f.n1, f.n2 = l.newNode("n1", "172.30.0.8"), l.newNode("n2", "172.30.0.9")
 	f.client, f.client2 = l.newClient("client", "172.30.0.55"), l.newClient("client2", "172.30.0.62")
-	// Nobody lives at 172.30.0.1: the default route is there so that look-ups find a way.
+	// Nobody lives at 172.30.0.1: the default route is there so that look-ups find a route.
 	for _, n := range l.nodes {
 		run(t, "ip -n %s route add default via 172.30.0.1", n.netns)
 		if fam == ipv6 {

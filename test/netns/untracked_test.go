@@ -24,7 +24,7 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// alone is a policy that judges each packet by itself.
+// alone is a policy that evaluates each packet by itself.
 func alone(ingress, egress []model.Rule) *model.Policy {
 	p := forHosts("alone", ingress, egress)
 	p.ApplyOnForward, p.DoNotTrack, p.Order = true, true, 1
@@ -60,7 +60,7 @@ func (n *node) leavesXDP(dev string) {
 	})
 }
 
-// inXDP names the program in XDP of an interface of the node and its mode, as the kernel tells
+// inXDP names the program in XDP of an interface of the node and its mode, as the kernel reports
 // them; empty where there is none.
 func (n *node) inXDP(dev string) (id uint32, mode string) {
 	n.lan.t.Helper()
@@ -107,11 +107,11 @@ func (n *node) tracked(proto model.Protocol, port uint16) (count int) {
 	return count
 }
 
-// TestUntracked: policy with doNotTrack judges each packet by itself, in XDP where it comes in,
+// TestUntracked: policy with doNotTrack evaluates each packet by itself, in XDP where it comes in,
 // open connections too, whatever it is for; and where it leaves what the node itself sends, by
 // whichever way, and not what pods send. What it allows of the node's own has no flow, and is not
-// judged again; all else is judged as ever. With nftables it is so before connection tracking,
-// which has flows all the same.
+// evaluated again; all else is evaluated as ever. With nftables it is so before connection
+// tracking, which has flows all the same.
 func TestUntracked(t *testing.T) { inBoth(t, testUntracked) }
 
 func testUntracked(t *testing.T, fam family) {
@@ -170,7 +170,7 @@ func testUntracked(t *testing.T, fam family) {
 	f.client2.reaches("n1", "tcp", "172.30.0.8:22") // a failsafe port
 	f.apply()
 	if n := f.n1.driver.last.Late - late; n != 0 {
-		t.Errorf("%d packets were judged behind XDP", n)
+		t.Errorf("%d packets were evaluated behind XDP", n)
 	}
 	if d := f.n1.driver.last.Dropped; d[reason.UntrackedIngress] == 0 || d[reason.UntrackedEgress] == 0 {
 		t.Errorf("dropped: %v", d)
@@ -335,20 +335,20 @@ func testUntrackedBesideAnotherProgram(t *testing.T, fam family) {
 	if why := f.n1.driver.last.Arrival["eth0"]; !strings.Contains(why, "busy") {
 		t.Errorf("of XDP is said: %q", why)
 	}
-	judged := func() {
+	evaluated := func() {
 		t.Helper()
 		for _, nw := range networks {
 			f.client2.refused(nw, "172.30.0.8:9000")
 			f.client.reaches("n1", nw, "172.30.0.8:9000")
 		}
 	}
-	judged()
+	evaluated()
 	if n := f.n1.tracked(model.ProtocolUDP, 9000); n != 0 {
 		t.Errorf("%d flows of what is not tracked", n)
 	}
 	f.apply()
 	if a := f.n1.driver.last; a.Late == 0 || a.Dropped[reason.UntrackedIngress] == 0 {
-		t.Errorf("%d packets judged behind XDP, dropped: %v", a.Late, a.Dropped)
+		t.Errorf("%d packets evaluated behind XDP, dropped: %v", a.Late, a.Dropped)
 	}
 	if now, _ := f.n1.inXDP("eth0"); now != its || its == 0 {
 		t.Errorf("program %d is in XDP, %d was", now, its)
@@ -366,7 +366,7 @@ func testUntrackedBesideAnotherProgram(t *testing.T, fam family) {
 	f.n1.driver.start()
 	f.apply()
 	want(t, "XDP of eth0", f.n1.driver.last.Arrival["eth0"], dataplane.XDPNative)
-	judged()
+	evaluated()
 }
 
 // TestUntrackedGeneric: on a device whose driver has no XDP the kernel's generic one runs the
@@ -402,7 +402,7 @@ func testUntrackedGeneric(t *testing.T, fam family) {
 	f.client.reaches("n1", "tcp", "172.30.0.8:9000")
 	f.apply()
 	if a := f.n1.driver.last; a.Late != late || a.Dropped[reason.UntrackedIngress] == 0 {
-		t.Errorf("%d packets judged behind XDP, dropped: %v", a.Late-late, a.Dropped)
+		t.Errorf("%d packets evaluated behind XDP, dropped: %v", a.Late-late, a.Dropped)
 	}
 }
 
@@ -448,7 +448,7 @@ func testUntrackedFlood(t *testing.T, fam family) {
 		})
 	}
 	if n := f.n1.driver.last.Late - late; n != 0 {
-		t.Errorf("%d packets came through XDP unjudged", n)
+		t.Errorf("%d packets came through XDP unevaluated", n)
 	}
 	flood("udp", "172.30.0.8:5353")
 	if got := f.client.call(request{Op: "talk", ID: 1}); got.Err != "" {

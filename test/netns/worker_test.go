@@ -26,8 +26,8 @@ import (
 )
 
 // A worker is a process of this test binary inside one network namespace (and one cgroup): it
-// listens and dials as it is told, a JSON object a line on its standard input, an answer a line on
-// its output.
+// listens and dials as it is ordered, a JSON object a line on its standard input, an answer a line
+// on its output.
 
 type request struct {
 	Op      string // listen, get, open, bind, send, talk, close, echo, exchange, bulk, probe, trace
@@ -67,7 +67,7 @@ type answer struct {
 type worker struct {
 	t      *testing.T
 	name   string
-	family family // of what it is told, in IPv4's addresses
+	family family // of its orders, in IPv4's addresses
 	cmd    *exec.Cmd
 	mu     sync.Mutex
 	in     *json.Encoder

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command policyapi lets the conformance suite of sigs.k8s.io/network-policy-api judge Weir: it
+// Command policyapi runs the conformance suite of sigs.k8s.io/network-policy-api on Weir: it
 // brings a lab up, runs the suite's tests in it as they are, prints a line for each, and writes
 // out/policyapi.json. Every test has to pass, but for those that skips.golden names, with the
 // reason. Run it in the folder of the repository, as make e2e-policyapi does.
@@ -68,7 +68,7 @@ func run(ctx context.Context, o options) error {
 	res := &result{Suite: "sigs.k8s.io/network-policy-api", Only: o.only}
 	err = inLab(ctx, o, dir, res)
 	if err == nil {
-		err = res.judge(skips, o.only)
+		err = res.evaluate(skips, o.only)
 	}
 	if ctx.Err() != nil {
 		err = errors.Join(errors.New("interrupted"), err)

@@ -38,9 +38,9 @@ type result struct {
 
 func (r *result) add(tests []test) { r.Tests = append(r.Tests, tests...) }
 
-// judge counts. It returns an error when a test failed, when one was skipped that skips does not
+// evaluate counts. It returns an error when a test failed, when one was skipped that skips does not
 // name, and when skips names one that was not.
-func (r *result) judge(skips map[string]string, only string) error {
+func (r *result) evaluate(skips map[string]string, only string) error {
 	var errs []error
 	r.Skipped = map[string]string{}
 	for _, t := range r.Tests {
@@ -134,7 +134,7 @@ func (p *progress) whole(exited error) error {
 	return nil
 }
 
-// outcome is how go test tells how a test ended, with -test.v=test2json: as soon as it ended, the
+// outcome is how go test reports how a test ended, with -test.v=test2json: as soon as it ended, the
 // parts of a test before the test.
 var outcome = regexp.MustCompile(`^\x16?\s*--- (PASS|FAIL|SKIP): TestConformance(/\S+)? \(([0-9.]+)s\)$`)
 

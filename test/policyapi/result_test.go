@@ -41,7 +41,7 @@ func TestProgress(t *testing.T) {
 		{nil, "", nil, []string{"no test passed"}},
 	} {
 		r := &result{Tests: c.tests}
-		err := r.judge(c.skips, c.only)
+		err := r.evaluate(c.skips, c.only)
 		if (err == nil) != (len(c.want) == 0) {
 			t.Errorf("%v: %v", c.skips, err)
 		}
@@ -61,7 +61,7 @@ func TestWhole(t *testing.T) {
 		exited error
 		want   string
 	}{
-		{log, errors.New("code 1"), ""}, // a test failed: that is judged
+		{log, errors.New("code 1"), ""}, // a test failed: that counts
 		{"--- PASS: TestConformance/One (1.50s)\n--- PASS: TestConformance (2.00s)\n", nil, ""},
 		{"--- PASS: TestConformance/One (1.50s)\n--- FAIL: TestConformance (2.00s)\n", errors.New("code 1"), "outside of its tests"},
 		{"--- PASS: TestConformance/One (1.50s)\n--- PASS: TestConformance (2.00s)\npanic: too late\n", errors.New("code 2"), "no test did: code 2"},

@@ -123,7 +123,7 @@ func TestWhatIsNeverReached(t *testing.T) {
 	}
 }
 
-// reach returns what a package reaches through packages of ours, with the way.
+// reach returns what a package reaches through packages of ours, with the path.
 func reach(all map[string]*pkg, from string) map[string][]string {
 	ways := map[string][]string{}
 	var walk func(path string, way []string)

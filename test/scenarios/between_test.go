@@ -122,7 +122,7 @@ func questions() []asked {
 	return out
 }
 
-// between judges the questions after each write on the way from one state to another.
+// between evaluates the questions after each write of the change from one state to another.
 type between struct {
 	o                    *offline.Node
 	all                  []asked
@@ -308,7 +308,7 @@ func missing(want *nodestate.State, o *offline.Node) string {
 	return ""
 }
 
-// sameHosts compares what is judged of IPv4; the maps have no names.
+// sameHosts compares what is evaluated of IPv4; the maps have no names.
 func sameHosts(got, want map[nodestate.HostInterface]nodestate.HostEndpoint) bool {
 	return maps.EqualFunc(got, want, func(a, b nodestate.HostEndpoint) bool { a.Name, b.Name = "", ""; return a == b })
 }

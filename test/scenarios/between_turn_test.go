@@ -29,7 +29,7 @@ func (r *crowd) say(policy *nodestate.Map[nodestate.PolicyKey, nodestate.PolicyV
 }
 
 // TestSetsTurnPortByPort changes what the sets of two pods say of each other, and of everybody
-// else, under the same numbers: both judge the same packets.
+// else, under the same numbers: both evaluate the same packets.
 func TestSetsTurnPortByPort(t *testing.T) {
 	b := loadBetween(t, nil)
 	b.all = nil

@@ -140,7 +140,7 @@ func (d *policies) guard() {
 	d.c.Policies[p.ID()] = p
 }
 
-// tracked leaves out policies that judge each packet by itself, which nftables lacks.
+// tracked leaves out policies that evaluate each packet by itself, which nftables lacks.
 func (d *policies) tracked() {
 	maps.DeleteFunc(d.c.Policies, func(_ model.PolicyID, p *model.Policy) bool { return p.DoNotTrack })
 }
@@ -214,7 +214,7 @@ func (d *policies) opening() *packet.Packet {
 	if d.chance(30) {
 		own, peer = ownAddr, one(d.crowd, one(d.crowd, outside...), one(d.crowd, outside...), one(d.crowd, otherPods...))
 		if isPod := d.machine.State.Addrs[peer].Kind == nodestate.AddrPod || d.routeOf(peer).Node.IsValid(); isPod {
-			peer = outside[0] // the way of the node's own packets to pods elsewhere is another one in each data plane
+			peer = outside[0] // the path of the node's own packets to pods elsewhere is another one in each data plane
 		}
 	}
 	if peer == own { // never leaves the pod
@@ -279,7 +279,7 @@ func (d *policies) at(p *packet.Packet) sim.In {
 	return in
 }
 
-// routeOf is the way to a pod of another node.
+// routeOf is the path to a pod of another node.
 func (d *policies) routeOf(a netip.Addr) nodestate.Route {
 	if known, ok := d.machine.State.Addrs[a]; ok && known.Kind == nodestate.AddrPod {
 		return nodestate.Route{Node: known.Node, Tunnel: known.Tunnel}

@@ -471,7 +471,7 @@ func (d *differential) sctp(p *packet.Packet) {
 	}
 }
 
-// large is data for a packet about as large as the MTU of some way.
+// large is data for a packet about as large as the MTU of some path.
 func (d *differential) large() []byte {
 	return make([]byte, one(d.crowd, 1280, 1300, 1450, 1500)-50+d.IntN(60))
 }
@@ -584,7 +584,7 @@ func (d *differential) answer(p *packet.Packet) *packet.Packet {
 	return a
 }
 
-// report is an ICMP error about a packet, by somebody on its way or by its receiver.
+// report is an ICMP error about a packet, by somebody on its path or by its receiver.
 func (d *differential) report(p *packet.Packet) *packet.Packet {
 	q := p.Clone()
 	q.SrcMAC, q.DstMAC = packet.MAC{}, packet.MAC{}

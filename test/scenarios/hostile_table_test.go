@@ -64,7 +64,7 @@ drop w2 from_uplink POLICY_INGRESS default-deny default/victim
 	return hostileScenario(t, b.String())
 }
 
-// policyClasses is a policy of 700 networks beside one that allows everybody on a hundred ports.
+// policyClasses is a policy of 700 networks alongside one that allows everybody on a hundred ports.
 func policyClasses(t *testing.T) *scenario.Scenario {
 	t.Helper()
 	var b strings.Builder

@@ -169,7 +169,7 @@ func (h *hostile) step() error {
 	if err != nil {
 		return err
 	}
-	if err := h.judge(in, frame, res); err != nil || res.Action != sim.Pass || h.addr(frame, true) != h.closed {
+	if err := h.check(in, frame, res); err != nil || res.Action != sim.Pass || h.addr(frame, true) != h.closed {
 		return err
 	}
 	// The stack forwards it, unless the source is of another link (RFC 4291, section 2.5.6).
@@ -212,7 +212,7 @@ func (h *hostile) receive(in sim.In, frame []byte) (sim.Result, error) {
 		}
 		r, err := h.receive(again, bytes)
 		if err == nil {
-			err = h.judge(again, bytes, r)
+			err = h.check(again, bytes, r)
 		}
 		if err != nil {
 			return res, err
@@ -221,8 +221,8 @@ func (h *hostile) receive(in sim.In, frame []byte) (sim.Result, error) {
 	return res, nil
 }
 
-// judge says what must not be, whatever the oracle says.
-func (h *hostile) judge(in sim.In, frame []byte, r sim.Result) error {
+// check reports what must not be, whatever the oracle says.
+func (h *hostile) check(in sim.In, frame []byte, r sim.Result) error {
 	sent := r.Action == sim.Local || r.Action == sim.Neigh || r.Action == sim.Tunnel
 	src, dst := h.addr(frame, false), h.addr(frame, true)
 	switch {

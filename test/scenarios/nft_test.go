@@ -31,22 +31,22 @@ func newWires(t *testing.T) *wires.Runner {
 			return nil, err
 		}
 		events, err := d.Events()
-		return telling{d, events}, err
+		return reporting{d, events}, err
 	})
 }
 
-// telling is a driver that tells what it judged.
-type telling struct {
+// reporting is a driver that reports what it evaluated.
+type reporting struct {
 	*nft.Driver
 	events *nft.EventReader
 }
 
-// Told implements wires.Teller.
-func (t telling) Told() ([]dataplane.Event, error) { return t.events.Waiting() }
+// Reported implements wires.Reporter.
+func (t reporting) Reported() ([]dataplane.Event, error) { return t.events.Waiting() }
 
-func (t telling) Close() error { return errors.Join(t.events.Close(), t.Driver.Close()) }
+func (t reporting) Close() error { return errors.Join(t.events.Close(), t.Driver.Close()) }
 
-// TestNFT plays every scenario on kernels that the nftables driver wrote, with the oracle beside
+// TestNFT plays every scenario on kernels that the nftables driver wrote, with the oracle alongside
 // them. What a scenario needs, and the driver says that it lacks, ends it; skips-nft.golden has the
 // line, so that this cannot grow unseen.
 func TestNFT(t *testing.T) {

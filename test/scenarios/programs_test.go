@@ -12,7 +12,7 @@ import (
 	"github.com/weir-net/weir/test/scenarios/programs"
 )
 
-// TestPrograms plays every scenario on the loaded programs, with the oracle beside them.
+// TestPrograms plays every scenario on the loaded programs, with the oracle alongside them.
 func TestPrograms(t *testing.T) {
 	r := newRunner(t)
 	var skips strings.Builder

@@ -34,7 +34,7 @@ func (r *crowd) hostEndpoints() {
 	r.alone()
 }
 
-// alone makes, or takes away, a policy that judges each packet by itself.
+// alone makes, or takes away, a policy that evaluates each packet by itself.
 func (r *crowd) alone() {
 	r = &crowd{Rand: r.later, c: r.c} // all else is what it is without
 	p := &model.Policy{Kind: model.KindGlobalNetworkPolicy, Name: model.Name{Name: "alone"}, Tier: one(r, "early", model.TierDefault), Order: 1,
@@ -64,7 +64,7 @@ func (r *crowd) forHosts(p *model.Policy) {
 }
 
 // Addresses that the kernel of node n0 may have: linkOwn is one that the node's tables know, the
-// others are told by nobody. linkAll is the broadcast address of its uplink's subnet, which it
+// nobody announces others. linkAll is the broadcast address of its uplink's subnet, which it
 // always has.
 var (
 	linkOwn   = netip.MustParseAddr("169.254.20.10")
@@ -73,7 +73,7 @@ var (
 	asideNet  = netip.MustParsePrefix("172.31.9.0/24")
 )
 
-// kernel makes what the kernel of node n0 has beside its uplink and its address.
+// kernel makes what the kernel of node n0 has in addition to its uplink and its address.
 func (r *crowd) kernel() {
 	if r.chance(40) {
 		r.c.Local.HostAddrs = append(r.c.Local.HostAddrs, linkOwn)

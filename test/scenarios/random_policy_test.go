@@ -10,7 +10,7 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// tiers makes the tiers beside those that are always there, and a network set, anew.
+// tiers makes the tiers alongside those that are always there, and a network set, anew.
 func (r *crowd) tiers() {
 	r.c.Tiers, r.c.NetworkSets = map[string]*model.Tier{}, map[model.Name]*model.NetworkSet{}
 	for i, name := range []string{"early", "late"} {

@@ -162,7 +162,7 @@ func TestRoundsPlayedAgain(t *testing.T) {
 	}
 }
 
-// TestReduceSays: a failure is told with the file that shows it.
+// TestReduceSays: a failure is reported with the file that shows it.
 func TestReduceSays(t *testing.T) {
 	t.Parallel()
 	b := lying(func(_ sim.In, res sim.Result) bool { return res.Action == sim.Drop })

@@ -216,7 +216,7 @@ type tables struct {
 	Local           model.Local
 }
 
-// ordered is an object with its order beside it, as text.
+// ordered is an object with its order next to it, as text.
 type ordered[T any] struct {
 	At     string
 	Object *T

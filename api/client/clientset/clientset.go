@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clientset is package client with client-go's clientset beside it, for programs that read
-// and write more kinds of Kubernetes than an agent does. It is a package of its own because of its
-// size: the clientset registers every kind that there is.
+// Package clientset is package client with client-go's clientset alongside it, for programs that
+// read and write more kinds of Kubernetes than an agent does. It is a package of its own because of
+// its size: the clientset registers every kind that there is.
 package clientset
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/weir-net/weir/api/client"
 )
 
-// Clients are the ways to the API server; all are safe for concurrent use.
+// Clients are the paths to the API server; all are safe for concurrent use.
 type Clients struct {
 	*client.Clients
 	Kube kubernetes.Interface

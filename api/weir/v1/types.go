@@ -114,8 +114,8 @@ type NodeStatusStatus struct {
 	Version string `json:"version,omitempty"`
 	// Dataplane that carries the packets: "eBPF" or "nftables".
 	Dataplane string `json:"dataplane,omitempty"`
-	// ServiceHandling says who carries Services: "Weir" or "kube-proxy". Beside eBPF it is always
-	// Weir.
+	// ServiceHandling says who carries Services: "Weir" or "kube-proxy". Alongside eBPF it is
+	// always Weir.
 	ServiceHandling string `json:"serviceHandling,omitempty"`
 	// NodeAddress is the address by which other nodes know this one, for IPv4.
 	NodeAddress string `json:"nodeAddress,omitempty"`

@@ -24,7 +24,7 @@ func nftablesNotInForce(node string, s *nodestate.State, lacks map[dataplane.Fea
 	if first, n := tooManyHashed(s); n > 0 && !s.Settings.KubeProxy {
 		add("consistent hashing", someOf(first, n), fmt.Sprintf("Services choose backends without it: in the data plane nftables it is for %d backends at most", nft.MaxHashed))
 	}
-	if _, nftables := lacks[dataplane.FeatureUntracked]; nftables && (nft.JudgesForwarded(s, false) || nft.JudgesForwarded(s, true)) {
+	if _, nftables := lacks[dataplane.FeatureUntracked]; nftables && (nft.EvaluatesForwarded(s, false) || nft.EvaluatesForwarded(s, true)) {
 		add("host endpoints", "applyOnForward", "clients outside whose backend is on another node get this node's address as their source: the data plane nftables hands nothing on where policies for host endpoints apply to what passes the node (applyOnForward without preDNAT and doNotTrack)")
 	}
 	if why, ok := lacks[dataplane.FeatureUntracked]; ok && s.JudgesAlone() {

@@ -21,8 +21,8 @@ import (
 )
 
 // REST returns how to speak to the API server of a lab as its administrator: by connections that
-// are opened inside of the lab, where no packet finds a way out of the machine. The client does not
-// hold its requests back.
+// are opened inside of the lab, where no packet finds a path out of the machine. The client does
+// not hold its requests back.
 func REST(name string) (*rest.Config, error) {
 	raw, err := os.ReadFile(filepath.Join("/run/weir-lab", name, "admin.conf"))
 	if err != nil {

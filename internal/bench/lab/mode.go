@@ -32,12 +32,12 @@ func ModePatch(m Mode) string {
 	return fmt.Sprintf(`{"spec":{"bpfExternalServiceMode":%q}}`, string(m))
 }
 
-// probes is how many connections tell one mode from the other; the API server's own packets are few
-// beside theirs.
+// probes is how many connections distinguish one mode from the other; the API server's own packets
+// are few alongside theirs.
 const probes = 300
 
 // AwaitMode waits until new connections of the client to a node port of the control-plane node,
-// with a backend on another node, take the way of the mode. It returns the packets of one
+// with a backend on another node, take the path of the mode. It returns the packets of one
 // connection that the control-plane node sends out.
 //
 // The node hands each packet of the client on. In mode Tunnel the answers, at least a SYN-ACK, data
@@ -104,8 +104,8 @@ func (l *Lab) SetConnectTime(ctx context.Context, on bool) error {
 }
 
 // AwaitConnectTime waits until new connections of a pod to a Service are balanced at connect time,
-// or not. The pod's own sockets tell: balanced at connect time they are connected to the backend,
-// otherwise to the cluster IP.
+// or not. The pod's own sockets show it: balanced at connect time they are connected to the
+// backend, otherwise to the cluster IP.
 func AwaitConnectTime(ctx context.Context, client Place, service netip.AddrPort, on bool) error {
 	var balanced bool
 	for start, port := time.Now(), 40000; time.Since(start) < 15*time.Second; port++ {

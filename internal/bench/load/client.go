@@ -123,7 +123,7 @@ var (
 	okStatus   = []byte("HTTP/1.1 200 ")
 )
 
-// exchange sends a request and reads the answer to its end, which Content-Length tells. It returns
+// exchange sends a request and reads the answer to its end, which Content-Length gives. It returns
 // the body.
 func exchange(fd int, request, buf []byte) ([]byte, error) {
 	if err := writeAll(fd, request); err != nil {

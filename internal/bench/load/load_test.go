@@ -14,7 +14,7 @@ import (
 )
 
 // serve starts the servers on loopback, once. They never yield, so there is no garbage collection
-// beside them.
+// alongside them.
 var serve = sync.OnceValues(func() (ServerOptions, error) {
 	runtime.GOMAXPROCS(8)
 	debug.SetGCPercent(-1)

@@ -37,7 +37,8 @@ func sockaddrOf(a netip.AddrPort) (sockaddr, error) {
 	return sockaddr{family: unix.AF_INET, port: [2]byte{byte(a.Port() >> 8), byte(a.Port())}, addr: a.Addr().As4()}, nil
 }
 
-// The calls below do not tell Go's scheduler that they block: the thread is the socket's alone.
+// The calls below do not report to Go's scheduler that they block: the thread is the socket's
+// alone.
 
 func rawConnect(fd int, to *sockaddr) unix.Errno {
 	_, _, e := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(to)), unsafe.Sizeof(*to))

@@ -263,7 +263,7 @@ func (c *Client) openRoundTrip(s Spec) (*roundTrip, error) {
 	return &roundTrip{fd, make([]byte, size), make([]byte, size)}, nil
 }
 
-// begin opens a connection and makes it what path stands for.
+// begin opens a connection and makes it what path says.
 func (c *Client) begin(s Spec, path string) (socket, *buffered, error) {
 	fd, err := connect(s.To, unix.SOCK_STREAM, s.Patience, s.congestion())
 	if err != nil {

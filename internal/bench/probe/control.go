@@ -25,8 +25,8 @@ import (
 )
 
 // The tests of the control plane write to the API server from the same process that sees the
-// effect, so that one clock tells both times. A pod's service account has the rights for that, in
-// its own namespace.
+// effect, so that one clock measures both times. A pod's service account has the rights for that,
+// in its own namespace.
 
 // api is the API server as a pod sees it.
 type api struct {
@@ -275,7 +275,7 @@ func (c *Client) policy(ctx context.Context, a *api, s Spec, open bool, took *ti
 	return nil
 }
 
-// HelloEnv tells a pod that is started where to say so, HelloTokenEnv what.
+// HelloEnv names where a pod that is started reports it, HelloTokenEnv with what.
 const (
 	HelloEnv      = "WEIR_BENCH_HELLO"
 	HelloTokenEnv = "WEIR_BENCH_HELLO_TOKEN"

@@ -22,7 +22,8 @@ import (
 func TestChanges(t *testing.T) {
 	pause = time.Millisecond
 	a, b := serve(t, "127.0.0.1"), serve(t, "127.0.0.2")
-	// What stands for the cluster IP: it forwards to the backend that was written last, or refuses.
+	// What has the role of the cluster IP: it forwards to the backend that was written last, or
+	// refuses.
 	var backend atomic.Pointer[string]
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // Everything over TCP begins with a request of HTTP/1.1 whose head fits maxHead bytes. What a path
-// of it stands for:
+// of it means:
 //
 //	GET  /            an answer with ?bytes=N of body
 //	GET  /who         the server's name
@@ -155,7 +155,7 @@ func parseHead(raw []byte) (head, error) {
 	return h, nil
 }
 
-// knows compares tokens in a time that does not tell how much of one is right.
+// knows compares tokens in a time that does not reveal how much of one is right.
 func (h head) knows(token string) bool {
 	return subtle.ConstantTimeCompare([]byte(h.token), []byte(token)) == 1
 }

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Test is a way of measuring a path.
+// Test is a method of measuring a path.
 type Test string
 
 const (
@@ -60,7 +60,7 @@ type Control struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"` // of the EndpointSlice, of the NetworkPolicy, or the beginning of pods' names
 	// Backends are the two addresses that an EndpointSlice changes between, with the names that
-	// their servers tell.
+	// their servers report.
 	Backends map[string]netip.Addr `json:"backends,omitempty"`
 	Pod      []byte                `json:"pod,omitempty"` // JSON of a Pod, without a name
 }

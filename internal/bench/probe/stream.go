@@ -55,7 +55,7 @@ func (c *Client) stream(ctx context.Context, s Spec) (Result, error) {
 	if err != nil {
 		return r, err
 	}
-	// What was under way at the beginning stands for what is at the end: both are what fits the
+	// What was in flight at the beginning makes up for what is at the end: both are what fits the
 	// windows.
 	r.Bytes, r.Congestion, r.MSS = sent.Load()-before, congestion, mss
 	arrived := int64(0)
@@ -79,7 +79,7 @@ func (c *Client) stream(ctx context.Context, s Spec) (Result, error) {
 	return r, nil
 }
 
-// parallel runs f on n threads; going tells each whether to go on.
+// parallel runs f on n threads; going says for each whether to go on.
 func parallel(ctx context.Context, n int, d time.Duration, f func(i int, going func() bool) error) error {
 	var stop atomic.Bool
 	defer context.AfterFunc(ctx, func() { stop.Store(true) })()

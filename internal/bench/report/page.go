@@ -47,7 +47,7 @@ func HTML(w io.Writer, files []*result.File, figures []Figure) error {
 		if err != nil {
 			return err
 		}
-		// What stands before the element belongs to a file of its own.
+		// What is before the element belongs to a file of its own.
 		if at := bytes.Index(raw, []byte("<svg")); at > 0 {
 			raw = raw[at:]
 		}

@@ -143,7 +143,7 @@ func highest(files []*result.File, rows []string, m result.Metric) float64 {
 	return most
 }
 
-// whiskers are error bars that stand where the bars of a group do.
+// whiskers are error bars that are where the bars of a group do.
 type whiskers struct {
 	of     band
 	offset vg.Length
@@ -163,7 +163,7 @@ func (w whiskers) Plot(c draw.Canvas, p *plot.Plot) {
 	}
 }
 
-// caption tells files apart.
+// caption distinguishes files.
 func caption(f *result.File) string {
 	if f.Cluster.DataPlane == "" {
 		return f.Metadata.Name

@@ -78,7 +78,7 @@ func (c *Comparison) row(ra, rb *Row) []Difference {
 	}
 	for _, m := range Metrics {
 		va, vb := ra.Values[m], rb.Values[m]
-		if !m.Judged() || len(va.All) == 0 || len(vb.All) == 0 {
+		if !m.Compared() || len(va.All) == 0 || len(vb.All) == 0 {
 			continue
 		}
 		d := Difference{Row: ra.Key(), Metric: m, A: va.Median, B: vb.Median, Main: m == ra.Main()}
@@ -163,8 +163,8 @@ func (c *Comparison) unlike(a, b *File) {
 
 // Below returns what got worse than limit (such as 0.95: by more than five percent) with certainty:
 // the whole interval, of at least 95 %, is beyond the limit. With strict, the estimate alone
-// decides. It judges the main metric of each row, or those metrics that are given; what A has and B
-// has not counts always.
+// decides. It compares the main metric of each row, or those metrics that are given; what A has and
+// B has not counts always.
 func (c *Comparison) Below(limit float64, strict bool, metrics ...Metric) []Difference {
 	var out []Difference
 	for _, d := range c.Differences {

@@ -126,7 +126,7 @@ type Settings struct {
 	Policies    int      `json:"policies,omitempty"`
 }
 
-// Row is what was measured of one path by one test, beside one number of Services.
+// Row is what was measured of one path by one test, with one number of Services.
 type Row struct {
 	ID       string     `json:"id"` // path/test
 	Title    string     `json:"title"`
@@ -142,7 +142,7 @@ type Row struct {
 	Warnings  []string    `json:"warnings,omitempty"`
 }
 
-// Key tells rows of different sizes apart.
+// Key distinguishes rows of different sizes.
 func (r *Row) Key() string {
 	if r.Services == 0 {
 		return r.ID

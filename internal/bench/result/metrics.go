@@ -41,9 +41,9 @@ const (
 
 // kind is what is known of a metric.
 type kind struct {
-	Unit   string
-	Higher bool // more is better
-	Judged bool // a comparison is about it
+	Unit     string
+	Higher   bool // more is better
+	Compared bool // a comparison is about it
 }
 
 var kinds = map[Metric]kind{
@@ -63,8 +63,8 @@ func (m Metric) Unit() string { return kinds[m].Unit }
 // HigherIsBetter says what is good.
 func (m Metric) HigherIsBetter() bool { return kinds[m].Higher }
 
-// Judged says whether a comparison is about it; others are shown only.
-func (m Metric) Judged() bool { return kinds[m].Judged }
+// Compared reports whether a comparison is about it; others are shown only.
+func (m Metric) Compared() bool { return kinds[m].Compared }
 
 // Metrics are all, in the order in which they are shown.
 var Metrics = []Metric{Bandwidth, Packets, Rate, Total, Mean, P50, P90, P99, P999, InnerP50, CPUPerGB, CPUPerOp, VCPUClient, VCPUServer, Sent, Loss,
@@ -189,8 +189,8 @@ func (f *File) idle() map[int]float64 {
 	return out
 }
 
-// idle is what to take off the row's CPU time: what was measured beside as many Services, or else
-// beside the next number. Nothing is taken off where the client is no node.
+// idle is what to take off the row's CPU time: what was measured with as many Services, or else
+// with the next number. Nothing is taken off where the client is no node.
 func (r *Row) idle(bySize map[int]float64) float64 {
 	if strings.HasPrefix(r.ID, Outside) {
 		return 0
@@ -230,7 +230,7 @@ func (f *File) toHost(i int, byRound []map[int]map[Metric]float64) {
 		for round, figures := range byRound[i] {
 			mine, have := figures[m]
 			host, also := byRound[at][round][m]
-			if have && also && host > 0 && m.Judged() {
+			if have && also && host > 0 && m.Compared() {
 				ratios = append(ratios, mine/host)
 			}
 		}

@@ -53,7 +53,7 @@ func Read(name string) (*File, error) {
 	return f, nil
 }
 
-// Parse tells the formats apart by what they hold.
+// Parse recognizes the formats by what they hold.
 func Parse(raw []byte) (*File, error) {
 	if bytes.HasPrefix(raw, []byte{0x1f, 0x8b}) {
 		return parseKnbData(raw)

@@ -344,7 +344,7 @@ func TestBelow(t *testing.T) {
 		}
 	}
 	if c, err := CompareFiles(slower, a); err != nil || len(c.Below(0.95, true)) != 0 {
-		t.Errorf("what got better is judged: %+v, %v", c, err)
+		t.Errorf("what got better is compared: %+v, %v", c, err)
 	}
 	var out strings.Builder
 	if err := c.Show(&out, false); err != nil || !strings.Contains(out.String(), "worse") || !strings.Contains(out.String(), "1.250") {

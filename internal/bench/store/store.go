@@ -77,10 +77,10 @@ const portName = "http"
 // perSlice is how many endpoints Kubernetes' controller puts into a slice.
 const perSlice = 100
 
-// Make writes Services that are not there yet. say is told how many are done, now and then.
+// Make writes Services that are not there yet. say is called with how many are done, now and then.
 func (s *Store) Make(ctx context.Context, services []Service, say func(done int)) error {
 	var puts []put
-	told := time.Now()
+	reported := time.Now()
 	for i := range services {
 		more, err := services[i].puts()
 		if err != nil {
@@ -96,8 +96,8 @@ func (s *Store) Make(ctx context.Context, services []Service, say func(done int)
 				puts = puts[:0]
 			}
 		}
-		if say != nil && time.Since(told) > 10*time.Second {
-			told = time.Now()
+		if say != nil && time.Since(reported) > 10*time.Second {
+			reported = time.Now()
 			say(i)
 		}
 	}

@@ -149,7 +149,7 @@ func inWords(c *result.Cluster) string {
 	proxy := ""
 	for _, n := range []probe.Node{c.Client.Node, c.Server.Node} {
 		switch {
-		// What stands in for kube-proxy may answer in its place, with a word of its own.
+		// What replaces kube-proxy may answer in its place, with a word of its own.
 		case slices.Contains([]string{"iptables", "ipvs", "nftables"}, n.KubeProxy):
 			proxy = "kube-proxy " + n.KubeProxy
 		case proxy == "" && slices.ContainsFunc(n.Daemons, func(d probe.Daemon) bool { return d.Name == "kube-proxy" }):

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-net/weir/internal/bench/result"
 )
 
-// Progress is told how a run gets on.
+// Progress is informed of how a run gets on.
 type Progress interface {
 	Say(line string)                                        // what happened
 	Begin(n, of, round int, row string, left time.Duration) // a measurement begins

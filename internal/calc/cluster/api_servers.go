@@ -4,8 +4,8 @@ package cluster
 
 import "github.com/weir-net/weir/internal/model"
 
-// APIService is the Service that the API servers stand behind: a node that does not reach them
-// cannot learn that policy was mended.
+// APIService is the Service that the API servers are behind: a node that does not reach them
+// cannot learn that policy was fixed.
 var APIService = model.Name{Namespace: "default", Name: "kubernetes"}
 
 // APIServerSlice is the EndpointSlice that API servers write themselves about APIService.

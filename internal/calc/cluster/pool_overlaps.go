@@ -20,8 +20,8 @@ type Covered struct {
 	// stale are the networks and addresses that this node depends on: what it is on, its gateways,
 	// and API servers.
 	own []coveredPrefix
-	// others are other nodes' addresses and networks, and the ranges of cluster IPs. Nodes tell
-	// theirs themselves: so that no node takes a pool from others by telling one, nodes go on
+	// others are other nodes' addresses and networks, and the ranges of cluster IPs. Nodes report
+	// theirs themselves: so that no node takes a pool from others by reporting one, nodes go on
 	// giving addresses of a pool that has blocks; it has no route as a whole.
 	others []coveredPrefix
 }

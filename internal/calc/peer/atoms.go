@@ -68,7 +68,7 @@ func (x *Atoms) End() (gone []*Atom) {
 }
 
 // use notes that a computation uses an atom, brings its addresses up to date, and returns the one
-// that stands for all of its text.
+// that represents all of its text.
 func (x *Atoms) use(a *Atom) *Atom {
 	have, known := x.byText[a.Text]
 	if known {
@@ -126,7 +126,7 @@ func (x *Atoms) Affected(c *cluster.View, dirty *model.Dirty) bool {
 func (x *Atoms) Again(a *Atom) *Atom {
 	switch a.round {
 	case x.round:
-	case x.round - 1: // it is the one that stands for its text
+	case x.round - 1: // it is the one that represents its text
 		a.round = x.round
 		x.used++
 		x.updateAddrs(a, true)

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// A pod's own labels do not stand in for those of its namespace and its service account.
+// A pod's own labels do not replace those of its namespace and its service account.
 func TestLabelsOfOthersAreNotOwn(t *testing.T) {
 	t.Parallel()
 	c := model.NewCluster()

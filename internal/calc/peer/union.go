@@ -10,10 +10,10 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// MaxSeparate is how many peers times ranges of ports a rule may have whose peers are told
-// apart: each peer is an atom, and each class of one gets all entries of the ports. The peers of a
-// larger rule are one atom, and their ports are written once. It is not so for all rules, because a
-// change of such a list makes a class of another number.
+// MaxSeparate is how many peers times ranges of ports a rule may have whose peers stay
+// separate: each peer is an atom, and each class of one gets all entries of the ports. The peers of
+// a larger rule are one atom, and their ports are written once. It is not so for all rules, because
+// a change of such a list makes a class of another number.
 const MaxSeparate = 256
 
 // union returns the atom that is true of what one of many peers is, nil where no carried address

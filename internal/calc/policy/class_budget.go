@@ -28,7 +28,7 @@ type classBudget struct {
 // tenant is a namespace.
 type tenant struct {
 	all   []*policyAtoms // the oldest first
-	apart []int          // classes that the first so many of them tell apart by themselves
+	apart []int          // classes that the first so many of them distinguish by themselves
 }
 
 // owned is an atom to a namespace that asks it.
@@ -80,9 +80,9 @@ func (s *sets) classBudget(k *peer.Classes) *classBudget {
 	return d
 }
 
-// count finds out how many classes the oldest policies tell apart by themselves. Of two neighbours
-// in the order of their marks the first mark in which they differ says which policy tells them
-// apart; the first of all is told from class 0.
+// count finds out how many classes the oldest policies distinguish by themselves. Of two neighbours
+// in the order of their marks the first mark in which they differ says which policy distinguishes
+// them; the first of all is distinguished from class 0.
 func (o *tenant) count(marks [][]asked) {
 	o.apart = make([]int, len(o.all)+1)
 	slices.SortFunc(marks, func(a, b []asked) int { return slices.CompareFunc(a, b, compareMarks) })
@@ -106,7 +106,7 @@ func (o *tenant) count(marks [][]asked) {
 	}
 }
 
-// first is how many of the oldest policies tell no more than most classes apart.
+// first is how many of the oldest policies distinguish no more than most classes.
 func (o *tenant) first(most int) int {
 	n, _ := slices.BinarySearch(o.apart, most+1)
 	return n - 1
@@ -166,7 +166,7 @@ func (x *suspect) size(left map[*peer.Class]uint64) (n int) {
 }
 
 // suspect looks at a refused set; nil when nobody but itself can be the reason: it takes too much
-// by its own rules, or knows no two classes that these do not tell apart. No more ranges of ports
+// by its own rules, or knows no two classes that these do not distinguish. No more ranges of ports
 // are looked at than for one set; spent is how many are charged, in whatever order classes come.
 func (w *entryWriter) suspect(o *offer) (x *suspect, spent int) {
 	t := o.set
@@ -214,7 +214,7 @@ func (w *entryWriter) suspect(o *offer) (x *suspect, spent int) {
 	return x, spent
 }
 
-// withholdClasses returns the policies to hold back because what they tell apart makes sets of
+// withholdClasses returns the policies to hold back because what they distinguish makes sets of
 // others too large, with the namespaces whose they are: none while nobody but those who ask for too
 // much by themselves is refused.
 func (p *tables) withholdClasses() (map[policySide]bool, []nodestate.Overdrawn) {
@@ -333,8 +333,8 @@ func (p *tables) fitting(d *classBudget, suspects []*suspect, most int) map[*sus
 	return out
 }
 
-// withholds reports whether a policy of a set is not among the oldest that tell no more than most
-// classes apart.
+// withholds reports whether a policy of a set is not among the oldest that distinguish no more
+// than most classes.
 func (d *classBudget) withholds(t *set, most int) bool {
 	return slices.ContainsFunc(t.of, func(b *bound) bool {
 		o := d.tenants[b.policy.Name.Namespace]

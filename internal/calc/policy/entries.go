@@ -18,7 +18,7 @@ type setEntries struct {
 	set       *set
 	zero      *decision
 	silent    bool                       // class 0 has no entries
-	decisions map[*peer.Class]evaluation // of the classes that it tells from class 0
+	decisions map[*peer.Class]evaluation // of the classes that it distinguishes from class 0
 	size      int                        // entries; those of class 0 too when it has any
 }
 

@@ -165,9 +165,9 @@ func (w *entryWriter) touches(t *set) bool {
 }
 
 // work is about how many ranges of ports are to be looked at to decide for all classes that the set
-// may tell apart. It depends on what there is alone.
+// may distinguish. It depends on what there is alone.
 func (t *set) work() int {
-	told, always, total := 1, 1, 0
+	distinguished, always, total := 1, 1, 0
 	columns := 1
 	for i := range t.tiers {
 		for _, r := range t.tiers[i].rules {
@@ -179,7 +179,7 @@ func (t *set) work() int {
 			wants := r.requiredClause()
 			for j, c := range r.others {
 				for _, l := range c {
-					told += len(l.Atom.Classes)
+					distinguished += len(l.Atom.Classes)
 					if j == wants {
 						total += len(l.Atom.Classes) * ranges
 					}
@@ -190,7 +190,7 @@ func (t *set) work() int {
 			}
 		}
 	}
-	return columns * (total + always*told)
+	return columns * (total + always*distinguished)
 }
 
 // ownerOf returns the namespace that is charged for a set: that of its pods; none where they are of

@@ -166,7 +166,7 @@ func (s *sets) bindHost(h *model.HostEndpoint, policies []*model.Policy, user ho
 // hostSet finds or makes the set of one use of a host endpoint in one direction, nil where there is
 // none: where no policy is for it, only what the node's own processes exchange is evaluated. Of one
 // that staged policies would make staged is true: it is the one in force where that says the same,
-// and stands under a number of its own otherwise.
+// and is under a number of its own otherwise.
 func (s *sets) hostSet(h *model.HostEndpoint, policies []*model.Policy, user hostUser, dir direction, staged bool) *set {
 	var list []*bound
 	for _, p := range policies {
@@ -387,7 +387,7 @@ func (s *sets) apiServers(text *strings.Builder, answers bool) *setRule {
 
 // hostRule returns a rule as it is for a host endpoint, nil when it is not about it, and a letter
 // that says which. What a rule says of the endpoint's own end must be the same for all addresses
-// that may stand there: where it is not, or these are not known, a rule that allows is left out, as
+// that may be there: where it is not, or these are not known, a rule that allows is left out, as
 // is one that only logs, and any other denies.
 func (s *sets) hostRule(r *rule, h *model.HostEndpoint, user hostUser) (*rule, byte) {
 	m := r.of

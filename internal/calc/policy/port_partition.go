@@ -18,7 +18,7 @@ type cell struct {
 }
 
 // cells returns the verdicts on all ports of a protocol. ok is false when it takes more than most
-// steps of work, or too many source ports are told apart.
+// steps of work, or too many source ports are distinguished.
 //
 // Source ports for which the same rules match have the same verdicts on all destination ports: they
 // are one column, whatever number of ranges they are in. Destination ports on which all columns
@@ -132,7 +132,7 @@ func verdictsKey(all []verdict) string {
 	return string(key)
 }
 
-// sourceColumns returns where the ranges of source ports begin that rules tell apart for a class,
+// sourceColumns returns where the ranges of source ports begin that rules distinguish for a class,
 // of each the number of its column, and of each column one source port. ok is false where there are
 // too many.
 func sourceColumns(about [][]*setRule, c *peer.Class, proto model.Protocol, most int) (cuts []uint16, of []int, starts []uint16, ok bool) {

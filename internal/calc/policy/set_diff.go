@@ -106,7 +106,7 @@ func (s *set) reuseIndex(was *set, places bool) {
 	}
 }
 
-// distinguishes reports whether the rules may tell a class from class 0.
+// distinguishes reports whether the rules may treat a class unlike class 0.
 func (s *set) distinguishes(c *peer.Class) bool {
 	if s.byAtom == nil {
 		s.index()

@@ -81,7 +81,7 @@ func (s *sets) compileRules(b *bound, dir direction, former *bound) {
 		var r *rule
 		if len(before) > 0 && before[0].index == i && before[0].of.Equal(&rules[i]) {
 			r = before[0]
-			r.stands(&rules[i])
+			r.adopt(&rules[i])
 			s.reuseRule(r)
 		} else {
 			r = s.compileRule(p, dir, i, &rules[i])

@@ -98,14 +98,14 @@ type set struct {
 	denyID, passedID nodestate.RuleID
 	refused          nodestate.Rule // includes deny's place when the set is too large
 	refusedID        nodestate.RuleID
-	refusedSet       nodestate.SetID // that nothing stands under
+	refusedSet       nodestate.SetID // that nothing is under
 	refusedName      string          // of it
 	refusedText      string          // of refused
 	tooLarge         bool
 	closed           bool // one of its policies is held back
 }
 
-// setRule is a rule with the ports it has for the endpoints of the set. Sets share it; only stands
+// setRule is a rule with the ports it has for the endpoints of the set. Sets share it; only adopt
 // changes it, to what is equal, which those that compare two by their addresses rely on.
 type setRule struct {
 	*rule
@@ -132,8 +132,8 @@ func (r *rule) in(dir direction, pod *model.Pod) *setRule {
 	return out
 }
 
-// stands makes a rule that of a policy which says the same: the former policy is not kept for it.
-func (r *rule) stands(of *model.Rule) {
+// adopt makes a rule that of a policy which says the same: the former policy is not kept for it.
+func (r *rule) adopt(of *model.Rule) {
 	r.of = of
 	if r.everywhere != nil {
 		r.everywhere.dst, r.everywhere.src = port.NewMatch(of.Ports, of.NotPorts), port.NewMatch(of.SourcePorts, of.NotSourcePorts)
@@ -317,8 +317,8 @@ type end struct {
 	id   *nodestate.RuleID
 }
 
-// findEnds notes the set's ends, and the name that stands for it when it is not written because it
-// is too large. That has a number of its own: what stands under a number is all there before an
+// findEnds notes the set's ends, and the name that replaces it when it is not written because it
+// is too large. That has a number of its own: what is under a number is all there before an
 // endpoint has it.
 func (t *set) findEnds() {
 	if t.ends != nil {

@@ -15,7 +15,7 @@ import (
 
 // tables is what policy puts into a state, with what it was made from: a change costs what it
 // changes. The number of a policy set is made from what names its policies, in their order, and
-// what they find at its endpoints: a change of a rule changes what stands under the set, of the
+// what they find at its endpoints: a change of a rule changes what is under the set, of the
 // classes that the rule is about.
 type tables struct {
 	ingress, egress map[netip.Addr]nodestate.Isolation // of the isolated endpoints
@@ -48,7 +48,7 @@ type tables struct {
 	hostOffers, tenants []*offer
 	tenantRoom          int
 	tenantsChanged      bool // since asked
-	// withheld are policies that are not in force, because they tell too many peers apart (see
+	// withheld are policies that are not in force, because they distinguish too many peers (see
 	// Compiler.updateClassBudget).
 	withheld                  map[policySide]bool
 	overClasses, overNetworks []nodestate.Overdrawn

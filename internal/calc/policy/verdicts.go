@@ -19,7 +19,7 @@ const (
 	maxSetEntries    = 1 << 16
 	MaxEntries       = 1 << 18
 	maxSourceTables  = 1<<13 - 1
-	maxSourceColumns = 128     // kinds of source ports that one set tells apart for one protocol and class
+	maxSourceColumns = 128     // kinds of source ports that one set distinguishes for one protocol and class
 	maxCellWork      = 1 << 22 // comparisons for one protocol and class
 )
 
@@ -46,7 +46,7 @@ type entry struct {
 	sources int // 1-based in decision.sources; 0 = one verdict
 }
 
-// sourceTable tells verdicts apart by the source port.
+// sourceTable distinguishes verdicts by the source port.
 type sourceTable struct {
 	otherwise verdict
 	lens      uint32
@@ -70,7 +70,7 @@ func (d *decision) equal(o *decision) bool {
 		})
 }
 
-// classes returns the classes that some rule of the set tells from class 0.
+// classes returns the classes that some rule of the set distinguishes from class 0.
 func (s *set) classes(ports map[port.Name][]*peer.Atom) map[*peer.Class]struct{} {
 	out := map[*peer.Class]struct{}{}
 	for a := range s.requiredAtoms(ports) {
@@ -315,7 +315,7 @@ func (s *set) applicableRules(c *peer.Class) [][]*setRule {
 	return out
 }
 
-// rulePlace is where a rule stands in its set.
+// rulePlace is where a rule is in its set.
 type rulePlace struct{ tier, rule int32 }
 
 // index notes which rules want which atoms, so that a class of one of ten thousand networks asks

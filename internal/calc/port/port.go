@@ -12,7 +12,7 @@ import (
 )
 
 // Name is what a rule calls a port. Protocol ProtocolAny asks for the name only. With a service
-// it stands for the ports of that one's endpoints.
+// it represents the ports of that one's endpoints.
 type Name struct {
 	Proto   model.Protocol
 	name    string
@@ -131,7 +131,7 @@ func resolvePorts(ports []model.PortRange, pod *model.Pod) []model.PortRange {
 	return out
 }
 
-// Conditional reports whether any ports are told apart.
+// Conditional reports whether any ports are distinguished.
 func (m *Match) Conditional() bool { return !m.Any || len(m.Not) > 0 }
 
 // Equal reports whether two conditions are the same.

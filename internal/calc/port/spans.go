@@ -11,7 +11,7 @@ import (
 // Span is a closed interval of ports.
 type Span struct{ First, Last uint16 }
 
-// OtherProto stands for every protocol that no rule names.
+// OtherProto represents every protocol that no rule names.
 const OtherProto = model.ProtocolAny
 
 // covers returns what a port range covers of a protocol. A range of ports of any protocol means

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// addrIndex tells in which EndpointSlices an address stands, of those endpoints that it is about.
+// addrIndex knows in which EndpointSlices an address is, of those endpoints that it is about.
 type addrIndex struct {
 	slices map[netip.Addr][]model.Name
 	addrs  map[model.Name][]netip.Addr // the same the other way round, sorted
@@ -58,7 +58,7 @@ func (x *addrIndex) put(name model.Name, sl *model.EndpointSlice, about func(*mo
 	}
 }
 
-// of returns the slices that these addresses stand in, some of them more than once.
+// of returns the slices that these addresses are in, some of them more than once.
 func (x *addrIndex) of(addrs []netip.Addr) []model.Name {
 	var out []model.Name
 	for _, a := range addrs {

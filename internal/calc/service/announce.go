@@ -23,8 +23,8 @@ import (
 // before them.
 //
 // Which subnets a node's uplinks have is its own word. So nodes whose primary address is in the
-// subnet, by which the link tells whether they are there, come before all others of their kind; and
-// of an address that a node came to claim later the link has to tell first.
+// subnet, by which the link shows whether they are there, come before all others of their kind; and
+// of an address that a node came to claim later the link has to report first.
 
 // NoBalancers is the label of nodes that load balancers leave out (kubernetes/api WellKnownLabels).
 const NoBalancers = "node.kubernetes.io/exclude-from-external-load-balancers"

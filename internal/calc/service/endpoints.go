@@ -142,7 +142,7 @@ func (s *Services) appendCandidates(out []candidate, c *cluster.View, sl *model.
 	return out
 }
 
-// updateHealth brings what load balancers are told of a Service up to date.
+// updateHealth brings what load balancers learn of a Service up to date.
 func (s *Services) updateHealth(c *cluster.View, name model.Name, affected map[nodestate.Frontend]struct{}) {
 	src, svc := Source{Name: name}, c.Services[name]
 	if p := s.checks[src]; p != nil {

@@ -199,7 +199,7 @@ func compareClaims(f nodestate.Frontend, a, b *port) int {
 	return cmp.Or(rank(a)-rank(b), compareAge(a, b))
 }
 
-// compareAge says which of two ports' objects is the older one, and tells those of one age apart.
+// compareAge says which of two ports' objects is the older one, and orders those of one age.
 func compareAge(a, b *port) int {
 	return cmp.Or(cmp.Compare(a.created, b.created), strings.Compare(a.uid, b.uid), table.CompareNames(a.src.Name, b.src.Name), strings.Compare(a.text, b.text))
 }

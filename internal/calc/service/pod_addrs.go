@@ -19,7 +19,7 @@ type hostSocket struct {
 	socket
 }
 
-// podAddrs tells which pods have an address, as far as their nodes' claims count (holdings), and
+// podAddrs knows which pods have an address, as far as their nodes' claims count (holdings), and
 // which ports of nodes pods have. Pods on the host network have no address of their own, and have
 // the ports that they name.
 type podAddrs struct {

@@ -209,7 +209,7 @@ func rejectAlways(a netip.Addr) string {
 }
 
 // reservedFor says what needs an address and port, so that no frontend may take it; "" = nothing
-// does. The unspecified address stands for all of a node's, and so do those of its loopback device:
+// does. The unspecified address means all of a node's, and so do those of its loopback device:
 // of the node of that name, or of any where it is "".
 func (g *protected) reservedFor(f nodestate.Frontend, node string) string {
 	if _, is := g.servers[f]; is {

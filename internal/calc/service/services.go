@@ -31,7 +31,7 @@ type port struct {
 	limited   []nodestate.Frontend // those that are for the source ranges alone
 	ranges    []netip.Prefix       // sorted
 	rule      nodestate.Rule
-	// Created and uid tell how old its Service is.
+	// Created and uid show how old its Service is.
 	created int64
 	uid     string
 	// reserved: nothing is to be sent here, the agent listens here itself for health.
@@ -450,7 +450,7 @@ func servicePort(src Source, svc *model.Service, sp *model.ServicePort, ips, ask
 	return p
 }
 
-// valueAt is what stands at one of a port's frontends. An address that is both its cluster IP and
+// valueAt is what is at one of a port's frontends. An address that is both its cluster IP and
 // an external one is a cluster IP. At one that this node answers neighbours for, where policy Local
 // leaves it no ready endpoint, new connections go to the ready ones of other nodes: whoever asked
 // the address has no other node to turn to.

@@ -15,7 +15,7 @@ import (
 // seconds later, more on a busy machine. An endpoint on this node whose address lies in a block of
 // this node, and that no interface here has, has ended: what is sent there is refused.
 
-// staleEndpoints keeps what tells the endpoints that have ended.
+// staleEndpoints keeps what identifies the endpoints that have ended.
 type staleEndpoints struct {
 	blocks []netip.Prefix // of this node, sorted
 	byAddr addrIndex      // the endpoints that EndpointSlices place on this node

@@ -10,8 +10,9 @@ import (
 )
 
 // Ids gives texts numbers that are made from the texts: the start of their SHA-256. Two texts with
-// one digest are told apart by their order: the smaller keeps it, the larger is hashed again with a
-// salt. The numbers depend on the set of texts only, not on how it came about. 0 is never given.
+// one digest are distinguished by their order: the smaller keeps it, the larger is hashed again
+// with a salt. The numbers depend on the set of texts only, not on how it came about. 0 is never
+// given.
 type Ids[T ~uint32 | ~uint64] struct {
 	Digest func(text string) T
 	ByText map[string]T

@@ -17,8 +17,8 @@ import (
 // Predecessor is a driver in force whose place another one takes.
 type Predecessor interface {
 	dataplane.Driver
-	// Leave lets the driver from then on keep the tables by which packets are judged, and nothing
-	// else: devices, routes and what is attached are the successor's to change.
+	// Leave lets the driver from then on keep the tables by which packets are evaluated, and
+	// nothing else: devices, routes and what is attached are the successor's to change.
 	Leave()
 }
 

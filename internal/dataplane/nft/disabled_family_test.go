@@ -78,8 +78,8 @@ func (f *failing) Run(ctx context.Context, tx *knftables.Transaction) error {
 	return f.Interface.Run(ctx, tx)
 }
 
-// TestFailedTable: what could not be written is enforced for nobody, and opens nothing; what stood
-// once goes on.
+// TestFailedTable: what could not be written is enforced for nobody, and opens nothing; what was
+// there once goes on.
 func TestFailedTable(t *testing.T) {
 	nft := &failing{Interface: newFake(t, knftables.IPv4Family), err: errors.New("no space")}
 	d, err := New(Options{Logger: slog.New(slog.DiscardHandler), NoMachine: true, Tables: func(f knftables.Family) (knftables.Interface, error) {
@@ -102,12 +102,12 @@ func TestFailedTable(t *testing.T) {
 			t.Errorf("Enforced: %v", err)
 		}
 		if got := d.tables[table.Family{}].inForce; got != stands {
-			t.Errorf("the table stands: %v", got)
+			t.Errorf("the table is in force: %v", got)
 		}
 	}
 	try(true, false, false)
 	if !d.tables[table.Family{Six: true}].inForce {
-		t.Error("the table of IPv6 was written, and does not stand")
+		t.Error("the table of IPv6 was written, and is not in force")
 	}
 	nft.err = nil
 	try(false, true, true)
@@ -131,7 +131,7 @@ func TestAnotherFamilysPod(t *testing.T) {
 
 // First packets are evaluated as soon as one pod is isolated, by the maps that lead to the sets;
 // before, nothing is looked up for them.
-func TestFirstPacketsAreJudged(t *testing.T) {
+func TestFirstPacketsAreEvaluated(t *testing.T) {
 	for _, six := range []bool{false, true} {
 		s, pod := small(), addr("10.244.1.3")
 		if six {

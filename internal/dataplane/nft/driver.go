@@ -46,7 +46,7 @@ type Options struct {
 	NoMachine bool
 }
 
-// Driver is the data plane of standard Linux. It works in the network namespace of the process.
+// Driver is the nftables data plane. It works in the network namespace of the process.
 type Driver struct {
 	opts Options
 	log  *slog.Logger

@@ -20,6 +20,6 @@ func (d *Driver) Lacks() map[dataplane.Feature]string {
 		dataplane.FeatureHostOwn:   "to host endpoints, the node's own addresses are those of the tables",
 		dataplane.FeatureHostNAT:   "the node's own packets are balanced in any case",
 		dataplane.FeatureSCTP:      "connection tracking wants whole chunks with the right tags",
-		dataplane.FeatureUntracked: "what doNotTrack allows is tracked: an answer that it says nothing of is judged with what it answers",
+		dataplane.FeatureUntracked: "what doNotTrack allows is tracked: an answer that it says nothing of is evaluated with what it answers",
 	}
 }

@@ -63,6 +63,6 @@ func TestToHost(t *testing.T) {
 	s.Settings.ToHost = model.ToHostReturn
 	apply(t, d, s)
 	if text := fakes[knftables.IPv4Family].Dump(); strings.Contains(text, "to-host") || strings.Contains(text, "judge-host") {
-		t.Errorf("without host endpoints nothing judges:\n%s", text)
+		t.Errorf("without host endpoints nothing is evaluated:\n%s", text)
 	}
 }

@@ -116,7 +116,7 @@ func listed(chain string) (string, error) {
 
 // TestSenders: each address of the node leads to the chain that asks by which interface it comes; a
 // name that is none of nft's is known by its index alone; and more pods than one rule names are
-// told by their names.
+// matched by their names.
 func TestSenders(t *testing.T) {
 	s := small()
 	s.Addrs[addr("10.244.1.4")] = nodestate.Addr{Kind: nodestate.AddrEndpoint, Interface: "cali*", IfIndex: 7}

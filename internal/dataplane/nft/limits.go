@@ -8,9 +8,9 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// JudgesForwarded reports whether policies of host endpoints apply to what passes the node, of a
+// EvaluatesForwarded reports whether policies of host endpoints apply to what passes the node, of a
 // family.
-func JudgesForwarded(s *nodestate.State, six bool) bool { return expr.AppliesToForwarded(s, six) }
+func EvaluatesForwarded(s *nodestate.State, six bool) bool { return expr.AppliesToForwarded(s, six) }
 
 // MaxHashed is up to how many backends consistent hashing is done.
 const MaxHashed = services.MaxHashed

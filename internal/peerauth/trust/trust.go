@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package trust is the part of peerauth that agents use: it makes sure that a server is Weir's
-// before anything is told to it, and reads the token by which the agent proves itself. Both are
+// before anything is sent to it, and reads the token by which the agent proves itself. Both are
 // files of the agent's pod, which the kubelet renews.
 package trust
 

@@ -28,7 +28,7 @@ func Verbs() map[string]string {
 	return map[string]string{"/status": "get", "/events": "get", "/why": "create"}
 }
 
-// Causes that the details of a refusal name: what stands between a question and its answer.
+// Causes that the details of a refusal name: what is between a question and its answer.
 const (
 	CauseNoAgent = "NoAgent" // the node's agent is not connected
 	CauseUnknown = "Unknown" // its version does not know the question

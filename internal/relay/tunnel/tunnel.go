@@ -27,7 +27,7 @@ const (
 	// Path is where agents ask for it; Protocol is what they ask for.
 	Path     = "/agent"
 	Protocol = "weir-agent/1"
-	// TokenPath is where an agent tells the token by which it can prove itself again.
+	// TokenPath is where an agent sends the token by which it can prove itself again.
 	TokenPath = "/token"
 )
 

@@ -32,8 +32,8 @@ const (
 	CNIVersion        = "v1.9.1"
 )
 
-// recipe is raised when the way of building changes, so that cached programs of
-// the old way are not used.
+// recipe is raised when the method of building changes, so that cached programs of
+// the old method are not used.
 const recipe = "1"
 
 //go:embed files/coredns.go.txt
@@ -180,7 +180,7 @@ func (b *Builder) group(ctx context.Context, g Group, set *Set, onRequest bool) 
 	return nil
 }
 
-// program builds beside its final place and renames, so that a build that was
+// program builds alongside its final place and renames, so that a build that was
 // cut short is never taken for a finished one.
 func (b *Builder) program(ctx context.Context, g Group, p Program, src, out string) error {
 	part := filepath.Join(out, "."+p.Name+".part")

@@ -42,7 +42,7 @@ func TestFolderFollowsItsInputs(t *testing.T) {
 	seen := map[string]bool{}
 	for _, f := range []string{g.folder("go1.26.8"), g.folder("go1.26.9"), other.folder("go1.26.8")} {
 		if seen[f] {
-			t.Errorf("%s stands for two different inputs", f)
+			t.Errorf("%s represents two different inputs", f)
 		}
 		seen[f] = true
 	}

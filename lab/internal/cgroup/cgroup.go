@@ -117,7 +117,7 @@ func Create(hs []Hierarchy, name string) error {
 
 // Delegate hands the controllers on to the children of the roots, on a machine that
 // has v2 only. A node does it for its own root, once no process is left there.
-// Beside v1, which has the controllers that count, v2 stays as it is. A controller
+// Alongside v1, which has the controllers that count, v2 stays as it is. A controller
 // that cannot be handed on is missed by the kubelet, which names it.
 func Delegate(hs []Hierarchy) {
 	if len(hs) != 1 || !hs[0].V2 {

@@ -94,7 +94,7 @@ func endProcesses(hs []cgroup.Hierarchy, owns func(string) bool) error {
 	}
 }
 
-// namespaceID is what tells namespaces apart (nsfs device and inode).
+// namespaceID is what distinguishes namespaces (nsfs device and inode).
 type namespaceID struct{ dev, ino uint64 }
 
 func statNamespace(path string) (namespaceID, error) {

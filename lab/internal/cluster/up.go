@@ -181,7 +181,7 @@ func (u *starter) run(ctx context.Context) error {
 			return err
 		}
 		if u.o.Proxy.Beside() {
-			if err := u.p.Step("nftables data plane, beside kube-proxy", func() error { return u.beside(ctx) }); err != nil {
+			if err := u.p.Step("nftables data plane, alongside kube-proxy", func() error { return u.beside(ctx) }); err != nil {
 				return err
 			}
 		}
@@ -356,7 +356,7 @@ func (u *starter) install(ctx context.Context) error {
 	return u.inControlPlane(ctx, nil, filepath.Join(u.s.Weir, "weir"), args...)
 }
 
-// beside chooses the data plane that leaves Services to a kube-proxy on its node.
+// alongside chooses the data plane that leaves Services to a kube-proxy on its node.
 func (u *starter) beside(ctx context.Context) error {
 	return u.inControlPlane(ctx, nil, filepath.Join(u.s.Weir, "weir"), "patch", "felixconfiguration", "default",
 		"--kubeconfig", KubeconfigPath(u.s.Name), "--patch", `{"spec":{"bpfEnabled":false}}`)

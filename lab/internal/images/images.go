@@ -25,7 +25,7 @@ import (
 	"github.com/weir-net/weir/lab/internal/progress"
 )
 
-// recipe is raised when the way of making images changes.
+// recipe is raised when the method of making images changes.
 const recipe = "3"
 
 // WeirImage is the name of Weir's own image in a lab.
@@ -232,7 +232,7 @@ func nginx() layer {
 		symlink("var/log/nginx/access.log", "/dev/stdout"), symlink("var/log/nginx/error.log", "/dev/stderr"))
 }
 
-// agnhost adds upstream's test program, and what its image has beside it, to
+// agnhost adds upstream's test program, and what its image has alongside it, to
 // Debian.
 func (b *Builder) agnhost(debian layer, version string) layer {
 	return layer{name: "agnhost", key: key(version, debian.key, iperfScript), write: func(ctx context.Context, w io.Writer) error {
@@ -306,7 +306,7 @@ func contentsOf(dir string) (string, error) {
 }
 
 // Weir writes Weir's own image from the programs in a folder: they are at its root,
-// and beside them are nft with its libraries and a few empty folders.
+// and alongside them are nft with its libraries and a few empty folders.
 func Weir(dir, out string) error {
 	programs, err := weirPrograms(dir)
 	if err != nil {

@@ -104,7 +104,7 @@ func (b *Builder) seedWith(ctx context.Context, base, contents, what string, wri
 	return seed, prune(filepath.Join(b.Cache, "seeds"))
 }
 
-// benchTag tells seeds whose images have the benchmark's name from those of before.
+// benchTag distinguishes seeds whose images have the benchmark's name from those of before.
 const benchTag = "bench"
 
 const weirSeeds = "weir-"

@@ -23,7 +23,7 @@ import (
 	"github.com/weir-net/weir/lab/internal/nodespec"
 )
 
-// namespaces of a node beside its network namespace, which exists before.
+// namespaces of a node in addition to its network namespace, which exists before.
 const namespaces = syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC | syscall.CLONE_NEWCGROUP
 
 // Launch starts a node's first process, running `self stage`, from a process that

@@ -51,7 +51,7 @@ type Spec struct {
 }
 
 // WritablePaths are what a node with a read-only root file system can write to,
-// beside /proc, /sys, /dev, /tmp and /run.
+// in addition to /proc, /sys, /dev, /tmp and /run.
 var WritablePaths = []string{"/var", "/etc/cni", "/etc/kubernetes", "/opt/cni"}
 
 // Bind makes a folder of the machine visible in the node, read-only.

@@ -294,9 +294,9 @@ type Proxy string
 const (
 	// ProxyWeir leaves pods and Services to Weir: the lab sets up neither.
 	ProxyWeir Proxy = "weir"
-	// ProxyIPTables is kube-proxy in iptables mode, beside routed pods.
+	// ProxyIPTables is kube-proxy in iptables mode, alongside routed pods.
 	ProxyIPTables Proxy = "kube-proxy-iptables"
-	// ProxyNFTables is kube-proxy in nftables mode, beside routed pods.
+	// ProxyNFTables is kube-proxy in nftables mode, alongside routed pods.
 	ProxyNFTables Proxy = "kube-proxy-nftables"
 	// ProxyNone routes pods and carries no Service traffic.
 	ProxyNone Proxy = "none"

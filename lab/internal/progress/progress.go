@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package progress tells the user what a long-running command is doing.
+// Package progress shows the user what a long-running command is doing.
 package progress
 
 import (

@@ -7,8 +7,8 @@
 //
 // Each round runs the benchmarks of test/bench/micro three times, one after the other and in turned
 // order: the old version, the old version again, and the working tree. All run the benchmarks as
-// they are in the working tree. What a version costs is told from noise by the second run of the
-// old one.
+// they are in the working tree. What a version costs is distinguished from noise by the second run
+// of the old one.
 package main
 
 import (
@@ -124,7 +124,7 @@ func (o options) gate(ctx context.Context) (err error) {
 		}
 		fmt.Printf("round %d of %d, after %s\n", round+1, o.rounds, time.Since(started).Round(time.Second))
 	}
-	v, err := judge(samples)
+	v, err := compare(samples)
 	if err != nil {
 		return err
 	}

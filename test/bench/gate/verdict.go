@@ -50,8 +50,8 @@ type verdict struct {
 	Rows   []comparison `json:"rows"`
 }
 
-// judge compares the versions row by row. Rows that one of them does not have are left out.
-func judge(samples []sample) (verdict, error) {
+// compare compares the versions row by row. Rows that one of them does not have are left out.
+func compare(samples []sample) (verdict, error) {
 	byRow := map[string]*[versions][]float64{}
 	for _, s := range samples {
 		if byRow[s.row] == nil {

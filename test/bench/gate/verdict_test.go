@@ -27,26 +27,26 @@ func measured(rounds int, factors map[string]float64) (out []sample) {
 	return out
 }
 
-// judged fails the test when the samples cannot be compared.
-func judged(t *testing.T, samples []sample) verdict {
+// compared fails the test when the samples cannot be compared.
+func compared(t *testing.T, samples []sample) verdict {
 	t.Helper()
-	v, err := judge(samples)
+	v, err := compare(samples)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return v
 }
 
-func TestJudge(t *testing.T) {
+func TestCompare(t *testing.T) {
 	same := map[string]float64{}
 	for i := range 8 {
 		same[fmt.Sprint("row ", i)] = 1
 	}
-	if err := judged(t, measured(15, same)).err(); err != nil {
+	if err := compared(t, measured(15, same)).err(); err != nil {
 		t.Errorf("the same costs are %v", err)
 	}
 	same["row 7"] = 1.2
-	v := judged(t, measured(15, same))
+	v := compared(t, measured(15, same))
 	if err := v.err(); err == nil || !strings.Contains(err.Error(), "1 of 8 rows") {
 		t.Errorf("one row costs a fifth more: %v", err)
 	}
@@ -58,17 +58,17 @@ func TestJudge(t *testing.T) {
 	for row := range same {
 		same[row] = 1.027 // less than a row may cost, more than all may
 	}
-	if err := judged(t, measured(100, same)).err(); err == nil || !strings.Contains(err.Error(), "geometric mean") {
+	if err := compared(t, measured(100, same)).err(); err == nil || !strings.Contains(err.Error(), "geometric mean") {
 		t.Errorf("all rows cost a little more: %v", err)
 	}
-	if err := judged(t, nil).err(); err == nil {
+	if err := compared(t, nil).err(); err == nil {
 		t.Error("nothing measured passes")
 	}
 }
 
-func TestJudgeLeavesOutRowsOfOneVersion(t *testing.T) {
+func TestCompareLeavesOutRowsOfOneVersion(t *testing.T) {
 	samples := append(measured(5, map[string]float64{"both": 1}), sample{"only new", 0, current, 100})
-	if v := judged(t, samples); len(v.Rows) != 1 || v.Rows[0].Row != "both" {
+	if v := compared(t, samples); len(v.Rows) != 1 || v.Rows[0].Row != "both" {
 		t.Errorf("rows %v", v.Rows)
 	}
 }

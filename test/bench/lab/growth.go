@@ -42,7 +42,7 @@ type Growth struct {
 	Met     bool               `json:"met"` // Corrected is within Limit; Ratio, where Drift is too large to be one
 }
 
-// control is the path without a data plane that tells the drift of another: one between pods, or
+// control is the path without a data plane that shows the drift of another: one between pods, or
 // one between hosts.
 func control(path string) string {
 	if strings.HasPrefix(path, "pod") {
@@ -148,7 +148,7 @@ func (r *runner) reportGrowth(results []Result) error {
 	return r.write(results, all)
 }
 
-// write writes the results, and what follows from them beside.
+// write writes the results, and what follows from them alongside.
 func (r *runner) write(results []Result, follows any) error {
 	if err := bench.WriteJSON(r.file(), results); err != nil {
 		return err

@@ -49,11 +49,11 @@ func main() {
 	flag.IntVar(&o.connections, "connections", 1000, "connections of a round; five times as many UDP round trips")
 	flag.DurationVar(&o.streamTime, "stream-time", time.Second, "length of a TCP stream")
 	flag.Float64Var(&o.others, "others", 0.25, "CPUs that other work may keep busy in a round that counts, beyond what the idle labs do")
-	flag.StringVar(&o.sizes, "sizes", "", "measure the Service rows beside so many other Services, such as 10,1000,10000")
+	flag.StringVar(&o.sizes, "sizes", "", "measure the Service rows with so many other Services, such as 10,1000,10000")
 	flag.IntVar(&o.peerLimit, "peer-limit", 10000, "sizes above this are measured with Weir alone: kube-proxy takes minutes to program them")
 	flag.StringVar(&o.pods, "pods", "", "measure by ApacheBench while so many pods are behind Services, two behind each, such as 10,1000,16000")
 	flag.IntVar(&o.apacheCount, "apache-count", 50000, "requests of ApacheBench in a round")
-	flag.IntVar(&o.backends, "backends", 0, "measure a Service of so many backends beside one of one")
+	flag.IntVar(&o.backends, "backends", 0, "measure a Service of so many backends alongside one with one")
 	flag.BoolVar(&o.quick, "quick", false, "five short rounds: a first look, not a result")
 	flag.BoolVar(&o.realTime, "real-time", true, "run clients and servers at real-time priority")
 	flag.BoolVar(&o.keep, "keep", false, "use labs that are up, and leave them up")
@@ -130,7 +130,7 @@ func (r *runner) run(ctx context.Context) error {
 		return err
 	}
 	limit := min(idle, maxIdle) + r.others
-	fmt.Printf("bench: the machine keeps %.2f CPUs busy while nothing is measured; rounds with more than %.2f beside them do not count\n", idle, limit)
+	fmt.Printf("bench: the machine keeps %.2f CPUs busy while nothing is measured; rounds in which others keep more than %.2f busy do not count\n", idle, limit)
 	var outcomes []bench.Outcome
 	for _, row := range r.plan() {
 		if err := r.growTo(ctx, row.others); err != nil {

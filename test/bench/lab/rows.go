@@ -66,7 +66,7 @@ type row struct {
 	service bool // not there without a data plane
 	modes   bool // differs between the modes of Weir
 	connect bool // differs by whether Weir balances at connect time
-	sized   bool // measured beside growing numbers of other Services
+	sized   bool // measured with growing numbers of other Services
 	control bool // of sized ones: shows what else changes from size to size
 	crowd   bool // about a Service of many backends
 	others  int  // how many other Services there are; 0 = a lab as it came up
@@ -172,7 +172,7 @@ var rows = []row{
 	{name: "client → NodePort, remote backend" + rowMany, kind: requests, service: true, modes: true, crowd: true, from: client1, to: nodePort(lab.ControlPlane, manyPort)},
 }
 
-// beside is the row measured beside other Services.
+// beside is the row measured with other Services.
 func (r row) beside(others int) row {
 	r.others = others
 	r.name += fmt.Sprintf(", beside %d Services", others)

@@ -36,7 +36,7 @@ type site struct {
 	special           map[string]netip.Addr // cluster IPs of Services of one kind of run
 	mode              lab.Mode
 	inPath            bool // Services are not balanced at connect time
-	fillers           int  // Services beside those that are measured
+	fillers           int  // Services alongside those that are measured
 	stop              []func()
 }
 
@@ -159,7 +159,7 @@ func (s *site) fill(ctx context.Context) error {
 }
 
 // reachable waits until every path that is to be measured works in the lab's configurations, and
-// the one by which modes are told apart.
+// the one by which modes are distinguished.
 func (s *site) reachable(ctx context.Context, plan []row) error {
 	plan = append(plan, rows[slices.IndexFunc(rows, func(w row) bool { return w.name == rowPortRemote })])
 	for _, w := range plan {

@@ -73,9 +73,9 @@ func (s *site) serveApache(ctx context.Context) error {
 	return s.apply(ctx, apacheYAML, "ab")
 }
 
-// crowd makes a Service of many backends, and one of one beside it. The backends are ports of the
-// pod "far", where one server answers at all of them: each is an endpoint of its own, and all take
-// the same time.
+// crowd makes a Service of many backends, and one of one alongside it. The backends are ports of
+// the pod "far", where one server answers at all of them: each is an endpoint of its own, and all
+// take the same time.
 func (s *site) crowd(ctx context.Context, n int) error {
 	stop, err := s.far.Serve(ctx, "--http", netip.AddrPortFrom(s.far.Addr, crowdPort).String(), "--http-ports", strconv.Itoa(n), "--cpu", "0")
 	if err != nil {

@@ -41,11 +41,11 @@ type links struct{ uplink, podA, podB, host int }
 // uplinkMAC is the uplink's: programs leave what is for another machine.
 var uplinkMAC = packet.MAC{2, 0, 0, 0, 0, 1}
 
-// makeLinks makes veth pairs, and the route by which bpf_fib_lookup finds a way out of the uplink.
-// The far ends are in the same namespace and lead nowhere.
+// makeLinks makes veth pairs, and the route by which bpf_fib_lookup finds a route out of the
+// uplink. The far ends are in the same namespace and lead nowhere.
 func makeLinks() (links, error) {
 	var l links
-	// bpf_fib_lookup finds no way where the kernel does not forward.
+	// bpf_fib_lookup finds no route where the kernel does not forward.
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644); err != nil {
 		return l, fmt.Errorf("switching forwarding on: %w", err)
 	}

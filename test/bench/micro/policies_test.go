@@ -30,7 +30,7 @@ func selectedAddr(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{172, byte(20 + i>>16), byte(i >> 8), byte(i)})
 }
 
-// groupsOf says how many groups of addresses the rules of so many policies tell apart.
+// groupsOf says how many groups of addresses the rules of so many policies distinguish.
 func groupsOf(policies int) int { return min(rulesEach*policies, mostGroups) }
 
 // withPolicies adds the verdicts of policies as calc makes them: policy i is about pod i modulo

@@ -24,7 +24,7 @@ type variant struct {
 	state *nodestate.State
 }
 
-// A firstPath is a way of packets that each begin a flow.
+// A firstPath is a path of packets that each begin a flow.
 type firstPath struct {
 	name, program string
 	ifindex       int
@@ -84,7 +84,7 @@ func middle(sample []float64) float64 {
 	return sorted[len(sorted)/2]
 }
 
-// BenchmarkServices measures the first packet of a flow to one Service beside many others.
+// BenchmarkServices measures the first packet of a flow to one Service alongside many others.
 func BenchmarkServices(b *testing.B) {
 	f := node(b, 0)
 	paths := []firstPath{

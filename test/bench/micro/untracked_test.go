@@ -21,7 +21,7 @@ const (
 
 const xdpBatches = 60
 
-// withUntracked makes a host endpoint of all interfaces judge each packet by itself: what peers
+// withUntracked makes a host endpoint of all interfaces evaluate each packet by itself: what peers
 // send is denied, UDP port 5353 is allowed both ways, and no rule is about the rest.
 func withUntracked(s *nodestate.State, peers int) {
 	const in, out nodestate.SetID = 78, 79
@@ -37,7 +37,7 @@ func withUntracked(s *nodestate.State, peers int) {
 	s.Policy.Set(nodestate.PolicyKey{Set: out, Head: true}, nodestate.PolicyValue{Allow: true, Rule: 3})
 }
 
-// BenchmarkUntracked is policy that judges each packet by itself (doNotTrack).
+// BenchmarkUntracked is policy that evaluates each packet by itself (doNotTrack).
 func BenchmarkUntracked(b *testing.B) {
 	const peers = 10000
 	f := node(b, 0)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package scale measures the control plane of a node with many Services: a real API server and
-// etcd, the real agent (and kube-proxy beside it), and no node but this one. `make bench-scale`
+// etcd, the real agent (and kube-proxy alongside it), and no node but this one. `make bench-scale`
 // runs it at 10 to 100,000 Services; `make test` runs it small, and holds that a change is seen at
 // all and costs little.
 //

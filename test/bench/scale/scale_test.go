@@ -37,10 +37,10 @@ type Result struct {
 	Plane    string `json:"plane"`
 	Services int    `json:"services"`
 	// Start is from the start of the process to the first connection to the last Service, and to
-	// everything being in the kernel as far as the data plane tells.
+	// everything being in the kernel as far as the data plane reports.
 	StartSeconds float64 `json:"start_s"`
 	StartCPU     float64 `json:"start_cpu_s"`
-	// StartAgain is of a process that finds its own tables in place; 0 where nothing tells that it
+	// StartAgain is of a process that finds its own tables in place; 0 where nothing shows that it
 	// is done.
 	StartAgainSeconds float64       `json:"start_again_s"`
 	RSSMiB            float64       `json:"rss_mib"`      // 5 s after the start
@@ -113,7 +113,7 @@ func TestScale(t *testing.T) {
 			report.Results = append(report.Results, r)
 			w.say("%s with %d Services: started in %.2f s (%.2f s of CPU, again in %.2f s), %.0f MiB (peak %.0f); a change takes effect in %.1f ms (p99 %.1f), of that the write %.1f ms, and costs %.2f ms of CPU",
 				r.Plane, r.Services, r.StartSeconds, r.StartCPU, r.StartAgainSeconds, r.RSSMiB, r.PeakMiB, r.Effect.P50, r.Effect.P99, r.Write.P50, r.CPU)
-			// Ten times what is wanted of a machine with nothing else to do; others are not judged.
+			// Ten times what is wanted of a machine with nothing else to do; others may take more.
 			if os.Getenv(outEnv) != "" && name == "weir" && (r.CPU > 20 || r.Effect.P50 > 500) {
 				t.Errorf("a change of one endpoint among %d Services costs %.1f ms of CPU and takes %.0f ms", n, r.CPU, r.Effect.P50)
 			}
@@ -146,7 +146,7 @@ func (w *world) measure(name string, n, changes int) (r Result, ok bool) {
 	}
 	p.stop()
 	again, _, _ := w.start(p)
-	if p.ready != "" { // connections alone do not tell: the tables of the start before answer them
+	if p.ready != "" { // connections alone do not show it: the tables of the start before answer them
 		r.StartAgainSeconds = again
 	}
 	defer p.stop()

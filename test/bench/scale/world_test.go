@@ -144,7 +144,7 @@ func (w *world) joinCgroup() {
 	})
 }
 
-// say tells how the work gets on.
+// say reports how the work gets on.
 func (w *world) say(format string, args ...any) {
 	fmt.Printf("scale: "+format+"\n", args...)
 }

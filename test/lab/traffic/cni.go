@@ -91,7 +91,7 @@ func cniCommand() *cobra.Command {
 	return c
 }
 
-// makeNetns makes a network namespace that a file stands for.
+// makeNetns makes a network namespace that a file refers to.
 func makeNetns(path string) error {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		return err

@@ -2,9 +2,9 @@
 
 //go:build linux
 
-// Command sctp stands in for agnhost where the kernel has no SCTP sockets. It sets associations up
+// Command sctp replaces agnhost where the kernel has no SCTP sockets. It sets associations up
 // by itself, on raw sockets (RFC 9260, section 5.1), and hands everything else on to the agnhost
-// that it stands before:
+// that it is put before:
 //
 //	agnhost connect --protocol=sctp --timeout=3s ADDR:PORT   as agnhost's: nothing on success, else TIMEOUT or REFUSED and exit code 1
 //	agnhost porter                                           with SERVE_SCTP_PORT_N in its environment: accepts associations at port N

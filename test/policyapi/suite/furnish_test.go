@@ -22,7 +22,7 @@ const image = "registry.k8s.io/e2e-test-images/agnhost:2.56"
 const packedName = "weir-sctp"
 
 // furnish changes what the suite creates, as a mutating webhook would: each namespace gets the SCTP
-// program, and in the pods it stands before agnhost in the containers that are SCTP servers, or
+// program, and in the pods it runs in front of agnhost in the containers that are SCTP servers, or
 // clients. The suite's own commands stay as they are.
 func furnish(packed []byte) func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
 	return func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {

@@ -27,7 +27,7 @@ import (
 )
 
 var (
-	program = flag.String("sctp", "", "program that stands in for agnhost where SCTP is wanted, see ../sctp")
+	program = flag.String("sctp", "", "program that replaces agnhost where SCTP is wanted, see ../sctp")
 	request = flag.Duration("request-timeout", 0, "how long a client waits for a connection; the suite's own time when 0")
 )
 

@@ -90,7 +90,7 @@ func (r *Runner) New(m *scenario.Machine) (scenario.Carrier, error) {
 	return c, nil
 }
 
-// carrier is one node: the programs, and the oracle beside them.
+// carrier is one node: the programs, and the oracle alongside them.
 type carrier struct {
 	runner  *Runner
 	set     *set
@@ -209,7 +209,7 @@ func (c *carrier) ReceiveFrame(in sim.In, frame []byte) (sim.Result, error) {
 	}
 	in.Other = in.Other || in.Hook == sim.FromUplink && to[0]&1 == 0 && to != own
 	err := c.ns.in(func() (err error) {
-		if _, err := c.set.told(); err != nil { // what a packet before left unread
+		if _, err := c.set.reported(); err != nil { // what a packet before left unread
 			return err
 		}
 		if err = c.ns.frames.drain(); err != nil {
@@ -230,7 +230,7 @@ func (c *carrier) ReceiveFrame(in sim.In, frame []byte) (sim.Result, error) {
 	if err != nil {
 		return got, err
 	}
-	if got.Events, err = c.set.told(); err != nil {
+	if got.Events, err = c.set.reported(); err != nil {
 		return got, err
 	}
 	if got.Action == sim.Drop || got.Action == sim.Answer {
@@ -248,7 +248,7 @@ func (c *carrier) ReceiveFrame(in sim.In, frame []byte) (sim.Result, error) {
 }
 
 // agreeOnDrop finds out whether the oracle drops too. A packet may be dropped after its flow began
-// (TTL): then the flow tells what was chosen. Else it is written down nowhere but in an affinity,
+// (TTL): then the flow shows what was chosen. Else it is written down nowhere but in an affinity,
 // and any choice that ends the same way will do.
 func (c *carrier) agreeOnDrop(in sim.In, got sim.Result) error {
 	var first error

@@ -13,16 +13,16 @@ import (
 	"github.com/weir-net/weir/internal/sim"
 )
 
-// choice tells the oracle what the programs chose at random for the packet at hand.
+// choice gives the oracle what the programs chose at random for the packet at hand.
 type choice struct {
 	set    *set
 	layout *layouts
 
-	known   bool // a flow tells
+	known   bool // a flow shows it
 	backend nodestate.Backend
 	sport   uint16
 
-	guessing bool // nothing tells
+	guessing bool // nothing shows it
 	guess    int
 	options  int // how many backends there were to guess from
 

@@ -49,8 +49,8 @@ func (s *set) close() {
 	s.Node.Close()
 }
 
-// told reads the events of the last packet.
-func (s *set) told() ([]sim.Event, error) {
+// reported reads the events of the last packet.
+func (s *set) reported() ([]sim.Event, error) {
 	all, err := s.events.Waiting()
 	var out []sim.Event
 	for _, e := range all {

@@ -36,7 +36,7 @@
 //	env NAME=VALUE...             the environment of every node's agent becomes this
 //	hand-over begins | ends       another data plane takes the place of each node's, or has done it (model.Local)
 //	kube-proxy NODE               from now on a kube-proxy carries Services on that node (model.Local). Nothing plays it: what follows must not ask it
-//	mtu NODE uplink|pods BYTES    the MTU of an interface; flows that are there learn it when they are judged again
+//	mtu NODE uplink|pods BYTES    the MTU of an interface; flows that are there learn it when they are evaluated again
 //	holds NODE ADDRESS            the node's kernel has this address, and no table knows it
 //	needs FEATURE...              what follows needs this of the data plane (package dataplane, Feature): one that lacks it is played
 //	                              up to here

@@ -14,7 +14,7 @@ import (
 )
 
 // Dual returns a cluster of two families: everything that has an address of IPv4 in c has its
-// counterpart of IPv6 (see Mirror) beside it. Nothing of c is changed.
+// counterpart of IPv6 (see Mirror) alongside it. Nothing of c is changed.
 func Dual(c *model.Cluster) *model.Cluster {
 	out := *c
 	out.Pods, out.Nodes, out.Services = twins(c.Pods, dualPod), twins(c.Nodes, dualNode), twins(c.Services, dualService)

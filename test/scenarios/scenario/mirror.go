@@ -18,8 +18,8 @@ import (
 var ErrNoMirror = errors.New("no such packet in IPv6")
 
 // Mirror makes data planes that are given IPv6 where the world has IPv4: each state and packet is
-// translated on the way in, by a prefix of 96 bits before every address, and what comes out on the
-// way back. So every scenario is one of IPv6 too, with the same expectations.
+// translated where it comes in, by a prefix of 96 bits before every address, and what comes out on
+// the return path. So every scenario is one of IPv6 too, with the same expectations.
 func Mirror(make NewCarrier) NewCarrier {
 	return func(m *Machine) (Carrier, error) {
 		t := *m
@@ -114,7 +114,7 @@ func fourKind(k icmpKind) icmpKind {
 	return icmpKind{12, k.code}
 }
 
-// header translates a header; template has what IPv6 lacks, on the way back.
+// header translates a header; template has what IPv6 lacks, for the opposite direction.
 func header(h packet.IPv4, back bool, template packet.IPv4) (packet.IPv4, error) {
 	if back {
 		out := template
@@ -138,7 +138,7 @@ func header(h packet.IPv4, back bool, template packet.IPv4) (packet.IPv4, error)
 }
 
 // extensions makes a chain of extension headers of IPv4's options, one of each byte; its place
-// among them is where the fragment header stands.
+// among them is where the fragment header is.
 func extensions(h packet.IPv4) []packet.Ext {
 	fragment := h.MF || h.Offset != 0
 	mark := packet.Ext{Proto: packet.ProtoFragment}
@@ -278,7 +278,7 @@ func translateQuote(to, from *packet.Quote) {
 }
 
 // translateICMP translates the beginning of an ICMP message that is not parsed. An echo's checksum,
-// which a data plane mends, stays as right as it was: in IPv6 it covers the addresses.
+// which a data plane updates, stays as right as it was: in IPv6 it covers the addresses.
 func translateICMP(l4 []byte, from, to packet.IPv4) {
 	if len(l4) < 8 {
 		return

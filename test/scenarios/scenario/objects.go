@@ -23,7 +23,7 @@ import (
 	"github.com/weir-net/weir/internal/watch"
 )
 
-// Host is a machine beside the cluster: kind Host of scenarios.weir.dev, which exists in scenarios
+// Host is a machine next to the cluster: kind Host of scenarios.weir.dev, which exists in scenarios
 // only.
 type Host struct {
 	metav1.TypeMeta   `json:",inline"`

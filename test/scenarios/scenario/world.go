@@ -234,7 +234,7 @@ func (m *Machine) enter(in sim.In) leg {
 	}
 }
 
-// back is the way of what a node answers by itself to p: the one that p came.
+// back is the path of what a node answers by itself to p: the one that p came.
 func (m *Machine) back(in sim.In, p *packet.Packet) leg {
 	switch in.Hook {
 	case sim.FromWorkload:
@@ -263,7 +263,7 @@ func (m *Machine) toPod(ifindex int) leg {
 // none, pays with its TTL.
 func (m *Machine) stack(entered int) leg { return m.stackMarked(entered, false) }
 
-// stackMarked is stack for a packet that the programs of this node have judged (marked). It does
+// stackMarked is stack for a packet that the programs of this node have evaluated (marked). It does
 // not fragment.
 func (m *Machine) stackMarked(entered int, marked bool) leg {
 	return func(j *Journey, p *packet.Packet) (leg, *packet.Packet, error) {

@@ -75,7 +75,7 @@ func (r *Runner) New(m *scenario.Machine) (scenario.Carrier, error) {
 	return c, nil
 }
 
-// carrier is one node: the driver in its namespace, and the oracle beside it.
+// carrier is one node: the driver in its namespace, and the oracle alongside it.
 type carrier struct {
 	runner  *Runner
 	place   *place
@@ -91,8 +91,8 @@ type carrier struct {
 
 	links  map[int]net.HardwareAddr // MAC addresses in the node, by index
 	tunnel int                      // index of the VXLAN device, 0 = none
-	pods   map[netip.Addr]pod       // that the node has a way to
-	who    map[[6]byte]netip.Addr   // neighbours that the node was told of, by MAC address
+	pods   map[netip.Addr]pod       // that the node has a route to
+	who    map[[6]byte]netip.Addr   // neighbours that the node learned, by MAC address
 	ahead  []step                   // hooks that the last packet has met already
 	events []dataplane.Event        // of the packet at hand
 	older  map[exchange]bool        // what the node's own processes exchanged before there were host endpoints
@@ -267,7 +267,7 @@ const maxOracles = 64
 // agree lets the oracle receive the packet, with each choice that it may make, and keeps what
 // agrees with what came out.
 func (c *carrier) agree(in sim.In, got []outcome, compare bool) (sim.Result, error) {
-	_, told := c.driver.(Teller)
+	_, reported := c.driver.(Reporter)
 	var kept []*sim.Node
 	var first []step
 	var why string
@@ -285,7 +285,7 @@ func (c *carrier) agree(in sim.In, got []outcome, compare bool) (sim.Result, err
 				if d = differs(in, got, want); d != "" && knewBefore(in, got, steps) {
 					d = ""
 				}
-				if d == "" && told {
+				if d == "" && reported {
 					d = c.unlike(steps)
 				}
 				if d != "" && c.knew(in, got, steps) {
@@ -340,7 +340,7 @@ func (c *carrier) carry(in sim.In) ([]outcome, error) {
 		if _, err := c.collect(nil); err != nil { // what was said before
 			return err
 		}
-		if _, err := c.told(); err != nil {
+		if _, err := c.reported(); err != nil {
 			return err
 		}
 		if err := c.inject(in); err != nil {
@@ -350,13 +350,13 @@ func (c *carrier) carry(in sim.In) ([]outcome, error) {
 		if out, err = c.collect(nil); err != nil {
 			return err
 		}
-		c.events, err = c.told()
+		c.events, err = c.reported()
 		return err
 	})
 	return out, err
 }
 
-// collect returns what came out, and tells the node who its neighbours are when it asks. Call it
+// collect returns what came out, and answers the node's requests for its neighbours. Call it
 // inside.
 func (c *carrier) collect(out []outcome) ([]outcome, error) {
 	for {
@@ -364,7 +364,7 @@ func (c *carrier) collect(out []outcome) ([]outcome, error) {
 		if err != nil {
 			return out, err
 		}
-		told := false
+		reported := false
 		for _, f := range frames {
 			if a, ok := asks(f.data); ok {
 				index, mac := c.place.nodeOf[f.far], c.macOf(a)
@@ -372,7 +372,7 @@ func (c *carrier) collect(out []outcome) ([]outcome, error) {
 				if err := c.place.neighbour(index, a, mac); err != nil {
 					return out, err
 				}
-				told = true
+				reported = true
 				continue
 			}
 			if chatter(f.data) && !answers(f.data) {
@@ -384,7 +384,7 @@ func (c *carrier) collect(out []outcome) ([]outcome, error) {
 			}
 			out = append(out, o)
 		}
-		if told {
+		if reported {
 			continue // what waited for a neighbour comes now
 		}
 		arrived, err := c.place.arrived.Waiting()

@@ -2,7 +2,7 @@
 
 // Package wires plays scenarios on a data plane that only a whole kernel runs: each node is a
 // network namespace with the driver's rules in it, and every interface of it is one end of a veth
-// pair whose other end lies in a namespace beside it. A packet of a scenario is sent on the other
+// pair whose other end lies in a namespace next to it. A packet of a scenario is sent on the other
 // end of the interface by which it comes, and what comes out of all of them is what the data plane
 // did with it. The oracle gets the same packets, with the choices that the data plane was seen to
 // make, and any difference is an error.

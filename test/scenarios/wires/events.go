@@ -14,16 +14,16 @@ import (
 	"github.com/weir-net/weir/internal/sim"
 )
 
-// Teller is a driver that tells what it judged.
-type Teller interface {
-	// Told returns the events since the last call.
-	Told() ([]dataplane.Event, error)
+// Reporter is a driver that reports what it evaluated.
+type Reporter interface {
+	// Reported returns the events since the last call.
+	Reported() ([]dataplane.Event, error)
 }
 
-// told returns what the driver told of the packet at hand.
-func (c *carrier) told() ([]dataplane.Event, error) {
-	if t, ok := c.driver.(Teller); ok {
-		return t.Told()
+// reported returns what the driver reported of the packet at hand.
+func (c *carrier) reported() ([]dataplane.Event, error) {
+	if t, ok := c.driver.(Reporter); ok {
+		return t.Reported()
 	}
 	return nil, nil
 }
@@ -61,7 +61,7 @@ func saidOf(e *dataplane.Event) string {
 	return s + end("egress", e.Egress) + end("ingress", e.Ingress) + host("in", e.In) + host("out", e.Out)
 }
 
-// oracleEvent is an event of the oracle as a driver tells it.
+// oracleEvent is an event of the oracle as a driver reports it.
 func oracleEvent(e *sim.Event) *dataplane.Event {
 	end := func(d sim.End) dataplane.EventEnd {
 		return dataplane.EventEnd{Local: d.Local, Rule: d.Rule, Staged: d.Staged, StagedDenied: d.StagedDenied, StagedRule: d.StagedRule}
@@ -73,17 +73,17 @@ func oracleEvent(e *sim.Event) *dataplane.Event {
 		Egress: end(e.Egress), Ingress: end(e.Ingress), In: host(e.In), Out: host(e.Out)}
 }
 
-// unlike says how what a driver told differs from what the oracle tells; "" when it does not. What
-// is denied is the same to the letter, and what begins and is allowed is told by both. Whether an
-// open flow is judged again is for each data plane to say. Rules with action Log, which decide
-// nothing, are not looked for.
+// unlike says how what a driver reported differs from what the oracle reports; "" when it does not.
+// What is denied is the same to the letter, and what begins and is allowed is reported by both.
+// Whether an open flow is evaluated again is for each data plane to say. Rules with action Log,
+// which decide nothing, are not looked for.
 func (c *carrier) unlike(steps []step) string {
 	got := c.events
-	var denied, told, wantDenied []string
+	var denied, reported, wantDenied []string
 	for i := range got {
 		c.simplify(&got[i])
 		if text := saidOf(&got[i]); got[i].Allowed {
-			told = append(told, text)
+			reported = append(reported, text)
 		} else {
 			denied = append(denied, text)
 		}
@@ -100,8 +100,8 @@ func (c *carrier) unlike(steps []step) string {
 				wantDenied = append(wantDenied, text)
 			case e.Again || e.Reason != 0, c.known(s.in.Packet, e):
 			case s.result.Reason == reason.UntrackedEgress: // is asked first here, and nothing else then
-			case !slices.Contains(told, text):
-				return fmt.Sprintf("the event %q is not among %q", text, told)
+			case !slices.Contains(reported, text):
+				return fmt.Sprintf("the event %q is not among %q", text, reported)
 			}
 		}
 	}
@@ -144,8 +144,8 @@ func (c *carrier) turnedHosts(got []dataplane.Event, steps []step) bool {
 	return false
 }
 
-// simplify takes away what not every data plane knows of a flow: what was judged before Services,
-// of one that is allowed, and what staged policies would have said there.
+// simplify takes away what not every data plane knows of a flow: what was evaluated before
+// Services, of one that is allowed, and what staged policies would have said there.
 func (c *carrier) simplify(e *dataplane.Event) {
 	for at, h := range c.state.HostEndpoints {
 		would, staged := c.state.HostStaged[at]

@@ -35,7 +35,7 @@ type place struct {
 	arrived   *kernel.PacketLog // what the node's own stack would take
 }
 
-// newPlace makes the namespaces, and nothing in them but the way for markers.
+// newPlace makes the namespaces, and nothing in them but the path for markers.
 func newPlace() (_ *place, err error) {
 	p := &place{node: netns.None(), far: netns.None(), farOf: map[int]int{}, nodeOf: map[int]int{}, names: map[int]string{}, mtus: map[int]int{}, waiting: map[int]bool{}}
 	defer func() {
@@ -349,8 +349,8 @@ func (p *place) mtu(index, mtu int) error {
 	return nil
 }
 
-// neighbour tells the node who has an address on one of its links, for good; what waited for it
-// goes out. Call it inside.
+// neighbour announces to the node who has an address on one of its links, for good; what waited for
+// it goes out. Call it inside.
 func (p *place) neighbour(index int, a netip.Addr, mac [6]byte) error {
 	family := netlink.FAMILY_V4
 	if a.Is6() {

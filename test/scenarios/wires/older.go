@@ -42,16 +42,16 @@ func (c *carrier) ofTheNode(p *packet.Packet) bool {
 	return c.state.Addrs[p.IP.Src].Kind == nodestate.AddrHost || c.state.Addrs[p.IP.Dst].Kind == nodestate.AddrHost
 }
 
-// knew: does the data plane judge a flow that it knew before there were host endpoints in the
+// knew: does the data plane evaluate a flow that it knew before there were host endpoints in the
 // direction in which it began, and the oracle in the one in which it first saw it? Then one of them
-// at least denies it as host endpoints do, or the data plane, which judged it already, says
+// at least denies it as host endpoints do, or the data plane, which evaluated it already, says
 // nothing.
 func (c *carrier) knew(in sim.In, got []outcome, steps []step) bool {
 	if !c.older[exchangeOf(in.Packet)] || len(got) > 1 {
 		return false
 	}
 	denies := func(r uint32) bool { return r == uint32(reason.HostIngress) || r == uint32(reason.HostEgress) }
-	told := func(events []dataplane.Event) bool {
+	reported := func(events []dataplane.Event) bool {
 		for _, e := range events {
 			if !e.Allowed && denies(e.Reason) {
 				return true
@@ -60,5 +60,5 @@ func (c *carrier) knew(in sim.In, got []outcome, steps []step) bool {
 		return false
 	}
 	last := steps[len(steps)-1].result
-	return last.Action == sim.Drop && denies(uint32(last.Reason)) || len(got) == 0 && told(c.events)
+	return last.Action == sim.Drop && denies(uint32(last.Reason)) || len(got) == 0 && reported(c.events)
 }

@@ -36,13 +36,13 @@ func (o outcome) String() string {
 	return fmt.Sprintf("%s: %s", o.where, o.packet)
 }
 
-// step is one hook of the oracle on a packet's way through a node.
+// step is one hook of the oracle on a packet's path through a node.
 type step struct {
 	in     sim.In
 	result sim.Result
 }
 
-// through lets a packet go all the way through a node of the oracle.
+// through sends a packet through a node of the oracle, from hook to hook.
 func through(m *scenario.Machine, node *sim.Node, in sim.In) ([]step, outcome) {
 	var steps []step
 	for {
@@ -86,7 +86,7 @@ func atPod(ifindex int) string        { return fmt.Sprintf("pod if%d", ifindex) 
 func atUplink(next netip.Addr) string { return "uplink " + next.String() }
 func atTunnel(node netip.Addr) string { return "tunnel " + node.String() }
 
-// back is where an answer to a packet goes. The kernel finds the way by its routes.
+// back is where an answer to a packet goes. The kernel finds the path by its routes.
 func back(in sim.In) string {
 	switch in.Hook {
 	case sim.FromWorkload:
@@ -154,7 +154,7 @@ func gist(p *packet.Packet) string {
 	return p.String()
 }
 
-// knewBefore: did a host endpoint deny a packet of a TCP connection, and the data plane tell its
+// knewBefore: did a host endpoint deny a packet of a TCP connection, and the data plane inform its
 // sender, where the oracle knows of no connection? There are some that only connection tracking
 // knew before there were host endpoints.
 func knewBefore(in sim.In, got []outcome, steps []step) bool {

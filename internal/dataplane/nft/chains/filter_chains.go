@@ -137,9 +137,9 @@ func forwardedChains(f table.Family, t *table.Table, s *nodestate.State, epoch u
 		"goto "+h.FirstPacketChain())
 }
 
-// sourceChains evaluate who sends, before connection tracking acts on it. One look-up tells what
-// has an address of this node, which is most of what pods send, from the rest, which is most of
-// what the uplink brings.
+// sourceChains evaluate who sends, before connection tracking acts on it. One look-up
+// distinguishes what has an address of this node, which is most of what pods send, from the rest,
+// which is most of what the uplink brings.
 func sourceChains(f table.Family, t *table.Table, s *nodestate.State, at Indexes) {
 	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	any := []string{"iifname $pods goto " + workloadChain}
@@ -303,10 +303,10 @@ const noEndpoint = "$ip daddr @" + expr.SetBlocks + " $ip daddr != @" + expr.Set
 func sentChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h policy.HostRules, at Indexes) {
 	// By which interface a packet leaves is known here by the destination that it had before a
 	// Service gave it another one.
-	judge := policy.MainChain
+	evaluate := policy.MainChain
 	begin := h.FirstPacketChain()
 	if h.HasEndpoints() {
-		judge, begin = policy.OwnChain, policy.OwnChain
+		evaluate, begin = policy.OwnChain, policy.OwnChain
 	}
 	open := goesOn(epoch) + "ct status and dnat == 0 oifname != $host "
 	if p := expr.PodInterfaces(s); p != "" {
@@ -341,15 +341,15 @@ func sentChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16
 		"goto "+begin)
 	others := []string{toGone("oifname != $host ct direction original ct status dnat ")}
 	if !f.Six {
-		// What is handed on leaves by the link that it came by. The kernel would tell the client to
-		// ask the other node in our place.
+		// What is handed on leaves by the link that it came by. The kernel would direct the client
+		// to ask the other node in our place.
 		others = append(others, "icmp type redirect drop")
 	}
 	for _, rule := range append(cameRules(f, s), duringHandshake+"goto "+sentHandshakeChain, routeBack) {
 		others = append(others, "ct direction reply "+rule)
 	}
-	chain(sentOthersChain, append(others, "jump "+judge)...)
-	chain(sentHandshakeChain, "jump "+handshakeReplyChain, "jump "+judge)
+	chain(sentOthersChain, append(others, "jump "+evaluate)...)
+	chain(sentHandshakeChain, "jump "+handshakeReplyChain, "jump "+evaluate)
 	// The packet was routed again, and by which interface it leaves now is not known.
 	t.Chains["sent-on"] = table.Chain{Type: knftables.FilterType, Hook: knftables.OutputHook, Priority: "filter+1", Rules: expr.Expand(f, s,
 		"meta mark and $routed == 0 accept",
@@ -358,7 +358,7 @@ func sentChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16
 }
 
 // sentByIndex are the rules for open flows of the node's own processes by interfaces that indexes
-// tell.
+// identify.
 func sentByIndex(f table.Family, s *nodestate.State, at Indexes) []string {
 	var rules []string
 	for _, index := range []int{at.uplink, at.tunnel} {

@@ -60,7 +60,7 @@ func FindIndexes(f table.Family, s *nodestate.State) (out Indexes, err error) {
 	return out, err
 }
 
-// indexesOf tells interfaces apart; addressed is what the function of that name returns.
+// indexesOf distinguishes interfaces; addressed is what the function of that name returns.
 func indexesOf(s *nodestate.State, links []netlink.Link, addressed map[int]bool) (out Indexes) {
 	pods, names := map[int]bool{}, map[string]bool{}
 	for _, v := range s.Addrs {

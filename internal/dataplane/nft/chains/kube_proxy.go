@@ -34,7 +34,7 @@ func kubeProxyChains(f table.Family, chain func(name string, rules ...string), f
 		handed+"meta priority set "+atPort+" map @"+services.MapPortsOutside+" goto "+handedChain)
 }
 
-// toAsked leads to askedChain. Beside a kube-proxy that returns what is the kube-proxy's.
+// toAsked leads to askedChain. Alongside a kube-proxy that returns what is the kube-proxy's.
 func toAsked(s *nodestate.State) string {
 	if s.Settings.KubeProxy {
 		return "jump " + askedChain

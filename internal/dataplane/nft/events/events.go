@@ -306,7 +306,7 @@ func (q *question) hosts(src, dst nodestate.AddrKind, in, out int) {
 		}
 		return
 	}
-	if q.judged(in) {
+	if q.evaluates(in) {
 		q.host(in, func(h nodestate.HostEndpoint) nodestate.Isolation {
 			if dst == nodestate.AddrHost {
 				return h.HostIngress
@@ -314,7 +314,7 @@ func (q *question) hosts(src, dst nodestate.AddrKind, in, out int) {
 			return h.ForwardIngress
 		}, &e.In, false, reason.HostIngress)
 	}
-	if q.judged(out) && !q.said.denied {
+	if q.evaluates(out) && !q.said.denied {
 		q.host(out, func(h nodestate.HostEndpoint) nodestate.Isolation {
 			if src == nodestate.AddrHost {
 				return h.HostEgress
@@ -343,7 +343,7 @@ func (q *question) host(index int, set func(nodestate.HostEndpoint) nodestate.Is
 }
 
 // evaluated reports whether host endpoints are asked about an interface.
-func (v *View) judged(index int) bool {
+func (v *View) evaluates(index int) bool {
 	if index == 0 || index == 1 || index == v.host { // none, lo, weir0
 		return false
 	}

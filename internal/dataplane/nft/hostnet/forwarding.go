@@ -9,8 +9,9 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 )
 
-// forwardIPv6 makes the node a router of IPv6. A router takes no router advertisements unless it is
-// told to (accept_ra 2), so interfaces that took them are told to: their routes and addresses stay.
+// forwardIPv6 makes the node a router of IPv6. A router accepts no router advertisements unless it
+// is set to (accept_ra 2), so interfaces that accepted them are set to: their routes and addresses
+// stay.
 func forwardIPv6() error {
 	all, err := kernel.Sysctl("net", "ipv6", "conf", "all", "forwarding")
 	if err != nil || all == 1 {
@@ -38,7 +39,7 @@ func forwardIPv6() error {
 		}
 	}
 	// Interfaces that come later are given "default", which "all" sets too: it stays what it was,
-	// or an uplink that comes later would forward before it could be told to go on taking
+	// or an uplink that comes later would forward before it could be set to go on accepting
 	// advertisements.
 	later, err := kernel.Sysctl("net", "ipv6", "conf", "default", "forwarding")
 	if err != nil {

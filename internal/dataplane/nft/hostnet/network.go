@@ -68,7 +68,7 @@ func (m *Network) Prepare(s *nodestate.State) []error {
 // Open brings devices up, lets the kernel forward and makes routes, of the families whose tables
 // are in force: what comes by them has to be evaluated. What comes out of the tunnel may be of any
 // family that the node carries.
-func (m *Network) Open(s *nodestate.State, stands func(table.Family) bool, numbers func(table.Family) *marks.Numbers) []error {
+func (m *Network) Open(s *nodestate.State, written func(table.Family) bool, numbers func(table.Family) *marks.Numbers) []error {
 	var errs []error
 	fail := func(key string, err error) {
 		if err != nil {
@@ -78,7 +78,7 @@ func (m *Network) Open(s *nodestate.State, stands func(table.Family) bool, numbe
 	if m.host == nil {
 		return nil // prepare said why
 	}
-	opened := func(f table.Family) bool { return f.Carried(s) && stands(f) }
+	opened := func(f table.Family) bool { return f.Carried(s) && written(f) }
 	all := opened(table.Family{}) && (!s.Settings.IPv6 || opened(table.Family{Six: true}))
 	if !opened(table.Family{}) && !opened(table.Family{Six: true}) {
 		return nil // their tables said why

@@ -58,7 +58,7 @@ func (n *Numbers) Follow(f table.Family, s *nodestate.State) {
 	slices.SortFunc(fresh, netip.Addr.Compare)
 	for _, node := range fresh {
 		if len(n.Taken) == MaxNodes {
-			return // those left have no way of their own back: see docs/design/nftables.md
+			return // those left have no return path of their own: see docs/design/nftables.md
 		}
 		num := int(table.Hash32(node.AsSlice()))%MaxNodes + 1
 		for n.Taken[num].IsValid() {

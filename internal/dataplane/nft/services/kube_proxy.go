@@ -7,7 +7,7 @@ import (
 )
 
 // kubeProxyMaps are the maps for a frontend of those where it is asked for from inside and from
-// outside; "" = none. Beside a kube-proxy one of them is left.
+// outside; "" = none. Alongside a kube-proxy one of them is left.
 func (p *port) kubeProxyMaps(inside, outside string, hostPort bool) (string, string) {
 	switch {
 	case !p.proxied:

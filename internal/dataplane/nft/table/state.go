@@ -87,7 +87,7 @@ func (w *State) Set(set, key, value string) { w.Tracker(set).Set(key, value) }
 // Unset no longer wants an element.
 func (w *State) Unset(set, key string) { w.Tracker(set).Unset(key) }
 
-// Pick wants a chain, which Desire leaves alone if it is told to.
+// Pick wants a chain, which Desire leaves alone if it is asked to.
 func (w *State) Pick(name string, rules []string) { w.want[name] = Chain{Rules: rules} }
 
 // Unpick no longer wants a chain.
