@@ -102,25 +102,25 @@ func (i *inquiry) adopt(p *nft.Passage, first bool) bool {
 // resultOf is a passage in the words of the oracle.
 func (i *inquiry) resultOf(p *nft.Passage) sim.Result {
 	out := sim.Result{Packet: i.in.Packet, Reason: p.Reason, Rule: p.Rule, IfIndex: p.IfIndex, NextHop: p.NextHop}
-	switch p.Way {
-	case nft.WayDropped, nft.WayNowhere:
+	switch p.Path {
+	case nft.PathDropped, nft.PathNowhere:
 		out.Action = sim.Drop
 		if p.Refused {
 			out.Action = sim.Answer
 		}
 		return out
-	case nft.WayPod:
+	case nft.PathPod:
 		out.Action = sim.Local
-	case nft.WayNode:
+	case nft.PathNode:
 		out.Action = sim.Pass
-	case nft.WayLink:
+	case nft.PathLink:
 		out.Action = sim.Neigh
-	case nft.WayTunnel:
+	case nft.PathTunnel:
 		out.Action = sim.Tunnel
 	}
 	out.Packet = i.in.Packet.Clone()
 	out.Packet.Rewrite(p.Src, p.Dst, p.SrcPort, p.DstPort)
-	if i.in.Hook != sim.ToUplink && p.Way != nft.WayNode {
+	if i.in.Hook != sim.ToUplink && p.Path != nft.PathNode {
 		out.Packet.IP.TTL--
 	}
 	return out

@@ -118,7 +118,7 @@ func (f *fixture) fallsBack(t *testing.T, asked, far *node, backend *pod) {
 	}
 	want(t, "another connection", client.reaches(backend.name, "tcp", frontend), "172.29.0.55")
 	want(t, "datagrams", client.reaches(backend.name, "udp", frontend), "172.29.0.55")
-	want(t, "a client with a straight way", f.client.reaches(backend.name, "tcp", frontend), "172.30.0.55")
+	want(t, "a client with a direct path", f.client.reaches(backend.name, "tcp", frontend), "172.30.0.55")
 	f.apply()
 	if got := far.driver.last.Fallen; !slices.Equal(got, []string{"172.29.0.55"}) {
 		t.Errorf("the node says that %v fell back, want 172.29.0.55", got)

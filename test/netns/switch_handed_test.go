@@ -14,8 +14,8 @@ import (
 func TestSwitchHandedOn(t *testing.T) {
 	t.Parallel()
 	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {
-		for way, routed := range map[string]bool{"link": false, "tunnel": true} {
-			t.Run(name+"/"+way, func(t *testing.T) { testSwitchHandedOn(t, fam, routed) })
+		for path, routed := range map[string]bool{"link": false, "tunnel": true} {
+			t.Run(name+"/"+path, func(t *testing.T) { testSwitchHandedOn(t, fam, routed) })
 		}
 	}
 }

@@ -101,7 +101,7 @@ func testSwitch(t *testing.T, fam family, isolated, inOne bool) {
 	t.Logf("in %d changes: %v", changes.spans, changes)
 	t.Logf("in %d starts without a change: %v", others.spans, others)
 	if strictSwitch() && changes.slow > 0 {
-		t.Errorf("%d exchanges were on their way for more than %v", changes.slow, slow)
+		t.Errorf("%d exchanges took more than %v", changes.slow, slow)
 	}
 	endStreams(t, all, dropped)
 }

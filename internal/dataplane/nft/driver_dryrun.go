@@ -22,12 +22,12 @@ type (
 
 // Where a packet goes.
 const (
-	WayDropped = dryrun.WayDropped
-	WayNowhere = dryrun.WayNowhere
-	WayNode    = dryrun.WayNode
-	WayPod     = dryrun.WayPod
-	WayLink    = dryrun.WayLink
-	WayTunnel  = dryrun.WayTunnel
+	PathDropped = dryrun.PathDropped
+	PathNowhere = dryrun.PathNowhere
+	PathNode    = dryrun.PathNode
+	PathPod     = dryrun.PathPod
+	PathLink    = dryrun.PathLink
+	PathTunnel  = dryrun.PathTunnel
 )
 
 // DryRun lets a packet pass the rules that are in the kernel, and compares these with what was to

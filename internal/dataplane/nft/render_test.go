@@ -214,7 +214,7 @@ func TestBesideKubeProxy(t *testing.T) {
 	again := openFake(t, fakes)
 	apply(t, again, &beside)
 	if n := again.Status().Writes; n != 0 {
-		t.Errorf("a driver that starts beside a kube-proxy, where one was before, made %d operations", n)
+		t.Errorf("a driver that starts alongside a kube-proxy, where one was before, made %d operations", n)
 	}
 	changed := beside
 	changed.Backends.Set(tcp("10.96.0.1", 80), []nodestate.Backend{{Addr: addr("10.244.2.9"), Port: 8080}})

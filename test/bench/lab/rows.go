@@ -173,7 +173,7 @@ var rows = []row{
 }
 
 // beside is the row measured with other Services.
-func (r row) beside(others int) row {
+func (r row) withOthers(others int) row {
 	r.others = others
 	r.name += fmt.Sprintf(", beside %d Services", others)
 	return r
