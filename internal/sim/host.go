@@ -21,8 +21,8 @@ type passage struct {
 	ownFrom, ownDest bool
 }
 
-// turned is the passage of the other direction.
-func (p passage) turned() passage {
+// reversed is the passage of the other direction.
+func (p passage) reversed() passage {
 	return passage{in: p.out, out: p.in, ownFrom: p.ownDest, ownDest: p.ownFrom}
 }
 
@@ -55,7 +55,7 @@ func (n *Node) passageOf(in In, w path, reply bool, k flowKey) passage {
 		}
 	}
 	if reply {
-		p = p.turned()
+		p = p.reversed()
 	}
 	return n.ends(p, k)
 }
@@ -210,7 +210,7 @@ func (n *Node) evaluateHostNew(in In, k flowKey, fwd, rev *flow, opening bool) (
 	if !p.inside() && fwd.path.action == Pass && fwd.svc.Proto == 0 && connects(k.proto) && !opening {
 		saved := *n.evaluated
 		back := flowKey{src: k.dst, dst: k.src, sport: k.dport, dport: k.sport, proto: k.proto}
-		if _, no := n.evaluateHost(back, p.turned()); no == nil {
+		if _, no := n.evaluateHost(back, p.reversed()); no == nil {
 			n.evaluated = nil // there is no flow to report
 			return true, nil
 		}

@@ -137,7 +137,7 @@ func (w *Watcher) Run(ctx context.Context, sink Sink) error {
 		return err
 	}
 	for first := true; ; first = false {
-		if b := w.take(first); !b.Empty() {
+		if b := w.nextBatch(first); !b.Empty() {
 			sink(ctx, b)
 		}
 		select {
@@ -202,7 +202,7 @@ func (w *Watcher) note(change func(b *Batch)) {
 	}
 }
 
-func (w *Watcher) take(first bool) *Batch {
+func (w *Watcher) nextBatch(first bool) *Batch {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	b := w.pending

@@ -10,7 +10,7 @@ import (
 
 // TestSwitchHandedOn: of what one node hands on to the other no datagram is lost while either of
 // them changes its data plane, by the link with answers through the node that was asked, and by the
-// tunnel with answers straight to the client. WEIR_SWITCH makes it longer.
+// tunnel with answers directly to the client. WEIR_SWITCH makes it longer.
 func TestSwitchHandedOn(t *testing.T) {
 	t.Parallel()
 	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {

@@ -34,7 +34,7 @@ func (n *node) switchTo(plane string) {
 
 // TestSwitch: open connections of all kinds go on while nodes change their data planes, in both
 // directions: those that one node carries alone, and those that it hands on to another, by the link
-// with answers through it, and by the tunnel with answers straight to the client.
+// with answers through it, and by the tunnel with answers directly to the client.
 func TestSwitch(t *testing.T) {
 	t.Parallel()
 	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {

@@ -105,7 +105,7 @@ func (c *carrier) unlike(steps []step) string {
 			}
 		}
 	}
-	if len(denied) == 1 && len(wantDenied) == 1 && c.turnedHosts(got, steps) {
+	if len(denied) == 1 && len(wantDenied) == 1 && c.oppositeHosts(got, steps) {
 		return ""
 	}
 	slices.Sort(denied)
@@ -127,10 +127,10 @@ func (c *carrier) known(p *packet.Packet, e *dataplane.Event) bool {
 	return !e.Egress.Local && !e.Ingress.Local && !(p.Kind == packet.TCP && p.Flags&(packet.SYN|packet.ACK) == packet.SYN)
 }
 
-// turnedHosts: did both say of a connection that a host endpoint denied it, each of the direction
+// oppositeHosts: did both say of a connection that a host endpoint denied it, each of the direction
 // that it takes for the first? One that is older than the tables was begun by whom the data plane
 // saw first.
-func (c *carrier) turnedHosts(got []dataplane.Event, steps []step) bool {
+func (c *carrier) oppositeHosts(got []dataplane.Event, steps []step) bool {
 	for i := range got {
 		for _, s := range steps {
 			for _, w := range s.result.Events {

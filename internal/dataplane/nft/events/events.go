@@ -98,7 +98,7 @@ func (r *Reader) Read() (dataplane.Event, error) {
 		if _, err := unix.Poll(fds, -1); err != nil && !errors.Is(err, unix.EINTR) {
 			return dataplane.Event{}, fmt.Errorf("waiting for packets of nflog: %w", err)
 		}
-		if err := r.take(); err != nil {
+		if err := r.readEvents(); err != nil {
 			return dataplane.Event{}, err
 		}
 	}
@@ -107,8 +107,8 @@ func (r *Reader) Read() (dataplane.Event, error) {
 	return e, nil
 }
 
-// take makes events of the packets that wait.
-func (r *Reader) take() error {
+// readEvents makes events of the packets that wait.
+func (r *Reader) readEvents() error {
 	got, err := r.log.Waiting()
 	switch {
 	case errors.Is(err, unix.ENOBUFS):
@@ -129,7 +129,7 @@ func (r *Reader) take() error {
 func (r *Reader) Waiting() ([]dataplane.Event, error) {
 	r.busy.Lock()
 	defer r.busy.Unlock()
-	err := r.take()
+	err := r.readEvents()
 	out := r.queue
 	r.queue = nil
 	return out, err
