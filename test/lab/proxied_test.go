@@ -39,17 +39,17 @@ const (
 func newProxied(t *testing.T) *proxied {
 	t.Helper()
 	figures.begin(t)
-	beside = &lab{name: *proxyFlag, bin: all.bin, traffic: all.traffic}
-	if beside.name == "" {
-		beside.name, beside.own = fmt.Sprintf("weir-proxy-%d", os.Getpid()%1000000), true
-		if err := beside.up(t.Context(), "--proxy", "weir+kube-proxy-iptables"); err != nil {
+	alongside = &lab{name: *proxyFlag, bin: all.bin, traffic: all.traffic}
+	if alongside.name == "" {
+		alongside.name, alongside.own = fmt.Sprintf("weir-proxy-%d", os.Getpid()%1000000), true
+		if err := alongside.up(t.Context(), "--proxy", "weir+kube-proxy-iptables"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := beside.connect(t.Context()); err != nil {
+	if err := alongside.connect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	p := &proxied{space: beside.newSpace(t, "proxied")}
+	p := &proxied{space: alongside.newSpace(t, "proxied")}
 	group := func() map[string]string { return map[string]string{"group": "both"} }
 	pods := p.start(t, p.server("srv1", "worker1", group()), p.server("srv2", "worker2", group()), p.idle("cli1", "worker1", nil), p.idle("cli2", "worker2", nil))
 	p.srv1, p.srv2, p.cli1, p.cli2 = pods[0], pods[1], pods[2], pods[3]
