@@ -34,7 +34,7 @@ func (w *warnings) HandleWarningHeader(_ int, _, text string) {
 	w.all = append(w.all, text)
 }
 
-func (w *warnings) take() string {
+func (w *warnings) drain() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	defer func() { w.all = nil }()
@@ -74,11 +74,11 @@ func TestWhatIsWrittenIsChecked(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		said.take()
+		said.drain()
 		if _, err := to.Create(ctx, &u, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
 			return "refused: " + err.Error()
 		}
-		if w := said.take(); w != "" && !strings.Contains(w, "is stored but not enforced") {
+		if w := said.drain(); w != "" && !strings.Contains(w, "is stored but not enforced") {
 			return "warned: " + w
 		}
 		return "taken"

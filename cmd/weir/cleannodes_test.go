@@ -80,7 +80,7 @@ func TestHostileCleanUpThatWasInterrupted(t *testing.T) {
 	install.APIServerHost, install.APIServerPort = "192.0.2.10", "6443"
 	clients := &clientset.Clients{Clients: &client.Clients{Dynamic: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())}, Kube: kube}
 	if err := install.install(short, &out, clients); err == nil || !strings.Contains(err.Error(), "still on nodes n3") {
-		t.Errorf("installed beside a pod that cleans up: %v", err)
+		t.Errorf("installed alongside a pod that cleans up: %v", err)
 	}
 	if _, err := kube.AppsV1().DaemonSets(deploy.Namespace).Get(t.Context(), cleanDaemon, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the DaemonSet is still there: %v", err)

@@ -60,7 +60,7 @@ func TestExampleWhy(t *testing.T) {
 			Program: whywire.Program{Name: "weir_from_workload", Interface: "cali0c3b84a0ec8",
 				Tag: "2ff95c08ee1dcfb5", ID: 1852, Same: true},
 			Packet: "tcp 10.244.124.130:50000 > 10.244.15.193:5432 S ttl=64",
-			Outcome: whywire.Outcome{Verdict: whywire.SentOn, Way: "direct", Text: "to node worker2 (172.31.1.208)",
+			Outcome: whywire.Outcome{Verdict: whywire.SentOn, Path: "direct", Text: "to node worker2 (172.31.1.208)",
 				Packet: "tcp 10.244.124.130:50000 > 10.244.15.193:5432 S ttl=63"},
 		}, {
 			Node: "worker2", Plane: "eBPF", Epoch: 15,

@@ -71,7 +71,7 @@ func (o *options) asker(c *clientset.Clients) (*agentapi.Client, error) {
 	cfg.UserAgent = "weir/" + version.Version
 	asker := &agentapi.Client{Kube: c.Kube, Config: cfg, Namespace: deploy.Namespace}
 	if o.verbose {
-		asker.Report = func(node, way string) { fmt.Fprintf(os.Stderr, "weir: node %s is asked %s\n", node, way) }
+		asker.Report = func(node, path string) { fmt.Fprintf(os.Stderr, "weir: node %s is asked %s\n", node, path) }
 	}
 	return asker, nil
 }

@@ -86,7 +86,7 @@ func (m *monitor) run(ctx context.Context, nodes []string, f events.Filter) erro
 	var all sync.WaitGroup
 	for i, node := range nodes {
 		all.Go(func() {
-			if errs[i] = m.follow(ctx, node, q); errs[i] != nil && ctx.Err() == nil {
+			if errs[i] = m.copyEvents(ctx, node, q); errs[i] != nil && ctx.Err() == nil {
 				m.mu.Lock()
 				fmt.Fprintf(m.errs, "weir: node %s is no longer followed: %s\n", node, oneLine(errs[i].Error()))
 				m.mu.Unlock()
@@ -105,8 +105,8 @@ func (m *monitor) run(ctx context.Context, nodes []string, f events.Filter) erro
 	return errors.New("no node is left to follow")
 }
 
-// follow copies one node's events.
-func (m *monitor) follow(ctx context.Context, node string, q wire.Question) error {
+// copyEvents copies one node's events.
+func (m *monitor) copyEvents(ctx context.Context, node string, q wire.Question) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r, w := io.Pipe()

@@ -82,6 +82,6 @@ func TestStoryIsOneScreen(t *testing.T) {
 	s.conclude()
 	out.Reset()
 	if err := s.write(&out, "text"); err != nil || !s.Doubtful || !strings.Contains(out.String(), "!! two of us disagree") {
-		t.Errorf("a disagreement is not told: %v\n%s", err, out.String())
+		t.Errorf("a disagreement is not reported: %v\n%s", err, out.String())
 	}
 }

@@ -105,7 +105,7 @@ func writeNode(b *strings.Builder, a *whywire.Answer) {
 		fmt.Fprintf(b, "    out    dropped: %s (%s)%s\n", o.Text, o.Reason, in)
 		return
 	}
-	fmt.Fprintf(b, "    out    %s: %s, %s\n", o.Verdict, o.Way, o.Text)
+	fmt.Fprintf(b, "    out    %s: %s, %s\n", o.Verdict, o.Path, o.Text)
 	if o.Packet != "" && o.Packet != a.Packet {
 		fmt.Fprintf(b, "           %s\n", o.Packet)
 	}

@@ -118,7 +118,7 @@ func TestHostileLeftovers(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := CleanUp(context.Background(), o); !errors.Is(err, ErrRunning) {
-				t.Errorf("beside an agent: %v", err)
+				t.Errorf("alongside an agent: %v", err)
 			}
 			busy.Close()
 			for range 2 { // a second time there is nothing to do
@@ -178,7 +178,7 @@ func TestHostileCleanUpBesideAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := lockNode(dir); !errors.Is(err, ErrRunning) {
-		t.Errorf("beside an agent: %v", err)
+		t.Errorf("alongside an agent: %v", err)
 	}
 	unlock()
 	again, err := lockNode(dir)

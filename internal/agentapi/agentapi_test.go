@@ -84,10 +84,10 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *apiServer) note(way string) {
+func (s *apiServer) note(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.seen = append(s.seen, way)
+	s.seen = append(s.seen, path)
 }
 
 func (s *apiServer) webSocket(w http.ResponseWriter, r *http.Request) {

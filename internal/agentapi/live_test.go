@@ -35,8 +35,8 @@ func refusing(code int, reason metav1.StatusReason, cause string) http.HandlerFu
 
 func TestByController(t *testing.T) {
 	a, s := newAsker(t, http.NotFoundHandler())
-	var ways []string
-	a.Report = func(_, way string) { ways = append(ways, way) }
+	var paths []string
+	a.Report = func(_, path string) { paths = append(paths, path) }
 	s.live = func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		fmt.Fprintf(w, "%s %s %s %v", r.Method, r.URL.RequestURI(), body, err)
@@ -54,8 +54,8 @@ func TestByController(t *testing.T) {
 			t.Errorf("%s: %q %v", c.q.Path, out.String(), err)
 		}
 	}
-	if want := []string{"live", "live", "live"}; !slices.Equal(s.seen, want) || len(ways) != 3 || ways[0] != "by the controller" {
-		t.Errorf("asked by %q, said %q", s.seen, ways)
+	if want := []string{"live", "live", "live"}; !slices.Equal(s.seen, want) || len(paths) != 3 || paths[0] != "by the controller" {
+		t.Errorf("asked by %q, said %q", s.seen, paths)
 	}
 }
 

@@ -202,7 +202,7 @@ func TestPoolAmongNodesIsNotRouted(t *testing.T) {
 	c := announcedCluster(2, 1)
 	c.Local = model.Local{Node: "n0"}
 	if s := Calc(c); len(s.Routes) != 1 || len(s.Settings.PoolRoutes) != 1 {
-		t.Errorf("a pool beside the nodes: %v %v", s.Routes, s.Settings.PoolRoutes)
+		t.Errorf("a pool alongside the nodes: %v %v", s.Routes, s.Settings.PoolRoutes)
 	}
 	c.Pools["lb"].CIDR = prefix("172.31.1.0/24")
 	c.Blocks[prefix("172.31.1.128/26")] = &model.Block{CIDR: prefix("172.31.1.128/26"), Node: cluster.LoadBalancers}

@@ -152,7 +152,7 @@ func TestUntrackedSetsHandOn(t *testing.T) {
 	c.Slices = map[model.Name]*model.EndpointSlice{sl.Name: sl}
 	s := Calc(c)
 	h := s.HostEndpoints[nodestate.HostInterface{}]
-	if h.UntrackedIngress.Set == 0 || h.UntrackedEgress.Set == 0 || h.PreDNAT.Set != 0 || h.ForwardIngress.Set != 0 || !s.JudgesAlone() {
+	if h.UntrackedIngress.Set == 0 || h.UntrackedEgress.Set == 0 || h.PreDNAT.Set != 0 || h.ForwardIngress.Set != 0 || !s.EvaluatesUntracked() {
 		t.Fatalf("%+v", h)
 	}
 	if allow, _ := s.Verdict(h.HostIngress, addr("9.9.9.9"), model.ProtocolTCP, nodestate.Ports{Dst: 53}); allow {

@@ -319,7 +319,7 @@ func TestHostileLinkAddress(t *testing.T) {
 				t.Error("the node whose link address it is lost it")
 			}
 			if !slices.ContainsFunc(k.Refused(), func(r cluster.Refusal) bool { return r.Field == "status.linkAddress" && r.Node == "far" }) {
-				t.Errorf("not told: %+v", k.Refused())
+				t.Errorf("not reported: %+v", k.Refused())
 			}
 			if attack == "a node publishes another node's link address" { // also where the kernel knows neither
 				clear(c.Local.Neighbours)

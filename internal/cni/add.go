@@ -246,7 +246,7 @@ func (s *Server) enforce(ctx context.Context, records []ipam.Record, link netlin
 			return fmt.Errorf("make %s reachable: %w", ep.Interface, err)
 		}
 	}
-	if err := errors.Join(settle(ctx, s.host.Handle, ep.IfIndex), settle(ctx, ps.Handle, ps.link), ps.settleAddrs(ctx, ep.Addrs)); err != nil {
+	if err := errors.Join(awaitCarrier(ctx, s.host.Handle, ep.IfIndex), awaitCarrier(ctx, ps.Handle, ps.link), ps.awaitAddrs(ctx, ep.Addrs)); err != nil {
 		return refusal(wire.CodeTryAgain, "%s does not come up: %v", ep.Interface, err)
 	}
 	return nil

@@ -313,7 +313,7 @@ func (w *world) checkFinds(t *testing.T, ns *os.File, list []damage) {
 			t.Fatal(c.want, err)
 		}
 		if err := w.do("CHECK", "a", "c1", ns); err != nil {
-			t.Errorf("after mending %q: %v", c.want, err)
+			t.Errorf("after the repair of %q: %v", c.want, err)
 		}
 	}
 }

@@ -208,10 +208,10 @@ func (h *hostLinks) inside(f func() error) error {
 	return kernel.InNetns(int(*h.ns), f)
 }
 
-// settle waits until the kernel sends by a link that was set up. It notices the carrier of a veth
-// pair in a worker of its own, and drops what is sent earlier; since Linux 6.8 asking for the link
-// is enough.
-func settle(ctx context.Context, h *netlink.Handle, ifindex int) error {
+// awaitCarrier waits until the kernel sends by a link that was set up. It notices the carrier of a
+// veth pair in a worker of its own, and drops what is sent earlier; since Linux 6.8 asking for the
+// link is enough.
+func awaitCarrier(ctx context.Context, h *netlink.Handle, ifindex int) error {
 	for {
 		l, err := h.LinkByIndex(ifindex)
 		if err != nil {

@@ -127,9 +127,9 @@ func (p *podSide) configure(ifname string, addrs []netip.Addr) error {
 	return nil
 }
 
-// settleAddrs waits until the pod receives at its IPv6 addresses. The kernel makes the local route
+// awaitAddrs waits until the pod receives at its IPv6 addresses. The kernel makes the local route
 // of one in a worker of its own, also when there is no detection of duplicates to wait for.
-func (p *podSide) settleAddrs(ctx context.Context, addrs []netip.Addr) error {
+func (p *podSide) awaitAddrs(ctx context.Context, addrs []netip.Addr) error {
 	for _, a := range addrs {
 		for a.Is6() {
 			routes, err := p.RouteGet(a.AsSlice())

@@ -215,7 +215,7 @@ func TestSome(t *testing.T) {
 		s.Add(first)
 	}
 	if err := s.Err(); !errors.Is(err, first) || !strings.Contains(err.Error(), "and 7 more") || strings.Count(err.Error(), "first") != 3 {
-		t.Errorf("told as %v", err)
+		t.Errorf("reported as %v", err)
 	}
 }
 

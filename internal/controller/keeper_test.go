@@ -293,7 +293,7 @@ func TestPoolInsideAnother(t *testing.T) {
 			t.Fatal(err)
 		}
 		if user, err := users(twin); err != nil || (user != "") != kept {
-			t.Errorf("beside a pool of %s: %q, %v", cidr, user, err)
+			t.Errorf("alongside a pool of %s: %q, %v", cidr, user, err)
 		}
 	}
 }

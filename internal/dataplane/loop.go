@@ -113,8 +113,8 @@ func (l *Loop) Unfollow() {
 	l.next = nil
 }
 
-// following returns the loop that follows this one; nil = none does.
-func (l *Loop) following() *Loop {
+// successor returns the loop that follows this one; nil = none does.
+func (l *Loop) successor() *Loop {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.next
@@ -235,7 +235,7 @@ func (l *Loop) report(before, now error) {
 // concerns the caller failed, here and by the loop that follows. It returns what failed when ctx
 // ends before that.
 func (l *Loop) Wait(ctx context.Context, gen uint64, concerns func(*KeyError) bool) error {
-	if next := l.following(); next != nil {
+	if next := l.successor(); next != nil {
 		if err := next.Wait(ctx, gen, concerns); err != nil {
 			return err
 		}

@@ -136,7 +136,7 @@ func endOf(s *nodestate.State, d dataplane.EventEnd) *End {
 
 // hostEndOf is what was said where the flow comes in, or where it leaves.
 func hostEndOf(s *nodestate.State, d dataplane.Event, h dataplane.EventHost, in bool) *HostEnd {
-	if !h.Judged {
+	if !h.Evaluated {
 		return nil
 	}
 	e := &HostEnd{Rule: ruleOf(s, h.Rule)}
@@ -162,7 +162,7 @@ func hostName(s *nodestate.State, d dataplane.Event, in bool) string {
 			return name
 		}
 	}
-	if d.In.Judged && d.Out.Judged && (d.Again || in != (d.Hook != "to_uplink")) { // a packet of either direction may be evaluated again
+	if d.In.Evaluated && d.Out.Evaluated && (d.Again || in != (d.Hook != "to_uplink")) { // a packet of either direction may be evaluated again
 		return ""
 	}
 	switch d.Hook {

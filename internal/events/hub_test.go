@@ -160,7 +160,7 @@ func TestListenersGetWhatTheyWant(t *testing.T) {
 	h.Remove(drops)
 	h.Remove(logs)
 	if want := []bool{true, true, true, true, true, false, false, false}; !slices.Equal(*modes, want) {
-		t.Errorf("the programs were told %v, not %v", *modes, want)
+		t.Errorf("the programs were set to %v, not %v", *modes, want)
 	}
 }
 
@@ -184,7 +184,7 @@ func TestSlowListenerLosesEvents(t *testing.T) {
 	}
 	f.events <- denied()
 	if e := <-slow.Events(); e.Lost < 5 {
-		t.Errorf("the listener is told of %d lost events", e.Lost)
+		t.Errorf("the listener learns of %d lost events", e.Lost)
 	}
 }
 

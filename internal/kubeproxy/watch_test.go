@@ -126,7 +126,7 @@ func TestWatch(t *testing.T) {
 			t.Errorf("its rules are gone: %+v", h)
 		}
 		if len(logged) != 4 {
-			t.Errorf("told %+v", logged)
+			t.Errorf("reported %+v", logged)
 		}
 	})
 }

@@ -85,8 +85,8 @@ func (b *book) release(a netip.Addr) {
 	}
 }
 
-// take enters one address of a pool, and claims its block where nobody has it.
-func (b *book) take(pool *lbPool, a netip.Addr, s *corev1.Service) error {
+// claim enters one address of a pool, and claims its block where nobody has it.
+func (b *book) claim(pool *lbPool, a netip.Addr, s *corev1.Service) error {
 	if h, taken := b.holder[a]; taken {
 		return fmt.Errorf("%s belongs to Service %s", a, h.Service)
 	}
@@ -107,8 +107,8 @@ func (b *book) take(pool *lbPool, a netip.Addr, s *corev1.Service) error {
 	return nil
 }
 
-// takeAny enters the lowest free address of a pool.
-func (b *book) takeAny(pool *lbPool, s *corev1.Service, reserved func(netip.Addr) bool, reservations []netip.Prefix) (netip.Addr, bool) {
+// claimAny enters the lowest free address of a pool.
+func (b *book) claimAny(pool *lbPool, s *corev1.Service, reserved func(netip.Addr) bool, reservations []netip.Prefix) (netip.Addr, bool) {
 	var ours []netip.Prefix
 	for cidr := range b.blocks {
 		if pool.CIDR.Contains(cidr.Addr()) {

@@ -223,7 +223,7 @@ func (v *view) assignFamily(s *corev1.Service, r *request, b *book, v6 bool) (ne
 		if slices.Contains(b.of(s.UID), want) {
 			return want, nil
 		}
-		return want, v.take(s, r, b, want)
+		return want, v.claimRequested(s, r, b, want)
 	}
 	pools, err := v.poolsFor(s, r, v6)
 	if have.IsValid() && (len(r.named(v6)) == 0 || inPools(pools, have)) {
@@ -235,20 +235,20 @@ func (v *view) assignFamily(s *corev1.Service, r *request, b *book, v6 bool) (ne
 	// An address that the status names already is kept where it is free: the blocks may have been
 	// lost.
 	for _, in := range s.Status.LoadBalancer.Ingress {
-		if a, err := netip.ParseAddr(in.IP); err == nil && a.Is6() == v6 && inPools(pools, a) && !v.reserved(a) && b.take(v.poolOf(a), a, s) == nil {
+		if a, err := netip.ParseAddr(in.IP); err == nil && a.Is6() == v6 && inPools(pools, a) && !v.reserved(a) && b.claim(v.poolOf(a), a, s) == nil {
 			return a, nil
 		}
 	}
 	for _, p := range pools {
-		if a, ok := b.takeAny(p, s, v.reserved, v.reservations); ok {
+		if a, ok := b.claimAny(p, s, v.reserved, v.reservations); ok {
 			return a, nil
 		}
 	}
 	return netip.Addr{}, fmt.Errorf("no free %s address in IPPool %s; add a pool, or delete Services", familyName(v6), poolNames(pools))
 }
 
-// take enters an address that was asked for.
-func (v *view) take(s *corev1.Service, r *request, b *book, want netip.Addr) error {
+// claimRequested enters an address that was asked for.
+func (v *view) claimRequested(s *corev1.Service, r *request, b *book, want netip.Addr) error {
 	p := v.poolOf(want)
 	if p == nil {
 		return fmt.Errorf("%s: %s lies in no usable IPPool with allowedUses LoadBalancer", r.from, want)
@@ -256,7 +256,7 @@ func (v *view) take(s *corev1.Service, r *request, b *book, want netip.Addr) err
 	if !p.namespaces.Matches(v.namespaces[s.Namespace]) {
 		return fmt.Errorf("%s: %s lies in IPPool %s, whose namespaceSelector does not match namespace %s", r.from, want, p.Name, s.Namespace)
 	}
-	if err := b.take(p, want, s); err != nil {
+	if err := b.claim(p, want, s); err != nil {
 		return fmt.Errorf("%s: %w", r.from, err)
 	}
 	return nil

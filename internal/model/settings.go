@@ -24,7 +24,7 @@ type Settings struct {
 	ConnectTime     ConnectTimeLB
 	DSR             bool // bpfExternalServiceMode DSR
 	DSRTimes        DSRTimes
-	DSROptOut       []netip.Prefix // clients that never get answers straight: bpfDSROptoutCIDRs; sorted, each once
+	DSROptOut       []netip.Prefix // clients that never get answers directly: bpfDSROptoutCIDRs; sorted, each once
 	VXLANPort       uint16
 	VXLANVNI        uint32
 	VXLANMTU        int // 0 = derive
@@ -101,7 +101,7 @@ func Within(prefixes []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// DSRTimes say when an outside client that is answered straight falls back to the tunnel.
+// DSRTimes say when an outside client that is answered directly falls back to the tunnel.
 type DSRTimes struct {
 	// Patience after the backend's answer: a SYN that is repeated later says that the answer was
 	// lost.

@@ -86,7 +86,7 @@ func FindFlow(t Tuple, proto uint8) (Flow, error) {
 	req.AddData(tuple)
 	msgs, err := req.Execute(unix.NETLINK_NETFILTER, 0)
 	if errors.Is(err, unix.ENOENT) {
-		return Flow{State: StateNew, Original: t, Reply: t.turned(proto)}, nil
+		return Flow{State: StateNew, Original: t, Reply: t.reversed(proto)}, nil
 	}
 	if err != nil || len(msgs) == 0 || len(msgs[0]) < nl.SizeofNfgenmsg {
 		return Flow{}, fmt.Errorf("asking connection tracking for %v: %w", t, err)
@@ -96,8 +96,8 @@ func FindFlow(t Tuple, proto uint8) (Flow, error) {
 
 func be16(v uint16) []byte { return binary.BigEndian.AppendUint16(nil, v) }
 
-// turned are the ends of an answer.
-func (t Tuple) turned(proto uint8) Tuple {
+// reversed are the ends of an answer.
+func (t Tuple) reversed(proto uint8) Tuple {
 	out := Tuple{Src: t.Dst, Dst: t.Src, SrcPort: t.DstPort, DstPort: t.SrcPort}
 	if proto == unix.IPPROTO_ICMP || proto == unix.IPPROTO_ICMPV6 {
 		out.SrcPort, out.DstPort = t.SrcPort, t.DstPort // what the answer's type is does not matter here

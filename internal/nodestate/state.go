@@ -111,9 +111,9 @@ func (s *State) HostEndpointAt(ifindex int, like netip.Addr) HostEndpoint {
 	return s.HostEndpoints[HostInterface{0, like.Is6()}]
 }
 
-// JudgesAlone reports whether a host endpoint of the node evaluates each packet by itself
+// EvaluatesUntracked reports whether a host endpoint of the node evaluates each packet by itself
 // (doNotTrack).
-func (s *State) JudgesAlone() bool {
+func (s *State) EvaluatesUntracked() bool {
 	for _, h := range s.HostEndpoints {
 		if h.UntrackedIngress.Set != 0 || h.UntrackedEgress.Set != 0 {
 			return true

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-net/weir/internal/packet"
 )
 
-// wantsDSR: do answers to outside clients of the service go straight to them?
+// wantsDSR: do answers to outside clients of the service go directly to them?
 func (n *Node) wantsDSR(s nodestate.Service) bool {
 	switch s.Mode {
 	case model.ExternalModeTunnel:
@@ -22,7 +22,7 @@ func (n *Node) wantsDSR(s nodestate.Service) bool {
 	return n.state.Settings.DSR
 }
 
-// refusesDSR: is the client one whose answers never go straight to it?
+// refusesDSR: is the client one whose answers never go directly to it?
 func (n *Node) refusesDSR(client netip.Addr) bool {
 	for _, p := range n.state.Settings.DSROptOut {
 		if p.Contains(client) {
@@ -32,13 +32,13 @@ func (n *Node) refusesDSR(client netip.Addr) bool {
 	return false
 }
 
-// tries are a client's handshakes that were answered straight, since it was heard last.
+// tries are a client's handshakes that were answered directly, since it was heard last.
 type tries struct {
 	count       int
 	first, last time.Duration // answers
 }
 
-// failedDSR: did straight answers not arrive at the client lately? Its second handshake in a row
+// failedDSR: did direct answers not arrive at the client lately? Its second handshake in a row
 // that it left unanswered says so too.
 func (n *Node) failedDSR(k flowKey) bool {
 	now, t := n.opts.Now(), n.state.Settings.DSRTimes
@@ -59,9 +59,9 @@ func (n *Node) fall(client netip.Addr) {
 	delete(n.tries, client)
 }
 
-// followDSR watches the handshake of a flow whose answers go straight to the client. It reports
-// whether it is over.
-func (n *Node) followDSR(f *flow, k flowKey, in In, flags uint8) bool {
+// trackHandshake watches the handshake of a flow whose answers go directly to the client. It
+// reports whether it is over.
+func (n *Node) trackHandshake(f *flow, k flowKey, in In, flags uint8) bool {
 	now := n.opts.Now()
 	syn, ack := flags&packet.SYN != 0, flags&packet.ACK != 0
 	switch {

@@ -32,7 +32,7 @@ type Event struct {
 
 // HostEnd is what a host endpoint said of a flow.
 type HostEnd struct {
-	Judged bool             // there is a set, or staged policies would make one
+	Evaluated bool             // there is a set, or staged policies would make one
 	Rule   nodestate.RuleID // that decided, 0 = none did
 	Staged bool             // staged policies would change the policy here
 	// StagedDenied is what they would have said, StagedRule by which rule.
@@ -89,7 +89,7 @@ func (e Event) Text(rule func(nodestate.RuleID) string) string {
 		name string
 		HostEnd
 	}{{"host-in", e.In}, {"host-out", e.Out}} {
-		if end.Judged {
+		if end.Evaluated {
 			s += fmt.Sprintf(" %s=[%s]", end.name, rule(end.Rule))
 		}
 		if end.Staged {
@@ -124,7 +124,7 @@ func (n *Node) about(k flowKey) *Event {
 // packet was dropped.
 func (n *Node) reportEvent(in In, d *dropped) {
 	e := n.evaluated
-	if e == nil || !e.Egress.Local && !e.Ingress.Local && !e.In.Judged && !e.Out.Judged {
+	if e == nil || !e.Egress.Local && !e.Ingress.Local && !e.In.Evaluated && !e.Out.Evaluated {
 		return
 	}
 	e.Hook, e.IfIndex, e.Allowed = in.Hook, in.IfIndex, true

@@ -203,13 +203,13 @@ func (n *Node) touch(f *flow, k flowKey, in In, half bool) {
 	f.seen = n.opts.Now()
 	flags := lifeFlags(p)
 	if f.watched {
-		n.follow(f, k, in)
+		n.redirectReplies(f, k, in)
 	}
 	over := false
 	switch {
 	case !half:
 	case f.dsr && connects(k.proto):
-		over = n.followDSR(f, k, in, flags)
+		over = n.trackHandshake(f, k, in, flags)
 	case f.answered:
 		over = flags&packet.SYN == 0
 	case !f.reply:
@@ -282,7 +282,7 @@ func lifeFlags(p *packet.Packet) uint8 {
 // establish moves both entries to the established ones.
 func (n *Node) establish(f *flow, k flowKey) {
 	o := f.partner(k.proto)
-	n.take(f, k, n.half[o])
+	n.countEstablished(f, k, n.half[o])
 	if other := n.half[o]; other != nil {
 		other.replied = true
 		n.flows[o] = other

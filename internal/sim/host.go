@@ -21,8 +21,8 @@ type passage struct {
 	ownFrom, ownDest bool
 }
 
-// turned is the passage of the other direction.
-func (p passage) turned() passage {
+// reversed is the passage of the other direction.
+func (p passage) reversed() passage {
 	return passage{in: p.out, out: p.in, ownFrom: p.ownDest, ownDest: p.ownFrom}
 }
 
@@ -55,7 +55,7 @@ func (n *Node) passageOf(in In, w path, reply bool, k flowKey) passage {
 		}
 	}
 	if reply {
-		p = p.turned()
+		p = p.reversed()
 	}
 	return n.ends(p, k)
 }
@@ -119,7 +119,7 @@ func (n *Node) consult(end *HostEnd, ifindex int, set func(nodestate.HostEndpoin
 	ports := portsOf(k.src, k.proto, k.sport, k.dport)
 	iso := set(n.state.HostEndpointAt(ifindex, k.src))
 	if staged, ok := n.state.HostStagedAt(ifindex, k.src); ok && (iso.Set != 0 || set(staged).Set != 0) {
-		end.Judged, end.Staged = true, true
+		end.Evaluated, end.Staged = true, true
 		if would := set(staged); would.Set != 0 && !end.StagedDenied {
 			v := n.state.Decide(would, peer, k.proto, ports)
 			end.StagedDenied, end.StagedRule = !v.Allow, v.Rule
@@ -129,7 +129,7 @@ func (n *Node) consult(end *HostEnd, ifindex int, set func(nodestate.HostEndpoin
 		return true, 0
 	}
 	v := n.state.Decide(iso, peer, k.proto, ports)
-	end.Judged, end.Rule = true, v.Rule
+	end.Evaluated, end.Rule = true, v.Rule
 	n.evaluated.Log = n.evaluated.Log || v.Log
 	return v.Allow, v.Rule
 }
@@ -210,7 +210,7 @@ func (n *Node) evaluateHostNew(in In, k flowKey, fwd, rev *flow, opening bool) (
 	if !p.inside() && fwd.path.action == Pass && fwd.svc.Proto == 0 && connects(k.proto) && !opening {
 		saved := *n.evaluated
 		back := flowKey{src: k.dst, dst: k.src, sport: k.dport, dport: k.sport, proto: k.proto}
-		if _, no := n.evaluateHost(back, p.turned()); no == nil {
+		if _, no := n.evaluateHost(back, p.reversed()); no == nil {
 			n.evaluated = nil // there is no flow to report
 			return true, nil
 		}

@@ -53,7 +53,7 @@ type Node struct {
 	affinity    map[affinityKey]affinityEntry
 	maglev      map[nodestate.Frontend][]int32 // Maglev tables of the state, as they are needed
 	tries       map[netip.Addr]tries           // by client
-	fallen      map[netip.Addr]time.Duration   // clients that get no straight answers, since when
+	fallen      map[netip.Addr]time.Duration   // clients that get no direct answers, since when
 	sockets     map[socketKey]netip.AddrPort   // what was asked for, by what was got
 	chosen      map[socketKey]chosen           // what was got, by what was asked for
 	firsts      map[fragmentKey]firstFragment

@@ -76,9 +76,9 @@ func all(of netip.Addr) netip.Addr {
 	return netip.IPv4Unspecified()
 }
 
-// take counts the entries of a flow that is established now: f, of the direction of k, and other,
-// which may be nil.
-func (n *Node) take(f *flow, k flowKey, other *flow) {
+// countEstablished counts the entries of a flow that is established now: f, of the direction of k,
+// and other, which may be nil.
+func (n *Node) countEstablished(f *flow, k flowKey, other *flow) {
 	entries, pod := 1, netip.Addr{}
 	if other != nil {
 		entries = 2

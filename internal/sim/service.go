@@ -36,7 +36,7 @@ type balanced struct {
 	tunnel  bool       // by the tunnel
 	maglev  bool       // all nodes choose equally
 	watch   bool       // and any of them may be the one that is asked
-	dsr     bool       // answers go straight to the client, unless the client forbids it
+	dsr     bool       // answers go directly to the client, unless the client forbids it
 }
 
 // everyAddr represents every address of every node, of the family of a.
@@ -232,9 +232,9 @@ func (n *Node) maglevChoice(s nodestate.Service, localOnly bool, k flowKey) *nod
 	return &b
 }
 
-// follow turns the answers of a watched flow to the node that handed its packet on, or straight to
-// the client when none did.
-func (n *Node) follow(f *flow, k flowKey, in In) {
+// redirectReplies sends the answers of a watched flow to the node that handed its packet on, or
+// directly to the client when none did.
+func (n *Node) redirectReplies(f *flow, k flowKey, in In) {
 	via := n.handedBy(in, false, k.dst)
 	rev, _ := n.find(f.partner(k.proto))
 	if via == f.from || rev == nil {

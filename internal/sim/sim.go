@@ -243,7 +243,7 @@ func (n *Node) receive(in In) Result {
 
 // whole is what becomes of a packet that a flow can be made of.
 func (n *Node) whole(in In) Result {
-	r, d := n.carry(in)
+	r, d := n.process(in)
 	if d != nil {
 		return n.refuse(in, *d)
 	}
@@ -290,8 +290,8 @@ func (n *Node) odd(in In, s shape) Result {
 // kind returns whose an address is, 0 when it is nobody's that the node knows.
 func (n *Node) kind(a netip.Addr) nodestate.AddrKind { return n.state.Addrs[a].Kind }
 
-// carry is steps 1 to 4 for a packet that a flow can be made of.
-func (n *Node) carry(in In) (Result, *dropped) {
+// process is steps 1 to 4 for a packet that a flow can be made of.
+func (n *Node) process(in In) (Result, *dropped) {
 	p := in.Packet
 	isError := p.Kind == packet.Error
 	key := keyOf(p)

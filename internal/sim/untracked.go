@@ -36,7 +36,7 @@ func (n *Node) evaluateUntracked(in In) *dropped {
 
 // asksAlone: is policy asked about what comes by itself? Then what is no whole packet of a flow
 // does not make it one that was evaluated.
-func (n *Node) asksAlone(in In) bool { return in.Hook == FromUplink && n.state.JudgesAlone() }
+func (n *Node) asksAlone(in In) bool { return in.Hook == FromUplink && n.state.EvaluatesUntracked() }
 
 // untrackedVerdict asks a set about a packet by itself.
 func (n *Node) untrackedVerdict(in In, iso nodestate.Isolation, k flowKey, arrives bool) *dropped {
@@ -59,7 +59,7 @@ func (n *Node) untrackedVerdict(in In, iso nodestate.Isolation, k flowKey, arriv
 	if arrives {
 		end = &e.In
 	}
-	*end = HostEnd{Judged: true, Rule: v.Rule}
+	*end = HostEnd{Evaluated: true, Rule: v.Rule}
 	n.events = append(n.events, e)
 	return &dropped{reason: why, rule: v.Rule}
 }

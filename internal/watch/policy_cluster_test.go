@@ -151,7 +151,7 @@ func TestRulesOfClusterPoliciesFailClosed(t *testing.T) {
 				t.Errorf("%s %s: %+v", action, c.rule, r)
 			}
 			if r := got.Egress[1]; r.Action != model.Allow || len(r.Peers) != 1 || r.Peers[0].Pods == nil || r.Peers[0].Pods.Pods != nil {
-				t.Errorf("%s %s: the rule beside became %+v", action, c.rule, r)
+				t.Errorf("%s %s: the rule next to it became %+v", action, c.rule, r)
 			}
 		}
 	}

@@ -137,7 +137,7 @@ func (w *Watcher) Run(ctx context.Context, sink Sink) error {
 		return err
 	}
 	for first := true; ; first = false {
-		if b := w.take(first); !b.Empty() {
+		if b := w.nextBatch(first); !b.Empty() {
 			sink(ctx, b)
 		}
 		select {
@@ -161,7 +161,7 @@ func (w *Watcher) waitSynced(ctx context.Context) error {
 	if w.Status().Synced {
 		return nil
 	}
-	start, told := time.Now(), time.Now()
+	start, reported := time.Now(), time.Now()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -174,8 +174,8 @@ func (w *Watcher) waitSynced(ctx context.Context) error {
 		if len(waiting) == 0 {
 			break
 		}
-		if time.Since(told) > 5*time.Second {
-			told = time.Now()
+		if time.Since(reported) > 5*time.Second {
+			reported = time.Now()
 			w.log.Info("still reading the cluster", "waiting for", strings.Join(waiting, " "), "for", time.Since(start).Round(time.Second))
 		}
 		select {
@@ -202,7 +202,7 @@ func (w *Watcher) note(change func(b *Batch)) {
 	}
 }
 
-func (w *Watcher) take(first bool) *Batch {
+func (w *Watcher) nextBatch(first bool) *Batch {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	b := w.pending

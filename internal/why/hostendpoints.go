@@ -42,7 +42,7 @@ func (i *inquiry) earlyEnds(ctx context.Context) (out []wire.End, settled bool, 
 // docs/design/datapath.md says ("Without tracking"): where it comes in, or, when it begins in the
 // node, as it meets the uplink. settled: that lets it pass, and nothing else is asked.
 func (i *inquiry) untrackedEnds(ctx context.Context) (out []wire.End, settled bool, err error) {
-	if !i.state.JudgesAlone() || i.isTunnel() {
+	if !i.state.EvaluatesUntracked() || i.isTunnel() {
 		return nil, false, nil
 	}
 	look := func(index int, p *packet.Packet) {

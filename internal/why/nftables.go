@@ -102,25 +102,25 @@ func (i *inquiry) adopt(p *nftdryrun.Trace, first bool) bool {
 // resultOf is a passage in the words of the oracle.
 func (i *inquiry) resultOf(p *nftdryrun.Trace) sim.Result {
 	out := sim.Result{Packet: i.in.Packet, Reason: p.Reason, Rule: p.Rule, IfIndex: p.IfIndex, NextHop: p.NextHop}
-	switch p.Way {
-	case nftdryrun.WayDropped, nftdryrun.WayNowhere:
+	switch p.Path {
+	case nftdryrun.PathDropped, nftdryrun.PathNowhere:
 		out.Action = sim.Drop
 		if p.Refused {
 			out.Action = sim.Answer
 		}
 		return out
-	case nftdryrun.WayPod:
+	case nftdryrun.PathPod:
 		out.Action = sim.Local
-	case nftdryrun.WayNode:
+	case nftdryrun.PathNode:
 		out.Action = sim.Pass
-	case nftdryrun.WayLink:
+	case nftdryrun.PathLink:
 		out.Action = sim.Neigh
-	case nftdryrun.WayTunnel:
+	case nftdryrun.PathTunnel:
 		out.Action = sim.Tunnel
 	}
 	out.Packet = i.in.Packet.Clone()
 	out.Packet.Rewrite(p.Src, p.Dst, p.SrcPort, p.DstPort)
-	if i.in.Hook != sim.ToUplink && p.Way != nftdryrun.WayNode {
+	if i.in.Hook != sim.ToUplink && p.Path != nftdryrun.PathNode {
 		out.Packet.IP.TTL--
 	}
 	return out

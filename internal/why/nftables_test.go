@@ -116,7 +116,7 @@ func askTables(t *testing.T, n *testNode) error {
 	} {
 		got := ask(c.hook, c.from, c.to, c.port)
 		o := got.Outcome
-		said := o.Verdict + " " + o.Reason + o.Way
+		said := o.Verdict + " " + o.Reason + o.Path
 		if o.Rule != "" && o.Verdict == wire.Dropped {
 			said += " by " + o.Rule
 		}

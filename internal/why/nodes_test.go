@@ -227,7 +227,7 @@ func (p *whyPair) ask(t *testing.T, node string, q wire.Request) (said string, a
 		a := i.answer
 		answers = append(answers, a)
 		o := a.Outcome
-		word := node + " " + o.Verdict + " " + o.Reason + o.Way
+		word := node + " " + o.Verdict + " " + o.Reason + o.Path
 		if o.Rule != "" && o.Verdict == wire.Dropped {
 			word += " by " + o.Rule
 		}
@@ -281,15 +281,15 @@ func (p *whyPair) play(t *testing.T, cases []whyCase) {
 // link and by the tunnel, in both families, by Services and handed on; what denies is named.
 func TestWhyOnTwoNodes(t *testing.T) {
 	for _, c := range []struct {
-		name, way string
-		encap     model.EncapMode
-		dsr       bool
+		name, path string
+		encap      model.EncapMode
+		dsr        bool
 	}{{"link", "direct", model.EncapNever, false}, {"tunnel", "tunnel", model.EncapAlways, false}, {"link, DSR", "direct", model.EncapNever, true}, {"tunnel, DSR", "tunnel", model.EncapAlways, true}} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newWhyPair(t, c.encap)
 			p.set = func(s *model.Settings) { s.IPv6Support, s.DSR = true, c.dsr }
 			p.apply(t)
-			sent := "n1 sent on " + c.way + ", n2 delivered local"
+			sent := "n1 sent on " + c.path + ", n2 delivered local"
 			for _, f := range []struct{ web, db, svc, near, n1, n2, client string }{
 				{whyWeb, whyDB, "10.96.0.2", "10.96.0.1", whyN1, whyN2, whyClient}, {whyWeb6, whyDB6, "fd00:10:96::2", "fd00:10:96::1", whyN1v6, whyN26, whyClient6},
 			} {
@@ -300,7 +300,7 @@ func TestWhyOnTwoNodes(t *testing.T) {
 					{"n1", wire.ToUplink, f.n1, f.db, 8080, sent},
 					{"n1", wire.ToUplink, f.n1, f.svc, 80, sent},
 					{"n1", wire.FromUplink, f.client, f.n1, 30002, sent},
-					{"n1", wire.FromUplink, f.client, f.svc, 80, "n1 sent on " + c.way + ", n2 delivered local"},
+					{"n1", wire.FromUplink, f.client, f.svc, 80, "n1 sent on " + c.path + ", n2 delivered local"},
 					{"n1", wire.FromUplink, f.client, f.n1, 30001, "n1 delivered local"},
 					{"n1", wire.FromUplink, f.client, f.near, 80, "n1 delivered local"},
 					{"n1", wire.ToUplink, f.n1, f.n2, 22, "n1 sent on direct, n2 delivered stack"},
@@ -311,7 +311,7 @@ func TestWhyOnTwoNodes(t *testing.T) {
 				Subject: model.Selector{Namespace: "shop", Pods: &model.LabelSelector{Requirements: []model.Requirement{{Key: "app", Op: model.In, Values: []string{"db"}}}}},
 				Ingress: []model.Rule{{Action: model.Allow, Peers: []model.Peer{{CIDR: netip.MustParsePrefix("198.51.100.0/24")}}}}})
 			p.apply(t)
-			denied := "n1 sent on " + c.way + ", n2 dropped POLICY_INGRESS by default-deny shop/closed ingress"
+			denied := "n1 sent on " + c.path + ", n2 dropped POLICY_INGRESS by default-deny shop/closed ingress"
 			for _, f := range []struct{ web, db, svc, n1, client string }{
 				{whyWeb, whyDB, "10.96.0.2", whyN1, whyClient}, {whyWeb6, whyDB6, "fd00:10:96::2", whyN1v6, whyClient6},
 			} {
@@ -328,7 +328,7 @@ func TestWhyOnTwoNodes(t *testing.T) {
 
 // whyWays are those by which nodes reach each other's pods.
 var whyWays = []struct {
-	way   string
+	path  string
 	encap model.EncapMode
 }{{"direct", model.EncapNever}, {"tunnel", model.EncapAlways}}
 
@@ -337,7 +337,7 @@ var whyWays = []struct {
 func TestWhyBesideKubeProxy(t *testing.T) {
 	const theirs = "n2 error a kube-proxy carries Services on this node, and its rules are not Weir's to explain: ask for the address of an endpoint"
 	for _, c := range whyWays {
-		t.Run(c.way, func(t *testing.T) {
+		t.Run(c.path, func(t *testing.T) {
 			p := newWhyPair(t, c.encap)
 			p.local = func(l *model.Local) { l.KubeProxy = l.Node == "n2" }
 			p.apply(t)
@@ -345,9 +345,9 @@ func TestWhyBesideKubeProxy(t *testing.T) {
 				{whyWeb, whyDB, "10.96.0.2", "10.96.0.1", whyN1, whyN2, whyClient}, {whyWeb6, whyDB6, "fd00:10:96::2", "fd00:10:96::1", whyN1v6, whyN26, whyClient6},
 			} {
 				p.play(t, []whyCase{
-					{"n1", wire.FromUplink, f.client, f.n1, 30002, "n1 sent on " + c.way + ", n2 delivered local"},
-					{"n1", wire.FromWorkload, f.web, f.svc, 80, "n1 sent on " + c.way + ", n2 delivered local"},
-					{"n2", wire.FromWorkload, f.db, f.web, 8080, "n2 sent on " + c.way + ", n1 delivered local"},
+					{"n1", wire.FromUplink, f.client, f.n1, 30002, "n1 sent on " + c.path + ", n2 delivered local"},
+					{"n1", wire.FromWorkload, f.web, f.svc, 80, "n1 sent on " + c.path + ", n2 delivered local"},
+					{"n2", wire.FromWorkload, f.db, f.web, 8080, "n2 sent on " + c.path + ", n1 delivered local"},
 					{"n2", wire.FromUplink, f.client, f.n2, 30002, theirs},
 					{"n2", wire.FromWorkload, f.db, f.near, 80, theirs},
 				})
@@ -360,7 +360,7 @@ func TestWhyBesideKubeProxy(t *testing.T) {
 // sends, what passes, and what the node itself sends.
 func TestWhyHostEndpointsOnTwoNodes(t *testing.T) {
 	for _, c := range whyWays {
-		t.Run(c.way, func(t *testing.T) {
+		t.Run(c.path, func(t *testing.T) {
 			p := newWhyPair(t, c.encap)
 			p.batch.HostEndpoints = map[string]*model.HostEndpoint{"n2-all": {Name: "n2-all", Node: "n2", Interface: model.AllInterfaces, Labels: map[string]string{"host": "yes"}}}
 			for _, policy := range []*model.Policy{
@@ -374,9 +374,9 @@ func TestWhyHostEndpointsOnTwoNodes(t *testing.T) {
 				p.put(policy)
 			}
 			p.apply(t)
-			on := "n1 sent on " + c.way + ", "
+			on := "n1 sent on " + c.path + ", "
 			handedOn := "n2 dropped HOST_PRE_DNAT by GlobalNetworkPolicy first ingress[0]"
-			if c.way == "tunnel" { // of which no host endpoint is asked before Services
+			if c.path == "tunnel" { // of which no host endpoint is asked before Services
 				handedOn = "n2 delivered local"
 			}
 			for _, f := range []struct{ web, db, svc, n1, n2, client string }{
@@ -397,7 +397,7 @@ func TestWhyHostEndpointsOnTwoNodes(t *testing.T) {
 					{"n1", wire.FromWorkload, f.web, f.db, 8081, on + "n2 dropped HOST_INGRESS by GlobalNetworkPolicy forward ingress[0]"},
 					{"n1", wire.FromWorkload, f.web, f.svc, 80, on + "n2 delivered local"},
 					{"n1", wire.FromUplink, f.client, f.n1, 30002, on + handedOn},
-					{"n2", wire.FromUplink, f.client, f.n2, 30001, "n2 sent on " + c.way + ", n1 delivered local"}, // not handed on, but translated
+					{"n2", wire.FromUplink, f.client, f.n2, 30001, "n2 sent on " + c.path + ", n1 delivered local"}, // not handed on, but translated
 				})
 			}
 		})

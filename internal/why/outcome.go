@@ -29,9 +29,9 @@ func (i *inquiry) describe() {
 	pod, node := i.owner(r.Packet.IP.Dst)
 	switch r.Action {
 	case sim.Local:
-		o.Verdict, o.Way, o.Text = wire.Delivered, "local", "into pod "+pod
+		o.Verdict, o.Path, o.Text = wire.Delivered, "local", "into pod "+pod
 	case sim.Pass:
-		o.Verdict, o.Way, o.Text = wire.Left, "stack", "to the node's own stack, which routes it"
+		o.Verdict, o.Path, o.Text = wire.Left, "stack", "to the node's own stack, which routes it"
 		switch at := i.state.Addrs[r.Packet.IP.Dst]; {
 		case at.Kind == nodestate.AddrHost:
 			o.Verdict, o.Text = wire.Delivered, "to node "+node+" itself"
@@ -54,12 +54,12 @@ func (i *inquiry) refusedBy() bool {
 func (i *inquiry) describeRoute(pod string) {
 	r, o := i.result, &i.answer.Outcome
 	hook, node := wire.FromUplink, i.nodeOf(r.Packet.IP.Dst)
-	o.Way = "direct"
+	o.Path = "direct"
 	if i.state.Addrs[r.NextHop].Kind == nodestate.AddrNode {
 		node = r.NextHop
 	}
 	if r.Action == sim.Tunnel {
-		hook, o.Way = wire.FromTunnel, "tunnel"
+		hook, o.Path = wire.FromTunnel, "tunnel"
 	}
 	name := i.state.Addrs[node].Owner.Name
 	if !node.IsValid() || name == "" {

@@ -17,7 +17,7 @@ const maxRuns = 256
 // runProgram runs the hook's program, from a second instance of the node's.
 func (i *inquiry) runProgram() error {
 	name := progtest.Program(i.in.Hook)
-	if i.in.Hook == sim.ToUplink && i.state.JudgesAlone() {
+	if i.in.Hook == sim.ToUplink && i.state.EvaluatesUntracked() {
 		name = progtest.EachProgram
 	}
 	plane, ok := i.plane.(Programs)

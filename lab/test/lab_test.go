@@ -370,7 +370,7 @@ func TestInterruptedUpRemovesItself(t *testing.T) {
 	removeLater(t, name)
 	cmd, rest := startUntil(t, name, "start 2 nodes: ")
 	if out, err := command(name, "down").CombinedOutput(); err == nil || !strings.Contains(string(out), "is being started") {
-		t.Errorf("down beside up: %v\n%s", err, out)
+		t.Errorf("down alongside up: %v\n%s", err, out)
 	}
 	were := owned(t, name)
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {

@@ -54,9 +54,9 @@ func handOn(ctx context.Context, c net.Conn, target string, patience time.Durati
 	defer server.Close()
 	// Whichever side ends first, the other has to see it.
 	var both sync.WaitGroup
-	for _, way := range [][2]net.Conn{{c, server}, {server, c}} {
+	for _, pair := range [][2]net.Conn{{c, server}, {server, c}} {
 		both.Go(func() {
-			_, _ = io.Copy(way[0], way[1])
+			_, _ = io.Copy(pair[0], pair[1])
 			c.Close()
 			server.Close()
 		})

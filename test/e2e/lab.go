@@ -292,7 +292,7 @@ func (l *lab) internet(ctx context.Context, dual bool) error {
 	}
 	coredns, err := filepath.Glob(filepath.Join(filepath.Dir(l.programs), "coredns-*", "coredns"))
 	if err != nil || len(coredns) == 0 {
-		return fmt.Errorf("no CoreDNS beside %s: %v", l.programs, err)
+		return fmt.Errorf("no CoreDNS alongside %s: %v", l.programs, err)
 	}
 	for _, args := range [][]string{
 		{coredns[len(coredns)-1], "-conf", corefile},

@@ -58,40 +58,40 @@ func by[T, V any](convert func(*T) (*V, []weirv1.Problem)) func(object) (any, []
 // sample is a value of a field, and what it must come with to mean something. Both
 // are by the field's path inside of spec, or inside of a rule or of an end of one.
 type sample struct {
-	value  any
-	beside object
+	value any
+	with  object
 }
 
 var samples = map[string]sample{
 	"tier": {value: "sec"}, "order": {value: float64(7)}, "selector": {value: "a == 'b'"}, "namespaceSelector": {value: "c == 'd'"},
 	"serviceAccountSelector": {value: "e == 'f'"}, "types[]": {value: []any{"Egress"}}, "policyTypes[]": {value: []any{"Egress"}},
-	"applyOnForward": {value: true}, "doNotTrack": {value: true, beside: object{"applyOnForward": true}},
-	"preDNAT": {value: true, beside: object{"applyOnForward": true}}, "performanceHints[]": {value: []any{"AssumeNeededOnEveryNode"}},
+	"applyOnForward": {value: true}, "doNotTrack": {value: true, with: object{"applyOnForward": true}},
+	"preDNAT": {value: true, with: object{"applyOnForward": true}}, "performanceHints[]": {value: []any{"AssumeNeededOnEveryNode"}},
 	"stagedAction": {value: "Delete"}, "defaultAction": {value: "Pass"}, "nets[]": {value: []any{"10.1.0.0/16"}},
 
 	"action": {value: "Deny"}, "ipVersion": {value: int64(4)}, "protocol": {value: "TCP"}, "notProtocol": {value: "TCP"},
-	"icmp.type": {value: int64(8), beside: object{"protocol": "ICMP"}}, "icmp.code": {value: int64(3), beside: object{"protocol": "ICMP", "icmp": object{"type": int64(8)}}},
-	"notICMP.type": {value: int64(8), beside: object{"protocol": "ICMP"}}, "notICMP.code": {value: int64(3), beside: object{"protocol": "ICMP", "notICMP": object{"type": int64(8)}}},
+	"icmp.type": {value: int64(8), with: object{"protocol": "ICMP"}}, "icmp.code": {value: int64(3), with: object{"protocol": "ICMP", "icmp": object{"type": int64(8)}}},
+	"notICMP.type": {value: int64(8), with: object{"protocol": "ICMP"}}, "notICMP.code": {value: int64(3), with: object{"protocol": "ICMP", "notICMP": object{"type": int64(8)}}},
 	"http.methods[]": {value: []any{"GET"}}, "http.paths[].exact": {value: "/x"}, "http.paths[].prefix": {value: "/x"},
 	"metadata.annotations": {value: object{"a": "b"}},
 
 	"notNets[]": {value: []any{"10.1.0.0/16"}}, "notSelector": {value: "a == 'b'"},
-	"ports[]": {value: []any{int64(80)}, beside: object{"protocol": "TCP"}}, "notPorts[]": {value: []any{int64(80)}, beside: object{"protocol": "TCP"}},
+	"ports[]": {value: []any{int64(80)}, with: object{"protocol": "TCP"}}, "notPorts[]": {value: []any{int64(80)}, with: object{"protocol": "TCP"}},
 	"serviceAccounts.names[]": {value: []any{"x"}}, "serviceAccounts.selector": {value: "a == 'b'"},
-	"services.name":      {value: "svc", beside: object{"END": object{"services": object{"namespace": "ns"}}}},
-	"services.namespace": {value: "ns", beside: object{"END": object{"services": object{"name": "svc"}}}},
+	"services.name":      {value: "svc", with: object{"END": object{"services": object{"namespace": "ns"}}}},
+	"services.namespace": {value: "ns", with: object{"END": object{"services": object{"name": "svc"}}}},
 
 	"podSelector.matchLabels": {value: object{"a": "b"}}, "namespaceSelector.matchLabels": {value: object{"a": "b"}},
-	"ipBlock.cidr": {value: "10.0.0.0/8"}, "ipBlock.except[]": {value: []any{"10.1.0.0/16"}, beside: object{"PEER": object{"ipBlock": object{"cidr": "10.0.0.0/8"}}}},
-	"ports[].protocol": {value: "UDP"}, "ports[].port": {value: int64(80)}, "ports[].endPort": {value: int64(90), beside: object{"PORT": object{"port": int64(80)}}},
+	"ipBlock.cidr": {value: "10.0.0.0/8"}, "ipBlock.except[]": {value: []any{"10.1.0.0/16"}, with: object{"PEER": object{"ipBlock": object{"cidr": "10.0.0.0/8"}}}},
+	"ports[].protocol": {value: "UDP"}, "ports[].port": {value: int64(80)}, "ports[].endPort": {value: int64(90), with: object{"PORT": object{"port": int64(80)}}},
 }
 
 func init() {
 	for _, sel := range []string{"podSelector", "namespaceSelector"} {
 		at := sel + ".matchExpressions[]."
-		samples[at+"key"] = sample{value: "k", beside: object{"EXPR": object{"operator": "Exists", "key": "other"}}}
-		samples[at+"operator"] = sample{value: "Exists", beside: object{"EXPR": object{"operator": "DoesNotExist", "key": "k"}}}
-		samples[at+"values[]"] = sample{value: []any{"v"}, beside: object{"EXPR": object{"operator": "In", "key": "k", "values": []any{"w"}}}}
+		samples[at+"key"] = sample{value: "k", with: object{"EXPR": object{"operator": "Exists", "key": "other"}}}
+		samples[at+"operator"] = sample{value: "Exists", with: object{"EXPR": object{"operator": "DoesNotExist", "key": "k"}}}
+		samples[at+"values[]"] = sample{value: []any{"v"}, with: object{"EXPR": object{"operator": "In", "key": "k", "values": []any{"w"}}}}
 	}
 }
 
@@ -178,7 +178,7 @@ func outcome(t *testing.T, kind, path string) string {
 	make := func(with bool) (any, []weirv1.Problem) {
 		o := base(kind)
 		spec := o["spec"].(object)
-		for k, v := range s.beside {
+		for k, v := range s.with {
 			place := where
 			switch k {
 			case "END", "PEER":

@@ -136,7 +136,7 @@ func TestHundredPods(t *testing.T) {
 		took = append(took, s.addTimes(t, node, since)...)
 	}
 	if len(took) < count { // more when a runtime lost patience and asked again
-		t.Errorf("the agents tell of %d ADDs, want %d", len(took), count)
+		t.Errorf("the agents report %d ADDs, want %d", len(took), count)
 	}
 	note(t, "ADD in the agent, 100 pods at once: p50 (ms)", percentile(took, 0.5))
 	note(t, "ADD in the agent, 100 pods at once: p99 (ms)", percentile(took, 0.99))

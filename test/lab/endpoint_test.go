@@ -42,7 +42,7 @@ func TestEndpointChange(t *testing.T) {
 	}
 	// Kubernetes' own history of the object: the events up to now.
 	var times []float64
-	byWay := map[string][]float64{}
+	byPath := map[string][]float64{}
 	steps := []struct{ addr, name string }{{b.srv2.addr, "srv2"}, {b.srv1.addr, "srv1"}, {"", "-"}, {b.srv1.addr, "srv1"}, {"", "-"}, {b.srv2.addr, "srv2"}, {b.srv1.addr, "srv1"}}
 	events := make(chan [2]int64, 64) // resource version, when
 	go func() {
@@ -63,18 +63,18 @@ func TestEndpointChange(t *testing.T) {
 		}
 		answered := time.Now().UnixNano()
 		began := eventTime(t, events, changed.ResourceVersion, answered)
-		for way, r := range probes {
+		for path, r := range probes {
 			ms, err := effect(r, step.name, began)
 			if err != nil {
-				t.Fatalf("change %d, to %q, %s: %v", i, step.name, way, err)
+				t.Fatalf("change %d, to %q, %s: %v", i, step.name, path, err)
 			}
 			times = append(times, ms)
-			byWay[way] = append(byWay[way], ms)
+			byPath[path] = append(byPath[path], ms)
 		}
 	}
-	for way, ms := range byWay {
-		note(t, way+": p50 (ms)", percentile(ms, 0.5))
-		note(t, way+": p99 (ms)", percentile(ms, 0.99))
+	for path, ms := range byPath {
+		note(t, path+": p50 (ms)", percentile(ms, 0.5))
+		note(t, path+": p99 (ms)", percentile(ms, 0.99))
 	}
 	p99, most := percentile(times, 0.99), percentile(times, 1)
 	note(t, "all: p50 (ms)", percentile(times, 0.5))
@@ -101,7 +101,7 @@ func eventTime(t *testing.T, events <-chan [2]int64, version string, answered in
 				return min(e[1], answered)
 			}
 		case <-limit:
-			t.Fatal("the watch did not tell of the change")
+			t.Fatal("the watch did not report the change")
 		}
 	}
 }

@@ -114,7 +114,7 @@ func (p *proxied) thereAndBack(t *testing.T, mode, how string) {
 // begin opens connections.
 func (r *round) begin(t *testing.T, since string, few bool) {
 	t.Helper()
-	r.open = append(r.open, r.proxied.open(t, since, r.ways(few)))
+	r.open = append(r.open, r.proxied.open(t, since, r.kinds(few)))
 }
 
 // step does something and notes how long it took; no connection may have ended by then.
@@ -150,7 +150,7 @@ func (r *round) there(t *testing.T, how string) {
 	case "eBPF first":
 		r.eBPF(t, true)
 		r.step(t, "all nodes have eBPF", toEBPF)
-		r.begin(t, "eBPF beside kube-proxy", true)
+		r.begin(t, "eBPF alongside kube-proxy", true)
 		r.carriedBy(t, "Weir")
 		r.withoutProxy(t)
 		r.step(t, "kube-proxy's rules are gone", r.awaitNoRules)
@@ -233,7 +233,7 @@ func (p *proxied) notInTheWay(t *testing.T) {
 	for node := range nodes {
 		for _, name := range []string{"services", "node-ports"} {
 			if out := p.must(t, node, "nft", "list", "map", "ip", "weir", name); strings.Contains(out, "elements") {
-				t.Errorf("%s: Services in Weir's tables beside kube-proxy: %s", node, out)
+				t.Errorf("%s: Services in Weir's tables alongside kube-proxy: %s", node, out)
 			}
 		}
 		choices := 0
@@ -248,7 +248,7 @@ func (p *proxied) notInTheWay(t *testing.T) {
 				fromNode = fromNode || strings.Contains(line, sender)
 			}
 			if !empty && !fromNode {
-				t.Errorf("%s: Weir's tables translate beside kube-proxy by the rule %q", node, line)
+				t.Errorf("%s: Weir's tables translate alongside kube-proxy by the rule %q", node, line)
 			}
 		}
 		if choices < 5 {
@@ -258,7 +258,7 @@ func (p *proxied) notInTheWay(t *testing.T) {
 			t.Errorf("%s: %s", node, out)
 		}
 		if out := p.must(t, node, "bpftool", "net", "show"); strings.Contains(out, "weir") {
-			t.Errorf("%s: programs beside kube-proxy: %s", node, out)
+			t.Errorf("%s: programs alongside kube-proxy: %s", node, out)
 		}
 	}
 }

@@ -31,8 +31,8 @@ var (
 )
 
 // all is the lab of this package's tests; both is the one of TestDualStack, with both families;
-// beside is the one of TestFromKubeProxy.
-var all, both, beside *lab
+// alongside is the one of TestFromKubeProxy.
+var all, both, alongside *lab
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -129,7 +129,7 @@ func (l *lab) up(ctx context.Context, args ...string) error {
 
 // tearDown leaves nothing of what the tests made.
 func tearDown(code int) {
-	for _, l := range []*lab{all, both, beside} {
+	for _, l := range []*lab{all, both, alongside} {
 		if l != nil {
 			l.tearDown(code)
 		}

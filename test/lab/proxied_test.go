@@ -39,17 +39,17 @@ const (
 func newProxied(t *testing.T) *proxied {
 	t.Helper()
 	figures.begin(t)
-	beside = &lab{name: *proxyFlag, bin: all.bin, traffic: all.traffic}
-	if beside.name == "" {
-		beside.name, beside.own = fmt.Sprintf("weir-proxy-%d", os.Getpid()%1000000), true
-		if err := beside.up(t.Context(), "--proxy", "weir+kube-proxy-iptables"); err != nil {
+	alongside = &lab{name: *proxyFlag, bin: all.bin, traffic: all.traffic}
+	if alongside.name == "" {
+		alongside.name, alongside.own = fmt.Sprintf("weir-proxy-%d", os.Getpid()%1000000), true
+		if err := alongside.up(t.Context(), "--proxy", "weir+kube-proxy-iptables"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := beside.connect(t.Context()); err != nil {
+	if err := alongside.connect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	p := &proxied{space: beside.newSpace(t, "proxied")}
+	p := &proxied{space: alongside.newSpace(t, "proxied")}
 	group := func() map[string]string { return map[string]string{"group": "both"} }
 	pods := p.start(t, p.server("srv1", "worker1", group()), p.server("srv2", "worker2", group()), p.idle("cli1", "worker1", nil), p.idle("cli2", "worker2", nil))
 	p.srv1, p.srv2, p.cli1, p.cli2 = pods[0], pods[1], pods[2], pods[3]
@@ -185,8 +185,8 @@ func (l *lab) proxyMode(t *testing.T, mode string) {
 	l.proxyRuns(t, mode)
 }
 
-// way is who asks whom, by which address.
-type way struct {
+// kind is who asks whom, by which address.
+type kind struct {
 	what string
 	from *place
 	addr string
@@ -194,14 +194,14 @@ type way struct {
 	udp  int32
 }
 
-// ways are the kinds of connections; few leaves out most.
-func (p *proxied) ways(few bool) []way {
-	pod := func(what string, from *place, addr string) way { return way{what, from, addr, echoPort, udpPort} }
-	np := func(what string, from *place, addr string, port int32) way {
-		return way{what, from, addr, port + nodeEcho, port + nodeUDP}
+// kinds are the kinds of connections; few leaves out most.
+func (p *proxied) kinds(few bool) []kind {
+	pod := func(what string, from *place, addr string) kind { return kind{what, from, addr, echoPort, udpPort} }
+	np := func(what string, from *place, addr string, port int32) kind {
+		return kind{what, from, addr, port + nodeEcho, port + nodeUDP}
 	}
 	cp, worker1 := p.host("cp", cpAddr), p.host("worker1", worker1Addr)
-	out := []way{
+	out := []kind{
 		pod("pod to a Service elsewhere", p.cli1, p.ip2),
 		np("client to a node port, backend elsewhere", p.client(1), worker1Addr, nodePort2),
 		pod("node to a Service elsewhere", worker1, p.ip2),
@@ -231,15 +231,15 @@ func (p *proxied) ways(few bool) []way {
 // opened are connections that are open since a certain time.
 type opened struct {
 	since          string
-	ways           []way
+	kinds          []kind
 	tcp, datagrams []*running
 }
 
-// open opens connections of the ways, and flows of UDP.
-func (p *proxied) open(t *testing.T, since string, ways []way) *opened {
+// open opens connections of the kinds, and flows of UDP.
+func (p *proxied) open(t *testing.T, since string, kinds []kind) *opened {
 	t.Helper()
-	o := &opened{since: since, ways: ways, tcp: make([]*running, len(ways)), datagrams: make([]*running, len(ways))}
-	for i, w := range ways {
+	o := &opened{since: since, kinds: kinds, tcp: make([]*running, len(kinds)), datagrams: make([]*running, len(kinds))}
+	for i, w := range kinds {
 		o.tcp[i] = w.from.begin(t, "stream", at(w.addr, w.echo), "--every", "100ms")
 		o.datagrams[i] = w.from.begin(t, "datagrams", at(w.addr, w.udp), "--every", "100ms")
 	}
@@ -249,7 +249,7 @@ func (p *proxied) open(t *testing.T, since string, ways []way) *opened {
 // alive fails the test for each connection that has ended already.
 func (o *opened) alive(t *testing.T, when string) {
 	t.Helper()
-	for i, w := range o.ways {
+	for i, w := range o.kinds {
 		select {
 		case <-o.tcp[i].ended:
 			t.Errorf("%s: open since %s, ended %s: %v", w.what, o.since, when, o.tcp[i].seen())
@@ -267,7 +267,7 @@ func (o *opened) end(t *testing.T) (gap float64, lost, sent int) {
 		wg.Go(func() { r.stop() })
 	}
 	wg.Wait()
-	for i, w := range o.ways {
+	for i, w := range o.kinds {
 		var s streamResult
 		if err := json.Unmarshal([]byte(o.tcp[i].stop()), &s); err != nil || s.Error != "" || s.Received < 10 {
 			t.Errorf("%s, TCP, open since %s: %+v %v", w.what, o.since, s, err)

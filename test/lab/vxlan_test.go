@@ -69,7 +69,7 @@ func TestEncapsulation(t *testing.T) {
 			if _, err := b.kubectl("", "patch", "ippools.projectcalico.org", "default", "--type=merge", "-p", `{"spec":{"vxlanMode":"`+step.mode+`"}}`); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, 10*time.Second, "the way of new packets", func() error {
+			eventually(t, 10*time.Second, "the path of new packets", func() error {
 				before := b.encapsulated(t, "worker2")
 				r := b.cli1.dial(t, at(b.srv2.addr, udpPort), 50, "--udp", "--every", "2ms")
 				if n := b.encapsulated(t, "worker2") - before; r.Failed > 0 || (n >= 50) != step.tunnel {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// way is what the nodes did, in short.
-func (w explanation) way() string {
+// path is what the nodes did, in short.
+func (w explanation) path() string {
 	var parts []string
 	for _, n := range w.Nodes {
 		part := n.Node + " " + n.Outcome.Verdict + " " + n.Outcome.Reason + n.Outcome.Way
@@ -27,8 +27,8 @@ func (w explanation) way() string {
 func (b *space) goes(t *testing.T, from *place, to, name, seen, want string) {
 	t.Helper()
 	from.reaches(t, to, name, seen)
-	if w := b.why(t, 0, from, to); w.way() != want {
-		t.Errorf("%v to %s: %s, want %s", from, to, w.way(), want)
+	if w := b.why(t, 0, from, to); w.path() != want {
+		t.Errorf("%v to %s: %s, want %s", from, to, w.path(), want)
 	}
 }
 
@@ -36,8 +36,8 @@ func (b *space) goes(t *testing.T, from *place, to, name, seen, want string) {
 func (b *space) denied(t *testing.T, from *place, to, want string) {
 	t.Helper()
 	from.soon(t, to, false)
-	if w := b.why(t, 1, from, to); w.way() != want {
-		t.Errorf("%v to %s: %s, want %s", from, to, w.way(), want)
+	if w := b.why(t, 1, from, to); w.path() != want {
+		t.Errorf("%v to %s: %s, want %s", from, to, w.path(), want)
 	}
 }
 
@@ -55,8 +55,8 @@ func TestWhyStandard(t *testing.T) {
 	b.awaitPlane(t, "nftables")
 	b.agentsReady(t, 0, nil)
 	who := at(b.srv2.addr, whoPort)
-	all := func(t *testing.T, way string) {
-		there := "worker1 sent on " + way + ", worker2 delivered local"
+	all := func(t *testing.T, path string) {
+		there := "worker1 sent on " + path + ", worker2 delivered local"
 		b.goes(t, b.cli1, who, "srv2", b.cli1.addr, there)
 		b.goes(t, b.cli1, at(b.svc2, whoPort), "srv2", b.cli1.addr, there)
 		b.goes(t, b.cli1, at(b.srv1.addr, whoPort), "srv1", b.cli1.addr, "worker1 delivered local")
@@ -64,11 +64,11 @@ func TestWhyStandard(t *testing.T) {
 		b.goes(t, b.client(1), at(worker1Addr, nodePort1+nodeWho), "srv1", client1Addr, "worker1 delivered local")
 		b.goes(t, b.client(1), at(worker1Addr, nodePort2+nodeWho), "srv2", client1Addr, "worker1 sent on direct, worker2 delivered local") // handed on by the link
 		b.policy(t, "closed", `{podSelector: {matchLabels: {pod: srv2}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {pod: cli2}}}]}]}`)
-		closed := func(way string) string {
-			return fmt.Sprintf("worker1 sent on %s, worker2 dropped POLICY_INGRESS by default-deny %s/closed ingress", way, b.ns)
+		closed := func(path string) string {
+			return fmt.Sprintf("worker1 sent on %s, worker2 dropped POLICY_INGRESS by default-deny %s/closed ingress", path, b.ns)
 		}
-		b.denied(t, b.cli1, who, closed(way))
-		b.denied(t, b.cli1, at(b.svc2, whoPort), closed(way))
+		b.denied(t, b.cli1, who, closed(path))
+		b.denied(t, b.cli1, at(b.svc2, whoPort), closed(path))
 		b.denied(t, b.client(1), at(worker1Addr, nodePort2+nodeWho), closed("direct"))
 		b.goes(t, b.cli2, who, "srv2", b.cli2.addr, "worker2 delivered local")
 		b.noPolicy(t, "closed")

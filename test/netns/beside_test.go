@@ -39,7 +39,7 @@ func (n *node) kubeProxy(mode string, all []proxied) {
 	if err := cmd.Run(); err != nil {
 		n.lan.t.Fatalf("%s: %v\n%s", restore, err, text)
 	}
-	n.beside, n.rules = true, true
+	n.alongside, n.rules = true, true
 }
 
 // noKubeProxy takes them away.
@@ -54,7 +54,7 @@ func (n *node) noKubeProxy(mode string) {
 	} else {
 		run(n.lan.t, "for t in nat filter; do ip netns exec %s %stables-nft -t $t -F; ip netns exec %s %stables-nft -t $t -X; done", n.netns, family, n.netns, family)
 	}
-	n.beside, n.rules = false, false
+	n.alongside, n.rules = false, false
 }
 
 func (n *node) iptables(all []proxied) string {
@@ -206,7 +206,7 @@ func testBesideKubeProxy(t *testing.T, fam family, mode string) {
 
 	// It is gone, and its rules stay for a while: Weir's come first.
 	for _, n := range f.nodes {
-		n.beside = false
+		n.alongside = false
 	}
 	f.apply()
 	taken := func(what string) {
@@ -230,7 +230,7 @@ func testBesideKubeProxy(t *testing.T, fam family, mode string) {
 	// Rules that are not known of yet translate what would be handed on: it is theirs.
 	for _, n := range f.nodes {
 		n.kubeProxy(mode, theirs)
-		n.beside, n.rules = false, false
+		n.alongside, n.rules = false, false
 	}
 	f.apply()
 	for _, nw := range networks {

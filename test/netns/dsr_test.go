@@ -46,7 +46,7 @@ func (f *fixture) behindRouters(t *testing.T, near, far *node) *worker {
 	return f.startWorker("behind", ns, "")
 }
 
-// TestDSRFallsBack: a firewall between drops what the backend's node sends straight to the client.
+// TestDSRFallsBack: a firewall between drops what the backend's node sends directly to the client.
 // The first connection takes one repeated SYN, further ones nothing; without the fallback none ever
 // comes about.
 func TestDSRFallsBack(t *testing.T) {
@@ -80,7 +80,7 @@ func TestMixedDSRFallsBack(t *testing.T) {
 	}
 }
 
-// fallsBack asks one node for a pod of another one, whose straight answers do not arrive.
+// fallsBack asks one node for a pod of another one, whose direct answers do not arrive.
 func (f *fixture) fallsBack(t *testing.T, asked, far *node, backend *pod) {
 	frontend := fmt.Sprintf("%s:30002", asked.addr)
 	f.service("far", "10.96.0.2", 30002, backend)
@@ -118,7 +118,7 @@ func (f *fixture) fallsBack(t *testing.T, asked, far *node, backend *pod) {
 	}
 	want(t, "another connection", client.reaches(backend.name, "tcp", frontend), "172.29.0.55")
 	want(t, "datagrams", client.reaches(backend.name, "udp", frontend), "172.29.0.55")
-	want(t, "a client with a straight way", f.client.reaches(backend.name, "tcp", frontend), "172.30.0.55")
+	want(t, "a client with a direct path", f.client.reaches(backend.name, "tcp", frontend), "172.30.0.55")
 	f.apply()
 	if got := far.driver.last.Fallen; !slices.Equal(got, []string{"172.29.0.55"}) {
 		t.Errorf("the node says that %v fell back, want 172.29.0.55", got)

@@ -55,8 +55,8 @@ func testHostileSourcesBehindNodes(t *testing.T, fam family) {
 		}
 	}
 	honest("before")
-	for _, way := range [][2]string{{a, b}, {a, c}, {c, b}, {d, b}, {d, c}, {"10.244.1.60", b}, {"10.244.2.60", b}} {
-		machine.send(frame(way[0], way[1], 6100, "hostile "+way[0]+" to "+way[1]+"."))
+	for _, ends := range [][2]string{{a, b}, {a, c}, {c, b}, {d, b}, {d, c}, {"10.244.1.60", b}, {"10.244.2.60", b}} {
+		machine.send(frame(ends[0], ends[1], 6100, "hostile "+ends[0]+" to "+ends[1]+"."))
 	}
 	// Connections that are open: of a with b on this node, and of c with b from another one.
 	open := frame(c, b, 6200, "honest c.")

@@ -33,13 +33,13 @@ func testChangeDuringSwitch(t *testing.T, fam family) {
 	apply := func(both bool) { n.do(order{State: f.n1.state(), Both: both}) }
 	apply(true)
 	g := f.openGate()
-	turn, check := g.turn, g.check
+	toggle, check := g.toggle, g.check
 	check("before")
 	for _, plane := range []string{"nft", "ebpf"} {
 		stops := 0
 		at := n.do(order{To: plane})
 		for ; at != atEnd; stops++ {
-			turn()
+			toggle()
 			apply(at == atRemember)
 			when := fmt.Sprintf("to %s, step %d, %s", plane, stops, at)
 			if at == atRemember { // both have it
@@ -53,7 +53,7 @@ func testChangeDuringSwitch(t *testing.T, fam family) {
 		if want := map[string]int{"nft": 2, "ebpf": 3}[plane]; stops < want {
 			t.Errorf("the change to %s stopped %d times, want %d or more: a change of policy would wait for too much of it", plane, stops, want)
 		}
-		turn()
+		toggle()
 		apply(true)
 		check("with " + plane)
 	}
@@ -74,8 +74,8 @@ func (f *fixture) openGate() *gate {
 	return &gate{f: f}
 }
 
-// turn shuts the pod, or opens it.
-func (g *gate) turn() {
+// toggle shuts the pod, or opens it.
+func (g *gate) toggle() {
 	g.shut = !g.shut
 	p := allow("b")
 	if p.Ingress = nil; g.shut {
@@ -127,7 +127,7 @@ func TestHostileChangeDuringStart(t *testing.T) {
 			for range 2 { // the second start finds what the first one left
 				n := f.n1.startHeld()
 				for range 2 {
-					g.turn()
+					g.toggle()
 					if at := n.do(order{State: f.n1.state()}); at != atLoading {
 						t.Fatalf("the driver is at %q, want %q", at, atLoading)
 					}
@@ -135,10 +135,10 @@ func TestHostileChangeDuringStart(t *testing.T) {
 				}
 				n.do(order{GoOn: true})
 				g.check("with the programs loaded")
-				g.turn()
+				g.toggle()
 				n.do(order{State: f.n1.state(), Both: true})
 				g.check("after the start")
-				g.turn()
+				g.toggle()
 				n.do(order{State: f.n1.state(), Both: true})
 			}
 		})

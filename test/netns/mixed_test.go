@@ -12,7 +12,7 @@ import (
 )
 
 // inMixed plays a test with each family, where n1 has eBPF and all other nodes nftables: on one
-// link and not, with answers through the node that was asked and straight ones.
+// link and not, with answers through the node that was asked and direct ones.
 func inMixed(t *testing.T, play func(t *testing.T, f *fixture)) {
 	t.Parallel()
 	for name, fam := range map[string]family{"mixed-IPv4": ipv4, "mixed-IPv6": ipv6} {

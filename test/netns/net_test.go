@@ -41,12 +41,12 @@ type host struct {
 
 type node struct {
 	host
-	pods   []*pod
-	driver *driverProcess
-	cgroup string
-	uplink int  // index of eth0
-	beside bool // a kube-proxy carries Services on it
-	rules  bool // rules of a kube-proxy are there
+	pods      []*pod
+	driver    *driverProcess
+	cgroup    string
+	uplink    int  // index of eth0
+	alongside bool // a kube-proxy carries Services on it
+	rules     bool // rules of a kube-proxy are there
 }
 
 type pod struct {
@@ -269,7 +269,7 @@ func (n *node) apply() {
 func (n *node) state() *nodestate.State {
 	c := *n.lan.cluster
 	c.Local = model.Local{Node: n.name, Endpoints: map[netip.Addr]*model.LocalEndpoint{}, HostAddrs: n.lan.pairOf(n.addr),
-		Subnets: n.lan.subnets(n.addr), LinkMTU: 1500, KubeProxy: n.beside, ProxyRules: n.rules,
+		Subnets: n.lan.subnets(n.addr), LinkMTU: 1500, KubeProxy: n.alongside, ProxyRules: n.rules,
 		Interfaces: []model.LocalInterface{{Name: "eth0", IfIndex: n.uplink, Addrs: n.lan.pairOf(n.addr)}}}
 	if n.lan.routed {
 		c.Local.Subnets = nil

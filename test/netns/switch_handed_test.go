@@ -10,12 +10,12 @@ import (
 
 // TestSwitchHandedOn: of what one node hands on to the other no datagram is lost while either of
 // them changes its data plane, by the link with answers through the node that was asked, and by the
-// tunnel with answers straight to the client. WEIR_SWITCH makes it longer.
+// tunnel with answers directly to the client. WEIR_SWITCH makes it longer.
 func TestSwitchHandedOn(t *testing.T) {
 	t.Parallel()
 	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {
-		for way, routed := range map[string]bool{"link": false, "tunnel": true} {
-			t.Run(name+"/"+way, func(t *testing.T) { testSwitchHandedOn(t, fam, routed) })
+		for path, routed := range map[string]bool{"link": false, "tunnel": true} {
+			t.Run(name+"/"+path, func(t *testing.T) { testSwitchHandedOn(t, fam, routed) })
 		}
 	}
 }

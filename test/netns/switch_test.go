@@ -34,7 +34,7 @@ func (n *node) switchTo(plane string) {
 
 // TestSwitch: open connections of all kinds go on while nodes change their data planes, in both
 // directions: those that one node carries alone, and those that it hands on to another, by the link
-// with answers through it, and by the tunnel with answers straight to the client.
+// with answers through it, and by the tunnel with answers directly to the client.
 func TestSwitch(t *testing.T) {
 	t.Parallel()
 	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {
@@ -101,7 +101,7 @@ func testSwitch(t *testing.T, fam family, isolated, inOne bool) {
 	t.Logf("in %d changes: %v", changes.spans, changes)
 	t.Logf("in %d starts without a change: %v", others.spans, others)
 	if strictSwitch() && changes.slow > 0 {
-		t.Errorf("%d exchanges were on their way for more than %v", changes.slow, slow)
+		t.Errorf("%d exchanges took more than %v", changes.slow, slow)
 	}
 	endStreams(t, all, dropped)
 }

@@ -26,7 +26,7 @@ type window struct {
 }
 
 func (w window) String() string {
-	return fmt.Sprintf("longest exchange %v on its way (%s), %d of %d over %v, %d others seen so by a process that read late; %d segments sent again, %d of them in vain",
+	return fmt.Sprintf("longest exchange %v (%s), %d of %d over %v, %d others seen so by a process that read late; %d segments sent again, %d of them in vain",
 		w.longest.Round(time.Millisecond), w.longestOf, w.slow, w.exchanges, slow, w.late, w.again, w.twice)
 }
 

@@ -205,7 +205,7 @@ func testUntracked(t *testing.T, fam family) {
 	f.apply()
 	f.n1.leavesXDP("eth0")
 	if len(f.n1.driver.last.Arrival) != 0 {
-		t.Errorf("the driver still tells of XDP: %v", f.n1.driver.last.Arrival)
+		t.Errorf("the driver still reports XDP: %v", f.n1.driver.last.Arrival)
 	}
 	f.client2.reaches("n1", "tcp", "172.30.0.8:9000")
 	f.n1.reaches("client", "tcp", "172.30.0.55:7000")
@@ -286,7 +286,7 @@ func testUntrackedStaysInForce(t *testing.T, fam family) {
 	f.n1.leavesXDP("eth0")
 	f.n1.switchTo("ebpf")
 	if id, _ := f.n1.inXDP("eth0"); id == 0 {
-		t.Error("no program is in XDP after the way back")
+		t.Error("no program is in XDP after the return")
 	}
 	f.client2.refused("udp", "172.30.0.8:9000")
 

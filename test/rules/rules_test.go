@@ -125,22 +125,22 @@ func TestWhatIsNeverReached(t *testing.T) {
 
 // reach returns what a package reaches through packages of ours, with the path.
 func reach(all map[string]*pkg, from string) map[string][]string {
-	ways := map[string][]string{}
-	var walk func(path string, way []string)
-	walk = func(path string, way []string) {
+	chains := map[string][]string{}
+	var walk func(path string, chain []string)
+	walk = func(path string, chain []string) {
 		p := all[path]
 		if p == nil {
 			return
 		}
 		for _, imported := range p.Imports {
-			if _, seen := ways[imported]; !seen {
-				ways[imported] = append(slices.Clone(way), imported)
-				walk(imported, ways[imported])
+			if _, seen := chains[imported]; !seen {
+				chains[imported] = append(slices.Clone(chain), imported)
+				walk(imported, chains[imported])
 			}
 		}
 	}
 	walk(from, []string{from})
-	return ways
+	return chains
 }
 
 // TestTheMiddleIsPure holds that the pure packages cannot look at a clock, a file, a socket or

@@ -38,7 +38,7 @@ func TestBothFamiliesAlike(t *testing.T) {
 			t.Fatalf("seed %d: IPv6=%t, node %s", seed, dual.Settings.IPv6, dual.Settings.Node6)
 		}
 		if d := nodestate.Diff(ofIPv6(scenario.SixState(four)), ofIPv6(dual)); d != "" {
-			t.Fatalf("seed %d: - IPv4, mirrored, + IPv6 beside it\n%s", seed, d)
+			t.Fatalf("seed %d: - IPv4, mirrored, + IPv6 alongside it\n%s", seed, d)
 		}
 		sameVerdicts(t, seed, r, four, dual)
 	}

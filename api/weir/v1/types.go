@@ -146,7 +146,7 @@ type NodeStatusStatus struct {
 	// +listType=atomic
 	Announced []string `json:"announced,omitempty"`
 	// DSRFallback are the outside clients that get their answers by the node that they ask, because
-	// straight ones (direct server return) did not arrive.
+	// direct ones (direct server return) did not arrive.
 	DSRFallback *DSRFallback `json:"dsrFallback,omitempty"`
 	// Problems name objects whose content is not in force as written, the field, and what to do.
 	// +listType=atomic

@@ -215,7 +215,7 @@ func TestLockBesideAnOlderVersion(t *testing.T) {
 	<-asked
 	select {
 	case err := <-got:
-		t.Fatalf("it works beside the older one: %v", err)
+		t.Fatalf("it works alongside the older one: %v", err)
 	default:
 	}
 	old.Close()
@@ -241,7 +241,7 @@ func TestLockBesideAnOlderVersion(t *testing.T) {
 	}
 	defer old.Close()
 	if err := again.end(t); !errors.Is(err, ErrHandOver) {
-		t.Errorf("an agent goes on beside one of an older version: %v", err)
+		t.Errorf("an agent goes on alongside one of an older version: %v", err)
 	}
 }
 

@@ -27,7 +27,7 @@ func nftablesNotInForce(node string, s *nodestate.State, lacks map[dataplane.Fea
 	if _, nftables := lacks[dataplane.FeatureUntracked]; nftables && (nft.EvaluatesForwarded(s, false) || nft.EvaluatesForwarded(s, true)) {
 		add("host endpoints", "applyOnForward", "clients outside whose backend is on another node get this node's address as their source: the data plane nftables hands nothing on where policies for host endpoints apply to what passes the node (applyOnForward without preDNAT and doNotTrack)")
 	}
-	if why, ok := lacks[dataplane.FeatureUntracked]; ok && s.JudgesAlone() {
+	if why, ok := lacks[dataplane.FeatureUntracked]; ok && s.EvaluatesUntracked() {
 		add("doNotTrack", "", "packets are evaluated by themselves, but take room in the connection table: "+why)
 	}
 	return out

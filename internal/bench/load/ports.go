@@ -19,11 +19,11 @@ const (
 	lookupLocalPort = 60
 )
 
-// takePorts makes a listener take the connections to count TCP ports from first on, of the network
-// namespace of the calling thread, until this process ends (a BPF program of type sk_lookup). So
-// many backends cost the server no more than one: there is one socket, and it is always in the
-// CPU's caches.
-func takePorts(listener int, first uint16, count int) error {
+// redirectPorts makes a listener take the connections to count TCP ports from first on, of the
+// network namespace of the calling thread, until this process ends (a BPF program of type
+// sk_lookup). So many backends cost the server no more than one: there is one socket, and it is
+// always in the CPU's caches.
+func redirectPorts(listener int, first uint16, count int) error {
 	if int(first)+count > 1<<16 {
 		return fmt.Errorf("there are no %d ports from %d on", count, first)
 	}

@@ -44,7 +44,7 @@ func Serve(o ServerOptions) (<-chan error, error) {
 			return fmt.Errorf("%s at %v: %w", what, at, err)
 		}
 		if at == o.HTTP && kind == unix.SOCK_STREAM && o.HTTPPorts > 1 {
-			if err := takePorts(fd, at.Port(), o.HTTPPorts); err != nil {
+			if err := redirectPorts(fd, at.Port(), o.HTTPPorts); err != nil {
 				return fmt.Errorf("%s at %v: %w", what, at, err)
 			}
 		}

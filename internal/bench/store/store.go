@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package store makes a cluster of a benchmark large: it writes Services with their EndpointSlices
-// straight into the API server's etcd, many at once, as the API server itself would store them. A
+// directly into the API server's etcd, many at once, as the API server itself would store them. A
 // hundred thousand Services take a minute that way; made through the API they take an hour.
 package store
 

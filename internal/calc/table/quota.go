@@ -70,12 +70,12 @@ func Grant(total int, claims []Claim) (granted []outcome) {
 			common -= beyond
 		}
 	}
-	lend(total, claims, order, held, granted)
+	grantRest(total, claims, order, held, granted)
 	return granted
 }
 
-// lend grants what is left, to the owner with the least first.
-func lend(total int, claims []Claim, order []int, held map[string]int, granted []outcome) {
+// grantRest grants what is left, to the owner with the least first.
+func grantRest(total int, claims []Claim, order []int, held map[string]int, granted []outcome) {
 	left := total
 	for _, n := range held {
 		left -= n

@@ -117,7 +117,7 @@ func testIncremental(t *testing.T, b Bench) {
 			nodestate.TableServices, nodestate.TablePolicy, nodestate.TableClients,
 		} {
 			if r.IntN(3) == 0 {
-				take(s, other, tab)
+				copyTable(s, other, tab)
 				keys.Tables |= tab
 			}
 		}
@@ -270,13 +270,13 @@ func clone(s *nodestate.State) *nodestate.State {
 		nodestate.TableSettings, nodestate.TableAddrs, nodestate.TableRoutes, nodestate.TableServices,
 		nodestate.TablePolicy, nodestate.TableClients, nodestate.TableRules, nodestate.TableAnnounced,
 	} {
-		take(c, s, tab)
+		copyTable(c, s, tab)
 	}
 	return c
 }
 
-// take gives s a copy of one table of from.
-func take(s, from *nodestate.State, tab nodestate.Table) {
+// copyTable gives s a copy of one table of from.
+func copyTable(s, from *nodestate.State, tab nodestate.Table) {
 	switch tab {
 	case nodestate.TableSettings:
 		s.Settings = from.Settings

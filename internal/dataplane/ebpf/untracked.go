@@ -61,7 +61,7 @@ func (g *untracked) close() {
 // ensureUntracked loads and offers what is needed for a state that evaluates packets by themselves,
 // and makes IPv4's call IPv6's.
 func (d *Driver) ensureUntracked() error {
-	if !d.state.JudgesAlone() && !d.tables.EvaluatesUntracked() {
+	if !d.state.EvaluatesUntracked() && !d.tables.EvaluatesUntracked() {
 		return nil
 	}
 	if d.untracked.four == nil {
@@ -103,7 +103,7 @@ func (d *Driver) useUntracked(g *object.Untracked) {
 
 // removeUntracked takes everything back once nothing asks for it, also what an earlier run left.
 func (d *Driver) removeUntracked() error {
-	if d.state.JudgesAlone() || d.tables.EvaluatesUntracked() || d.untracked.four == nil && d.started {
+	if d.state.EvaluatesUntracked() || d.tables.EvaluatesUntracked() || d.untracked.four == nil && d.started {
 		return nil
 	}
 	err := errors.Join(d.programs.Withdraw([]attach.Hook{attach.Arrive}), d.programs.Use(attach.ToUplink, d.loaded.Programs["weir_to_uplink"]), d.loaded.CallUntracked(nil, nil))

@@ -189,8 +189,8 @@ func TestBesideKubeProxy(t *testing.T) {
 	host := tcp("10.96.9.9", 9)
 	s.Frontends.Set(tcp("0.0.0.0", 8443), nodestate.Service{ID: host, LocalOnly: true})
 	s.Backends.Set(host, []nodestate.Backend{{Addr: addr("10.244.1.2"), Port: 8080, Local: true}})
-	beside := *s
-	beside.Settings.KubeProxy = true
+	alongside := *s
+	alongside.Settings.KubeProxy = true
 	d, fakes := fakeDriver(t)
 	same := func(what string, s *nodestate.State, want map[string]int) {
 		t.Helper()
@@ -210,13 +210,13 @@ func TestBesideKubeProxy(t *testing.T) {
 		}
 	}
 	same("alone", s, map[string]int{services.MapServices: 4, services.MapPorts: 1, services.MapHostPorts: 1, services.MapBackends: 5})
-	same("beside", &beside, map[string]int{services.MapServices: 0, services.MapServicesOutside: 4, services.MapPorts: 0, services.MapPortsOutside: 1, services.MapRefused: 0, services.MapHostPorts: 1, services.MapBackends: 3})
+	same("beside", &alongside, map[string]int{services.MapServices: 0, services.MapServicesOutside: 4, services.MapPorts: 0, services.MapPortsOutside: 1, services.MapRefused: 0, services.MapHostPorts: 1, services.MapBackends: 3})
 	again := openFake(t, fakes)
-	apply(t, again, &beside)
+	apply(t, again, &alongside)
 	if n := again.Status().Writes; n != 0 {
-		t.Errorf("a driver that starts beside a kube-proxy, where one was before, made %d operations", n)
+		t.Errorf("a driver that starts alongside a kube-proxy, where one was before, made %d operations", n)
 	}
-	changed := beside
+	changed := alongside
 	changed.Backends.Set(tcp("10.96.0.1", 80), []nodestate.Backend{{Addr: addr("10.244.2.9"), Port: 8080}})
 	same("an endpoint comes", &changed, map[string]int{services.MapServices: 0, services.MapBackends: 2})
 	alone := changed

@@ -185,7 +185,7 @@ type Outcome struct {
 	Packet  string `json:"packet,omitempty"` // as it goes on
 	Reason  string `json:"reason,omitempty"` // of a drop
 	Rule    string `json:"rule,omitempty"`   // that allowed last, or denied
-	Way     string `json:"way,omitempty"`    // local, direct, tunnel, stack
+	Path    string `json:"way,omitempty"`    // local, direct, tunnel, stack
 }
 
 // Verdicts.

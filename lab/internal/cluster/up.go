@@ -180,8 +180,8 @@ func (u *starter) run(ctx context.Context) error {
 		if err := u.p.Step("install Weir", func() error { return u.install(ctx) }); err != nil {
 			return err
 		}
-		if u.o.Proxy.Beside() {
-			if err := u.p.Step("nftables data plane, alongside kube-proxy", func() error { return u.beside(ctx) }); err != nil {
+		if u.o.Proxy.Alongside() {
+			if err := u.p.Step("nftables data plane, alongside kube-proxy", func() error { return u.alongside(ctx) }); err != nil {
 				return err
 			}
 		}
@@ -357,7 +357,7 @@ func (u *starter) install(ctx context.Context) error {
 }
 
 // alongside chooses the data plane that leaves Services to a kube-proxy on its node.
-func (u *starter) beside(ctx context.Context) error {
+func (u *starter) alongside(ctx context.Context) error {
 	return u.inControlPlane(ctx, nil, filepath.Join(u.s.Weir, "weir"), "patch", "felixconfiguration", "default",
 		"--kubeconfig", KubeconfigPath(u.s.Name), "--patch", `{"spec":{"bpfEnabled":false}}`)
 }

@@ -37,7 +37,7 @@ func nft() ([]entry, error) {
 		libraries = append(libraries, program(rel, m[1]))
 	}
 	if len(libraries) == 0 {
-		return nil, fmt.Errorf("ldd tells no libraries of %s: %s", path, out)
+		return nil, fmt.Errorf("ldd reports no libraries of %s: %s", path, out)
 	}
 	entries = append(entries, dirs(slices.Sorted(maps.Keys(folders))...)...)
 	return append(entries, libraries...), nil

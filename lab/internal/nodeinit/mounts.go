@@ -28,14 +28,14 @@ func mountAll(log *slog.Logger, spec *nodespec.Spec, hs []cgroup.Hierarchy) erro
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("part the node's mounts from the machine's: %w", err)
 	}
-	varDir, err := take(spec.Var)
+	varDir, err := detachedMount(spec.Var)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(varDir)
 	var binds []int
 	for _, b := range spec.Binds {
-		fd, err := take(b.From)
+		fd, err := detachedMount(b.From)
 		if err != nil {
 			return err
 		}
@@ -71,8 +71,8 @@ func mountAll(log *slog.Logger, spec *nodespec.Spec, hs []cgroup.Hierarchy) erro
 	return nil
 }
 
-// take makes a mount of a folder of the machine that is not attached anywhere yet.
-func take(path string) (int, error) {
+// detachedMount makes a mount of a folder of the machine that is not attached anywhere yet.
+func detachedMount(path string) (int, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
 		return -1, fmt.Errorf("open folder %s of the machine: %w", path, err)

@@ -75,7 +75,7 @@ func TestDaemons(t *testing.T) {
 }
 
 func TestNetworkingIsLeftToWeir(t *testing.T) {
-	for proxy, routed := range map[plan.Proxy]bool{plan.ProxyWeir: false, plan.ProxyBesideIPTables: false, plan.ProxyNone: true, plan.ProxyNFTables: true} {
+	for proxy, routed := range map[plan.Proxy]bool{plan.ProxyWeir: false, plan.ProxyAlongsideIPTables: false, plan.ProxyNone: true, plan.ProxyNFTables: true} {
 		for node, s := range render(t, proxy) {
 			_, conf := s.find(cniConf + "/10-lab.conflist")
 			_, ptp := s.find(cniBin + "/ptp")

@@ -300,14 +300,14 @@ const (
 	ProxyNFTables Proxy = "kube-proxy-nftables"
 	// ProxyNone routes pods and carries no Service traffic.
 	ProxyNone Proxy = "none"
-	// ProxyBesideIPTables is kube-proxy in iptables mode for Services and Weir, with its nftables
-	// data plane, for pods and policy.
-	ProxyBesideIPTables Proxy = "weir+kube-proxy-iptables"
-	// ProxyBesideNFTables is the same with kube-proxy in nftables mode.
-	ProxyBesideNFTables Proxy = "weir+kube-proxy-nftables"
+	// ProxyAlongsideIPTables is kube-proxy in iptables mode for Services and Weir, with its
+	// nftables data plane, for pods and policy.
+	ProxyAlongsideIPTables Proxy = "weir+kube-proxy-iptables"
+	// ProxyAlongsideNFTables is the same with kube-proxy in nftables mode.
+	ProxyAlongsideNFTables Proxy = "weir+kube-proxy-nftables"
 )
 
-var proxies = []Proxy{ProxyWeir, ProxyIPTables, ProxyNFTables, ProxyNone, ProxyBesideIPTables, ProxyBesideNFTables}
+var proxies = []Proxy{ProxyWeir, ProxyIPTables, ProxyNFTables, ProxyNone, ProxyAlongsideIPTables, ProxyAlongsideNFTables}
 
 // ParseProxy checks a --proxy value.
 func ParseProxy(s string) (Proxy, error) {
@@ -324,10 +324,10 @@ func (p Proxy) KubeProxyMode() string {
 }
 
 // Weir says whether Weir is there.
-func (p Proxy) Weir() bool { return p == ProxyWeir || p.Beside() }
+func (p Proxy) Weir() bool { return p == ProxyWeir || p.Alongside() }
 
-// Beside says whether Weir leaves Services to a kube-proxy.
-func (p Proxy) Beside() bool { return p == ProxyBesideIPTables || p == ProxyBesideNFTables }
+// Alongside reports whether Weir leaves Services to a kube-proxy.
+func (p Proxy) Alongside() bool { return p == ProxyAlongsideIPTables || p == ProxyAlongsideNFTables }
 
 // RoutesPods says whether the lab itself sets up pod networking.
 func (p Proxy) RoutesPods() bool { return !p.Weir() }

@@ -130,8 +130,8 @@ func TestProxy(t *testing.T) {
 			t.Errorf("%s: mode %q, error %v; want mode %q", in, p.KubeProxyMode(), err, mode)
 		}
 		weir := strings.HasPrefix(in, "weir")
-		if p.RoutesPods() == weir || p.Weir() != weir || p.Beside() != (weir && mode != "") {
-			t.Errorf("%s: RoutesPods is %v, Weir %v, Beside %v", in, p.RoutesPods(), p.Weir(), p.Beside())
+		if p.RoutesPods() == weir || p.Weir() != weir || p.Alongside() != (weir && mode != "") {
+			t.Errorf("%s: RoutesPods is %v, Weir %v, Alongside %v", in, p.RoutesPods(), p.Weir(), p.Alongside())
 		}
 	}
 	for _, wrong := range []string{"ipvs", "", "weir+kube-proxy-ipvs", "kube-proxy-"} {

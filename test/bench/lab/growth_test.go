@@ -18,11 +18,11 @@ func TestGrowthIsCorrectedForDrift(t *testing.T) {
 		size                int
 		bare, weir, proxied float64
 	}{{10, 40, 38, 50}, {1000, 42, 40, 52}, {10000, 44, 41.8, 80}} {
-		suffix := row{}.beside(x.size).name
+		suffix := row{}.withOthers(x.size).name
 		results = append(results, result(rowPodRemote+suffix, none, x.size, x.bare), result(path+suffix, weirTunnel, x.size, x.weir))
 		results = append(results, result(path+suffix, kpIPTables, x.size, x.proxied))
 	}
-	results = append(results, result(path+row{}.beside(100000).name, weirTunnel, 100000, 41.8), result(rowPodRemote+row{}.beside(100000).name, none, 100000, 44))
+	results = append(results, result(path+row{}.withOthers(100000).name, weirTunnel, 100000, 41.8), result(rowPodRemote+row{}.withOthers(100000).name, none, 100000, 44))
 	got := growths(results, false)
 	if len(got) != 3 {
 		t.Fatalf("%+v", got)

@@ -170,7 +170,7 @@ func (r *runner) plan() []row {
 	for _, size := range r.growth {
 		for _, w := range rows {
 			if wanted(w) {
-				out = append(out, w.beside(size))
+				out = append(out, w.withOthers(size))
 			}
 		}
 	}

@@ -172,8 +172,8 @@ var rows = []row{
 	{name: "client → NodePort, remote backend" + rowMany, kind: requests, service: true, modes: true, crowd: true, from: client1, to: nodePort(lab.ControlPlane, manyPort)},
 }
 
-// beside is the row measured with other Services.
-func (r row) beside(others int) row {
+// withOthers is the row measured with other Services.
+func (r row) withOthers(others int) row {
 	r.others = others
 	r.name += fmt.Sprintf(", beside %d Services", others)
 	return r

@@ -61,7 +61,7 @@ func (w *world) plane(name string) *plane {
 	case isProxy:
 		program := w.server.Program("kube-proxy")
 		if program == "" {
-			w.t.Fatal("there is no kube-proxy beside the API server")
+			w.t.Fatal("there is no kube-proxy alongside the API server")
 		}
 		p.pause = 1500 * time.Millisecond
 		p.args = []string{program, "--proxy-mode", mode, "--kubeconfig", w.server.Kubeconfig(), "--hostname-override", nodeName,

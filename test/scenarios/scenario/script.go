@@ -135,7 +135,7 @@ func (p *player) line(line string) error {
 		}
 		p.checked = true
 		if err := p.check(words[0], args); err != nil {
-			return fmt.Errorf("%w\n  its way:%s", err, p.journey)
+			return fmt.Errorf("%w\n  its path:%s", err, p.journey)
 		}
 		return nil
 	case "needs":
@@ -283,7 +283,7 @@ func (p *player) travel(from string, build func() (*packet.Packet, error)) error
 	p.journey, err = p.world.send(from, pkt)
 	p.checked = false
 	if err != nil && p.journey != nil {
-		return fmt.Errorf("%w\n  its way:%s", err, p.journey)
+		return fmt.Errorf("%w\n  its path:%s", err, p.journey)
 	}
 	return err
 }
@@ -306,11 +306,11 @@ func (p *player) check(verb string, args []string) error {
 	case "event":
 		return p.checkEvent(args)
 	case "by":
-		var way []string
+		var hops []string
 		for _, v := range j.Visits {
-			way = append(way, fmt.Sprintf("%s/%s=%s", v.Node, v.Hook, v.Result.Action))
+			hops = append(hops, fmt.Sprintf("%s/%s=%s", v.Node, v.Hook, v.Result.Action))
 		}
-		if got, want := strings.Join(way, " "), strings.Join(args, " "); got != want {
+		if got, want := strings.Join(hops, " "), strings.Join(args, " "); got != want {
 			return fmt.Errorf("went by %s", got)
 		}
 		return nil

@@ -42,7 +42,7 @@ func saidOf(e *dataplane.Event) string {
 		return s
 	}
 	host := func(name string, h dataplane.EventHost) string {
-		if !h.Judged {
+		if !h.Evaluated {
 			return ""
 		}
 		s := fmt.Sprintf(" %s=%08x", name, uint32(h.Rule))
@@ -67,7 +67,7 @@ func oracleEvent(e *sim.Event) *dataplane.Event {
 		return dataplane.EventEnd{Local: d.Local, Rule: d.Rule, Staged: d.Staged, StagedDenied: d.StagedDenied, StagedRule: d.StagedRule}
 	}
 	host := func(h sim.HostEnd) dataplane.EventHost {
-		return dataplane.EventHost{Judged: h.Judged, Rule: h.Rule, Staged: h.Staged, StagedDenied: h.StagedDenied, StagedRule: h.StagedRule}
+		return dataplane.EventHost{Evaluated: h.Evaluated, Rule: h.Rule, Staged: h.Staged, StagedDenied: h.StagedDenied, StagedRule: h.StagedRule}
 	}
 	return &dataplane.Event{Src: e.Src, Dst: e.Dst, Sport: e.Sport, Dport: e.Dport, Proto: e.Proto, Allowed: e.Allowed, Again: e.Again, Reason: uint32(e.Reason),
 		Egress: end(e.Egress), Ingress: end(e.Ingress), In: host(e.In), Out: host(e.Out)}
@@ -105,7 +105,7 @@ func (c *carrier) unlike(steps []step) string {
 			}
 		}
 	}
-	if len(denied) == 1 && len(wantDenied) == 1 && c.turnedHosts(got, steps) {
+	if len(denied) == 1 && len(wantDenied) == 1 && c.oppositeHosts(got, steps) {
 		return ""
 	}
 	slices.Sort(denied)
@@ -127,10 +127,10 @@ func (c *carrier) known(p *packet.Packet, e *dataplane.Event) bool {
 	return !e.Egress.Local && !e.Ingress.Local && !(p.Kind == packet.TCP && p.Flags&(packet.SYN|packet.ACK) == packet.SYN)
 }
 
-// turnedHosts: did both say of a connection that a host endpoint denied it, each of the direction
+// oppositeHosts: did both say of a connection that a host endpoint denied it, each of the direction
 // that it takes for the first? One that is older than the tables was begun by whom the data plane
 // saw first.
-func (c *carrier) turnedHosts(got []dataplane.Event, steps []step) bool {
+func (c *carrier) oppositeHosts(got []dataplane.Event, steps []step) bool {
 	for i := range got {
 		for _, s := range steps {
 			for _, w := range s.result.Events {
@@ -156,7 +156,7 @@ func (c *carrier) simplify(e *dataplane.Event) {
 		case before && (e.Reason == uint32(reason.PolicyIngress) || e.Reason == uint32(reason.PolicyEgress)):
 			e.In = dataplane.EventHost{} // that preDNAT allowed it before a pod's policy denied it
 		case staged:
-			e.In = dataplane.EventHost{Judged: e.In.Rule != 0, Rule: e.In.Rule}
+			e.In = dataplane.EventHost{Evaluated: e.In.Rule != 0, Rule: e.In.Rule}
 		}
 	}
 }

@@ -359,7 +359,7 @@ func (p *place) neighbour(index int, a netip.Addr, mac [6]byte) error {
 	err := netlink.NeighSet(&netlink.Neigh{LinkIndex: index, Family: family, State: netlink.NUD_PERMANENT,
 		IP: a.AsSlice(), HardwareAddr: net.HardwareAddr(mac[:])})
 	if err != nil {
-		return fmt.Errorf("tell who %s is: %w", a, err)
+		return fmt.Errorf("announce who %s is: %w", a, err)
 	}
 	return nil
 }

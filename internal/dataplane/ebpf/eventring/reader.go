@@ -82,9 +82,9 @@ func toEvent(sample []byte) (dataplane.Event, error) {
 		Ingress: dataplane.EventEnd{Local: v.Flags&abi.EventIngress != 0, Rule: nodestate.RuleID(v.Rules[1]),
 			Staged: v.Staged&abi.StagedIngress != 0, StagedDenied: v.Staged&abi.StagedIngressDenied != 0, StagedRule: nodestate.RuleID(v.StagedRules[1])},
 	}
-	e.In = dataplane.EventHost{Judged: v.Flags&abi.EventHostIn != 0, Rule: nodestate.RuleID(v.HostRules[0]),
+	e.In = dataplane.EventHost{Evaluated: v.Flags&abi.EventHostIn != 0, Rule: nodestate.RuleID(v.HostRules[0]),
 		Staged: v.Staged&abi.StagedHostIn != 0, StagedDenied: v.Staged&abi.StagedHostInDenied != 0, StagedRule: nodestate.RuleID(v.StagedHostRules[0])}
-	e.Out = dataplane.EventHost{Judged: v.Flags&abi.EventHostOut != 0, Rule: nodestate.RuleID(v.HostRules[1]),
+	e.Out = dataplane.EventHost{Evaluated: v.Flags&abi.EventHostOut != 0, Rule: nodestate.RuleID(v.HostRules[1]),
 		Staged: v.Staged&abi.StagedHostOut != 0, StagedDenied: v.Staged&abi.StagedHostOutDenied != 0, StagedRule: nodestate.RuleID(v.StagedHostRules[1])}
 	if int(v.Hook) < len(hookNames) {
 		e.Hook = hookNames[v.Hook]

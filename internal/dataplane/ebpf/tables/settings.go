@@ -136,7 +136,7 @@ func renderSettings[A abi.Address](s *nodestate.State, m Machine) abi.Settings[A
 			abi.FlagIf(m.Apart, abi.SetApart) |
 			abi.FlagIf(m.Marks, abi.SetMarks) |
 			abi.FlagIf(len(s.HostEndpoints) > 0 || m.hostPolicy, abi.SetHosts) |
-			abi.FlagIf(s.JudgesAlone() || m.untracked, abi.SetUntracked) |
+			abi.FlagIf(s.EvaluatesUntracked() || m.untracked, abi.SetUntracked) |
 			abi.FlagIf(c.VXLANFromPods, abi.SetVXLANFromPods) |
 			abi.FlagIf(c.IPIPFromPods, abi.SetIPIPFromPods) |
 			abi.FlagIf(c.RPFStrict, abi.SetRPFStrict) |

@@ -48,7 +48,7 @@ func TestIndexes(t *testing.T) {
 		rendered := table.New(table.Family{}.NFT())
 		addSender(table.Family{}, rendered, addr("10.244.1.4"), s.Addrs[addr("10.244.1.4")], at)
 		if got := strings.Join(rendered.Chains["from-pod-cali7"].Rules, "; "); got != `iifname "cali7" meta l4proto tcp accept; iifname "cali7" goto pod-tunnels; goto own-source` {
-			t.Errorf("an interface %s: who sends is told by %s", name, got)
+			t.Errorf("an interface %s: who sends is matched by %s", name, got)
 		}
 	}
 }

@@ -37,22 +37,22 @@ type Question struct {
 	Pick func(n uint32) uint32
 }
 
-// Way is where a packet goes.
-type Way string
+// Path is where a packet goes.
+type Path string
 
-// Ways.
+// Paths.
 const (
-	WayDropped Way = "dropped"
-	WayNowhere Way = "nowhere" // no route leads on
-	WayNode    Way = "node"    // to a process of the node
-	WayPod     Way = "pod"     // by IfIndex
-	WayLink    Way = "link"    // out of IfIndex, to NextHop
-	WayTunnel  Way = "tunnel"  // to the node NextHop
+	PathDropped Path = "dropped"
+	PathNowhere Path = "nowhere" // no route leads on
+	PathNode    Path = "node"    // to a process of the node
+	PathPod     Path = "pod"     // by IfIndex
+	PathLink    Path = "link"    // out of IfIndex, to NextHop
+	PathTunnel  Path = "tunnel"  // to the node NextHop
 )
 
 // Trace is what became of a packet.
 type Trace struct {
-	Way     Way
+	Path    Path
 	IfIndex int
 	NextHop netip.Addr
 	Node    netip.Addr       // that the packet is led to whatever the routes say, as it is handed on, or answered by it
@@ -220,7 +220,7 @@ func (r *dryRun) hook(at nfteval.Hook) (bool, error) {
 	if err != nil || !e.Dropped {
 		return err == nil, err
 	}
-	r.out.Way, r.out.Refused, r.out.Chain = WayDropped, e.Refused, e.Chain
+	r.out.Path, r.out.Refused, r.out.Chain = PathDropped, e.Refused, e.Chain
 	r.out.Reason, r.out.Rule = r.why(e.Chain)
 	return false, nil
 }
@@ -270,7 +270,7 @@ func (r *dryRun) send() error {
 	return r.leave()
 }
 
-func (r *dryRun) nowhere() { r.out.Way, r.out.Reason = WayNowhere, reason.NoRoute }
+func (r *dryRun) nowhere() { r.out.Path, r.out.Reason = PathNowhere, reason.NoRoute }
 
 // routeOf is the kernel's route for the packet; nil = none that leads on.
 func (r *dryRun) routeOf() (*netlink.Route, error) {
@@ -304,7 +304,7 @@ func (r *dryRun) route() error {
 	if route.Type == unix.RTN_LOCAL {
 		ok, err := r.hook(nfteval.Input)
 		if ok {
-			r.out.Way = WayNode
+			r.out.Path = PathNode
 		}
 		return err
 	}
@@ -333,15 +333,15 @@ func (r *dryRun) leave() error {
 	host, tunnel := r.node.Network.HostIndex(), r.node.Network.TunnelIndex()
 	switch {
 	case route.Type == unix.RTN_LOCAL:
-		out.Way = WayNode
+		out.Path = PathNode
 	case host != 0 && route.LinkIndex == host:
 		r.nowhere()
 	case tunnel != 0 && route.LinkIndex == tunnel:
-		out.Way, out.IfIndex, out.NextHop = WayTunnel, route.LinkIndex, r.farEnd()
+		out.Path, out.IfIndex, out.NextHop = PathTunnel, route.LinkIndex, r.farEnd()
 	default:
-		out.Way, out.IfIndex, out.NextHop = WayLink, route.LinkIndex, w.Ends.Dst
+		out.Path, out.IfIndex, out.NextHop = PathLink, route.LinkIndex, w.Ends.Dst
 		if a := r.node.State.Addrs[w.Ends.Dst]; a.Kind == nodestate.AddrEndpoint && a.IfIndex == route.LinkIndex {
-			out.Way = WayPod
+			out.Path = PathPod
 		} else if gw, ok := netip.AddrFromSlice(route.Gw); ok && !gw.IsUnspecified() {
 			out.NextHop = gw.Unmap()
 		}

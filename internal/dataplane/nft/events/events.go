@@ -98,7 +98,7 @@ func (r *Reader) Read() (dataplane.Event, error) {
 		if _, err := unix.Poll(fds, -1); err != nil && !errors.Is(err, unix.EINTR) {
 			return dataplane.Event{}, fmt.Errorf("waiting for packets of nflog: %w", err)
 		}
-		if err := r.take(); err != nil {
+		if err := r.readEvents(); err != nil {
 			return dataplane.Event{}, err
 		}
 	}
@@ -107,8 +107,8 @@ func (r *Reader) Read() (dataplane.Event, error) {
 	return e, nil
 }
 
-// take makes events of the packets that wait.
-func (r *Reader) take() error {
+// readEvents makes events of the packets that wait.
+func (r *Reader) readEvents() error {
 	got, err := r.log.Waiting()
 	switch {
 	case errors.Is(err, unix.ENOBUFS):
@@ -129,7 +129,7 @@ func (r *Reader) take() error {
 func (r *Reader) Waiting() ([]dataplane.Event, error) {
 	r.busy.Lock()
 	defer r.busy.Unlock()
-	err := r.take()
+	err := r.readEvents()
 	out := r.queue
 	r.queue = nil
 	return out, err
@@ -223,7 +223,7 @@ func (v *View) event(p *kernel.Logged) (e dataplane.Event, ok bool) {
 	default:
 		e.Allowed = true
 	}
-	return e, e.Egress.Local || e.Ingress.Local || e.In.Judged || e.Out.Judged || says.why == reason.ToHost
+	return e, e.Egress.Local || e.Ingress.Local || e.In.Evaluated || e.Out.Evaluated || says.why == reason.ToHost
 }
 
 // hookNames are those of enum nf_inet_hooks.
@@ -331,14 +331,14 @@ func (q *question) host(index int, set func(nodestate.HostEndpoint) nodestate.Is
 	iso := set(q.State.HostEndpointAt(index, q.e.Src))
 	h, staged := q.State.HostStagedAt(index, q.e.Src)
 	if would := set(h); staged && (iso.Set != 0 || would.Set != 0) {
-		end.Judged, end.Staged = true, true
+		end.Evaluated, end.Staged = true, true
 		if would.Set != 0 {
 			d := q.decide(would, peer)
 			end.StagedDenied, end.StagedRule = !d.Allow, d.Rule
 		}
 	}
 	if iso.Set != 0 {
-		end.Judged, end.Rule = true, q.consult(iso, peer, why).Rule
+		end.Evaluated, end.Rule = true, q.consult(iso, peer, why).Rule
 	}
 }
 
@@ -371,12 +371,12 @@ func (v *View) denied(e *dataplane.Event, why reason.Reason, rule nodestate.Rule
 		if why == reason.UntrackedEgress {
 			end = &e.Out
 		}
-		*end = dataplane.EventHost{Judged: true, Rule: rule}
+		*end = dataplane.EventHost{Evaluated: true, Rule: rule}
 	case reason.HostPreDNAT:
-		e.In, e.Out = dataplane.EventHost{Judged: true, Rule: rule}, dataplane.EventHost{}
+		e.In, e.Out = dataplane.EventHost{Evaluated: true, Rule: rule}, dataplane.EventHost{}
 	case reason.HostIngress:
-		e.In.Judged, e.In.Rule, e.Out = true, rule, dataplane.EventHost{}
+		e.In.Evaluated, e.In.Rule, e.Out = true, rule, dataplane.EventHost{}
 	case reason.HostEgress:
-		e.Out.Judged, e.Out.Rule = true, rule
+		e.Out.Evaluated, e.Out.Rule = true, rule
 	}
 }

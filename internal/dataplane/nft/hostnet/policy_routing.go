@@ -69,7 +69,7 @@ func (w *policyRoutes) ensure(s *nodestate.State, m *Network, f table.Family, n 
 }
 
 func policyRouteError(f table.Family, err error) error {
-	return &dataplane.KeyError{Table: "routes", Key: "ways of " + f.String(), Err: err}
+	return &dataplane.KeyError{Table: "routes", Key: "policy routing of " + f.String(), Err: err}
 }
 
 // wantedPolicyRoutes are the routes by table, and the rules.

@@ -70,15 +70,15 @@ func proxyAndRemove(dir string) error {
 	if err != nil {
 		return err
 	}
-	ways := map[netip.Prefix]route{}
-	m.announcedRoutes(s, table.Family{}, links, ways)
+	routes := map[netip.Prefix]route{}
+	m.announcedRoutes(s, table.Family{}, links, routes)
 	var led []string
-	for p, r := range ways {
+	for p, r := range routes {
 		led = append(led, fmt.Sprintf("%s by %d mtu %d", p, r.link, r.mtu))
 	}
 	slices.Sort(led)
 	if got := strings.Join(led, ", "); got != "192.0.2.40/32 by 7 mtu 1300, 192.0.2.50/32 by 7 mtu 1300, 198.51.100.9/32 by 7 mtu 0" {
-		return fmt.Errorf("ways to weir0: %s", got)
+		return fmt.Errorf("routes to weir0: %s", got)
 	}
 	// Another agent, which announces less.
 	s.Announced = map[netip.Addr]bool{netip.MustParseAddr("192.0.2.50"): true}

@@ -15,7 +15,7 @@ import (
 func TestEpochs(t *testing.T) {
 	e := &New().epochs
 	last := map[uint16]int{}
-	follow := func(i int, sum uint64) uint16 {
+	assign := func(i int, sum uint64) uint16 {
 		n := e.of(sum)
 		if before, ok := last[n]; n == 0 || n != e.current || ok && i-before < halfOfEpochs {
 			t.Fatalf("policy %d has the number %d, which policy %d had", i, n, before)
@@ -24,7 +24,7 @@ func TestEpochs(t *testing.T) {
 		return n
 	}
 	for i := range 200_000 {
-		n := follow(i, table.Hash("policy", strconv.Itoa(i)))
+		n := assign(i, table.Hash("policy", strconv.Itoa(i)))
 		if i%1000 == 0 {
 			if again := e.of(table.Hash("policy", strconv.Itoa(i))); again != n {
 				t.Fatalf("policy %d has the number %d, then %d", i, n, again)
@@ -33,6 +33,6 @@ func TestEpochs(t *testing.T) {
 	}
 	for i := range 100 { // that would like the number in force
 		n := uint64(e.current)
-		follow(200_000+i, uint64(i+1)<<48|uint64(i+1)<<32|n)
+		assign(200_000+i, uint64(i+1)<<48|uint64(i+1)<<32|n)
 	}
 }

@@ -155,7 +155,7 @@ func (r *policyRender) host(index int, e nodestate.HostEndpoint, h *HostRules) {
 		older = append(older, source+" != @"+expr.SetOwn+" jump "+turned.setChain("turned-out-", source, e.HostEgress))
 	}
 	h.older[index] = r.hostChain("host-older-", older)
-	turned.turnedVerdicts(e.HostIngress, e.HostEgress)
+	turned.returnVerdicts(e.HostIngress, e.HostEgress)
 	*r.sum += table.Hash("host", fmt.Sprint(index), h.in[index], h.out[index], h.before[index], h.older[index], h.untrackedIn[index], h.untrackedOut[index])
 }
 
@@ -170,8 +170,8 @@ func (r *policyRender) hostChain(prefix string, rules []string) string {
 	return r.chain(prefix, rules)
 }
 
-// turnedVerdicts makes look-up 2 of the return path, of sets of host endpoints.
-func (r *policyRender) turnedVerdicts(sets ...nodestate.Isolation) {
+// returnVerdicts makes look-up 2 of the return path, of sets of host endpoints.
+func (r *policyRender) returnVerdicts(sets ...nodestate.Isolation) {
 	for _, iso := range sets {
 		n, ok := r.policy.sets.of(uint64(iso.Set))
 		if !ok {

@@ -28,8 +28,8 @@ func (n *smallNumbers) of(id uint64) (uint16, bool) {
 	return num, ok
 }
 
-// follow gives numbers to those that are known now, and takes those of others.
-func (n *smallNumbers) follow(known map[uint64]bool) {
+// assign gives numbers to those that are known now, and takes those of others.
+func (n *smallNumbers) assign(known map[uint64]bool) {
 	for id, num := range n.byID {
 		if !known[id] {
 			delete(n.byID, id)

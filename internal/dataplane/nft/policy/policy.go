@@ -192,8 +192,8 @@ func (r *policyRender) numbers() {
 			}
 		}
 	}
-	r.policy.sets.follow(sets)
-	r.policy.classes.follow(classes)
+	r.policy.sets.assign(sets)
+	r.policy.classes.assign(classes)
 }
 
 // peers makes look-up 1. A class that no set here knows needs no number: it is as class 0 for all

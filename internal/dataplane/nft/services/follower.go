@@ -117,7 +117,7 @@ func (v *Follower) Follow(s *nodestate.State, to Sink) {
 		}
 	}
 	if v.dsr != s.Settings.DSR {
-		v.followMode(s.Settings.DSR, to)
+		v.updateMode(s.Settings.DSR, to)
 	}
 	for f, c := range nodestate.Changes(v.seenFrontends, s.Frontends, func(a, b nodestate.Service) bool { return a == b }) {
 		if c.Was && v.renders(f) {
@@ -145,7 +145,7 @@ func (v *Follower) Follow(s *nodestate.State, to Sink) {
 	}
 	slices.SortFunc(ids, compareFrontends)
 	for _, id := range ids {
-		v.followPort(s, id, faces[id], to)
+		v.updatePort(s, id, faces[id], to)
 	}
 	v.seenFrontends, v.seenBackends, v.seenRanges = s.Frontends, s.Backends, s.SourceRanges
 }
@@ -161,8 +161,8 @@ func compareFrontends(a, b nodestate.Frontend) int {
 	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Proto, b.Proto))
 }
 
-// followPort brings a service port up to date; touched are the frontends that are or were its own.
-func (v *Follower) followPort(s *nodestate.State, id nodestate.Frontend, touched []nodestate.Frontend, to Sink) {
+// updatePort brings a service port up to date; touched are the frontends that are or were its own.
+func (v *Follower) updatePort(s *nodestate.State, id nodestate.Frontend, touched []nodestate.Frontend, to Sink) {
 	p := v.ports[id]
 	if p == nil {
 		p = &port{faces: map[nodestate.Frontend]nodestate.Service{}}
@@ -211,7 +211,7 @@ func (v *Follower) followPort(s *nodestate.State, id nodestate.Frontend, touched
 		}
 	}
 	v.countChains(chainsBefore, chainsAfter, to)
-	followTable(tableBefore, p.tableOf(), to)
+	updateSlots(tableBefore, p.tableOf(), to)
 	for k, value := range after {
 		to.Set(k.set, k.key, value)
 	}
@@ -294,8 +294,8 @@ func (p *port) restricted() bool {
 	return false
 }
 
-// followMode follows the mode of Services that have none of their own.
-func (v *Follower) followMode(dsr bool, to Sink) {
+// updateMode follows the mode of Services that have none of their own.
+func (v *Follower) updateMode(dsr bool, to Sink) {
 	for _, p := range v.ports {
 		before := v.elements(p)
 		v.dsr = dsr

@@ -112,8 +112,8 @@ func (p *port) tableOf() []tableSlot {
 	return out
 }
 
-// followTable desires the slots that differ.
-func followTable(before, after []tableSlot, to Sink) {
+// updateSlots desires the slots that differ.
+func updateSlots(before, after []tableSlot, to Sink) {
 	at := func(s tableSlot, i int) string { return table.Key(listText(s.list), i) }
 	for i, s := range before {
 		if i >= len(after) || after[i].list != s.list {

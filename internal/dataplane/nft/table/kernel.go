@@ -254,5 +254,5 @@ func Generation() (uint32, error) {
 			}
 		}
 	}
-	return 0, errors.New("the kernel told no generation")
+	return 0, errors.New("the kernel reported no generation")
 }
