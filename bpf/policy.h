@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* policy.h: the two look-ups, and whose flows are evaluated by them. */
+/* policy.h: what policy says of a flow (scratch.policy). Look-up 1 finds the class of the other
+ * end (weir_peers, weir_peer_cidrs), look-up 2 the verdict of the pod's set for that class,
+ * protocol and port (weir_policy): for the source's egress and for the destination's ingress. */
 #ifndef WEIR_POLICY_H
 #define WEIR_POLICY_H
 

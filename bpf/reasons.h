@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* reasons.h: why a packet was dropped. One table: C reads it as it is, the Go names are generated
- * from it (hack/gen-reasons). X(NAME, number, "text"); numbers are never reused. */
+ * from it (hack/gen-reasons). X(NAME, number, "text"), by number; numbers are never reused.
+ * CONTRIBUTING.md says what else a new one needs. */
 #ifndef WEIR_REASONS_H
 #define WEIR_REASONS_H
 
@@ -19,26 +20,26 @@
 	X(FAMILY, 11, "address family that is not carried")                              \
 	X(TTL, 12, "hop limit reached")                                                  \
 	X(TUNNEL_SOURCE, 13, "tunnel packet that does not come from a node")             \
-	X(TUNNEL_FROM_POD, 14, "tunnel packet sent by a pod, or led to a node by a service") \
+	X(TUNNEL_FROM_POD, 14, "tunnel packet sent by a pod, or led to a node by a service")\
 	X(REWRITE, 15, "packet could not be rewritten")                                  \
-	X(NO_LOCAL_BACKEND, 16, "only backends of this node may answer, and it has none") \
-	X(SOURCE_RANGE, 17, "client is outside of the service's loadBalancerSourceRanges") \
+	X(NO_LOCAL_BACKEND, 16, "only backends of this node may answer, and it has none")\
+	X(SOURCE_RANGE, 17, "client is outside of the service's loadBalancerSourceRanges")\
 	X(FRAGMENT_BAD, 20, "IP fragment that is cut too small, or overlaps")            \
-	X(FRAGMENT_NO_FIRST, 21, "IP fragment whose first one did not come")               \
+	X(FRAGMENT_NO_FIRST, 21, "IP fragment whose first one did not come")             \
 	X(ERROR_NO_FLOW, 22, "ICMP error about no known connection")                     \
-	X(TOO_BIG, 30, "larger than the MTU of the path")                                 \
-	X(SHARE, 31, "the pod has its share of the connection table, which is nearly full") \
-	X(VLAN, 50, "frame with a VLAN tag, from a pod or out of the tunnel")            \
-	X(FAMILY_LINK, 51, "neighbour discovery of a family that is not carried")        \
-	X(REVERSE_PATH, 52, "the route to the source leads out by another interface (bpfEnforceRPF)") \
-	X(NEIGHBOURS, 53, "the pod, or all pods, asked for too many new neighbours in a second") \
+	X(TOO_BIG, 30, "larger than the MTU of the path")                                \
+	X(SHARE, 31, "the pod has its share of the connection table, which is nearly full")\
 	X(HOST_INGRESS, 40, "denied by ingress policy of a host endpoint")               \
 	X(HOST_EGRESS, 41, "denied by egress policy of a host endpoint")                 \
 	X(HOST_PRE_DNAT, 42, "denied by pre-DNAT policy of a host endpoint")             \
-	X(TO_HOST, 43, "pods may not talk to their node (defaultEndpointToHostAction)") \
-	X(UNTRACKED_INGRESS, 46, "denied by doNotTrack ingress policy of a host endpoint") \
-	X(INTERNAL, 54, "the programs' own tables were not there: a fault of Weir or the kernel") \
-	X(UNTRACKED_EGRESS, 47, "denied by doNotTrack egress policy of a host endpoint")
+	X(TO_HOST, 43, "pods may not talk to their node (defaultEndpointToHostAction)")  \
+	X(UNTRACKED_INGRESS, 46, "denied by doNotTrack ingress policy of a host endpoint")\
+	X(UNTRACKED_EGRESS, 47, "denied by doNotTrack egress policy of a host endpoint") \
+	X(VLAN, 50, "frame with a VLAN tag, from a pod or out of the tunnel")            \
+	X(FAMILY_LINK, 51, "neighbour discovery of a family that is not carried")        \
+	X(REVERSE_PATH, 52, "the route to the source leads out by another interface (bpfEnforceRPF)")\
+	X(NEIGHBOURS, 53, "the pod, or all pods, asked for too many new neighbours in a second")\
+	X(INTERNAL, 54, "the programs' own tables were not there: a fault of Weir or the kernel")
 
 enum drop_reason {
 #define X(name, number, text) DROP_##name = number,

@@ -27,17 +27,17 @@ const (
 	ErrorNoFlow      Reason = 22 // ICMP error about no known connection
 	TooBig           Reason = 30 // larger than the MTU of the path
 	Share            Reason = 31 // the pod has its share of the connection table, which is nearly full
-	VLAN             Reason = 50 // frame with a VLAN tag, from a pod or out of the tunnel
-	FamilyLink       Reason = 51 // neighbour discovery of a family that is not carried
-	ReversePath      Reason = 52 // the route to the source leads out by another interface (bpfEnforceRPF)
-	Neighbours       Reason = 53 // the pod, or all pods, asked for too many new neighbours in a second
 	HostIngress      Reason = 40 // denied by ingress policy of a host endpoint
 	HostEgress       Reason = 41 // denied by egress policy of a host endpoint
 	HostPreDNAT      Reason = 42 // denied by pre-DNAT policy of a host endpoint
 	ToHost           Reason = 43 // pods may not talk to their node (defaultEndpointToHostAction)
 	UntrackedIngress Reason = 46 // denied by doNotTrack ingress policy of a host endpoint
-	Internal         Reason = 54 // the programs' own tables were not there: a fault of Weir or the kernel
 	UntrackedEgress  Reason = 47 // denied by doNotTrack egress policy of a host endpoint
+	VLAN             Reason = 50 // frame with a VLAN tag, from a pod or out of the tunnel
+	FamilyLink       Reason = 51 // neighbour discovery of a family that is not carried
+	ReversePath      Reason = 52 // the route to the source leads out by another interface (bpfEnforceRPF)
+	Neighbours       Reason = 53 // the pod, or all pods, asked for too many new neighbours in a second
+	Internal         Reason = 54 // the programs' own tables were not there: a fault of Weir or the kernel
 )
 
 var names = map[Reason]string{
@@ -64,17 +64,17 @@ var names = map[Reason]string{
 	ErrorNoFlow:      "ERROR_NO_FLOW",
 	TooBig:           "TOO_BIG",
 	Share:            "SHARE",
-	VLAN:             "VLAN",
-	FamilyLink:       "FAMILY_LINK",
-	ReversePath:      "REVERSE_PATH",
-	Neighbours:       "NEIGHBOURS",
 	HostIngress:      "HOST_INGRESS",
 	HostEgress:       "HOST_EGRESS",
 	HostPreDNAT:      "HOST_PRE_DNAT",
 	ToHost:           "TO_HOST",
 	UntrackedIngress: "UNTRACKED_INGRESS",
-	Internal:         "INTERNAL",
 	UntrackedEgress:  "UNTRACKED_EGRESS",
+	VLAN:             "VLAN",
+	FamilyLink:       "FAMILY_LINK",
+	ReversePath:      "REVERSE_PATH",
+	Neighbours:       "NEIGHBOURS",
+	Internal:         "INTERNAL",
 }
 
 var texts = map[Reason]string{
@@ -101,15 +101,15 @@ var texts = map[Reason]string{
 	ErrorNoFlow:      "ICMP error about no known connection",
 	TooBig:           "larger than the MTU of the path",
 	Share:            "the pod has its share of the connection table, which is nearly full",
-	VLAN:             "frame with a VLAN tag, from a pod or out of the tunnel",
-	FamilyLink:       "neighbour discovery of a family that is not carried",
-	ReversePath:      "the route to the source leads out by another interface (bpfEnforceRPF)",
-	Neighbours:       "the pod, or all pods, asked for too many new neighbours in a second",
 	HostIngress:      "denied by ingress policy of a host endpoint",
 	HostEgress:       "denied by egress policy of a host endpoint",
 	HostPreDNAT:      "denied by pre-DNAT policy of a host endpoint",
 	ToHost:           "pods may not talk to their node (defaultEndpointToHostAction)",
 	UntrackedIngress: "denied by doNotTrack ingress policy of a host endpoint",
-	Internal:         "the programs' own tables were not there: a fault of Weir or the kernel",
 	UntrackedEgress:  "denied by doNotTrack egress policy of a host endpoint",
+	VLAN:             "frame with a VLAN tag, from a pod or out of the tunnel",
+	FamilyLink:       "neighbour discovery of a family that is not carried",
+	ReversePath:      "the route to the source leads out by another interface (bpfEnforceRPF)",
+	Neighbours:       "the pod, or all pods, asked for too many new neighbours in a second",
+	Internal:         "the programs' own tables were not there: a fault of Weir or the kernel",
 }

@@ -38,7 +38,7 @@ type hints struct{ zones, nodes bool }
 func (s *Services) choose(c *cluster.View, svc *model.Service, sp *model.ServicePort, fam int) (out []nodestate.Backend, relief bool) {
 	all := s.candidates(c, svc, sp, fam)
 	meant := meantFor(all)
-	if svc.Maglev { // Refusals nodes must have the same list
+	if svc.Maglev { // all nodes must have the same list
 		meant = func(*candidate) bool { return true }
 	}
 	var ready, readyHere bool

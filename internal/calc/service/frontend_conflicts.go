@@ -184,6 +184,9 @@ func (s *Services) canonicalHolder(f nodestate.Frontend) *port {
 	return best
 }
 
+// compareClaims says which of two ports gets the frontend f, the lesser one: one that asks for f
+// itself, then one for which f is one of several forms, then a pod's host port, and last what is
+// only reserved; of those alike the older object's.
 func compareClaims(f nodestate.Frontend, a, b *port) int {
 	rank := func(p *port) int {
 		switch {

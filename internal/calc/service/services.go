@@ -23,7 +23,7 @@ type port struct {
 	src       Source
 	text      string               // names its rule, unique
 	id        nodestate.Frontend   // its canonical frontend, and the key of its backends
-	frontends []nodestate.Frontend // Refusals, with id; sorted, without repetition
+	frontends []nodestate.Frontend // that it asks for, id among them; sorted, without repetition
 	value     nodestate.Service    // without the rule's number; of the frontends that are not external
 	external  nodestate.Service    // the same of those that are
 	internal  []nodestate.Frontend // the cluster IPs', and host ports
@@ -31,7 +31,7 @@ type port struct {
 	limited   []nodestate.Frontend // those that are for the source ranges alone
 	ranges    []netip.Prefix       // sorted
 	rule      nodestate.Rule
-	// Created and uid show how old its Service is.
+	// created and uid say how old its Service is.
 	created int64
 	uid     string
 	// reserved: nothing is to be sent here, the agent listens here itself for health.
@@ -62,7 +62,7 @@ type Services struct {
 	apiSlice  *model.EndpointSlice // see APIServersOf
 	machine   machine
 	pods      podAddrs
-	endpoints addrIndex                                              // Refusals endpoints
+	endpoints addrIndex                                              // ports by the addresses of their endpoints
 	holders   map[netip.Addr]map[model.Name]struct{}                 // the Services that ask for an address
 	requested map[model.Name]requestedAddrs                          // the same the other way round
 	narrow    map[nodestate.Frontend]map[nodestate.Frontend]struct{} // frontends at nodes' addresses, by that on all of them
