@@ -96,7 +96,7 @@ type Settings[A Address] struct {
 	SnatMin       uint16
 	SnatMax       uint16
 	HostNetns     uint64
-	Timeouts      [NumTimeouts]uint32
+	Timeouts      [Timeouts]uint32
 	PerSecond     uint32
 	TunnelMtu     uint32
 	HostIfindex   uint32

@@ -31,7 +31,7 @@ type TableGC struct {
 
 	proto, seen, state, flags int // offsets of fields
 	Now                       uint32
-	Timeouts                  [abi.NumTimeouts]uint32
+	Timeouts                  [abi.Timeouts]uint32
 
 	keys, values         any    // slices of arrays of bytes
 	rawKeys, rawValues   []byte // the same
@@ -91,7 +91,7 @@ func (s *TableGC) flowExpired(key, value []byte) bool {
 }
 
 // FlowLimit is flow_timeout of bpf/flow_table.h.
-func FlowLimit(timeouts [abi.NumTimeouts]uint32, proto, state, flags, icmp uint8) uint32 {
+func FlowLimit(timeouts [abi.Timeouts]uint32, proto, state, flags, icmp uint8) uint32 {
 	limit := timeouts[flowTimeout(proto, state, icmp)]
 	if proto == unix.IPPROTO_UDP && state&(abi.StateReplied|abi.StateAnswered) == 0 && flags&abi.FlowHandOn == 0 {
 		return limit >> abi.UnansweredShift

@@ -128,9 +128,9 @@ func (p *Ports) useHosts(hosts map[netip.Addr]struct{}, id nodestate.Frontend, b
 func (p *Ports) use(port uint16, proto model.Protocol, bit uint8, n int) {
 	switch proto {
 	case model.ProtocolUDP:
-		bit <<= abi.PortShiftUDP
+		bit <<= abi.PortUDP
 	case model.ProtocolSCTP:
-		bit <<= abi.PortShiftSCTP
+		bit <<= abi.PortSCTP
 	case model.ProtocolTCP:
 	default:
 		return

@@ -158,7 +158,7 @@ func renderSettings[A abi.Address](s *nodestate.State, m Machine) abi.Settings[A
 	v.Timeouts[abi.TimeoutICMP] = m.Clock.units(t.ICMP)
 	v.Timeouts[abi.TimeoutOther] = m.Clock.units(t.Generic)
 	if t.Fragment > 0 {
-		v.Timeouts[abi.TimeoutFragment] = m.Clock.units(t.Fragment)
+		v.Timeouts[abi.TimeoutFrag] = m.Clock.units(t.Fragment)
 	}
 	room := m.Flows
 	if room == 0 {
@@ -179,6 +179,6 @@ func nodeOf[A abi.Address](c nodestate.Settings) netip.Addr {
 }
 
 // Timeouts returns the time-outs of flows by enum timeout, in units of the programs' clock.
-func Timeouts(s *nodestate.State, m Machine) [abi.NumTimeouts]uint32 {
+func Timeouts(s *nodestate.State, m Machine) [abi.Timeouts]uint32 {
 	return renderSettings[abi.Ip4](s, m).Timeouts
 }
