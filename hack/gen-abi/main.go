@@ -2,8 +2,9 @@
 
 // Command gen-abi writes the numbers of the ABI between the eBPF programs and user space as Go
 // constants: those of the enums that the BTF of a compiled C file has. They have no type, as the
-// fields of maps that hold them differ in size. Usage: gen-abi <abi_enums.c> <out.go> <clang
-// flags>.
+// fields of maps that hold them differ in size.
+//
+// Usage: gen-abi <abi_enums.c> <out.go> <clang flags>.
 package main
 
 import (
