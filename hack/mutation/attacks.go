@@ -40,6 +40,9 @@ var recordedAs = map[string]string{
 	"a host on the link sends VXLAN with a node's address as the outer source, to nftables":                                      "a host on the link sends VXLAN with a node's address as the outer source",
 	"one client outside takes the node's ports for source NAT towards a name server by a node port, with nftables":               "one client outside takes the node's ports for source NAT towards a name server by a node port",
 	"a node publishes another node's link address, which so is checked of neither":                                               "a node publishes another node's link address",
+	"a host on the link names a pod behind a node in a routing header":                                                           "a host on the link names a pod behind a node, or wraps what is for it, in a routing header",
+	"a host on the link wraps what is for a pod in a routing header for a node":                                                  "a host on the link names a pod behind a node, or wraps what is for it, in a routing header",
+	"a host on the link names a pod behind a node in a routing header, with nftables":                                            "a host on the link names a pod behind a node, or wraps what is for it, in a routing header",
 	"a pod names another pod, or a host, behind a node in a routing header, with nftables":                                       "a pod names another pod, or a host, behind a node in a routing header",
 	"a pod reports groups that it listens to, or asks for listeners, beyond its interface, with nftables":                        "a pod reports groups that it listens to, or asks for listeners, beyond its interface",
 }

@@ -3,11 +3,14 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/weir-net/weir/internal/hostile"
 )
 
 // Every fault has exactly one place in the tree, and changes it.
@@ -86,5 +89,36 @@ func TestShows(t *testing.T) {
 	}
 	if shows("--- PASS: TestHostileX (0.00s)\n", errors.New("exit status 1")) == nil {
 		t.Error("a test that fails shows something")
+	}
+}
+
+// TestAttacksAreRecorded: the attacks of the last make hostile are those that have a mutant.
+func TestAttacksAreRecorded(t *testing.T) {
+	text, err := os.ReadFile("../../docs/results/hostile.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []hostile.Row
+	if err := json.Unmarshal(text, &rows); err != nil {
+		t.Fatal(err)
+	}
+	recorded, mutants := map[string]bool{}, map[string]bool{}
+	for _, r := range rows {
+		recorded[r.Attack] = true
+	}
+	for _, m := range all() {
+		if m.pkg != "" {
+			mutants[m.attack()] = true
+		}
+	}
+	for name := range recorded {
+		if !mutants[name] {
+			t.Errorf("no mutant has the name, or is recordedAs: %s", name)
+		}
+	}
+	for name := range mutants {
+		if !recorded[name] {
+			t.Errorf("docs/results/hostile.json has no row: %s", name)
+		}
 	}
 }
