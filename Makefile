@@ -32,7 +32,7 @@ check: ## lane 1: gofmt, vet, tests that need only Go
 # golangci-lint of hack/tools/go.mod with .golangci.yml. clang-format holds the files of FORMATTED to .clang-format: take a file
 # into the list when it is formatted (clang-format-19 -i bpf/FILE); make lint FORMATTED="$$(echo bpf/*.[ch])" says what the rest lacks.
 FORMATTED := bpf/addr.h bpf/clock.h bpf/csum.h bpf/drop.h bpf/flow.h bpf/flow_end.h bpf/host.c bpf/ip.h bpf/neigh.h bpf/overlay.c \
-	bpf/own.h bpf/share.h bpf/weir.c bpf/workload.c
+	bpf/own.h bpf/quota.h bpf/weir.c bpf/workload.c
 lint: export WEIR_SETUP_MORE := clang-format-19
 lint: generated ## linters of Go and C, generated files (root, for compilers that are missing)
 	@mkdir -p bin
