@@ -31,8 +31,8 @@ type Event struct {
 // EventHost is what a host endpoint said of a flow.
 type EventHost struct {
 	Evaluated bool             // policy applies there, or staged policy would
-	Rule   nodestate.RuleID // that decided, 0 = none did
-	Staged bool             // staged policies would change the policy there
+	Rule      nodestate.RuleID // that decided, 0 = none did
+	Staged    bool             // staged policies would change the policy there
 	// StagedDenied is what they would have said, StagedRule by which rule.
 	StagedDenied bool
 	StagedRule   nodestate.RuleID

@@ -33,8 +33,8 @@ type Event struct {
 // HostEnd is what a host endpoint said of a flow.
 type HostEnd struct {
 	Evaluated bool             // there is a set, or staged policies would make one
-	Rule   nodestate.RuleID // that decided, 0 = none did
-	Staged bool             // staged policies would change the policy here
+	Rule      nodestate.RuleID // that decided, 0 = none did
+	Staged    bool             // staged policies would change the policy here
 	// StagedDenied is what they would have said, StagedRule by which rule.
 	StagedDenied bool
 	StagedRule   nodestate.RuleID
