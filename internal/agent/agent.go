@@ -143,7 +143,11 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	}()
 	findings, lacks := kernel.Probe()
 	a.kernelFindings = findings
-	defer func() { a.preloaded.Close() }() // what nobody took
+	defer func() {
+		if err != nil {
+			a.preloaded.Close()
+		}
+	}()
 	if err := a.acquireNode(ctx, reading); err != nil {
 		return nil, err
 	}
@@ -259,6 +263,7 @@ func (a *Agent) openDataPlane(lacks error, e config.Effective) error {
 		nftables = a.planes.choose(e, err)
 	}
 	if nftables {
+		a.preloaded.Close()
 		a.driver, err = a.openNFTables()
 	}
 	return err

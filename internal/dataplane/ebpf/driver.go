@@ -323,6 +323,7 @@ func (d *Driver) Close() error {
 	defer d.mu.Unlock()
 	err := d.programs.Close()
 	d.dropImport()
+	d.opts.Preloaded.Close()
 	families := d.both()
 	free := func() {
 		for _, l := range families {

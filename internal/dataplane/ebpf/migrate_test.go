@@ -5,6 +5,7 @@ package ebpf
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -241,6 +242,11 @@ func TestPreloadedForAnotherLayout(t *testing.T) {
 	defer settings.Close()
 	must(t, settings.Pin(filepath.Join(dir, "weir_settings")))
 	must(t, settings.Put(uint32(0), [2]uint32{41, 0}))
+	must(t, kernel.EnsureBPFFS("", filepath.Join(b.bpffs, "1", "maps6")))
+	six, err := settings.Clone()
+	must(t, err)
+	defer six.Close()
+	must(t, six.Pin(filepath.Join(b.bpffs, "1", "maps6", "weir_settings")))
 	options := b.options(t)
 	for _, c := range []struct {
 		name  string
@@ -266,15 +272,18 @@ func TestPreloadedForAnotherLayout(t *testing.T) {
 			d, err := New(works)
 			must(t, err)
 			defer d.Close()
-			id, err := attach.ProgramID(d.loaded.Programs["weir_from_workload"])
-			must(t, err)
-			if taken := id < before; taken != c.taken {
-				t.Errorf("the programs that were loaded before are used: %v, want %v", taken, c.taken)
+			must(t, d.addIPv6(false))
+			for family, l := range map[string]*object.Collection{bpffs.IPv4: d.loaded, bpffs.IPv6: d.six} {
+				id, err := attach.ProgramID(l.Programs["weir_from_workload"])
+				must(t, err)
+				if taken := id < before; taken != c.taken {
+					t.Errorf("%s: the programs that were loaded before are used: %v, want %v", family, taken, c.taken)
+				}
 			}
 			if _, err := os.Stat(filepath.Join(bpffs.MapsDir(b.bpffs), "weir_settings")); err != nil {
 				t.Error("maps have no pins")
 			}
-			must(t, object.UnpinAll(bpffs.MapsDir(b.bpffs)))
+			must(t, errors.Join(object.UnpinAll(bpffs.MapsDir(b.bpffs)), object.UnpinAll(bpffs.Maps6Dir(b.bpffs))))
 		})
 	}
 }
