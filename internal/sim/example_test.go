@@ -36,7 +36,7 @@ func node() *nodestate.State {
 	return s
 }
 
-// A connection to a Service: its first packet chooses the backend, policy judges what became of it,
+// A connection to a Service: its first packet chooses the backend, policy evaluates what became of it,
 // and answers look as if they came from the Service.
 func ExampleNode_Receive() {
 	n := sim.New(node(), sim.Options{})

@@ -83,7 +83,7 @@ func (l *Collection) CarryOver(root string, first bool, log *slog.Logger) {
 		began := time.Now()
 		if first {
 			if err := migrateEpoch(from, l.Maps["weir_settings"]); err != nil {
-				log.Warn("flows of another version may not be judged anew", "from", from, "error", err)
+				log.Warn("flows of another version may not be evaluated anew", "from", from, "error", err)
 			}
 		}
 		n, err := migrate(from, l.Maps)
