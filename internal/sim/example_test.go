@@ -36,8 +36,8 @@ func node() *nodestate.State {
 	return s
 }
 
-// A connection to a Service: its first packet chooses the backend, policy evaluates what became of it,
-// and answers look as if they came from the Service.
+// A connection to a Service: its first packet chooses the backend, policy evaluates what became of
+// it, and answers look as if they came from the Service.
 func ExampleNode_Receive() {
 	n := sim.New(node(), sim.Options{})
 
