@@ -26,13 +26,7 @@ func TestHostileRoutingHeaders(t *testing.T) {
 func testHostileRoutingHeaders(t *testing.T) {
 	record(t, "a pod names another pod, or a host, behind a node in a routing header", hostile.RawPod, ipv6)
 	r := newRawPod(t, ipv6)
-	for _, n := range r.nodes {
-		run(t, "ip netns exec %s sh -ec 'for f in /proc/sys/net/ipv6/conf/*/seg6_enabled; do echo 1 >$f; done'", n.netns)
-	}
-	hexOf := func(addr string) string {
-		b := netip.MustParseAddr(sixOf(addr)).As16()
-		return hex.EncodeToString(b[:])
-	}
+	r.followRoutingHeaders()
 	for _, via := range []string{"172.30.0.8", "172.30.0.9", "10.244.1.3", "10.244.2.2"} {
 		for name, final := range map[string]string{"b": "10.244.1.3", "c": "10.244.2.2", "client": "172.30.0.55"} {
 			for header, data := range map[string]string{
@@ -142,19 +136,13 @@ func testHostileRoutingHeadersOfHosts(t *testing.T) {
 	p.Ingress = append(p.Ingress, model.Rule{Action: model.Allow, Peers: []model.Peer{{CIDR: ipv6.prefix("172.30.0.0/24")}}, Ports: []model.PortRange{{Protocol: model.ProtocolUDP, First: 7777, Last: 7777}}})
 	r.cluster.Policies[p.ID()] = p
 	r.apply()
-	for _, n := range r.nodes {
-		run(t, "ip netns exec %s sh -ec 'for f in /proc/sys/net/ipv6/conf/*/seg6_enabled; do echo 1 >$f; done'", n.netns)
-	}
+	r.followRoutingHeaders()
 	client, b := r.at["client"], r.at["b"]
 	frame := func(text string, args ...any) []byte {
 		f := r.frame(text, args...)
 		copy(f, r.n1.mac[:])
 		copy(f[6:], client.mac[:])
 		return f
-	}
-	hexOf := func(addr string) string {
-		a := netip.MustParseAddr(sixOf(addr)).As16()
-		return hex.EncodeToString(a[:])
 	}
 	node, pod, marker := hexOf("172.30.0.8"), hexOf("10.244.1.3"), "hostile of"
 	headers := []string{
@@ -197,4 +185,16 @@ func testHostileRoutingHeadersOfHosts(t *testing.T) {
 			t.Errorf("b: a packet came by a routing header: %s", f[at:])
 		}
 	}
+}
+
+// followRoutingHeaders lets the kernels of all nodes follow segment routing headers.
+func (r *rawPod) followRoutingHeaders() {
+	for _, n := range r.nodes {
+		run(r.t, "ip netns exec %s sh -ec 'for f in /proc/sys/net/ipv6/conf/*/seg6_enabled; do echo 1 >$f; done'", n.netns)
+	}
+}
+
+// hexOf is an address of IPv6 in a routing header, as text.
+func hexOf(addr string) string {
+	return hex.EncodeToString(netip.MustParseAddr(sixOf(addr)).AsSlice())
 }
