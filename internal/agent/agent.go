@@ -180,6 +180,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.cluster = newCluster(o.Node, a.loop, resolver, o.Log)
 	a.cluster.opened = resolver.AtStart().Settings
 	a.cluster.changed, a.cluster.reached = a.noteChange, a.reached.Addrs
+	a.cluster.noteConfig = a.lastGood.note
 	a.cluster.noteClaims = a.claims.note
 	a.reached.OnChange(a.cluster.noteLocal)
 	a.events = events.NewHub(o.Node, eventNames{a.cluster}, a.driver.Listen, o.Log.With("part", "events"))

@@ -27,12 +27,15 @@ import (
 // cluster owns the model: everything that changes it goes through one goroutine, which computes the
 // node's state and hands it to the loop.
 type cluster struct {
-	node     string
-	loop     *dataplane.Loop
-	log      *slog.Logger
-	machine  *machine.Watcher
-	changed  func()            // after a state was handed on
-	setPools func(ipam.Config) // gives the allocator its pools
+	node    string
+	loop    *dataplane.Loop
+	log     *slog.Logger
+	machine *machine.Watcher
+	changed func() // after a state was handed on
+	// noteConfig gets the configured values that are valid, by field, once the cluster was read. Of
+	// many no state is made: which data plane is asked for, for one.
+	noteConfig func(lastGood map[string]string)
+	setPools   func(ipam.Config) // gives the allocator its pools
 	// reached returns where API servers were reached; nil = nothing is known of it.
 	reached func() []netip.AddrPort
 	// announce gets what this node answers neighbours for, and which nodes it watches.
@@ -74,7 +77,8 @@ func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, lo
 	c := &cluster{
 		node: node, loop: loop, log: log, queue: make(chan func(), 64), ended: make(chan struct{}),
 		model: model.NewCluster(), calc: calc.New(), resolver: resolver, changed: func() {}, setPools: func(ipam.Config) {},
-		announce: func(map[netip.Addr]bool, map[netip.Addr][6]byte) {}, noteClaims: func(map[string]*model.Node, bool) {},
+		noteConfig: func(map[string]string) {},
+		announce:   func(map[netip.Addr]bool, map[netip.Addr][6]byte) {}, noteClaims: func(map[string]*model.Node, bool) {},
 		earlyPods: map[model.Name]*model.Pod{}, podsByAddr: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{},
 		servers: map[model.Name]*model.EndpointSlice{}, controllers: map[model.Name]*model.EndpointSlice{},
 		ipamConf: ipamInputs{reservations: map[string]*watch.Reservation{}, settings: watch.IPAMConfig{StrictAffinity: true}},
@@ -252,6 +256,9 @@ func (c *cluster) resolve() {
 	before := c.snap.config
 	c.snap.config, c.snap.lastGood = r, c.resolver.LastGood()
 	c.mu.Unlock()
+	if c.complete {
+		c.noteConfig(c.resolver.LastGood())
+	}
 	if !reflect.DeepEqual(before.Problems, r.Problems) {
 		for _, p := range r.Problems {
 			c.log.Error("a configured value is not valid", "problem", p.String())

@@ -397,3 +397,36 @@ func TestChangesAfterTheEndOfTheCluster(t *testing.T) {
 		c.noteLocal()
 	}
 }
+
+// What is configured is remembered for the next start, also where no state of the node has it: a
+// change of the data plane ends with a start, which would otherwise take the one before for the one
+// that is asked for.
+func TestConfigurationWithoutAStateIsRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		var noted []map[string]string
+		note := func(values map[string]string) { noted = append(noted, values) }
+		if err := b.cluster.do(t.Context(), func() { b.cluster.noteConfig = note }); err != nil {
+			t.Fatal(err)
+		}
+		asked := &watch.Batch{Configs: map[string]*watch.FelixConfig{"default": {Spec: map[string]any{"bpfEnabled": true}}}}
+		b.cluster.applyBatch(t.Context(), asked)
+		synctest.Wait()
+		if len(noted) > 0 {
+			t.Errorf("remembered before the cluster was read: %v", noted)
+		}
+		first := whole()
+		first.Configs = asked.Configs
+		b.cluster.applyBatch(t.Context(), first)
+		synctest.Wait()
+		states := len(b.kernel.states)
+		b.cluster.applyBatch(t.Context(), &watch.Batch{Configs: map[string]*watch.FelixConfig{"default": {Spec: map[string]any{"bpfEnabled": false}}}})
+		synctest.Wait()
+		if n := len(b.kernel.states); n != states {
+			t.Fatalf("%d states, %d before: the test needs a change that makes none", n, states)
+		}
+		if len(noted) == 0 || !config.New("n1", nil, noted[len(noted)-1]).AtStart().NFTables {
+			t.Errorf("after nftables was asked for, a start by what is remembered has eBPF: %v", noted)
+		}
+	})
+}
