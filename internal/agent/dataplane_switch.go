@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/weir-net/weir/internal/config"
@@ -106,11 +107,20 @@ func (a *Agent) awaitPrograms(ctx context.Context) error {
 
 // tryPrograms looks once the node's state is in place whether the kernel takes the programs.
 func (a *Agent) tryPrograms(ctx context.Context) error {
+	return a.tryWith(ctx, ebpf.TryWithPauses)
+}
+
+func (a *Agent) tryWith(ctx context.Context, try func(context.Context, *slog.Logger) error) error {
 	for a.loop.Applied() == 0 && ctx.Err() == nil {
 		pause(ctx, 200*time.Millisecond)
 	}
+	if a.cluster.snapshot().config.Effective.NFTables {
+		// What the start knew was older. To verify the programs takes several times the processor
+		// time of a change of the data plane, and openSwitch does it where eBPF is asked for again.
+		return nil
+	}
 	tried := make(chan error, 1)
-	go func() { tried <- ebpf.Try(a.log) }()
+	go func() { tried <- try(ctx, a.log) }()
 	select {
 	case <-ctx.Done():
 		return ctx.Err()

@@ -3,14 +3,19 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/weir-net/weir/internal/config"
+	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
+	"github.com/weir-net/weir/internal/watch"
 )
 
 // TestPlaneChoice: what the other data plane left is looked for whenever it cannot be excluded that
@@ -86,5 +91,40 @@ func TestPlaneChoiceThatCannotBeKept(t *testing.T) {
 	}
 	if err := p.save(); err != nil || p.unsaved {
 		t.Errorf("saving again: %v", err)
+	}
+}
+
+// TestProgramsAreTried where eBPF is asked for, and not where nftables is: what the agent took for
+// asked for at its start may be older.
+func TestProgramsAreTried(t *testing.T) {
+	for name, nftables := range map[string]bool{"eBPF is asked for": false, "nftables is asked for": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t)
+				a := &Agent{log: slog.New(slog.DiscardHandler), loop: b.cluster.loop, cluster: b.cluster}
+				tries := 0
+				ended := make(chan error, 1)
+				go func() {
+					ended <- a.tryWith(t.Context(), func(context.Context, *slog.Logger) error {
+						tries++
+						return ebpf.ErrRefused
+					})
+				}()
+				time.Sleep(time.Minute)
+				if tries > 0 {
+					t.Error("programs were tried before a state was in place")
+				}
+				all := whole()
+				all.Configs = map[string]*watch.FelixConfig{"default": {Spec: map[string]any{"bpfEnabled": !nftables}}}
+				b.cluster.applyBatch(t.Context(), all)
+				want := 1
+				if nftables {
+					want = 0
+				}
+				if err := <-ended; tries != want || errors.Is(err, ebpf.ErrRefused) == nftables {
+					t.Errorf("tried %d times, want %d: %v", tries, want, err)
+				}
+			})
+		})
 	}
 }

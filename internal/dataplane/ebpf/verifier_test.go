@@ -3,6 +3,7 @@
 package ebpf
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -12,7 +13,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/cilium/ebpf"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
 	"github.com/weir-net/weir/internal/kernel"
 )
@@ -83,9 +89,37 @@ func TestVerifierBudget(t *testing.T) {
 	}
 }
 
-// This kernel takes the programs of both families.
+// This kernel takes the programs of both families. They are tried one at a time, with a pause after
+// each, and ending in a pause leaves nothing to be tried.
 func TestTry(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
-	must(t, Try(slog.New(slog.DiscardHandler)))
+	want := 0
+	for _, load := range []func() (*ebpf.CollectionSpec, error){abi.LoadWeir, abi.LoadWeir6} {
+		spec, err := load()
+		must(t, err)
+		want += len(spec.Programs)
+		for _, name := range []string{object.ArriveProgram, object.EachProgram} { // loaded where policy asks for them
+			if spec.Programs[name] != nil {
+				want--
+			}
+		}
+	}
+	log := slog.New(slog.DiscardHandler)
+	pauses := 0
+	must(t, tryEach(log, func(took time.Duration) error {
+		if pauses++; took <= 0 {
+			t.Errorf("a program was verified in %v", took)
+		}
+		return nil
+	}))
+	if pauses != want {
+		t.Errorf("%d pauses between %d programs", pauses, want)
+	}
+	ended := errors.New("ended")
+	pauses = 0
+	err := tryEach(log, func(time.Duration) error { pauses++; return ended })
+	if pauses != 1 || !errors.Is(err, ended) || errors.Is(err, ErrRefused) {
+		t.Errorf("ended in the first of %d pauses: %v", pauses, err)
+	}
 }

@@ -217,6 +217,25 @@ func (l *Collection) Verify() (*ebpf.Collection, error) {
 	return c, nil
 }
 
+// TryEach loads the programs one at a time and forgets each at once; then it calls pause with what
+// that took, whose error ends it. The kernel's verifier has the processor for a program at most.
+func (l *Collection) TryEach(pause func(took time.Duration) error) error {
+	for _, name := range slices.Sorted(maps.Keys(l.spec.Programs)) {
+		one := *l.spec
+		one.Programs = map[string]*ebpf.ProgramSpec{name: l.spec.Programs[name]}
+		began := time.Now()
+		c, err := ebpf.NewCollectionWithOptions(&one, ebpf.CollectionOptions{MapReplacements: l.Maps})
+		if err != nil {
+			return refused(fmt.Errorf("loading the programs: %w", err))
+		}
+		c.Close()
+		if err := pause(time.Since(began)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Install makes programs that verify loaded those of l.
 func (l *Collection) Install(c *ebpf.Collection) {
 	for name, m := range c.Maps {
