@@ -47,7 +47,8 @@ func (s *seen) String() string {
 
 // serverCommand answers with its own name and with the address that it sees:
 //
-//	--http PORT  GET / = "name address"; GET /seen = a line "address count" for each address that came
+//	--http PORT  GET / = "name address"; GET /seen = a line "address count" for each address that came;
+//	             GET /waited = for how long the process waited for a processor, see waited
 //	--who  PORT  TCP: "name address" at once, then it waits for the client to close
 //	--echo PORT  TCP: everything comes back
 //	--udp  PORT  "name address" for every datagram, or, one that begins with "e", the datagram
@@ -129,6 +130,8 @@ func family(network, addr string) string {
 func webHandler(name string, s *seen) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /seen", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, s) })
+	waits := watchWaits()
+	mux.HandleFunc("GET /waited", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, waits.longest().Milliseconds()) })
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)
 		fmt.Fprintf(w, "%s %s\n", name, host)
