@@ -99,7 +99,8 @@ func TestTry(t *testing.T) {
 		spec, err := load()
 		must(t, err)
 		want += len(spec.Programs)
-		for _, name := range []string{object.ArriveProgram, object.EachProgram} { // loaded where policy asks for them
+		// These are loaded where policy asks for them.
+		for _, name := range []string{object.ArriveProgram, object.EachProgram} {
 			if spec.Programs[name] != nil {
 				want--
 			}
