@@ -462,7 +462,7 @@ static __always_inline int datapath_packet(struct __sk_buff *skb, __u8 hook, con
 	p->missed = 0;
 	p->untracked = UNTRACKED_UNKNOWN;
 	p->tunnel_src = tunnel_src ? *tunnel_src : addr_none();
-	return datapath_parsed(skb, p, hook, parse_packet(skb, p));
+	return datapath_parsed(skb, p, hook, parse_packet(cursor_of_tc(skb), p));
 }
 
 #endif

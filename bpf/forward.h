@@ -42,7 +42,7 @@ static __always_inline int forward_headers(struct __sk_buff *skb, int ttl, const
 	ip_head *ip = (void *)(eth + 1);
 
 	if ((void *)(ip + 1) > (void *)(long)skb->data_end) {
-		if (parse_pull(skb, ETH_SIZE + sizeof(*ip)))
+		if (cursor_pull_tc(skb, ETH_SIZE + sizeof(*ip)))
 			return DROP_REWRITE;
 		eth = (void *)(long)skb->data;
 		ip = (void *)(eth + 1);

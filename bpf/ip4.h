@@ -55,25 +55,26 @@ static __always_inline __u32 ip_answer(__u32 query)
 	return query == IP_ECHO ? IP_ECHO_REPLY : query + 1;
 }
 
-/* Reads the header: addresses, protocol, hops; *l4 = where the upper layer begins in the frame,
- * *len = its bytes. */
-static __always_inline int ip_parse(struct __sk_buff *skb, struct pkt *p, __u32 *l4, __u32 *len)
+/* Reads the header of the frame: addresses, protocol, hops. The cursor comes to stand at the upper
+ * layer. */
+static __always_inline int ip_parse(struct cursor *c, struct pkt *p)
 {
 	struct ethhdr *eth;
 	struct iphdr *ip;
+	__u32 len;
 
-	if (parse_pull(skb, ETH_SIZE + sizeof(*ip)))
+	if (cursor_pull(c, ETH_SIZE + sizeof(*ip)))
 		return PARSED_MALFORMED;
-	eth = (void *)(long)skb->data;
+	eth = cursor_data(c);
 	ip = (void *)(eth + 1);
-	if ((void *)(ip + 1) > (void *)(long)skb->data_end)
+	if ((void *)(ip + 1) > cursor_data_end(c))
 		return PARSED_MALFORMED;
-	*len = bpf_ntohs(ip->tot_len);
-	if (!*len && skb->gso_size) /* more than 64 KiB in one buffer */
-		*len = 0xffff;
-	else if (ETH_SIZE + *len > skb->len)
+	len = bpf_ntohs(ip->tot_len);
+	if (!len && cursor_is_merged(c)) /* more than 64 KiB in one buffer */
+		len = 0xffff;
+	else if (ETH_SIZE + len > cursor_frame(c))
 		return PARSED_MALFORMED;
-	if (ip->version != 4 || ip->ihl < 5 || *len < ip->ihl * 4)
+	if (ip->version != 4 || ip->ihl < 5 || len < ip->ihl * 4)
 		return PARSED_MALFORMED;
 	p->saddr.w[0] = p->key.saddr.w[0] = ip->saddr;
 	p->daddr.w[0] = p->key.daddr.w[0] = ip->daddr;
@@ -86,8 +87,8 @@ static __always_inline int ip_parse(struct __sk_buff *skb, struct pkt *p, __u32 
 		if (ip->frag_off & bpf_htons(0x1fff))
 			return PARSED_FRAGMENT;
 	}
-	*l4 = ETH_SIZE + ip->ihl * 4;
-	*len -= ip->ihl * 4;
+	c->off = ETH_SIZE + ip->ihl * 4;
+	c->len = len - ip->ihl * 4;
 	return PARSED_OK;
 }
 
@@ -97,28 +98,9 @@ static __always_inline int ip_is_listeners(const struct pkt *p)
 	return p->key.proto == IPPROTO_IGMP;
 }
 
-/* Messages of ICMP that concern the link alone: none. */
-static __always_inline int ip_is_link(__u8 type)
+/* Is the packet, which has flow keys, a message of ICMP that concerns the link alone? None is. */
+static __always_inline int ip_is_link(const struct pkt *p)
 {
-	return 0;
-}
-
-/* Reads the header at `ip` of a frame of so many bytes before there is an skb, as ip_parse does. -1
- * = it is no packet that all is plain of: ip_parse says what it is. */
-static __always_inline int ip_plain(struct xdp_md *ctx, const ip_head *ip, __u32 frame, ip_addr *src, ip_addr *dst, __u8 *proto, __u32 *l4,
-				    __u32 *len)
-{
-	*len = bpf_ntohs(ip->tot_len);
-	if (ip->version != 4 || ip->ihl < 5 || *len < ip->ihl * 4 || ETH_SIZE + *len > frame)
-		return -1;
-	if ((ip->daddr & bpf_htonl(0xf0000000)) == bpf_htonl(0xe0000000) || ip->daddr == 0xffffffff ||
-	    (ip->frag_off & bpf_htons(0x3fff)))
-		return -1;
-	src->w[0] = ip->saddr;
-	dst->w[0] = ip->daddr;
-	*proto = ip->protocol;
-	*l4 = ETH_SIZE + ip->ihl * 4;
-	*len -= ip->ihl * 4;
 	return 0;
 }
 
@@ -139,22 +121,22 @@ static __always_inline int ip_fragment(struct __sk_buff *skb, const struct pkt *
 	return 0;
 }
 
-/* Reads the header at off that an ICMP error, which ends at `end`, quotes: *l4 = where its upper
- * layer begins. 0 on success. */
-static __always_inline int ip_quoted(struct __sk_buff *skb, __u32 off, __u32 end, ip_addr *src, ip_addr *dst, __u8 *proto, __u32 *l4)
+/* Reads the header at the cursor, which an ICMP error quotes that ends at `end`. The cursor comes
+ * to stand at its upper layer. 0 on success. */
+static __always_inline int ip_quoted(struct cursor *c, __u32 end, ip_addr *src, ip_addr *dst, __u8 *proto)
 {
 	struct {
 		struct iphdr ip;
 	} q;
 
-	if (bpf_skb_load_bytes(skb, off, &q.ip, sizeof(q.ip)) || q.ip.version != 4 || q.ip.ihl < 5)
+	if (cursor_load(c, c->off, &q.ip, sizeof(q.ip)) || q.ip.version != 4 || q.ip.ihl < 5)
 		return -1;
 	if (q.ip.frag_off & bpf_htons(0x1fff)) /* only first fragments are reported (RFC 1122 section 3.2.2) */
 		return -1;
 	src->w[0] = q.ip.saddr;
 	dst->w[0] = q.ip.daddr;
 	*proto = q.ip.protocol;
-	*l4 = off + q.ip.ihl * 4;
+	c->off += q.ip.ihl * 4;
 	return 0;
 }
 

@@ -68,7 +68,7 @@ static __noinline int nat_rewrite(struct __sk_buff *skb, struct pkt *p, struct f
 		if (ports && ports != 0xffff && bpf_l4_csum_replace(skb, l4 + csum_off, 0, ports, flags))
 			return DROP_REWRITE;
 	}
-	if (parse_pull(skb, p->l4 == L4_NONE ? ETH_SIZE + sizeof(*ip) :
+	if (cursor_pull_tc(skb, p->l4 == L4_NONE ? ETH_SIZE + sizeof(*ip) :
 			    l4 + (p->l4 == L4_SCTP ? sizeof(struct sctp_head) : 8)))
 		return DROP_REWRITE;
 	ip = (void *)(long)skb->data + ETH_SIZE;

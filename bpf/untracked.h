@@ -57,10 +57,10 @@ __noinline int untracked_evaluate(__u32 ifindex, __u32 which, __u8 proto, __be16
 	return w->policy.value.verdict & POLICY_UNDECIDED ? UNTRACKED_NONE : UNTRACKED_ALLOWED;
 }
 
-/* Evaluates scratch.pkt, of which an ICMP error counts by itself and not by what it quotes. */
-static __always_inline int untracked_packet(struct __sk_buff *skb, struct scratch *w, __u32 which)
+/* Evaluates p, which was read from c, of which an ICMP error counts by itself and not by what it
+ * quotes. */
+static __always_inline int untracked_packet(struct cursor c, const struct pkt *p, struct scratch *w, __u32 which)
 {
-	const struct pkt *p = &w->pkt;
 	__u8 proto = p->l4 == L4_ERROR ? IP_ICMP : p->key.proto;
 	__be16 sport = p->key.sport, dport = p->key.dport;
 
@@ -68,10 +68,10 @@ static __always_inline int untracked_packet(struct __sk_buff *skb, struct scratc
 	w->policy.dst = p->daddr;
 	if (proto == IP_ICMP) {
 		sport = 0;
-		if (bpf_skb_load_bytes(skb, p->l4_off, &dport, sizeof(dport)))
+		if (cursor_load(&c, p->l4_off, &dport, sizeof(dport)))
 			return UNTRACKED_NONE;
 	}
-	return untracked_evaluate(skb->ifindex, which, proto, sport, dport);
+	return untracked_evaluate(cursor_ifindex(&c), which, proto, sport, dport);
 }
 
 /* Tells of a packet that was denied. */
@@ -109,7 +109,7 @@ __noinline int untracked_arrives(struct __sk_buff *skb)
 		return 0;
 	}
 	event_count(COUNT_UNTRACKED);
-	ret = untracked_packet(skb, w, HOST_UNTRACKED_INGRESS);
+	ret = untracked_packet(cursor_of_tc(skb), &w->pkt, w, HOST_UNTRACKED_INGRESS);
 	if (ret == UNTRACKED_DENIED && host_socket_of(skb) == HOST_SOCKET_AGENT)
 		ret = UNTRACKED_NONE;
 	if (ret == UNTRACKED_DENIED) {
@@ -139,11 +139,11 @@ __noinline int untracked_leaves(struct __sk_buff *skb)
 	w->pkt.missed = 0;
 	w->pkt.untracked = UNTRACKED_NONE;
 	w->pkt.tunnel_src = addr_none();
-	parsed = parse_packet(skb, &w->pkt);
+	parsed = parse_packet(cursor_of_tc(skb), &w->pkt);
 	if (!(s->flags & SET_UNTRACKED) || skb->ingress_ifindex || skb->ifindex == s->host_ifindex ||
 	    (parsed != PARSED_OK && !(parsed == PARSED_FRAGMENT && w->pkt.l4_off)))
 		return parsed;
-	w->pkt.untracked = untracked_packet(skb, w, HOST_UNTRACKED_EGRESS);
+	w->pkt.untracked = untracked_packet(cursor_of_tc(skb), &w->pkt, w, HOST_UNTRACKED_EGRESS);
 	if (w->pkt.untracked == UNTRACKED_DENIED) {
 		rule = w->policy.rule;
 		untracked_tell(w, skb->ifindex, HOOK_TO_UPLINK, DROP_UNTRACKED_EGRESS);
