@@ -16,7 +16,8 @@
 #define MARK_DONE 0x0ba00000u /* evaluated and routed by a Weir program on this node */
 #define MARK_AGAIN 0x0bb00000u /* a fragment that was kept, on its second way in */
 #define MARK_OWN 0x0be00000u  /* of a socket of the agent's own, towards the API server */
-#define MARK_SEEN 0x0bc00000u /* translated by a Weir program for a process of this node, while SET_APART says so */
+/* Translated by a Weir program for a process of this node, while SET_APART says so. */
+#define MARK_SEEN 0x0bc00000u
 
 #include "abi_tables.h"
 #include "abi_flow.h"

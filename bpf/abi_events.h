@@ -37,13 +37,14 @@ struct drop_value {
 /* --- events: map weir_events, ring buffer of struct event, one for both families -------------- */
 
 enum event_flag {
-	EVENT_ALLOWED = 1, /* by policy; `reason` may still say that the packet was dropped for another reason */
+	/* by policy; `reason` may still say that the packet was dropped for another reason */
+	EVENT_ALLOWED = 1,
 	EVENT_LOG = 2,     /* a rule with action Log matched */
 	EVENT_AGAIN = 4,   /* a flow that was there is evaluated again */
 	EVENT_EGRESS = 8,  /* the source is a pod of this node */
 	EVENT_INGRESS = 16, /* the destination is */
-	EVENT_HOST_IN = 32, /* a host endpoint was asked where the flow comes into the node, ... */
-	EVENT_HOST_OUT = 64, /* ... where it leaves it */
+	EVENT_HOST_IN = 32, /* a host endpoint was asked: where the flow comes into the node */
+	EVENT_HOST_OUT = 64, /* where it leaves it */
 };
 
 enum event_staged {

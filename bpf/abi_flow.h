@@ -29,7 +29,9 @@ struct flow_key {
 };
 
 enum flow_action {
-	ACT_PASS = 0,   /* leave it to the kernel's stack, which sends it on by the uplink `ifindex`; 0 = keeps it, or as it likes */
+	/* leave it to the kernel's stack, which sends it on by the uplink `ifindex`; 0 = keeps it,
+	 * or as it likes */
+	ACT_PASS = 0,
 	ACT_LOCAL = 1,  /* to the pod behind `ifindex` */
 	ACT_NEIGH = 2,  /* out of `ifindex`, to the neighbour `nexthop` */
 	ACT_TUNNEL = 3, /* encapsulated to the node `nexthop` */
@@ -43,7 +45,8 @@ enum flow_flag {
 	FLOW_DSR = 16,     /* answers go straight to the client (information) */
 	FLOW_FROM_HOST = 32, /* begun by this node itself */
 	FLOW_SNAT = 64,    /* the source became the node's */
-	FLOW_CLAMP = 128,  /* SYNs of this direction announce no larger segments than fit the tunnel */
+	/* SYNs of this direction announce no larger segments than fit the tunnel */
+	FLOW_CLAMP = 128,
 };
 
 enum flow_state {
@@ -51,21 +54,27 @@ enum flow_state {
 	STATE_FIN = 2,     /* FIN in this direction */
 	STATE_CLOSING = 4, /* FIN in both directions, or RST */
 	STATE_ANSWERED = 8, /* half open: an answer was seen */
-	STATE_WATCHED = 16, /* original direction, for a Maglev frontend, ACT_LOCAL or ACT_PASS: `nexthop` is the node that hands its
-			     * packets on, 0 = none; when that changes, the way back follows */
+	/* original direction, for a Maglev frontend, ACT_LOCAL or ACT_PASS: `nexthop` is the node
+	 * that hands its packets on, 0 = none; when that changes, the way back follows */
+	STATE_WATCHED = 16,
 	STATE_RESET = 32, /* with STATE_CLOSING: by RST */
 };
 
 /* Where packets of an entry's direction come from. The programs compare each packet with it
  * (source.h). */
 enum flow_from {
-	FROM_UNKNOWN = 0,  /* not known yet: the next packet from outside is checked against the tables */
+	/* not known yet: the next packet from outside is checked against the tables */
+	FROM_UNKNOWN = 0,
 	FROM_ANYWHERE = 1, /* anywhere but from a pod: the source is outside of the cluster */
 	FROM_POD = 2,      /* the pod's interface, whose index is the first word of `source` */
 	FROM_LINK = 3,     /* a node on the link: `source` stands for its MAC address */
 	FROM_TUNNEL = 4,   /* the tunnel: `source` is the outer source address */
-	FROM_ROUTER = 5,   /* an uplink, from whichever MAC address: the sender is behind a router, or publishes none */
-	FROM_STACK = 6,    /* this node's own stack: the first word of `source` is the interface by which it got them, 0 = none */
+	/* an uplink, from whichever MAC address: the sender is behind a router, or publishes
+	 * none */
+	FROM_ROUTER = 5,
+	/* this node's own stack: the first word of `source` is the interface by which it got them,
+	 * 0 = none */
+	FROM_STACK = 6,
 };
 
 /* The order is by use, not by subject. A packet of an open flow reads and writes the fields up to

@@ -79,7 +79,8 @@ enum svc_flag {
 	SVC_HOST_BACKEND = 16,  /* a backend is one of this node's own addresses */
 	SVC_RESTRICTED = 8,     /* for the clients in weir_ranges alone */
 	SVC_LOCAL = 4,          /* traffic policy Local, external or internal as the frontend is */
-	SVC_MODE_TUNNEL = 256,  /* answers to outside clients go back by the node that was asked, whatever SET_DSR says */
+	/* answers to outside clients go back by the node that was asked, whatever SET_DSR says */
+	SVC_MODE_TUNNEL = 256,
 	SVC_MODE_DSR = 512,     /* they go straight to the client */
 	SVC_MAGLEV = 1024,      /* new flows choose by consistent hashing, where `table` has slots */
 };
@@ -179,7 +180,9 @@ enum policy_proto { POLICY_TCP = 1, POLICY_UDP = 2, POLICY_SCTP = 4, POLICY_ICMP
 enum policy_verdict {
 	POLICY_ALLOW = 1,
 	POLICY_LOG = 2, /* a rule with action Log matched on the way to this verdict */
-	POLICY_UNDECIDED = 4, /* alongside ALLOW, in sets of HOST_UNTRACKED_*: no rule is about it, it goes on to be tracked */
+	/* alongside ALLOW, in sets of HOST_UNTRACKED_*: no rule is about it, it goes on to be
+	 * tracked */
+	POLICY_UNDECIDED = 4,
 };
 
 struct policy_value {
@@ -224,7 +227,8 @@ struct host_side {
 };
 
 enum host_flag {
-	HOST_STAGED = 1, /* staged policies would decide otherwise here, or something did: see weir_hosts_staged */
+	/* staged policies would decide otherwise here, or something did: see weir_hosts_staged */
+	HOST_STAGED = 1,
 };
 
 /* map weir_hosts_staged: hash struct host_key -> struct host_value; what would apply if the staged

@@ -451,7 +451,8 @@ static __always_inline int datapath_packet(struct __sk_buff *skb, __u8 hook, con
 {
 	struct pkt local, *p = &local;
 
-	if (WEIR_FAMILY == 6) { /* addresses that long leave too little of the stack to the slow path */
+	/* Addresses that long leave too little of the stack to the slow path. */
+	if (WEIR_FAMILY == 6) {
 		struct scratch *w = scratch_get();
 
 		if (!w)

@@ -74,7 +74,8 @@ __noinline int flow_balance(struct __sk_buff *skb)
 		return DROP_NONE;
 	if (p->hook == HOOK_TO_UPLINK && !(s->flags & SET_HOST_NAT))
 		return DROP_NONE;
-	if (addr_is_loopback(&p->key.daddr)) /* frontends there are for sockets of this node alone */
+	/* Frontends there are for sockets of this node alone. */
+	if (addr_is_loopback(&p->key.daddr))
 		return DROP_NONE;
 	b = bpf_map_lookup_elem(&weir_addrs, &p->key.daddr);
 	kind = b ? b->kind : ADDR_NONE;

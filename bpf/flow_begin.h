@@ -164,7 +164,9 @@ __noinline int flow_begin(struct __sk_buff *skb)
 			else if (from_outside && svc)
 				snat = 1; /* a backend on no node must answer to us */
 			else if (svc && p->hook == HOOK_TO_UPLINK && !(b && b->kind == ADDR_POD) && !route_find(&w->fwd.daddr))
-				repoint = 1; /* direct connections of the host to there have no flow to collide with */
+				/* Direct connections of the host to there have no flow to collide
+				 * with. */
+				repoint = 1;
 		} else if (svc && from_outside && w->fwd.action == ACT_PASS) {
 			repoint = 1; /* nor have those to the host's own ports */
 		} else if (svc && p->hook == HOOK_FROM_WORKLOAD && addr_same(&w->fwd.daddr, &p->key.saddr)) {

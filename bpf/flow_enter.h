@@ -89,7 +89,8 @@ static __always_inline int flow_claim(struct scratch *w, void *table)
 		return 0;
 	if (!flow_reply_free(clock_now()))
 		return -1;
-	bpf_map_update_elem(table, &w->rkey, &w->rev, BPF_ANY); /* an ended flow had it, or this one has it */
+	/* An ended flow had it, or this one has it. */
+	bpf_map_update_elem(table, &w->rkey, &w->rev, BPF_ANY);
 	return 0;
 }
 

@@ -25,7 +25,8 @@ __noinline int flow_reply_free(__u32 now)
 
 	if (!w || !s)
 		return 0;
-	half_open = bpf_map_lookup_elem(&weir_flows_new, &w->rkey); /* first: what is promoted in between is in both for a moment */
+	/* First: what is promoted in between is in both for a moment. */
+	half_open = bpf_map_lookup_elem(&weir_flows_new, &w->rkey);
 	f = bpf_map_lookup_elem(&weir_flows, &w->rkey);
 	w->port.stale = f != NULL;
 	w->port.own = 0;

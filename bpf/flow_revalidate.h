@@ -29,7 +29,8 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 
 	if (!w || !s || !p || !f)
 		return DROP_INTERNAL;
-	epoch = *(volatile __u32 *)&s->epoch; /* what changes while this evaluates is evaluated by the next packet */
+	/* What changes while this evaluates is evaluated by the next packet. */
+	epoch = *(volatile __u32 *)&s->epoch;
 	if (f->svc.proto && f->svc.proto != IPPROTO_TCP && !lb_lists(&f->svc, &f->backend))
 		return STAGE_ANEW;
 	w->fwd.rule = 0;

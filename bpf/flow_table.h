@@ -24,7 +24,8 @@ static __always_inline __u32 flow_timeout(const struct settings *s, __u8 proto, 
 		if (!(state & STATE_REPLIED))
 			return s->timeouts[TIMEOUT_TCP_SYN];
 		return s->timeouts[proto == IPPROTO_TCP ? TIMEOUT_TCP_EST : TIMEOUT_OTHER];
-	case IPPROTO_UDP: /* what nobody has answered ends soon; of what is handed on answers may not come by here */
+	/* What nobody has answered ends soon; of what is handed on answers may not come by here. */
+	case IPPROTO_UDP:
 		if ((state & (STATE_REPLIED | STATE_ANSWERED)) || (flags & FLOW_HAND_ON))
 			return s->timeouts[TIMEOUT_UDP];
 		return s->timeouts[TIMEOUT_UDP] >> UNANSWERED_SHIFT;

@@ -37,7 +37,8 @@ __noinline int host_leads(struct __sk_buff *skb, __u32 which)
 	if (ret == BPF_FIB_LKUP_RET_UNSUPP_LWT)
 		return -1;
 	if (ret == BPF_FIB_LKUP_RET_SUCCESS || ret == BPF_FIB_LKUP_RET_NO_NEIGH || ret == BPF_FIB_LKUP_RET_FRAG_NEEDED)
-		return fib.ifindex; /* without a length to check it is this packet that is too long for the way */
+		/* Without a length to check it is this packet that is too long for the way. */
+		return fib.ifindex;
 	return 0;
 }
 
@@ -170,7 +171,8 @@ static __always_inline __u32 host_there(const struct __sk_buff *skb, const struc
 		return s->tunnel_ifindex;
 	if (f->action != ACT_PASS)
 		return 0;
-	if (f->flags & FLOW_REPLY && f->ifindex) /* where the stack sent the flow on, answers leave by where it came in */
+	/* Where the stack sent the flow on, answers leave by where it came in. */
+	if (f->flags & FLOW_REPLY && f->ifindex)
 		return f->ifindex;
 	return p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex ? skb->ifindex : 0;
 }

@@ -29,7 +29,8 @@ typedef struct iphdr ip_head;
 
 static __always_inline int ip_is_error(__u8 type)
 {
-	return type == 3 || type == 11 || type == 12; /* unreachable, time exceeded, parameter problem */
+	/* Unreachable, time exceeded, parameter problem. */
+	return type == 3 || type == 11 || type == 12;
 }
 
 /* Queries by an identifier that answers repeat (RFC 792, 950): echo, timestamp, information,
@@ -131,7 +132,8 @@ static __always_inline int ip_quoted(struct cursor *c, __u32 end, ip_addr *src, 
 
 	if (cursor_load(c, c->off, &q.ip, sizeof(q.ip)) || q.ip.version != 4 || q.ip.ihl < 5)
 		return -1;
-	if (q.ip.frag_off & bpf_htons(0x1fff)) /* only first fragments are reported (RFC 1122 section 3.2.2) */
+	/* Only first fragments are reported (RFC 1122 section 3.2.2). */
+	if (q.ip.frag_off & bpf_htons(0x1fff))
 		return -1;
 	src->w[0] = q.ip.saddr;
 	dst->w[0] = q.ip.daddr;

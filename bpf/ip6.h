@@ -24,7 +24,8 @@ typedef struct ipv6hdr ip_head;
 #define IP_TOO_BIG_CODE 0
 
 #define IP_TUNNEL_GET BPF_F_TUNINFO_IPV6
-#define IP_TUNNEL_SET BPF_F_TUNINFO_IPV6 /* with checksum: without one the other end takes nothing (RFC 6935) */
+/* With checksum: without one the other end takes nothing (RFC 6935). */
+#define IP_TUNNEL_SET BPF_F_TUNINFO_IPV6
 
 #define IP6_HEADERS 6 /* extension headers of a packet, at most */
 #define IP6_CHAIN 456 /* bytes of them; IP_L4_MASK and PARSE_QUOTED_MASK hold what follows */
@@ -36,7 +37,8 @@ typedef struct ipv6hdr ip_head;
 
 static __always_inline int ip_is_error(__u8 type)
 {
-	return type >= 1 && type <= 4; /* unreachable, packet too big, time exceeded, parameter problem */
+	/* Unreachable, packet too big, time exceeded, parameter problem. */
+	return type >= 1 && type <= 4;
 }
 
 /* The type of the query that a message of this type is, or answers; 0 = neither. Information
@@ -73,7 +75,9 @@ static __always_inline int ip6_upper(struct cursor *c, __u32 end, __u8 *proto, _
 		__u8 bytes[6];
 	} head;
 
-#pragma clang loop unroll(full) /* Linux 6.1 takes no loop whose end falls through to its begin, and who lays it out is the compiler */
+/* Linux 6.1 takes no loop whose end falls through to its begin, and who lays it out is the
+ * compiler. */
+#pragma clang loop unroll(full)
 	for (int i = 0; i <= IP6_HEADERS; i++) {
 		if (*proto != IP6_HOP_BY_HOP && *proto != IP6_ROUTING && *proto != IP6_FRAGMENT && *proto != IP6_DESTINATION)
 			return c->off - start <= IP6_CHAIN && c->off <= end ? PARSED_OK : PARSED_HIDDEN;
@@ -86,7 +90,8 @@ static __always_inline int ip6_upper(struct cursor *c, __u32 end, __u8 *proto, _
 				return PARSED_FRAGMENT;
 			if (fragments++)
 				return PARSED_HIDDEN;
-			if (head.bytes[0] || (head.bytes[1] & 0xf9)) /* else all of a packet (RFC 6946) */
+			/* Else it is all of a packet (RFC 6946). */
+			if (head.bytes[0] || (head.bytes[1] & 0xf9))
 				*frag_at = c->off;
 			if (head.bytes[0] || (head.bytes[1] & 0xf8)) {
 				*proto = head.next;
@@ -163,7 +168,8 @@ static __always_inline int ip_parse(struct cursor *c, struct pkt *p)
 	p->fragment = p->frag_at != 0;
 	p->hidden = ret == PARSED_HIDDEN;
 	cast = ip6_is_cast(&p->daddr) || ip6_is_cast(&p->saddr);
-	if (!c->is_xdp && ret == PARSED_OK && !p->fragment) { /* RFC 6980: none of these is a fragment */
+	/* RFC 6980: none of these is a fragment. */
+	if (!c->is_xdp && ret == PARSED_OK && !p->fragment) {
 		link = ip6_link(c, p, cast);
 		if (link != PARSED_OK)
 			return link;

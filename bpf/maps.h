@@ -53,7 +53,8 @@ struct {
 		__uint(type, BPF_MAP_TYPE_ARRAY);
 		__uint(max_entries, 1);
 		__uint(map_flags, BPF_F_INNER_MAP); /* any number of entries */
-		__uint(key_size, sizeof(__u32)); /* no types: to Linux 6.1 a map with them is not like one without */
+		/* No types: to Linux 6.1 a map with them is not like one without. */
+		__uint(key_size, sizeof(__u32));
 		__uint(value_size, sizeof(struct backend));
 	});
 } weir_maglev SEC(".maps");

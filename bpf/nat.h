@@ -21,7 +21,8 @@ static __always_inline int nat_sctp(struct __sk_buff *skb, const struct pkt *p, 
 	if ((void *)(sctp + 1) > (void *)(long)skb->data_end)
 		return DROP_REWRITE;
 	if (diff && sctp->checksum && p->fragment)
-		return DROP_FRAGMENT_BAD; /* how far away the end of the packet is, the last fragment says */
+		/* How far away the end of the packet is, the last fragment says. */
+		return DROP_FRAGMENT_BAD;
 	sctp->source = f->sport;
 	sctp->dest = f->dport;
 	if (diff && sctp->checksum)
@@ -55,7 +56,8 @@ static __noinline int nat_rewrite(struct __sk_buff *skb, struct pkt *p, struct f
 		ports = p->l4 == L4_QUERY ? csum_diff16(p->key.sport, f->sport) : csum_diff16(p->key.dport, f->dport);
 	}
 	if (WEIR_FAMILY == 6 && p->l4 == L4_NONE && p->key.proto == IP_ICMP && l4) {
-		csum_off = offsetof(struct icmp_head, checksum); /* covers the addresses, whatever the message is */
+		/* Covers the addresses, whatever the message is. */
+		csum_off = offsetof(struct icmp_head, checksum);
 		ports = 0;
 	}
 	if (csum_off < 0) {

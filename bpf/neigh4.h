@@ -44,7 +44,8 @@ __noinline int neigh_answer(struct __sk_buff *skb)
 		return forward_pass(skb);
 	__builtin_memcpy(&target, arp.target, 4);
 	own = neigh_announced(&target, ifindex);
-	if (!own || (!(arp.dmac[0] & 1) && __builtin_memcmp(arp.dmac, own->mac, 6))) /* not ours, or for another machine */
+	/* Not ours, or for another machine. */
+	if (!own || (!(arp.dmac[0] & 1) && __builtin_memcmp(arp.dmac, own->mac, 6)))
 		return forward_pass(skb);
 	arp.operation = bpf_htons(NEIGH_REPLY);
 	__builtin_memcpy(arp.dmac, arp.smac, 6);

@@ -21,7 +21,8 @@ enum hook {
 	HOOK_FROM_UPLINK,
 	HOOK_TO_UPLINK,
 	HOOK_FROM_TUNNEL,
-	HOOK_TO_UPLINK_EACH, /* a program of its own at HOOK_TO_UPLINK; no packet is said to be here */
+	/* a program of its own at HOOK_TO_UPLINK; no packet is said to be here */
+	HOOK_TO_UPLINK_EACH,
 };
 
 enum parsed {
@@ -30,7 +31,8 @@ enum parsed {
 	PARSED_LINK,  /* ARP, neighbour discovery */
 	PARSED_MALFORMED,
 	PARSED_FRAGMENT,
-	PARSED_HIDDEN, /* what it carries, or where to, stands behind headers that are not looked through */
+	/* what it carries, or where to, stands behind headers that are not looked through */
+	PARSED_HIDDEN,
 	PARSED_CAST, /* multicast, broadcast, link-local */
 };
 
@@ -57,7 +59,8 @@ struct icmp_head {
 #define TCP_RST 0x04
 #define TCP_ACK 0x10
 
-enum l4 { L4_NONE, L4_TCP, L4_UDP, L4_SCTP, L4_QUERY, L4_ANSWER, L4_ERROR }; /* the last three are of ICMP */
+/* The last three are of ICMP. */
+enum l4 { L4_NONE, L4_TCP, L4_UDP, L4_SCTP, L4_QUERY, L4_ANSWER, L4_ERROR };
 
 struct pkt {
 	struct flow_key key; /* L4_ERROR: of the quoted packet turned round */

@@ -38,7 +38,8 @@ struct reply_work {
 	__u8 code;
 	__u16 mtu;    /* host byte order, for answers that bear one */
 	__u8 mac[12]; /* of the packet */
-	__u8 bytes[REPLY_MOST + REPLY_SUM_STEP]; /* the IP packet; up to the next multiple of 4 zeros follow */
+	/* the IP packet; up to the next multiple of 4 zeros follow */
+	__u8 bytes[REPLY_MOST + REPLY_SUM_STEP];
 };
 MAP(weir_reply, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct reply_work, 1, 0);
 MAP(weir_answers, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, __u64, ANSWERS, 0);
@@ -67,7 +68,8 @@ static __always_inline __u32 reply_kind(struct reply_work *r, const struct pkt *
 		if (p->l4 == L4_TCP && !p->fragment) {
 			if (p->tcp & TCP_RST)
 				return ANSWER_NONE;
-			if ((p->tcp & (TCP_SYN | TCP_ACK)) == TCP_SYN) /* who connects on this machine hears an ICMP error later */
+			/* Who connects on this machine hears an ICMP error later. */
+			if ((p->tcp & (TCP_SYN | TCP_ACK)) == TCP_SYN)
 				return ANSWER_RESET;
 		}
 		r->code = IP_UNREACHABLE_PORT;

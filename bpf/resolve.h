@@ -15,8 +15,10 @@
 #include "neigh.h"
 
 #define RESOLVE_POD 16 /* new neighbours of a pod in a window, ... */
-#define RESOLVE_ALL 96 /* and of all pods: five seconds of it are less than half of the table as it is by default */
-#define RESOLVE_LINK 16 /* frames of a pod about its link, from addresses that nobody can tell to be its own */
+/* And of all pods: five seconds of it are less than half of the table as it is by default. */
+#define RESOLVE_ALL 96
+/* Frames of a pod about its link, from addresses that nobody can tell to be its own. */
+#define RESOLVE_LINK 16
 #define RESOLVE_WINDOW 30 /* bits of nanoseconds: 1.07 s */
 #define RESOLVE_OF_LINK 0x80000000u /* in a key */
 

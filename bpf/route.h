@@ -49,7 +49,8 @@ static __noinline int route_fib(struct __sk_buff *skb, const ip_addr *src, const
 	/* A missing neighbour entry is found by bpf_redirect_neigh. */
 	if (ret != BPF_FIB_LKUP_RET_SUCCESS && ret != BPF_FIB_LKUP_RET_NO_NEIGH)
 		return DROP_NO_ROUTE;
-	if (fib.ifindex == s->host_ifindex) /* a pool's or the Services' route: our maps know no way */
+	/* A pool's or the Services' route: our maps know no way. */
+	if (fib.ifindex == s->host_ifindex)
 		return DROP_NO_ROUTE;
 	f->action = ACT_NEIGH;
 	f->ifindex = fib.ifindex;

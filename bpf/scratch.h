@@ -38,7 +38,9 @@ struct snat_walk {
 	__u32 groups; /* 1 = the range is one window */
 	__u32 number; /* of the pod's polynomial */
 	__u32 random;
-	__u32 own;    /* the try + 1 whose port a flow of the same sender has that is not established: the one used least recently; 0 = none */
+	/* the try + 1 whose port a flow of the same sender has that is not established: the one
+	 * used least recently; 0 = none */
+	__u32 own;
 	__u32 oldest; /* when it was used last */
 };
 
@@ -48,7 +50,8 @@ struct source_context {
 	ip_addr sender;   /* whose address was looked up last */
 	ip_addr home;     /* out: the node that the packets must come from, */
 	__u32 home_flags; /* and how it is reached: enum route_flag */
-	__u32 known;      /* of pkt.key.saddr: enum source_known. flow_begin sets it, source_check adds to it */
+	/* of pkt.key.saddr: enum source_known. flow_begin sets it, source_check adds to it */
+	__u32 known;
 };
 
 /* The Service and the backend that a packet is for (flow_balance.h). In: pkt. */
@@ -57,7 +60,8 @@ struct balance_context {
 	ip_addr via;          /* out: the node by which answers go back; none = by this one */
 	ip_addr hand_on;      /* out: the node that the packet is handed on to; none = nobody */
 	__u32 maglev;         /* out: enum maglev_use */
-	__u32 front_kind;     /* out: of the address that the client asked, enum addr_kind + 1; 0 = not known */
+	/* out: of the address that the client asked, enum addr_kind + 1; 0 = not known */
+	__u32 front_kind;
 };
 
 /* The flow as policy sees it, and what it says (policy.h, host_policy.h): in its original
@@ -72,7 +76,9 @@ struct policy_context {
 	__u8 about; /* for the event: enum evaluated */
 	/* Out. */
 	__u8 log;  /* an entry that decided had POLICY_LOG */
-	__u8 ends; /* EVENT_EGRESS .. EVENT_HOST_OUT: which ends are pods of this node, at which host endpoints were asked */
+	/* EVENT_EGRESS .. EVENT_HOST_OUT: which ends are pods of this node, at which host endpoints
+	 * were asked */
+	__u8 ends;
 	__u32 rule; /* that decided last; 0 = none did */
 	__u32 rules[2]; /* that decided at the source, at the destination */
 	__u32 staged_rules[2];
@@ -96,8 +102,10 @@ struct policy_context {
 struct port_context {
 	__u32 change; /* in: enum flow_port; 0 = the port stays */
 	__u32 stale;  /* out: an ended flow still holds the reply key */
-	__u32 own;    /* flow_reply_free: a flow of the same sender holds it that is not established, */
-	__u32 own_seen; /* and this is when it was used last */
+	/* out, flow_reply_free: a flow of the same sender holds it that is not established; when
+	 * that was used last */
+	__u32 own;
+	__u32 own_seen;
 	struct snat_walk walk;
 };
 
@@ -118,7 +126,8 @@ struct scratch {
 	ip_addr outer;                /* overlay_source: the outer source of what came out of the tunnel */
 	struct bpf_tunnel_key tunnel; /* forward_tunnel */
 	__u32 hash;                   /* flow_hash */
-	__u32 reset;    /* datapath_slow: the packet is of a connection that was open, and is denied now */
+	/* datapath_slow: the packet is of a connection that was open, and is denied now */
+	__u32 reset;
 	__u32 answered; /* reply_refuse: the packet is an answer now */
 	__u32 own;      /* flow_begin: of the host's own traffic, which the stack routes */
 };

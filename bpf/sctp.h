@@ -12,7 +12,8 @@ struct sctp_head {
 	__be16 source;
 	__be16 dest;
 	__be32 tag;
-	__le32 checksum; /* 0: a local socket's that the stack or the device computes later (or RFC 9653) */
+	/* 0: a local socket's that the stack or the device computes later (or RFC 9653) */
+	__le32 checksum;
 };
 
 enum sctp_chunk {

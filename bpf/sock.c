@@ -224,7 +224,8 @@ static __always_inline int sock_read6(struct bpf_sock_addr *ctx, ip_addr *addr)
 	}
 #pragma unroll
 	for (int i = 0; i < ADDR_WORDS; i++)
-		addr->w[i] = *(volatile __u32 *)&ctx->user_ip6[i]; /* each by itself, as the verifier wants it */
+		/* Each by itself, as the verifier wants it. */
+		addr->w[i] = *(volatile __u32 *)&ctx->user_ip6[i];
 	return !mapped;
 }
 

@@ -226,8 +226,9 @@ __noinline int source_check(struct __sk_buff *skb)
 	}
 	n = bpf_map_lookup_elem(&weir_addrs, &w->source.home);
 	bpf_skb_load_bytes(skb, 6, sender.mac, 6);
+	/* A node's other addresses may be on other interfaces. */
 	if (!n || n->kind != ADDR_NODE || !(*(__u16 *)n->mac | *(__u32 *)(n->mac + 2)) ||
-	    (whose == WHOSE_NODES && !addr_same(&w->pkt.key.saddr, &w->source.home))) { /* its other addresses may be on other interfaces */
+	    (whose == WHOSE_NODES && !addr_same(&w->pkt.key.saddr, &w->source.home))) {
 		w->fwd.from = FROM_ROUTER;
 		return DROP_NONE;
 	}

@@ -67,7 +67,8 @@ int weir_arrive(struct xdp_md *ctx)
 	if (!w || !s)
 		return XDP_PASS;
 	own = bpf_map_lookup_elem(&weir_uplinks, &in);
-	if (!own) /* a driver's part of an uplink (of a bond, say) has no host endpoint of its own */
+	/* A driver's part of an uplink (of a bond, say) has no host endpoint of its own. */
+	if (!own)
 		return XDP_PASS;
 	/* from_uplink leaves it, too; where the interface has another MAC address by now, it evaluates
 	 * what comes without a word of this. */
