@@ -11,24 +11,24 @@
 /* --- settings: map weir_settings, array of one ------------------------------------------------ */
 
 enum settings_flag {
-	SET_DSR = 1,           /* bpfExternalServiceMode: DSR */
-	SET_CTLB_TCP = 2,      /* bpfConnectTimeLoadBalancing: TCP or Enabled */
-	SET_CTLB_UDP = 4,      /* bpfConnectTimeLoadBalancing: Enabled */
+	SET_DSR = 1, /* bpfExternalServiceMode: DSR */
+	SET_CTLB_TCP = 2, /* bpfConnectTimeLoadBalancing: TCP or Enabled */
+	SET_CTLB_UDP = 4, /* bpfConnectTimeLoadBalancing: Enabled */
 	/* bpfHostNetworkedNATWithoutCTLB: what host processes send is balanced at to_uplink too */
 	SET_HOST_NAT = 16,
 	/* there are host endpoints: what the node's own processes exchange has flows */
 	SET_HOSTS = 256,
-	SET_TO_HOST_DROP = 512,    /* defaultEndpointToHostAction DROP */
+	SET_TO_HOST_DROP = 512, /* defaultEndpointToHostAction DROP */
 	SET_TO_HOST_RETURN = 1024, /* RETURN: the host endpoint of all interfaces decides */
-	SET_UNTRACKED = 2048,  /* a host endpoint has a set of HOST_UNTRACKED_* */
-	SET_PORTS = 8,         /* weir_ports is kept: a bit that is not set rules the port out */
-	SET_EVENTS = 32,       /* somebody listens: each evaluated flow is an event */
+	SET_UNTRACKED = 2048, /* a host endpoint has a set of HOST_UNTRACKED_* */
+	SET_PORTS = 8, /* weir_ports is kept: a bit that is not set rules the port out */
+	SET_EVENTS = 32, /* somebody listens: each evaluated flow is an event */
 	/* another data plane has what has no flow here: it passes to the stack, none begins */
 	SET_HAND_OVER = 128,
 	/* what is translated and goes to the stack bears MARK_SEEN: connection tracking has the
 	 * same connection translated, too */
 	SET_APART = 4096,
-	SET_MARKS = 8192,      /* the programs heed SET_APART; nothing to them */
+	SET_MARKS = 8192, /* the programs heed SET_APART; nothing to them */
 	SET_VXLAN_FROM_PODS = 16384, /* allowVXLANPacketsFromWorkloads */
 	SET_RPF_STRICT = 65536, /* bpfEnforceRPF Strict */
 	SET_IPIP_FROM_PODS = 32768, /* allowIPIPPacketsFromWorkloads */
@@ -52,7 +52,10 @@ enum port_bit {
 };
 
 /* How far the bits of a protocol lie above those of TCP. */
-enum port_shift { PORT_UDP = 1, PORT_SCTP = 4 };
+enum port_shift {
+	PORT_UDP = 1,
+	PORT_SCTP = 4
+};
 
 struct port_bits {
 	__u8 bits[8];
@@ -109,7 +112,7 @@ struct link_key {
  * and have not been heard since. map weir_dsr_fallen: LRU hash ip_addr -> struct dsr_fallen;
  * clients for which that does not work. */
 struct dsr_tries {
-	__u32 seen;  /* the last answer, clock units */
+	__u32 seen; /* the last answer, clock units */
 	__u16 since; /* the first, units of 16 jiffies */
 	__u16 count; /* handshakes */
 };
@@ -137,7 +140,7 @@ enum count {
  * no address: of all flows */
 struct share {
 	__u32 counted; /* by user space, at its last round */
-	__u32 begun;   /* since */
+	__u32 begun; /* since */
 };
 
 /* map weir_spent: LRU hash ip_addr -> struct spent; pods that found no port for source NAT among
@@ -145,7 +148,7 @@ struct share {
 struct spent {
 	/* flows whose port one that is not established lost to a newer one of the same pod */
 	__u64 replaced;
-	__u64 refused;  /* packets that were dropped */
+	__u64 refused; /* packets that were dropped */
 };
 
 /* map weir_clients: hash __u64 netns cookie -> ip_addr; whose sockets live there */

@@ -65,7 +65,8 @@ static __always_inline int cursor_is_merged(const struct cursor *c)
 /* 0 on success. */
 static __always_inline long cursor_load(const struct cursor *c, __u32 off, void *to, __u32 bytes)
 {
-	return c->is_xdp ? bpf_xdp_load_bytes(c->xdp, off, to, bytes) : bpf_skb_load_bytes(c->skb, off, to, bytes);
+	return c->is_xdp ? bpf_xdp_load_bytes(c->xdp, off, to, bytes) :
+			   bpf_skb_load_bytes(c->skb, off, to, bytes);
 }
 
 /* Makes the first `need` bytes readable by pointer, in tc. 0 on success. */

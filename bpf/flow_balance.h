@@ -18,8 +18,8 @@
 
 /* The node that handed the packet on to this one; 0 when it came from outside. b is what is known
  * of the packet's destination. */
-static __always_inline int flow_handed_by(struct __sk_buff *skb, struct pkt *p, const struct addr_value *b, int node_port,
-					  ip_addr *via)
+static __always_inline int flow_handed_by(struct __sk_buff *skb, struct pkt *p,
+					  const struct addr_value *b, int node_port, ip_addr *via)
 {
 	struct link_key link = {};
 	ip_addr *node;

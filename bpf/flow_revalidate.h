@@ -47,9 +47,11 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 	}
 	if (!(f->flags & FLOW_HAND_ON)) {
 		if (f->flags & FLOW_REPLY)
-			ret = policy_evaluate(w, &f->daddr, &p->key.saddr, p->key.proto, policy_other_port(p, f), p->key.sport);
+			ret = policy_evaluate(w, &f->daddr, &p->key.saddr, p->key.proto,
+					      policy_other_port(p, f), p->key.sport);
 		else
-			ret = policy_evaluate(w, &p->key.saddr, &f->daddr, p->key.proto, p->key.sport, policy_other_port(p, f));
+			ret = policy_evaluate(w, &p->key.saddr, &f->daddr, p->key.proto,
+					      p->key.sport, policy_other_port(p, f));
 		rule = w->policy.rule;
 		w->fwd.rule = rule;
 		if (ret)
@@ -67,7 +69,8 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 		f->action = way->action;
 		f->mtu = way->mtu;
 		f->ifindex = way->ifindex;
-		if (!(f->state & STATE_WATCHED) || way->action == ACT_NEIGH || way->action == ACT_TUNNEL) {
+		if (!(f->state & STATE_WATCHED) || way->action == ACT_NEIGH ||
+		    way->action == ACT_TUNNEL) {
 			f->nexthop = way->nexthop;
 			f->state &= ~STATE_WATCHED;
 		}

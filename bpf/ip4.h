@@ -106,7 +106,8 @@ static __always_inline int ip_is_link(const struct pkt *p)
 }
 
 /* Where the fragment lies that ip_parse found. 0 on success. */
-static __always_inline int ip_fragment(struct __sk_buff *skb, const struct pkt *p, struct frag_info *g)
+static __always_inline int ip_fragment(struct __sk_buff *skb, const struct pkt *p,
+				       struct frag_info *g)
 {
 	struct iphdr ip;
 	__u32 off;
@@ -124,7 +125,8 @@ static __always_inline int ip_fragment(struct __sk_buff *skb, const struct pkt *
 
 /* Reads the header at the cursor, which an ICMP error quotes that ends at `end`. The cursor comes
  * to stand at its upper layer. 0 on success. */
-static __always_inline int ip_quoted(struct cursor *c, __u32 end, ip_addr *src, ip_addr *dst, __u8 *proto)
+static __always_inline int ip_quoted(struct cursor *c, __u32 end, ip_addr *src, ip_addr *dst,
+				     __u8 *proto)
 {
 	struct {
 		struct iphdr ip;
@@ -159,7 +161,8 @@ static __always_inline void ip_hop(struct __sk_buff *skb, ip_head *ip)
 }
 
 /* New addresses; diff is what changes in the sum of a header that has a checksum. */
-static __always_inline void ip_readdress(ip_head *ip, const ip_addr *src, const ip_addr *dst, __u32 diff)
+static __always_inline void ip_readdress(ip_head *ip, const ip_addr *src, const ip_addr *dst,
+					 __u32 diff)
 {
 	ip_csum_add(ip, diff);
 	ip->saddr = src->w[0];
@@ -197,7 +200,8 @@ static __always_inline void ip_outer_get(ip_addr *src, const struct bpf_tunnel_k
 }
 
 /* The kernel's routes choose the source. */
-static __always_inline void ip_outer_set(struct bpf_tunnel_key *key, const ip_addr *node, const ip_addr *own)
+static __always_inline void ip_outer_set(struct bpf_tunnel_key *key, const ip_addr *node,
+					 const ip_addr *own)
 {
 	(void)own;
 	key->remote_ipv4 = bpf_ntohl(node->w[0]);
@@ -231,11 +235,17 @@ static __always_inline __u8 ip_answer_tos(const ip_head *ip)
 }
 
 /* A header for `bytes` of upper layer; the checksum is left 0. */
-static __always_inline void ip_make(ip_head *ip, const ip_addr *src, const ip_addr *dst, __u8 proto, __u8 tos, __u32 bytes)
+static __always_inline void ip_make(ip_head *ip, const ip_addr *src, const ip_addr *dst, __u8 proto,
+				    __u8 tos, __u32 bytes)
 {
 	struct iphdr made = {
-		.version = 4, .ihl = 5, .tos = tos, .tot_len = bpf_htons(sizeof(made) + bytes), .frag_off = bpf_htons(0x4000),
-		.ttl = 64, .protocol = proto,
+		.version = 4,
+		.ihl = 5,
+		.tos = tos,
+		.tot_len = bpf_htons(sizeof(made) + bytes),
+		.frag_off = bpf_htons(0x4000),
+		.ttl = 64,
+		.protocol = proto,
 	};
 
 	made.saddr = src->w[0];
@@ -258,10 +268,8 @@ static __always_inline __u32 ip_icmp_pseudo(const ip_addr *src, const ip_addr *d
 static __always_inline __u32 ip_frag_head(__u8 proto)
 {
 	switch (proto) {
-	case IPPROTO_TCP:
-		return sizeof(struct tcphdr);
-	case IPPROTO_SCTP:
-		return sizeof(struct sctp_head);
+	case IPPROTO_TCP: return sizeof(struct tcphdr);
+	case IPPROTO_SCTP: return sizeof(struct sctp_head);
 	}
 	return 8;
 }
@@ -277,7 +285,8 @@ static __always_inline int ip_fragments(struct __sk_buff *skb)
 {
 	__be16 frag_off;
 
-	return !bpf_skb_load_bytes(skb, ETH_SIZE + offsetof(struct iphdr, frag_off), &frag_off, sizeof(frag_off)) &&
+	return !bpf_skb_load_bytes(skb, ETH_SIZE + offsetof(struct iphdr, frag_off), &frag_off,
+				   sizeof(frag_off)) &&
 	       !(frag_off & bpf_htons(0x4000));
 }
 

@@ -79,9 +79,12 @@ static __always_inline int ip6_upper(struct cursor *c, __u32 end, __u8 *proto, _
  * compiler. */
 #pragma clang loop unroll(full)
 	for (int i = 0; i <= IP6_HEADERS; i++) {
-		if (*proto != IP6_HOP_BY_HOP && *proto != IP6_ROUTING && *proto != IP6_FRAGMENT && *proto != IP6_DESTINATION)
-			return c->off - start <= IP6_CHAIN && c->off <= end ? PARSED_OK : PARSED_HIDDEN;
-		if (i == IP6_HEADERS || c->off + sizeof(head) > end || cursor_load(c, c->off, &head, sizeof(head)))
+		if (*proto != IP6_HOP_BY_HOP && *proto != IP6_ROUTING && *proto != IP6_FRAGMENT &&
+		    *proto != IP6_DESTINATION)
+			return c->off - start <= IP6_CHAIN && c->off <= end ? PARSED_OK :
+									      PARSED_HIDDEN;
+		if (i == IP6_HEADERS || c->off + sizeof(head) > end ||
+		    cursor_load(c, c->off, &head, sizeof(head)))
 			return PARSED_HIDDEN;
 		if (*proto == IP6_ROUTING && ip6_leads_on(head.next, head.bytes[0], head.bytes[1]))
 			return PARSED_HIDDEN;
@@ -115,8 +118,9 @@ static __always_inline int ip6_link(const struct cursor *c, const struct pkt *p,
 	if (p->key.proto != IPPROTO_ICMPV6 || cursor_load(c, c->off, &type, 1))
 		return PARSED_OK;
 	if (type >= 133 && type <= 137 && p->ttl == 255)
-		return type == 134 || type == 137 ? PARSED_CAST :
-		       cast || p->hook != HOOK_FROM_WORKLOAD ? PARSED_LINK : PARSED_OK;
+		return type == 134 || type == 137            ? PARSED_CAST :
+		       cast || p->hook != HOOK_FROM_WORKLOAD ? PARSED_LINK :
+							       PARSED_OK;
 	if (cast && ((type >= 130 && type <= 132) || type == 143))
 		return PARSED_LINK;
 	return PARSED_OK;
@@ -127,7 +131,8 @@ static __always_inline int ip_is_listeners(const struct pkt *p)
 {
 	__u8 type = bpf_ntohs(p->key.sport) >> 8;
 
-	return p->l4 == L4_NONE && p->key.proto == IPPROTO_ICMPV6 && ((type >= 130 && type <= 132) || type == 143);
+	return p->l4 == L4_NONE && p->key.proto == IPPROTO_ICMPV6 &&
+	       ((type >= 130 && type <= 132) || type == 143);
 }
 
 /* Multicast (which is no source either, RFC 4291 section 2.7) and link-local addresses. */
@@ -176,7 +181,9 @@ static __always_inline int ip_parse(struct cursor *c, struct pkt *p)
 	}
 	if (cast) {
 		p->fragment = 0;
-		return p->hidden && (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL) ? PARSED_HIDDEN : PARSED_CAST;
+		return p->hidden && (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL) ?
+			       PARSED_HIDDEN :
+			       PARSED_CAST;
 	}
 	if (ret != PARSED_OK)
 		return ret;
@@ -192,7 +199,8 @@ static __always_inline int ip_is_link(const struct pkt *p)
 	return p->l4 == L4_NONE && p->key.proto == IPPROTO_ICMPV6 && type >= 130 && type <= 143;
 }
 
-static __always_inline int ip_fragment(struct __sk_buff *skb, const struct pkt *p, struct frag_info *g)
+static __always_inline int ip_fragment(struct __sk_buff *skb, const struct pkt *p,
+				       struct frag_info *g)
 {
 	struct {
 		__u8 next;
@@ -204,7 +212,8 @@ static __always_inline int ip_fragment(struct __sk_buff *skb, const struct pkt *
 	__u32 end;
 
 	if (bpf_skb_load_bytes(skb, p->frag_at, &head, sizeof(head)) ||
-	    bpf_skb_load_bytes(skb, ETH_SIZE + offsetof(struct ipv6hdr, payload_len), &payload, sizeof(payload)))
+	    bpf_skb_load_bytes(skb, ETH_SIZE + offsetof(struct ipv6hdr, payload_len), &payload,
+			       sizeof(payload)))
 		return -1;
 	end = ETH_SIZE + sizeof(struct ipv6hdr) + bpf_ntohs(payload);
 	if (end < p->frag_at + sizeof(head))
@@ -217,7 +226,8 @@ static __always_inline int ip_fragment(struct __sk_buff *skb, const struct pkt *
 	return 0;
 }
 
-static __always_inline int ip_quoted(struct cursor *c, __u32 end, ip_addr *src, ip_addr *dst, __u8 *proto)
+static __always_inline int ip_quoted(struct cursor *c, __u32 end, ip_addr *src, ip_addr *dst,
+				     __u8 *proto)
 {
 	struct {
 		struct ipv6hdr ip;
@@ -241,7 +251,8 @@ static __always_inline void ip_hop(struct __sk_buff *skb, ip_head *ip)
 	bpf_csum_update(skb, (__u16)~bpf_htons(1));
 }
 
-static __always_inline void ip_readdress(ip_head *ip, const ip_addr *src, const ip_addr *dst, __u32 diff)
+static __always_inline void ip_readdress(ip_head *ip, const ip_addr *src, const ip_addr *dst,
+					 __u32 diff)
 {
 	addr_store(&ip->saddr, src);
 	addr_store(&ip->daddr, dst);
@@ -282,7 +293,8 @@ static __always_inline void ip_outer_get(ip_addr *src, const struct bpf_tunnel_k
 
 /* An interface has several addresses, and the kernel may prefer one that other nodes do not
  * know. */
-static __always_inline void ip_outer_set(struct bpf_tunnel_key *key, const ip_addr *node, const ip_addr *own)
+static __always_inline void ip_outer_set(struct bpf_tunnel_key *key, const ip_addr *node,
+					 const ip_addr *own)
 {
 	addr_store(key->remote_ipv6, node);
 	addr_store(key->local_ipv6, own);
@@ -308,9 +320,12 @@ static __always_inline __u8 ip_answer_tos(const ip_head *ip)
 	return 0;
 }
 
-static __always_inline void ip_make(ip_head *ip, const ip_addr *src, const ip_addr *dst, __u8 proto, __u8 tos, __u32 bytes)
+static __always_inline void ip_make(ip_head *ip, const ip_addr *src, const ip_addr *dst, __u8 proto,
+				    __u8 tos, __u32 bytes)
 {
-	struct ipv6hdr made = { .version = 6, .payload_len = bpf_htons(bytes), .nexthdr = proto, .hop_limit = 64 };
+	struct ipv6hdr made = {
+		.version = 6, .payload_len = bpf_htons(bytes), .nexthdr = proto, .hop_limit = 64
+	};
 
 	addr_store(&made.saddr, src);
 	addr_store(&made.daddr, dst);
@@ -325,7 +340,8 @@ static __always_inline __u32 ip_icmp_pseudo(const ip_addr *src, const ip_addr *d
 
 #pragma unroll
 	for (int i = 0; i < ADDR_WORDS; i++)
-		sum += (src->w[i] & 0xffff) + (src->w[i] >> 16) + (dst->w[i] & 0xffff) + (dst->w[i] >> 16);
+		sum += (src->w[i] & 0xffff) + (src->w[i] >> 16) + (dst->w[i] & 0xffff) +
+		       (dst->w[i] >> 16);
 	return sum;
 }
 

@@ -28,7 +28,7 @@ enum hook {
 enum parsed {
 	PARSED_OK,
 	PARSED_OTHER, /* not of this family */
-	PARSED_LINK,  /* ARP, neighbour discovery */
+	PARSED_LINK, /* ARP, neighbour discovery */
 	PARSED_MALFORMED,
 	PARSED_FRAGMENT,
 	/* what it carries, or where to, stands behind headers that are not looked through */
@@ -60,7 +60,15 @@ struct icmp_head {
 #define TCP_ACK 0x10
 
 /* The last three are of ICMP. */
-enum l4 { L4_NONE, L4_TCP, L4_UDP, L4_SCTP, L4_QUERY, L4_ANSWER, L4_ERROR };
+enum l4 {
+	L4_NONE,
+	L4_TCP,
+	L4_UDP,
+	L4_SCTP,
+	L4_QUERY,
+	L4_ANSWER,
+	L4_ERROR
+};
 
 struct pkt {
 	struct flow_key key; /* L4_ERROR: of the quoted packet turned round */
@@ -70,8 +78,8 @@ struct pkt {
 	__u16 l4_off; /* from the start of the frame */
 	__u16 quoted_off; /* L4_ERROR: the quoted IP header */
 	__u8 hook; /* enum hook */
-	__u8 l4;   /* enum l4 */
-	__u8 tcp;  /* flags; of SCTP, what stands for them */
+	__u8 l4; /* enum l4 */
+	__u8 tcp; /* flags; of SCTP, what stands for them */
 	__u8 ttl;
 	__u8 udp_csum; /* the UDP checksum is there */
 	__u8 missed; /* no established flow has this key */
@@ -93,7 +101,7 @@ struct frag_info {
 	__u8 more;
 	__u8 again; /* was kept before */
 	__u8 dirty; /* frag_release: the packet was written over */
-	__u8 sent;  /* frag_release: how many fragments were sent again */
+	__u8 sent; /* frag_release: how many fragments were sent again */
 };
 
 /* Does the packet's protocol open its connections, so that the first packet is known by its
@@ -124,7 +132,8 @@ static __always_inline int parse_begins(const struct pkt *p)
 /* Do eight bytes of the protocol tell the ports, or what stands for them? */
 static __always_inline int parse_tells(__u8 proto)
 {
-	return proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_SCTP || proto == IP_ICMP;
+	return proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_SCTP ||
+	       proto == IP_ICMP;
 }
 
 /* The query that an ICMP message is, or answers; 0 = neither. Queries with a code that is not 0 are
@@ -136,7 +145,8 @@ static __always_inline __u32 parse_query(__u8 type, __u8 code)
 
 /* What stands for the ports of an ICMP message that is no error; see struct flow_key. Returns enum
  * l4. */
-static __always_inline __u8 parse_message(__u8 type, __u8 code, __be16 id, __be16 *sport, __be16 *dport)
+static __always_inline __u8 parse_message(__u8 type, __u8 code, __be16 id, __be16 *sport,
+					  __be16 *dport)
 {
 	__u32 query = parse_query(type, code), message = type << 8 | code;
 	__be16 beyond = bpf_htons((__u16)(bpf_ntohs(id) + query));
@@ -162,7 +172,8 @@ static __always_inline int parse_quoted(struct cursor *c, struct pkt *p, __u32 e
 {
 	__be16 ports[4];
 
-	if (ip_quoted(c, end, &p->key.daddr, &p->key.saddr, &p->key.proto) || c->off > PARSE_QUOTED_MASK)
+	if (ip_quoted(c, end, &p->key.daddr, &p->key.saddr, &p->key.proto) ||
+	    c->off > PARSE_QUOTED_MASK)
 		return PARSED_MALFORMED;
 	p->quoted_l4 = c->off;
 	p->key.sport = 0;
@@ -171,11 +182,13 @@ static __always_inline int parse_quoted(struct cursor *c, struct pkt *p, __u32 e
 		return c->off > end ? PARSED_MALFORMED : PARSED_OK;
 	if (c->off + sizeof(ports) > end || cursor_load(c, c->off, ports, sizeof(ports)))
 		return PARSED_MALFORMED;
-	if (p->key.proto == IPPROTO_TCP || p->key.proto == IPPROTO_UDP || p->key.proto == IPPROTO_SCTP) {
+	if (p->key.proto == IPPROTO_TCP || p->key.proto == IPPROTO_UDP ||
+	    p->key.proto == IPPROTO_SCTP) {
 		p->key.sport = ports[1];
 		p->key.dport = ports[0];
 	} else if (p->key.proto == IP_ICMP) {
-		parse_message(((__u8 *)ports)[0], ((__u8 *)ports)[1], ports[2], &p->key.dport, &p->key.sport);
+		parse_message(((__u8 *)ports)[0], ((__u8 *)ports)[1], ports[2], &p->key.dport,
+			      &p->key.sport);
 	}
 	return PARSED_OK;
 }
@@ -249,7 +262,8 @@ static __always_inline int parse_packet(struct cursor c, struct pkt *p)
 		sctp = c.head;
 		p->key.sport = sctp->source;
 		p->key.dport = sctp->dest;
-		if (!c.is_xdp && p->l4_len > sizeof(*sctp) && !cursor_load(&c, c.off + sizeof(*sctp), &chunk, 1))
+		if (!c.is_xdp && p->l4_len > sizeof(*sctp) &&
+		    !cursor_load(&c, c.off + sizeof(*sctp), &chunk, 1))
 			p->tcp = sctp_flags(chunk);
 		p->l4 = L4_SCTP;
 		break;
@@ -269,7 +283,8 @@ static __always_inline int parse_packet(struct cursor c, struct pkt *p)
 			c.off = p->quoted_off;
 			return c.is_xdp ? PARSED_OK : parse_quoted(&c, p, end);
 		}
-		p->l4 = parse_message(icmp->type, icmp->code, icmp->id, &p->key.sport, &p->key.dport);
+		p->l4 = parse_message(icmp->type, icmp->code, icmp->id, &p->key.sport,
+				      &p->key.dport);
 		break;
 	}
 	}

@@ -44,7 +44,8 @@ static __always_inline int xdp_is_elsewhere(struct xdp_md *ctx, const struct lin
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
 
-	return (void *)(eth + 1) <= (void *)(long)ctx->data_end && !(eth->h_dest[0] & 1) && __builtin_memcmp(eth->h_dest, own->mac, 6);
+	return (void *)(eth + 1) <= (void *)(long)ctx->data_end && !(eth->h_dest[0] & 1) &&
+	       __builtin_memcmp(eth->h_dest, own->mac, 6);
 }
 
 /* Is the frame of this type? */
@@ -85,7 +86,8 @@ int weir_arrive(struct xdp_md *ctx)
 	}
 	/* A socket of the agent's own has its answers: from_uplink finds the same. */
 	if (w->policy.proto == IPPROTO_TCP &&
-	    host_socket_find(ctx, &w->policy.src, w->policy.sport, &w->policy.dst, w->policy.dport) == HOST_SOCKET_AGENT)
+	    host_socket_find(ctx, &w->policy.src, w->policy.sport, &w->policy.dst,
+			     w->policy.dport) == HOST_SOCKET_AGENT)
 		return XDP_PASS;
 	rule = w->policy.rule;
 	untracked_tell(w, ctx->ingress_ifindex, HOOK_FROM_UPLINK, DROP_UNTRACKED_INGRESS);
