@@ -15,8 +15,9 @@
 #define MARK_MASK 0x0ff00000u
 #define MARK_DONE 0x0ba00000u /* evaluated and routed by a Weir program on this node */
 #define MARK_AGAIN 0x0bb00000u /* a fragment that was kept, on its second way in */
-#define MARK_OWN 0x0be00000u  /* of a socket of the agent's own, towards the API server */
-#define MARK_SEEN 0x0bc00000u /* translated by a Weir program for a process of this node, while SET_APART says so */
+#define MARK_OWN 0x0be00000u /* of a socket of the agent's own, towards the API server */
+/* Translated by a Weir program for a process of this node, while SET_APART says so. */
+#define MARK_SEEN 0x0bc00000u
 
 #include "abi_tables.h"
 #include "abi_flow.h"
@@ -41,7 +42,8 @@ _Static_assert(sizeof(struct event) == 100, "event");
 _Static_assert(sizeof(struct host_value) == 128, "host_value");
 _Static_assert(sizeof(struct flow_key) == 16 + 2 * ADDR_MORE, "flow_key");
 _Static_assert(sizeof(struct flow_value) == 64 + 6 * ADDR_MORE, "flow_value");
-_Static_assert(__builtin_offsetof(struct flow_value, svc) == 48 + 4 * ADDR_MORE, "flow_value: what each packet needs");
+_Static_assert(__builtin_offsetof(struct flow_value, svc) == 48 + 4 * ADDR_MORE,
+	       "flow_value: what each packet needs");
 _Static_assert(sizeof(struct settings) == (96 + ADDR_MORE + 7) / 8 * 8, "settings");
 
 #endif

@@ -13,12 +13,12 @@
 enum answer {
 	ANSWER_NONE = 0,
 	ANSWER_PORT_UNREACHABLE = 1, /* a Service without backends */
-	ANSWER_TIME_EXCEEDED = 2,    /* TTL */
-	ANSWER_TOO_BIG = 3,          /* more than the MTU of the way */
+	ANSWER_TIME_EXCEEDED = 2, /* TTL */
+	ANSWER_TOO_BIG = 3, /* more than the MTU of the way */
 	ANSWER_HOST_UNREACHABLE = 4, /* no pod has the address */
-	ANSWER_RESET = 5,            /* TCP, for one or the other, and to a connection that policy ended */
+	ANSWER_RESET = 5, /* TCP, for one or the other, and to a connection that policy ended */
 	ANSWER_LIMITED = 14, /* would have been answered, but for the limit on answers */
-	ANSWER_FAILED = 15,  /* would have been answered, but could not be rewritten */
+	ANSWER_FAILED = 15, /* would have been answered, but could not be rewritten */
 	ANSWERS = 16,
 };
 
@@ -26,7 +26,7 @@ enum answer {
 
 struct drop_key {
 	__u32 reason; /* enum drop_reason, reasons.h */
-	__u32 rule;   /* number in the table of rules, 0 = none */
+	__u32 rule; /* number in the table of rules, 0 = none */
 };
 
 struct drop_value {
@@ -37,13 +37,14 @@ struct drop_value {
 /* --- events: map weir_events, ring buffer of struct event, one for both families -------------- */
 
 enum event_flag {
-	EVENT_ALLOWED = 1, /* by policy; `reason` may still say that the packet was dropped for another reason */
-	EVENT_LOG = 2,     /* a rule with action Log matched */
-	EVENT_AGAIN = 4,   /* a flow that was there is evaluated again */
-	EVENT_EGRESS = 8,  /* the source is a pod of this node */
+	/* by policy; `reason` may still say that the packet was dropped for another reason */
+	EVENT_ALLOWED = 1,
+	EVENT_LOG = 2, /* a rule with action Log matched */
+	EVENT_AGAIN = 4, /* a flow that was there is evaluated again */
+	EVENT_EGRESS = 8, /* the source is a pod of this node */
 	EVENT_INGRESS = 16, /* the destination is */
-	EVENT_HOST_IN = 32, /* a host endpoint was asked where the flow comes into the node, ... */
-	EVENT_HOST_OUT = 64, /* ... where it leaves it */
+	EVENT_HOST_IN = 32, /* a host endpoint was asked: where the flow comes into the node */
+	EVENT_HOST_OUT = 64, /* where it leaves it */
 };
 
 enum event_staged {
@@ -63,14 +64,14 @@ struct event {
 	__be32 saddr[4];
 	__be32 daddr[4];
 	__be32 svc_addr[4]; /* the Service's id */
-	__be16 svc_port;    /* 0 = none */
+	__be16 svc_port; /* 0 = none */
 	__be16 sport;
 	__be16 dport; /* of ICMP, type * 256 + code */
 	__u8 svc_proto;
 	__u8 proto;
 	__u8 family; /* 4, 6 */
-	__u8 hook;   /* enum hook */
-	__u8 flags;  /* enum event_flag */
+	__u8 hook; /* enum hook */
+	__u8 flags; /* enum event_flag */
 	__u8 staged; /* enum event_staged */
 	__u32 reason; /* enum drop_reason */
 	__u32 rules[2]; /* that decided at the source, at the destination; 0 = none did */

@@ -11,23 +11,30 @@
 /* --- settings: map weir_settings, array of one ------------------------------------------------ */
 
 enum settings_flag {
-	SET_DSR = 1,           /* bpfExternalServiceMode: DSR */
-	SET_CTLB_TCP = 2,      /* bpfConnectTimeLoadBalancing: TCP or Enabled */
-	SET_CTLB_UDP = 4,      /* bpfConnectTimeLoadBalancing: Enabled */
-	SET_HOST_NAT = 16,     /* bpfHostNetworkedNATWithoutCTLB: what host processes send is balanced at to_uplink too */
-	SET_HOSTS = 256,       /* there are host endpoints: what the node's own processes exchange has flows */
-	SET_TO_HOST_DROP = 512,    /* defaultEndpointToHostAction DROP */
+	SET_DSR = 1, /* bpfExternalServiceMode: DSR */
+	SET_CTLB_TCP = 2, /* bpfConnectTimeLoadBalancing: TCP or Enabled */
+	SET_CTLB_UDP = 4, /* bpfConnectTimeLoadBalancing: Enabled */
+	/* bpfHostNetworkedNATWithoutCTLB: what host processes send is balanced at to_uplink too */
+	SET_HOST_NAT = 16,
+	/* there are host endpoints: what the node's own processes exchange has flows */
+	SET_HOSTS = 256,
+	SET_TO_HOST_DROP = 512, /* defaultEndpointToHostAction DROP */
 	SET_TO_HOST_RETURN = 1024, /* RETURN: the host endpoint of all interfaces decides */
-	SET_UNTRACKED = 2048,  /* a host endpoint has a set of HOST_UNTRACKED_* */
-	SET_PORTS = 8,         /* weir_ports is kept: a bit that is not set rules the port out */
-	SET_EVENTS = 32,       /* somebody listens: each evaluated flow is an event */
-	SET_HAND_OVER = 128,   /* another data plane has what has no flow here: it passes to the stack, none begins */
-	SET_APART = 4096,      /* what is translated and goes to the stack bears MARK_SEEN: connection tracking has the same connection translated, too */
-	SET_MARKS = 8192,      /* the programs heed SET_APART; nothing to them */
+	SET_UNTRACKED = 2048, /* a host endpoint has a set of HOST_UNTRACKED_* */
+	SET_PORTS = 8, /* weir_ports is kept: a bit that is not set rules the port out */
+	SET_EVENTS = 32, /* somebody listens: each evaluated flow is an event */
+	/* another data plane has what has no flow here: it passes to the stack, none begins */
+	SET_HAND_OVER = 128,
+	/* what is translated and goes to the stack bears MARK_SEEN: connection tracking has the
+	 * same connection translated, too */
+	SET_APART = 4096,
+	SET_MARKS = 8192, /* the programs heed SET_APART; nothing to them */
 	SET_VXLAN_FROM_PODS = 16384, /* allowVXLANPacketsFromWorkloads */
 	SET_RPF_STRICT = 65536, /* bpfEnforceRPF Strict */
 	SET_IPIP_FROM_PODS = 32768, /* allowIPIPPacketsFromWorkloads */
-	SET_CHANGING = 64,     /* user space is writing a change, and has not moved the epoch on yet; nothing to the programs */
+	/* user space is writing a change, and has not moved the epoch on yet; nothing to the
+	 * programs */
+	SET_CHANGING = 64,
 };
 
 /* map weir_ports: array of PORT_WORDS struct port_bits; bits[port & 7] of entry port >> 3 (host
@@ -45,7 +52,10 @@ enum port_bit {
 };
 
 /* How far the bits of a protocol lie above those of TCP. */
-enum port_shift { PORT_UDP = 1, PORT_SCTP = 4 };
+enum port_shift {
+	PORT_UDP = 1,
+	PORT_SCTP = 4
+};
 
 struct port_bits {
 	__u8 bits[8];
@@ -82,7 +92,9 @@ struct settings {
 	__u32 tunnel_mtu; /* bytes of an IP packet that fit inside the tunnel; 0 = not known */
 	__u32 host_ifindex; /* of weir0 */
 	__be16 tunnel_port; /* UDP */
-	__u16 dsr_patience; /* units of 16 jiffies after an answer; a SYN that is repeated later says that it was lost */
+	/* units of 16 jiffies after an answer; a SYN that is repeated later says that it was
+	 * lost */
+	__u16 dsr_patience;
 	__u32 flows_most; /* entries of weir_flows above which pods are held to their share */
 	__u32 flows_each; /* that share, entries */
 };
@@ -100,7 +112,7 @@ struct link_key {
  * and have not been heard since. map weir_dsr_fallen: LRU hash ip_addr -> struct dsr_fallen;
  * clients for which that does not work. */
 struct dsr_tries {
-	__u32 seen;  /* the last answer, clock units */
+	__u32 seen; /* the last answer, clock units */
 	__u16 since; /* the first, units of 16 jiffies */
 	__u16 count; /* handshakes */
 };
@@ -114,7 +126,9 @@ enum count {
 	COUNT_DSR_FALLEN = 0, /* times that a client was put into weir_dsr_fallen */
 	COUNT_EVENTS_LOST = 1, /* events that found no room in weir_events */
 	COUNT_EVENTS_LIMITED = 2, /* events beyond the rate of a CPU */
-	COUNT_UNTRACKED = 3, /* packets of which XDP did not say what host endpoints say of each by itself, so that from_uplink had to ask */
+	/* packets of which XDP did not say what host endpoints say of each by itself, so that
+	 * from_uplink had to ask */
+	COUNT_UNTRACKED = 3,
 	COUNTS = 4,
 };
 
@@ -126,14 +140,15 @@ enum count {
  * no address: of all flows */
 struct share {
 	__u32 counted; /* by user space, at its last round */
-	__u32 begun;   /* since */
+	__u32 begun; /* since */
 };
 
 /* map weir_spent: LRU hash ip_addr -> struct spent; pods that found no port for source NAT among
  * those that they may have */
 struct spent {
-	__u64 replaced; /* flows whose port one that is not established lost to a newer one of the same pod */
-	__u64 refused;  /* packets that were dropped */
+	/* flows whose port one that is not established lost to a newer one of the same pod */
+	__u64 replaced;
+	__u64 refused; /* packets that were dropped */
 };
 
 /* map weir_clients: hash __u64 netns cookie -> ip_addr; whose sockets live there */

@@ -11,28 +11,28 @@
 
 enum addr_kind {
 	ADDR_NONE = 0,
-	ADDR_HOST = 1,     /* an address of this node */
+	ADDR_HOST = 1, /* an address of this node */
 	ADDR_ENDPOINT = 2, /* a pod on this node */
-	ADDR_NODE = 3,     /* an address of another node */
-	ADDR_POD = 4,      /* a pod elsewhere whose address lies outside its node's blocks */
+	ADDR_NODE = 3, /* an address of another node */
+	ADDR_POD = 4, /* a pod elsewhere whose address lies outside its node's blocks */
 };
 
 enum addr_flag {
 	ADDR_NAT_OUTGOING = 1, /* endpoint: traffic that leaves the pools gets the node's address */
-	ADDR_SAME_LINK = 2,    /* node, pod: reached by MAC address, without a router between */
-	ADDR_TUNNEL = 4,       /* pod: its pool asks for VXLAN towards that node */
-	ADDR_PRIMARY = 8,      /* host: the node's own address (the one other nodes know) */
-	ADDR_NODE_PORTS = 16,  /* host, node: node ports answer here */
+	ADDR_SAME_LINK = 2, /* node, pod: reached by MAC address, without a router between */
+	ADDR_TUNNEL = 4, /* pod: its pool asks for VXLAN towards that node */
+	ADDR_PRIMARY = 8, /* host: the node's own address (the one other nodes know) */
+	ADDR_NODE_PORTS = 16, /* host, node: node ports answer here */
 	ADDR_KEEP_SOURCE = 32, /* node: NAT_OUTGOING does not apply on the way there */
-	ADDR_STAGED = 64,      /* endpoint: staged policies select it; see weir_staged */
+	ADDR_STAGED = 64, /* endpoint: staged policies select it; see weir_staged */
 };
 
 struct addr_value {
-	__u8 kind;  /* enum addr_kind */
+	__u8 kind; /* enum addr_kind */
 	__u8 flags; /* enum addr_flag */
-	__u8 mac[6];  /* endpoint: of the pod's interface; node: of its uplink, zero when unknown */
+	__u8 mac[6]; /* endpoint: of the pod's interface; node: of its uplink, zero when unknown */
 	__u32 ifindex; /* endpoint: the host side of its interface */
-	ip_addr node;  /* node: its primary address; pod: that of its node */
+	ip_addr node; /* node: its primary address; pod: that of its node */
 	__u64 ingress_set; /* endpoint: policy sets; 0 = not isolated in that direction */
 	__u64 egress_set;
 	__u32 ingress_rule; /* endpoint: the rule that decides when no entry of the set matches */
@@ -47,10 +47,10 @@ struct prefix_key {
 };
 
 enum route_flag {
-	ROUTE_POOL = 1,      /* inside an IP pool: never source-translated on the way there */
-	ROUTE_REMOTE = 2,    /* lives on the node `node` */
-	ROUTE_LOCAL = 4,     /* a block of this node: an address without an endpoint is dropped */
-	ROUTE_TUNNEL = 8,    /* encapsulated towards that node */
+	ROUTE_POOL = 1, /* inside an IP pool: never source-translated on the way there */
+	ROUTE_REMOTE = 2, /* lives on the node `node` */
+	ROUTE_LOCAL = 4, /* a block of this node: an address without an endpoint is dropped */
+	ROUTE_TUNNEL = 8, /* encapsulated towards that node */
 	ROUTE_SAME_LINK = 16 /* that node is reached by MAC address */
 };
 
@@ -61,7 +61,10 @@ struct route_value {
 
 /* --- services --------------------------------------------------------------------------------- */
 
-enum svc_scope { SCOPE_ALL = 0, SCOPE_LOCAL = 1 };
+enum svc_scope {
+	SCOPE_ALL = 0,
+	SCOPE_LOCAL = 1
+};
 
 /* A frontend (map weir_services), or the name of a service's backend list. addr 0 = every address
  * of every node (node ports). The id of a service port is its canonical frontend: cluster IP,
@@ -75,23 +78,24 @@ struct svc_key {
 
 enum svc_flag {
 	SVC_LOCAL_FRONTEND = 1, /* frontend exists on this node only (host ports) */
-	SVC_EXTERNAL = 2,       /* for clients outside: node port, load balancer's address, external IP */
-	SVC_HOST_BACKEND = 16,  /* a backend is one of this node's own addresses */
-	SVC_RESTRICTED = 8,     /* for the clients in weir_ranges alone */
-	SVC_LOCAL = 4,          /* traffic policy Local, external or internal as the frontend is */
-	SVC_MODE_TUNNEL = 256,  /* answers to outside clients go back by the node that was asked, whatever SET_DSR says */
-	SVC_MODE_DSR = 512,     /* they go straight to the client */
-	SVC_MAGLEV = 1024,      /* new flows choose by consistent hashing, where `table` has slots */
+	SVC_EXTERNAL = 2, /* for clients outside: node port, load balancer's address, external IP */
+	SVC_HOST_BACKEND = 16, /* a backend is one of this node's own addresses */
+	SVC_RESTRICTED = 8, /* for the clients in weir_ranges alone */
+	SVC_LOCAL = 4, /* traffic policy Local, external or internal as the frontend is */
+	/* answers to outside clients go back by the node that was asked, whatever SET_DSR says */
+	SVC_MODE_TUNNEL = 256,
+	SVC_MODE_DSR = 512, /* they go straight to the client */
+	SVC_MAGLEV = 1024, /* new flows choose by consistent hashing, where `table` has slots */
 };
 
 struct svc_value {
 	struct svc_key id;
-	__u32 count;    /* backends in the list of SCOPE_ALL: slots 0 .. count-1 */
-	__u32 local;    /* the same for SCOPE_LOCAL: backends on this node */
-	__u32 flags;    /* enum svc_flag */
+	__u32 count; /* backends in the list of SCOPE_ALL: slots 0 .. count-1 */
+	__u32 local; /* the same for SCOPE_LOCAL: backends on this node */
+	__u32 flags; /* enum svc_flag */
 	__u32 affinity; /* seconds that a client stays with its backend; 0 = no affinity */
-	__u32 rule;     /* number of this service in the table of rules */
-	__u32 table;    /* slots of its Maglev table; 0 = new flows choose at random */
+	__u32 rule; /* number of this service in the table of rules */
+	__u32 table; /* slots of its Maglev table; 0 = new flows choose at random */
 };
 
 /* map weir_ranges: LPM struct range_key -> __u8; whom the RESTRICTED frontends of a service port
@@ -174,17 +178,25 @@ struct policy_key {
 	__u16 sources; /* 0, or the number of a table of source ports of (set, class) */
 };
 
-enum policy_proto { POLICY_TCP = 1, POLICY_UDP = 2, POLICY_SCTP = 4, POLICY_ICMP = 8, POLICY_OTHER = 16 };
+enum policy_proto {
+	POLICY_TCP = 1,
+	POLICY_UDP = 2,
+	POLICY_SCTP = 4,
+	POLICY_ICMP = 8,
+	POLICY_OTHER = 16
+};
 
 enum policy_verdict {
 	POLICY_ALLOW = 1,
 	POLICY_LOG = 2, /* a rule with action Log matched on the way to this verdict */
-	POLICY_UNDECIDED = 4, /* alongside ALLOW, in sets of HOST_UNTRACKED_*: no rule is about it, it goes on to be tracked */
+	/* alongside ALLOW, in sets of HOST_UNTRACKED_*: no rule is about it, it goes on to be
+	 * tracked */
+	POLICY_UNDECIDED = 4,
 };
 
 struct policy_value {
 	__u32 rule;
-	__u32 lens;  /* head: bit n set = entries with len n exist */
+	__u32 lens; /* head: bit n set = entries with len n exist */
 	__u8 verdict; /* enum policy_verdict */
 	__u8 protos; /* head: enum policy_proto */
 	__u16 sources; /* not 0: the source port decides, by this table */
@@ -203,7 +215,7 @@ struct staged_value {
 
 struct host_key {
 	__u32 ifindex; /* 0 = every interface without an entry of its own */
-	__u32 family;  /* 4 or 6 */
+	__u32 family; /* 4 or 6 */
 };
 
 enum host_set { /* odd ones are of egress */
@@ -218,13 +230,14 @@ enum host_set { /* odd ones are of egress */
 };
 
 struct host_side {
-	__u64 set;  /* 0 = nothing is evaluated */
+	__u64 set; /* 0 = nothing is evaluated */
 	__u32 rule; /* decides where no entry of the set matches */
 	__u32 flags; /* enum host_flag */
 };
 
 enum host_flag {
-	HOST_STAGED = 1, /* staged policies would decide otherwise here, or something did: see weir_hosts_staged */
+	/* staged policies would decide otherwise here, or something did: see weir_hosts_staged */
+	HOST_STAGED = 1,
 };
 
 /* map weir_hosts_staged: hash struct host_key -> struct host_value; what would apply if the staged

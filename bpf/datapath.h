@@ -63,7 +63,8 @@ __noinline int datapath_send(struct __sk_buff *skb)
 	return forward_flow(skb, &w->pkt, &w->fwd, s);
 }
 
-static __always_inline int datapath_forward(struct __sk_buff *skb, struct scratch *w, struct flow_value *f)
+static __always_inline int datapath_forward(struct __sk_buff *skb, struct scratch *w,
+					    struct flow_value *f)
 {
 	w->fwd = *f;
 	return datapath_send(skb);
@@ -84,15 +85,21 @@ __noinline int datapath_stray(struct __sk_buff *skb)
 	p = &w->pkt;
 	a = bpf_map_lookup_elem(&weir_addrs, &p->saddr);
 	if (p->hook == HOOK_FROM_WORKLOAD)
-		return drop_packet(skb, a && a->kind == ADDR_ENDPOINT && a->ifindex == skb->ifindex ? DROP_ERROR_NO_FLOW : DROP_SPOOFED, 0);
-	if ((p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL) && a && (a->kind == ADDR_HOST || a->kind == ADDR_ENDPOINT))
+		return drop_packet(skb,
+				   a && a->kind == ADDR_ENDPOINT && a->ifindex == skb->ifindex ?
+					   DROP_ERROR_NO_FLOW :
+					   DROP_SPOOFED,
+				   0);
+	if ((p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL) && a &&
+	    (a->kind == ADDR_HOST || a->kind == ADDR_ENDPOINT))
 		return drop_packet(skb, DROP_SPOOFED, 0);
 	if (source_is_outside(p) && ip_is_loopback(&p->daddr))
 		return drop_packet(skb, DROP_NO_ROUTE, 0);
 	if (rpf_asked(p, s) && rpf_fails(skb))
 		return drop_packet(skb, DROP_REVERSE_PATH, 0);
 	b = bpf_map_lookup_elem(&weir_addrs, &p->daddr);
-	if (!(a && a->kind == ADDR_HOST) && (p->hook == HOOK_TO_WORKLOAD || (b && b->kind == ADDR_ENDPOINT)))
+	if (!(a && a->kind == ADDR_HOST) &&
+	    (p->hook == HOOK_TO_WORKLOAD || (b && b->kind == ADDR_ENDPOINT)))
 		return drop_packet(skb, DROP_ERROR_NO_FLOW, 0);
 	if (p->hook != HOOK_TO_UPLINK || skb->ifindex != s->host_ifindex)
 		return forward_pass(skb);
@@ -114,7 +121,8 @@ static __always_inline int datapath_error_spoofed(struct __sk_buff *skb, const s
 
 	if (p->hook == HOOK_FROM_WORKLOAD)
 		return !a || a->kind != ADDR_ENDPOINT || a->ifindex != skb->ifindex;
-	return (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL) && a && (a->kind == ADDR_HOST || a->kind == ADDR_ENDPOINT) &&
+	return (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL) && a &&
+	       (a->kind == ADDR_HOST || a->kind == ADDR_ENDPOINT) &&
 	       !addr_same(&p->saddr, &p->key.saddr);
 }
 
@@ -154,7 +162,8 @@ __noinline int datapath_slow(struct __sk_buff *skb)
 		f = NULL;
 	if (f && p->l4 == L4_ERROR && datapath_error_spoofed(skb, p))
 		return drop_packet(skb, DROP_SPOOFED, 0);
-	if (f && p->hook != HOOK_FROM_WORKLOAD && p->l4 != L4_ERROR && (f->epoch != s->epoch || !source_fits(skb, p, f, p->hook))) {
+	if (f && p->hook != HOOK_FROM_WORKLOAD && p->l4 != L4_ERROR &&
+	    (f->epoch != s->epoch || !source_fits(skb, p, f, p->hook))) {
 		ret = source_again(skb, f);
 		if (ret)
 			return drop_packet(skb, ret, 0);
@@ -197,7 +206,8 @@ __noinline int datapath_slow(struct __sk_buff *skb)
 		f->seen = now;
 	if (f->state & STATE_WATCHED)
 		flow_follow(skb, p, f);
-	if (half_open && ((f->flags & FLOW_DSR) && parse_connects(p) ? dsr_fallback_follow(skb) : flow_proven(p, f, w))) {
+	if (half_open && ((f->flags & FLOW_DSR) && parse_connects(p) ? dsr_fallback_follow(skb) :
+								       flow_proven(p, f, w))) {
 		flow_promote(p, f);
 		f = bpf_map_lookup_elem(&weir_flows, &p->key);
 		if (!f)
@@ -211,7 +221,8 @@ __noinline int datapath_slow(struct __sk_buff *skb)
 
 /* Traffic of the host's own that no Service and no flow can concern: neither port is one of
  * ours. */
-static __always_inline int datapath_is_foreign(struct __sk_buff *skb, struct pkt *p, const struct settings *s)
+static __always_inline int datapath_is_foreign(struct __sk_buff *skb, struct pkt *p,
+					       const struct settings *s)
 {
 	struct addr_value *a, *b;
 	__u16 port;
@@ -234,7 +245,8 @@ static __always_inline int datapath_is_foreign(struct __sk_buff *skb, struct pkt
 	if (!b || b->kind != ADDR_HOST)
 		return 0;
 	a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
-	return !a || (a->kind != ADDR_HOST && a->kind != ADDR_ENDPOINT && !source_forges_tunnel(skb, p, s, a, b));
+	return !a || (a->kind != ADDR_HOST && a->kind != ADDR_ENDPOINT &&
+		      !source_forges_tunnel(skb, p, s, a, b));
 }
 
 /* A fragment that is not the first, by the flow that the first one had. */
@@ -267,7 +279,8 @@ static __always_inline int datapath_later(struct __sk_buff *skb)
 		f = bpf_map_lookup_elem(&weir_flows_new, &p->key);
 	if (!f || flow_expired(f, s, p->key.proto, now) || !flow_enters(f, p, skb->ifindex))
 		return frag_refuse(skb, DROP_FRAGMENT_NO_FIRST);
-	if (p->hook != HOOK_FROM_WORKLOAD && !w->frag.again && (f->epoch != s->epoch || !source_fits(skb, p, f, p->hook))) {
+	if (p->hook != HOOK_FROM_WORKLOAD && !w->frag.again &&
+	    (f->epoch != s->epoch || !source_fits(skb, p, f, p->hook))) {
 		ret = source_again(skb, f);
 		if (ret)
 			return drop_packet(skb, ret, 0);
@@ -345,17 +358,20 @@ static __always_inline int datapath_odd(struct __sk_buff *skb, struct pkt *p, __
 			return ret;
 		if (datapath_arrival(skb, hook))
 			return TC_ACT_SHOT;
-		ret = p->missed && datapath_is_foreign(skb, p, s) ? forward_pass(skb) : datapath_slow(skb);
+		ret = p->missed && datapath_is_foreign(skb, p, s) ? forward_pass(skb) :
+								    datapath_slow(skb);
 		return frag_first(skb, ret);
 	}
 	if (p->hook == HOOK_FROM_WORKLOAD) {
 		switch (parsed) {
-		case PARSED_LINK:
-			return resolve_link(skb);
+		case PARSED_LINK: return resolve_link(skb);
 		case PARSED_OTHER:
-			return drop_packet(skb, frame_is_tagged(skb) ? DROP_VLAN : frame_is_discovery(skb) ? DROP_FAMILY_LINK : DROP_FAMILY, 0);
-		case PARSED_CAST:
-			return drop_packet(skb, DROP_NO_ROUTE, 0);
+			return drop_packet(skb,
+					   frame_is_tagged(skb)    ? DROP_VLAN :
+					   frame_is_discovery(skb) ? DROP_FAMILY_LINK :
+								     DROP_FAMILY,
+					   0);
+		case PARSED_CAST: return drop_packet(skb, DROP_NO_ROUTE, 0);
 		}
 		return drop_packet(skb, DROP_MALFORMED, 0);
 	}
@@ -365,7 +381,8 @@ static __always_inline int datapath_odd(struct __sk_buff *skb, struct pkt *p, __
 	if (parsed == PARSED_HIDDEN || (parsed == PARSED_MALFORMED && p->l4_off)) {
 		struct addr_value *b = bpf_map_lookup_elem(&weir_addrs, &p->daddr);
 
-		if (p->hook == HOOK_TO_WORKLOAD || (b && b->kind == ADDR_ENDPOINT) || host_is_guarded(skb, p))
+		if (p->hook == HOOK_TO_WORKLOAD || (b && b->kind == ADDR_ENDPOINT) ||
+		    host_is_guarded(skb, p))
 			return drop_packet(skb, DROP_MALFORMED, 0);
 	}
 	/* What concerns a link alone is for nobody behind this node. The stack forwards some of it. */
@@ -412,7 +429,8 @@ static __always_inline int datapath_known_arrival(struct __sk_buff *skb, struct 
 }
 
 /* A packet that was read. */
-static __always_inline int datapath_parsed(struct __sk_buff *skb, struct pkt *p, __u8 hook, int parsed)
+static __always_inline int datapath_parsed(struct __sk_buff *skb, struct pkt *p, __u8 hook,
+					   int parsed)
 {
 	struct settings *s;
 	struct flow_value *f;
@@ -430,16 +448,20 @@ static __always_inline int datapath_parsed(struct __sk_buff *skb, struct pkt *p,
 		p->missed = 1;
 		return datapath_hard(skb, p, hook);
 	}
-	if (hook == HOOK_FROM_UPLINK && (s->flags & SET_UNTRACKED) && datapath_known_arrival(skb, p))
+	if (hook == HOOK_FROM_UPLINK && (s->flags & SET_UNTRACKED) &&
+	    datapath_known_arrival(skb, p))
 		return TC_ACT_SHOT;
-	if (f->epoch != s->epoch || !source_fits(skb, p, f, hook) || p->ttl <= 1 || mtu_exceeds(skb, p, f) ||
-	    (p->tcp & (TCP_SYN | TCP_FIN | TCP_RST)) || (f->state & (STATE_CLOSING | STATE_WATCHED)) || p->l4 == L4_ERROR ||
+	if (f->epoch != s->epoch || !source_fits(skb, p, f, hook) || p->ttl <= 1 ||
+	    mtu_exceeds(skb, p, f) || (p->tcp & (TCP_SYN | TCP_FIN | TCP_RST)) ||
+	    (f->state & (STATE_CLOSING | STATE_WATCHED)) || p->l4 == L4_ERROR ||
 	    ((f->flags & FLOW_REPLY) && !(f->state & STATE_REPLIED)))
 		return datapath_hard(skb, p, hook);
 	now = clock_now();
 	if (now != f->seen) {
-		limit = p->l4 == L4_TCP ? s->timeouts[f->state & STATE_REPLIED ? TIMEOUT_TCP_EST : TIMEOUT_TCP_SYN] :
-			p->l4 == L4_UDP ? flow_timeout(s, IPPROTO_UDP, f->state, f->flags) : s->timeouts[TIMEOUT_ICMP];
+		limit = p->l4 == L4_TCP ? s->timeouts[f->state & STATE_REPLIED ? TIMEOUT_TCP_EST :
+										 TIMEOUT_TCP_SYN] :
+			p->l4 == L4_UDP ? flow_timeout(s, IPPROTO_UDP, f->state, f->flags) :
+					  s->timeouts[TIMEOUT_ICMP];
 		if (clock_past(now, f->seen, limit))
 			return datapath_hard(skb, p, hook);
 		f->seen = now;
@@ -447,11 +469,13 @@ static __always_inline int datapath_parsed(struct __sk_buff *skb, struct pkt *p,
 	return forward_flow(skb, p, f, s);
 }
 
-static __always_inline int datapath_packet(struct __sk_buff *skb, __u8 hook, const ip_addr *tunnel_src)
+static __always_inline int datapath_packet(struct __sk_buff *skb, __u8 hook,
+					   const ip_addr *tunnel_src)
 {
 	struct pkt local, *p = &local;
 
-	if (WEIR_FAMILY == 6) { /* addresses that long leave too little of the stack to the slow path */
+	/* Addresses that long leave too little of the stack to the slow path. */
+	if (WEIR_FAMILY == 6) {
 		struct scratch *w = scratch_get();
 
 		if (!w)
@@ -462,7 +486,7 @@ static __always_inline int datapath_packet(struct __sk_buff *skb, __u8 hook, con
 	p->missed = 0;
 	p->untracked = UNTRACKED_UNKNOWN;
 	p->tunnel_src = tunnel_src ? *tunnel_src : addr_none();
-	return datapath_parsed(skb, p, hook, parse_packet(skb, p));
+	return datapath_parsed(skb, p, hook, parse_packet(cursor_of_tc(skb), p));
 }
 
 #endif

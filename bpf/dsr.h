@@ -55,7 +55,8 @@ static __always_inline int dsr_failed(const struct pkt *p, const struct settings
 	if (!parse_connects(p))
 		return 0;
 	t = bpf_map_lookup_elem(&weir_dsr_tries, &p->key.saddr);
-	if (!t || t->count < DSR_TRIES || clock_past(now, t->seen, s->timeouts[TIMEOUT_DSR_TRIES]) ||
+	if (!t || t->count < DSR_TRIES ||
+	    clock_past(now, t->seen, s->timeouts[TIMEOUT_DSR_TRIES]) ||
 	    (__u16)(clock_fine() - t->since) < s->dsr_patience)
 		return 0;
 	dsr_fall(&p->key.saddr, now);

@@ -24,7 +24,8 @@ static __always_inline __u16 *dsr_fallback_since(struct flow_value *f)
 
 /* Turns the way back of the half-open flow f, whose packet was just handed on again, to the node
  * that did so. */
-static __always_inline void dsr_fallback_take(struct __sk_buff *skb, struct scratch *w, struct flow_value *f)
+static __always_inline void dsr_fallback_take(struct __sk_buff *skb, struct scratch *w,
+					      struct flow_value *f)
 {
 	struct pkt *p = &w->pkt;
 	struct addr_value *b = bpf_map_lookup_elem(&weir_addrs, &p->key.daddr);

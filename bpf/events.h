@@ -40,7 +40,8 @@ static __always_inline void event_count(__u32 which)
 }
 
 /* Is an event left in one of this CPU's rates? */
-static __always_inline int event_left(__u32 which, int denied, __u64 now, __u64 interval, __u64 burst)
+static __always_inline int event_left(__u32 which, int denied, __u64 now, __u64 interval,
+				      __u64 burst)
 {
 	struct event_rate *r = bpf_map_lookup_elem(&weir_event_rate, &which);
 	__u64 first = now - burst * interval, *used;
@@ -70,7 +71,8 @@ static __always_inline int event_take(const struct scratch *w, int denied)
 {
 	__u64 now = bpf_ktime_get_ns();
 
-	return event_left(event_pod(w), denied, now, event_interval_ns * EVENT_PART, event_burst / EVENT_BURST_PART) &&
+	return event_left(event_pod(w), denied, now, event_interval_ns * EVENT_PART,
+			  event_burst / EVENT_BURST_PART) &&
 	       event_left(0, denied, now, event_interval_ns, event_burst);
 }
 
@@ -93,18 +95,21 @@ __noinline int event_staged(void)
 			w->policy.staged |= STAGED_EGRESS;
 			w->policy.rule = v->egress_rule;
 			w->policy.peer = w->policy.dst;
-			if (v->egress_set && !policy_verdict(v->egress_set, w->policy.proto, w->policy.dport))
+			if (v->egress_set &&
+			    !policy_verdict(v->egress_set, w->policy.proto, w->policy.dport))
 				w->policy.staged |= STAGED_EGRESS_DENIED;
 			w->policy.staged_rules[0] = w->policy.rule;
 		}
 	}
-	if ((w->policy.ends & EVENT_INGRESS) && b && (b->flags & ADDR_STAGED) && !(a && a->kind == ADDR_HOST)) {
+	if ((w->policy.ends & EVENT_INGRESS) && b && (b->flags & ADDR_STAGED) &&
+	    !(a && a->kind == ADDR_HOST)) {
 		v = bpf_map_lookup_elem(&weir_staged, &w->policy.dst);
 		if (v) {
 			w->policy.staged |= STAGED_INGRESS;
 			w->policy.rule = v->ingress_rule;
 			w->policy.peer = w->policy.src;
-			if (v->ingress_set && !policy_verdict(v->ingress_set, w->policy.proto, w->policy.dport))
+			if (v->ingress_set &&
+			    !policy_verdict(v->ingress_set, w->policy.proto, w->policy.dport))
 				w->policy.staged |= STAGED_INGRESS_DENIED;
 			w->policy.staged_rules[1] = w->policy.rule;
 		}
@@ -154,7 +159,8 @@ __noinline int event_staged_host(__u32 slot)
 }
 
 /* A function of its own, so that struct event is among the object's types. */
-static __noinline int event_fill(struct event *e, const struct scratch *w, __u32 reason, __u32 flags)
+static __noinline int event_fill(struct event *e, const struct scratch *w, __u32 reason,
+				 __u32 flags)
 {
 	if (!e || !w)
 		return 0;
@@ -185,7 +191,8 @@ static __noinline int event_fill(struct event *e, const struct scratch *w, __u32
 /* Is it policy that drops for this reason? */
 static __always_inline int event_denies(__u32 reason)
 {
-	return reason == DROP_POLICY_EGRESS || reason == DROP_POLICY_INGRESS || (reason >= DROP_HOST_INGRESS && reason <= DROP_UNTRACKED_EGRESS);
+	return reason == DROP_POLICY_EGRESS || reason == DROP_POLICY_INGRESS ||
+	       (reason >= DROP_HOST_INGRESS && reason <= DROP_UNTRACKED_EGRESS);
 }
 
 /* Writes the event of scratch.policy, at a hook of an interface; the packet was dropped for reason,
@@ -222,7 +229,8 @@ __noinline int event_put(__u32 ifindex, __u32 reason)
 
 /* Reports what was evaluated, if anything was and somebody wants to know: ret as of flow_begin and
  * flow_revalidate. */
-static __always_inline void event_report(struct __sk_buff *skb, const struct settings *s, const struct scratch *w, int ret)
+static __always_inline void event_report(struct __sk_buff *skb, const struct settings *s,
+					 const struct scratch *w, int ret)
 {
 	if (!w->policy.about || !w->policy.ends || ret < 0)
 		return;

@@ -18,8 +18,8 @@
 
 /* The node that handed the packet on to this one; 0 when it came from outside. b is what is known
  * of the packet's destination. */
-static __always_inline int flow_handed_by(struct __sk_buff *skb, struct pkt *p, const struct addr_value *b, int node_port,
-					  ip_addr *via)
+static __always_inline int flow_handed_by(struct __sk_buff *skb, struct pkt *p,
+					  const struct addr_value *b, int node_port, ip_addr *via)
 {
 	struct link_key link = {};
 	ip_addr *node;
@@ -74,7 +74,8 @@ __noinline int flow_balance(struct __sk_buff *skb)
 		return DROP_NONE;
 	if (p->hook == HOOK_TO_UPLINK && !(s->flags & SET_HOST_NAT))
 		return DROP_NONE;
-	if (addr_is_loopback(&p->key.daddr)) /* frontends there are for sockets of this node alone */
+	/* Frontends there are for sockets of this node alone. */
+	if (addr_is_loopback(&p->key.daddr))
 		return DROP_NONE;
 	b = bpf_map_lookup_elem(&weir_addrs, &p->key.daddr);
 	kind = b ? b->kind : ADDR_NONE;

@@ -22,9 +22,11 @@
 
 /* Is the packet, which no flow has, of a connection of the host's own that is open? By weir0 goes
  * what began with a Service. */
-static __always_inline int flow_goes_on(const struct __sk_buff *skb, const struct pkt *p, const struct settings *s, const struct addr_value *a)
+static __always_inline int flow_goes_on(const struct __sk_buff *skb, const struct pkt *p,
+					const struct settings *s, const struct addr_value *a)
 {
-	return p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex && parse_connects(p) && !parse_begins(p) && a && a->kind == ADDR_HOST;
+	return p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex && parse_connects(p) &&
+	       !parse_begins(p) && a && a->kind == ADDR_HOST;
 }
 
 /* Begins a flow: fills scratch.fwd and .rev, which flow_enter completes. Returns enum
@@ -56,7 +58,9 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	w->fwd.epoch = w->rev.epoch = s->epoch;
 	w->fwd.seen = w->rev.seen = now;
 
-	open = p->hook == HOOK_FROM_UPLINK && parse_connects(p) && !parse_begins(p) ? host_socket_of(skb) : HOST_SOCKET_NONE;
+	open = p->hook == HOOK_FROM_UPLINK && parse_connects(p) && !parse_begins(p) ?
+		       host_socket_of(skb) :
+		       HOST_SOCKET_NONE;
 	if (open == HOST_SOCKET_AGENT)
 		return STAGE_PASS;
 	a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
@@ -79,7 +83,8 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	} else if (a && (a->kind == ADDR_HOST || a->kind == ADDR_ENDPOINT)) {
 		return DROP_SPOOFED;
 	} else if (a && a->kind == ADDR_NODE && p->l4 == L4_UDP && p->key.dport == s->tunnel_port &&
-		   source_forges_tunnel(skb, p, s, a, bpf_map_lookup_elem(&weir_addrs, &p->key.daddr))) {
+		   source_forges_tunnel(skb, p, s, a,
+					bpf_map_lookup_elem(&weir_addrs, &p->key.daddr))) {
 		return DROP_TUNNEL_SOURCE;
 	}
 	/* The stack takes such packets where somebody set route_localnet. */
@@ -111,7 +116,8 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	}
 	/* What the host's own processes get is not evaluated without host endpoints; what the stack
 	 * routes on is. */
-	if (from_outside && !(w->own && !(s->flags & SET_HOSTS) && p->hook == HOOK_FROM_UPLINK && b && b->kind == ADDR_HOST)) {
+	if (from_outside && !(w->own && !(s->flags & SET_HOSTS) && p->hook == HOOK_FROM_UPLINK &&
+			      b && b->kind == ADDR_HOST)) {
 		ret = !a && !svc && source_outside(w) ? DROP_NONE : source_check(skb);
 		if (ret) {
 			w->fwd.rule = 0;
@@ -119,7 +125,8 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		}
 	}
 	if (!svc) {
-		if (w->own && (!(s->flags & SET_HOSTS) || (p->untracked == UNTRACKED_ALLOWED && !(a && a->kind == ADDR_ENDPOINT))))
+		if (w->own && (!(s->flags & SET_HOSTS) || (p->untracked == UNTRACKED_ALLOWED &&
+							   !(a && a->kind == ADDR_ENDPOINT))))
 			return STAGE_PASS;
 	}
 	/* In the middle of a flow: where all nodes choose equally, the backend's node may know it. */
@@ -138,7 +145,8 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	} else {
 		w->policy.src = p->key.saddr;
 		w->policy.dst = w->fwd.daddr;
-		if ((a && a->kind == ADDR_ENDPOINT && a->egress_set) || (b && b->kind == ADDR_ENDPOINT && b->ingress_set)) {
+		if ((a && a->kind == ADDR_ENDPOINT && a->egress_set) ||
+		    (b && b->kind == ADDR_ENDPOINT && b->ingress_set)) {
 			ret = policy_between(a, b, p->key.proto, p->key.sport, w->fwd.dport);
 			if (w->policy.rule)
 				w->fwd.rule = w->policy.rule;
@@ -159,15 +167,20 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		if (w->fwd.action == ACT_NEIGH) {
 			if (p->hook == HOOK_FROM_WORKLOAD)
 				snat = a && (a->flags & ADDR_NAT_OUTGOING) &&
-				       !(b && (b->kind == ADDR_POD || (b->flags & ADDR_KEEP_SOURCE))) &&
+				       !(b &&
+					 (b->kind == ADDR_POD || (b->flags & ADDR_KEEP_SOURCE))) &&
 				       !route_find(&w->fwd.daddr);
 			else if (from_outside && svc)
 				snat = 1; /* a backend on no node must answer to us */
-			else if (svc && p->hook == HOOK_TO_UPLINK && !(b && b->kind == ADDR_POD) && !route_find(&w->fwd.daddr))
-				repoint = 1; /* direct connections of the host to there have no flow to collide with */
+			else if (svc && p->hook == HOOK_TO_UPLINK && !(b && b->kind == ADDR_POD) &&
+				 !route_find(&w->fwd.daddr))
+				/* Direct connections of the host to there have no flow to collide
+				 * with. */
+				repoint = 1;
 		} else if (svc && from_outside && w->fwd.action == ACT_PASS) {
 			repoint = 1; /* nor have those to the host's own ports */
-		} else if (svc && p->hook == HOOK_FROM_WORKLOAD && addr_same(&w->fwd.daddr, &p->key.saddr)) {
+		} else if (svc && p->hook == HOOK_FROM_WORKLOAD &&
+			   addr_same(&w->fwd.daddr, &p->key.saddr)) {
 			snat = 1; /* a pod refuses packets from its own address */
 		}
 		if (snat) {

@@ -21,7 +21,8 @@
 #include "flow_balance.h"
 
 /* The way back of a new flow. */
-static __always_inline int flow_way_back(struct __sk_buff *skb, struct pkt *p, struct settings *s, struct scratch *w)
+static __always_inline int flow_way_back(struct __sk_buff *skb, struct pkt *p, struct settings *s,
+					 struct scratch *w)
 {
 	int via = !addr_is_none(&w->balance.via);
 	struct addr_value *a;
@@ -49,7 +50,8 @@ static __always_inline int flow_way_back(struct __sk_buff *skb, struct pkt *p, s
 	if (via) {
 		a = bpf_map_lookup_elem(&weir_addrs, &w->balance.via);
 		w->rev.flags |= FLOW_VIA_NODE;
-		return route_node(skb, &w->balance.via, !a || !(a->flags & ADDR_SAME_LINK), &w->rev);
+		return route_node(skb, &w->balance.via, !a || !(a->flags & ADDR_SAME_LINK),
+				  &w->rev);
 	}
 	if (!addr_is_none(&p->tunnel_src)) {
 		a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
@@ -65,14 +67,14 @@ static __always_inline int flow_way_back(struct __sk_buff *skb, struct pkt *p, s
 
 enum flow_port {
 	PORT_MUST = 1, /* the source port becomes one of the node's range */
-	PORT_MAY = 2,  /* where none of these is free it stays */
+	PORT_MAY = 2, /* where none of these is free it stays */
 };
 
 /* Notes in a new flow whether its packets are changed. */
 static __always_inline void flow_rewrites(struct scratch *w, const struct pkt *p)
 {
-	if (addr_same(&w->fwd.saddr, &p->key.saddr) && addr_same(&w->fwd.daddr, &p->key.daddr) && w->fwd.sport == p->key.sport &&
-	    w->fwd.dport == p->key.dport)
+	if (addr_same(&w->fwd.saddr, &p->key.saddr) && addr_same(&w->fwd.daddr, &p->key.daddr) &&
+	    w->fwd.sport == p->key.sport && w->fwd.dport == p->key.dport)
 		return;
 	w->fwd.flags |= FLOW_REWRITE;
 	w->rev.flags |= FLOW_REWRITE;
@@ -89,7 +91,8 @@ static __always_inline int flow_claim(struct scratch *w, void *table)
 		return 0;
 	if (!flow_reply_free(clock_now()))
 		return -1;
-	bpf_map_update_elem(table, &w->rkey, &w->rev, BPF_ANY); /* an ended flow had it, or this one has it */
+	/* An ended flow had it, or this one has it. */
+	bpf_map_update_elem(table, &w->rkey, &w->rev, BPF_ANY);
 	return 0;
 }
 
@@ -155,14 +158,15 @@ __noinline int flow_enter(struct __sk_buff *skb)
 		w->fwd.rule = 0;
 		return DROP_SHARE;
 	}
-	if ((w->balance.maglev & MAGLEV_WATCH) && from_outside && !hand_on && !(w->fwd.flags & FLOW_DSR) &&
-	    (w->fwd.action == ACT_LOCAL || w->fwd.action == ACT_PASS))
+	if ((w->balance.maglev & MAGLEV_WATCH) && from_outside && !hand_on &&
+	    !(w->fwd.flags & FLOW_DSR) && (w->fwd.action == ACT_LOCAL || w->fwd.action == ACT_PASS))
 		flow_watch(&w->fwd, &w->balance.via);
 	if (!p->missed)
 		flow_forget(p, w);
 	/* What the node's own processes ask of Services cannot be forged from outside; and the answers
 	 * are found by the one look-up that traffic of the host is spared no less. */
-	return flow_write(p->hook == HOOK_TO_UPLINK && (w->fwd.svc.proto || !(s->flags & SET_HOSTS)));
+	return flow_write(p->hook == HOOK_TO_UPLINK &&
+			  (w->fwd.svc.proto || !(s->flags & SET_HOSTS)));
 }
 
 #endif

@@ -25,7 +25,8 @@ __noinline int flow_reply_free(__u32 now)
 
 	if (!w || !s)
 		return 0;
-	half_open = bpf_map_lookup_elem(&weir_flows_new, &w->rkey); /* first: what is promoted in between is in both for a moment */
+	/* First: what is promoted in between is in both for a moment. */
+	half_open = bpf_map_lookup_elem(&weir_flows_new, &w->rkey);
 	f = bpf_map_lookup_elem(&weir_flows, &w->rkey);
 	w->port.stale = f != NULL;
 	w->port.own = 0;
@@ -33,7 +34,8 @@ __noinline int flow_reply_free(__u32 now)
 		f = half_open;
 	if (!f || flow_expired(f, s, w->pkt.key.proto, now) || (f->state & STATE_CLOSING))
 		return 1;
-	w->port.own = !w->port.stale && (f->flags & FLOW_REPLY) && addr_same(&f->daddr, &w->pkt.key.saddr);
+	w->port.own = !w->port.stale && (f->flags & FLOW_REPLY) &&
+		      addr_same(&f->daddr, &w->pkt.key.saddr);
 	w->port.own_seen = f->seen;
 	return flow_leads_back(f, &w->pkt);
 }
@@ -79,7 +81,8 @@ __noinline int flow_try_port(__u32 i, __u32 now)
 	flow_set_port(w, snat_at(&w->port.walk, i));
 	if (flow_reply_free(now))
 		return 1;
-	if (w->port.own && (!w->port.walk.own || (__s32)(w->port.walk.oldest - w->port.own_seen) > 0)) {
+	if (w->port.own &&
+	    (!w->port.walk.own || (__s32)(w->port.walk.oldest - w->port.own_seen) > 0)) {
 		w->port.walk.own = i + 1;
 		w->port.walk.oldest = w->port.own_seen;
 	}

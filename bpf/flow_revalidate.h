@@ -29,7 +29,8 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 
 	if (!w || !s || !p || !f)
 		return DROP_INTERNAL;
-	epoch = *(volatile __u32 *)&s->epoch; /* what changes while this evaluates is evaluated by the next packet */
+	/* What changes while this evaluates is evaluated by the next packet. */
+	epoch = *(volatile __u32 *)&s->epoch;
 	if (f->svc.proto && f->svc.proto != IPPROTO_TCP && !lb_lists(&f->svc, &f->backend))
 		return STAGE_ANEW;
 	w->fwd.rule = 0;
@@ -46,9 +47,11 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 	}
 	if (!(f->flags & FLOW_HAND_ON)) {
 		if (f->flags & FLOW_REPLY)
-			ret = policy_evaluate(w, &f->daddr, &p->key.saddr, p->key.proto, policy_other_port(p, f), p->key.sport);
+			ret = policy_evaluate(w, &f->daddr, &p->key.saddr, p->key.proto,
+					      policy_other_port(p, f), p->key.sport);
 		else
-			ret = policy_evaluate(w, &p->key.saddr, &f->daddr, p->key.proto, p->key.sport, policy_other_port(p, f));
+			ret = policy_evaluate(w, &p->key.saddr, &f->daddr, p->key.proto,
+					      p->key.sport, policy_other_port(p, f));
 		rule = w->policy.rule;
 		w->fwd.rule = rule;
 		if (ret)
@@ -66,7 +69,8 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 		f->action = way->action;
 		f->mtu = way->mtu;
 		f->ifindex = way->ifindex;
-		if (!(f->state & STATE_WATCHED) || way->action == ACT_NEIGH || way->action == ACT_TUNNEL) {
+		if (!(f->state & STATE_WATCHED) || way->action == ACT_NEIGH ||
+		    way->action == ACT_TUNNEL) {
 			f->nexthop = way->nexthop;
 			f->state &= ~STATE_WATCHED;
 		}

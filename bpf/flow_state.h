@@ -73,7 +73,8 @@ static __always_inline void flow_replied(struct pkt *p, struct flow_value *f, st
 }
 
 /* FIN and RST. */
-static __always_inline void flow_closing(struct pkt *p, struct flow_value *f, struct scratch *w, int half_open)
+static __always_inline void flow_closing(struct pkt *p, struct flow_value *f, struct scratch *w,
+					 int half_open)
 {
 	__u8 closing = STATE_CLOSING | (p->tcp & TCP_RST ? STATE_RESET : 0);
 	struct flow_value *other;
@@ -87,7 +88,8 @@ static __always_inline void flow_closing(struct pkt *p, struct flow_value *f, st
 	f->state |= STATE_FIN;
 	/* What was handed on and never answered by here: nor does the other end's FIN come by. */
 	if ((p->tcp & TCP_RST) || (other && (other->state & STATE_FIN)) ||
-	    ((f->flags & (FLOW_HAND_ON | FLOW_REPLY)) == FLOW_HAND_ON && !(f->state & STATE_ANSWERED))) {
+	    ((f->flags & (FLOW_HAND_ON | FLOW_REPLY)) == FLOW_HAND_ON &&
+	     !(f->state & STATE_ANSWERED))) {
 		f->state |= closing;
 		if (other)
 			other->state |= closing;

@@ -14,27 +14,30 @@
 
 #define CLAIM_TRIES 3
 
-static __always_inline __u32 flow_timeout(const struct settings *s, __u8 proto, __u8 state, __u8 flags)
+static __always_inline __u32 flow_timeout(const struct settings *s, __u8 proto, __u8 state,
+					  __u8 flags)
 {
 	switch (proto) {
 	case IPPROTO_TCP:
 	case IPPROTO_SCTP:
 		if (state & STATE_CLOSING)
-			return s->timeouts[state & STATE_RESET ? TIMEOUT_TCP_CLOSING : TIMEOUT_TCP_FINS];
+			return s->timeouts[state & STATE_RESET ? TIMEOUT_TCP_CLOSING :
+								 TIMEOUT_TCP_FINS];
 		if (!(state & STATE_REPLIED))
 			return s->timeouts[TIMEOUT_TCP_SYN];
 		return s->timeouts[proto == IPPROTO_TCP ? TIMEOUT_TCP_EST : TIMEOUT_OTHER];
-	case IPPROTO_UDP: /* what nobody has answered ends soon; of what is handed on answers may not come by here */
+	/* What nobody has answered ends soon; of what is handed on answers may not come by here. */
+	case IPPROTO_UDP:
 		if ((state & (STATE_REPLIED | STATE_ANSWERED)) || (flags & FLOW_HAND_ON))
 			return s->timeouts[TIMEOUT_UDP];
 		return s->timeouts[TIMEOUT_UDP] >> UNANSWERED_SHIFT;
-	case IP_ICMP:
-		return s->timeouts[TIMEOUT_ICMP];
+	case IP_ICMP: return s->timeouts[TIMEOUT_ICMP];
 	}
 	return s->timeouts[TIMEOUT_OTHER];
 }
 
-static __always_inline int flow_expired(const struct flow_value *f, const struct settings *s, __u8 proto, __u32 now)
+static __always_inline int flow_expired(const struct flow_value *f, const struct settings *s,
+					__u8 proto, __u32 now)
 {
 	return clock_past(now, f->seen, flow_timeout(s, proto, f->state, f->flags));
 }
@@ -52,7 +55,8 @@ static __always_inline void flow_partner(struct flow_key *k, const struct flow_v
 
 /* Does the packet come from a pod, and from the one that the flow's packets come from; or neither
  * does? */
-static __always_inline int flow_enters(const struct flow_value *f, const struct pkt *p, __u32 ifindex)
+static __always_inline int flow_enters(const struct flow_value *f, const struct pkt *p,
+				       __u32 ifindex)
 {
 	if (p->hook == HOOK_FROM_WORKLOAD)
 		return f->from == FROM_POD && f->source.w[0] == ifindex;
@@ -63,8 +67,8 @@ static __always_inline int flow_enters(const struct flow_value *f, const struct 
  * flow since. */
 static __always_inline int flow_leads_back(const struct flow_value *f, const struct pkt *p)
 {
-	return addr_same(&f->saddr, &p->key.daddr) && addr_same(&f->daddr, &p->key.saddr) && f->sport == p->key.dport &&
-	       f->dport == p->key.sport;
+	return addr_same(&f->saddr, &p->key.daddr) && addr_same(&f->daddr, &p->key.saddr) &&
+	       f->sport == p->key.dport && f->dport == p->key.sport;
 }
 
 #endif

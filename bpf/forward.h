@@ -13,7 +13,8 @@
 #include "drop.h"
 #include "route.h"
 
-static __always_inline void forward_trace(struct __sk_buff *skb, __u32 action, __u32 ifindex, const ip_addr *nexthop, __u32 rule)
+static __always_inline void forward_trace(struct __sk_buff *skb, __u32 action, __u32 ifindex,
+					  const ip_addr *nexthop, __u32 rule)
 {
 	if (trace_enabled) {
 		skb->cb[0] = 1 + action;
@@ -42,7 +43,7 @@ static __always_inline int forward_headers(struct __sk_buff *skb, int ttl, const
 	ip_head *ip = (void *)(eth + 1);
 
 	if ((void *)(ip + 1) > (void *)(long)skb->data_end) {
-		if (parse_pull(skb, ETH_SIZE + sizeof(*ip)))
+		if (cursor_pull_tc(skb, ETH_SIZE + sizeof(*ip)))
 			return DROP_REWRITE;
 		eth = (void *)(long)skb->data;
 		ip = (void *)(eth + 1);
@@ -68,7 +69,8 @@ static __always_inline int forward_to_host(struct __sk_buff *skb, struct setting
 	return bpf_redirect(s->host_ifindex, BPF_F_INGRESS);
 }
 
-static __always_inline int forward_tunnel(struct __sk_buff *skb, struct settings *s, const ip_addr *node)
+static __always_inline int forward_tunnel(struct __sk_buff *skb, struct settings *s,
+					  const ip_addr *node)
 {
 	struct scratch *w = scratch_get();
 	struct bpf_tunnel_key *key;
@@ -89,10 +91,12 @@ static __always_inline int forward_tunnel(struct __sk_buff *skb, struct settings
 /* Does the packet's TTL end here? What came through the host's own stack keeps it. */
 static __always_inline int forward_expires(const struct pkt *p, const struct flow_value *f)
 {
-	return p->ttl <= 1 && f->action != ACT_PASS && p->hook != HOOK_TO_UPLINK && p->hook != HOOK_TO_WORKLOAD;
+	return p->ttl <= 1 && f->action != ACT_PASS && p->hook != HOOK_TO_UPLINK &&
+	       p->hook != HOOK_TO_WORKLOAD;
 }
 
-static __always_inline int forward_rewrite(struct __sk_buff *skb, struct pkt *p, struct flow_value *f)
+static __always_inline int forward_rewrite(struct __sk_buff *skb, struct pkt *p,
+					   struct flow_value *f)
 {
 	if (p->l4 == L4_ERROR)
 		return nat_rewrite_error(skb, p, f);
@@ -101,15 +105,18 @@ static __always_inline int forward_rewrite(struct __sk_buff *skb, struct pkt *p,
 
 /* Can the host's stack do the fragmenting? What goes into the tunnel is fragmented outside of it,
  * by the stack too. */
-static __always_inline int forward_can_fragment(const struct pkt *p, const struct flow_value *f, const struct settings *s)
+static __always_inline int forward_can_fragment(const struct pkt *p, const struct flow_value *f,
+						const struct settings *s)
 {
-	return p->l4 != L4_ERROR && p->hook != HOOK_TO_UPLINK && p->hook != HOOK_TO_WORKLOAD && s->host_ifindex &&
-	       (f->action == ACT_NEIGH || f->action == ACT_LOCAL) && !(f->flags & (FLOW_VIA_NODE | FLOW_HAND_ON));
+	return p->l4 != L4_ERROR && p->hook != HOOK_TO_UPLINK && p->hook != HOOK_TO_WORKLOAD &&
+	       s->host_ifindex && (f->action == ACT_NEIGH || f->action == ACT_LOCAL) &&
+	       !(f->flags & (FLOW_VIA_NODE | FLOW_HAND_ON));
 }
 
 /* Translates the packet and leaves the rest to the host's stack, which routes and fragments it. The
  * mark lets it pass the programs that it meets then. */
-static __always_inline int forward_fragmented(struct __sk_buff *skb, struct pkt *p, struct flow_value *f, struct settings *s)
+static __always_inline int forward_fragmented(struct __sk_buff *skb, struct pkt *p,
+					      struct flow_value *f, struct settings *s)
 {
 	int ret = forward_rewrite(skb, p, f);
 
@@ -121,7 +128,8 @@ static __always_inline int forward_fragmented(struct __sk_buff *skb, struct pkt 
 }
 
 /* Sends the packet on as the flow entry f says. */
-static __always_inline int forward_flow(struct __sk_buff *skb, struct pkt *p, struct flow_value *f, struct settings *s)
+static __always_inline int forward_flow(struct __sk_buff *skb, struct pkt *p, struct flow_value *f,
+					struct settings *s)
 {
 	int host = p->hook == HOOK_TO_UPLINK || p->hook == HOOK_TO_WORKLOAD;
 	int ret = forward_rewrite(skb, p, f);
@@ -133,7 +141,8 @@ static __always_inline int forward_flow(struct __sk_buff *skb, struct pkt *p, st
 		return TC_ACT_OK;
 	}
 	forward_trace(skb, f->action, f->action == ACT_PASS ? 0 : f->ifindex,
-		      f->action == ACT_NEIGH || f->action == ACT_TUNNEL ? &f->nexthop : NULL, f->rule);
+		      f->action == ACT_NEIGH || f->action == ACT_TUNNEL ? &f->nexthop : NULL,
+		      f->rule);
 	switch (f->action) {
 	case ACT_LOCAL:
 		ret = forward_headers(skb, !host, f->mac);
@@ -166,8 +175,10 @@ static __always_inline int forward_flow(struct __sk_buff *skb, struct pkt *p, st
 	 * reverse-path checks expect it. A pod's interface has no address of its own: even loose checks
 	 * fail there. What has the pod's own address comes in by its interface, and is expected nowhere
 	 * else. */
-	if ((f->flags & (FLOW_REPLY | FLOW_REWRITE | FLOW_FROM_HOST)) == (FLOW_REPLY | FLOW_REWRITE | FLOW_FROM_HOST) &&
-	    !host && s->host_ifindex && !(p->hook == HOOK_FROM_WORKLOAD && addr_same(&f->saddr, &p->key.saddr)))
+	if ((f->flags & (FLOW_REPLY | FLOW_REWRITE | FLOW_FROM_HOST)) ==
+		    (FLOW_REPLY | FLOW_REWRITE | FLOW_FROM_HOST) &&
+	    !host && s->host_ifindex &&
+	    !(p->hook == HOOK_FROM_WORKLOAD && addr_same(&f->saddr, &p->key.saddr)))
 		return forward_to_host(skb, s);
 	return TC_ACT_OK;
 }

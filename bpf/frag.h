@@ -50,7 +50,8 @@ __noinline int frag_refuse(struct __sk_buff *skb, __u32 reason)
 	if (reason != DROP_FRAGMENT_NO_FIRST && host_is_guarded(skb, &w->pkt)) {
 		struct addr_value *a = bpf_map_lookup_elem(&weir_addrs, &w->pkt.saddr);
 
-		if (!a || a->kind != ADDR_NODE /* the tunnel's */ || (WEIR_FAMILY == 6 && w->pkt.hidden))
+		if (!a || a->kind != ADDR_NODE /* the tunnel's */ ||
+		    (WEIR_FAMILY == 6 && w->pkt.hidden))
 			return drop_packet(skb, reason, 0);
 	}
 	return forward_pass(skb);
@@ -86,7 +87,8 @@ __noinline int frag_look(struct __sk_buff *skb)
 		return -1;
 	if (g->begin)
 		return g->begin < ip_frag_head(p->key.proto) ? -1 : 0;
-	if (p->l4 == L4_TCP && (bpf_skb_load_bytes(skb, p->l4_off + 12, &words, 1) || p->l4_off + (__u32)(words >> 4) * 4 > g->frame))
+	if (p->l4 == L4_TCP && (bpf_skb_load_bytes(skb, p->l4_off + 12, &words, 1) ||
+				p->l4_off + (__u32)(words >> 4) * 4 > g->frame))
 		return -1;
 	return 0;
 }
@@ -234,8 +236,9 @@ __noinline int frag_send(struct __sk_buff *skb, __u32 ring, __u32 at)
 	if (!w || !s || !slot || slot->state != FRAG_HOLDS || slot->part)
 		return 0;
 	k = &slot->key;
-	if (k->id != w->fkey.id || k->proto != w->fkey.proto || k->hook != w->fkey.hook || k->iif != w->fkey.iif ||
-	    !addr_same(&k->saddr, &w->fkey.saddr) || !addr_same(&k->daddr, &w->fkey.daddr) ||
+	if (k->id != w->fkey.id || k->proto != w->fkey.proto || k->hook != w->fkey.hook ||
+	    k->iif != w->fkey.iif || !addr_same(&k->saddr, &w->fkey.saddr) ||
+	    !addr_same(&k->daddr, &w->fkey.daddr) ||
 	    clock_past(clock_now(), slot->seen, s->timeouts[TIMEOUT_FRAG]))
 		return 0;
 	serial = slot->serial;
@@ -311,7 +314,8 @@ __noinline int frag_release(struct __sk_buff *skb)
 	OPAQUE(len);
 	if (len < ETH_HLEN)
 		return -1;
-	if (bpf_skb_change_tail(skb, len, 0) || bpf_skb_store_bytes(skb, 0, saved->data, len, BPF_F_RECOMPUTE_CSUM))
+	if (bpf_skb_change_tail(skb, len, 0) ||
+	    bpf_skb_store_bytes(skb, 0, saved->data, len, BPF_F_RECOMPUTE_CSUM))
 		return -1;
 	if (trace_enabled)
 		skb->cb[4] = w->frag.sent;
@@ -370,8 +374,8 @@ __noinline int frag_first(struct __sk_buff *skb, int ret)
 	v.proto = p->key.proto;
 	v.end = w->frag.end;
 	v.seen = clock_now();
-	if (p->untracked == UNTRACKED_PASSED ||
-	    (!bpf_map_lookup_elem(&weir_flows, &p->key) && !bpf_map_lookup_elem(&weir_flows_new, &p->key))) {
+	if (p->untracked == UNTRACKED_PASSED || (!bpf_map_lookup_elem(&weir_flows, &p->key) &&
+						 !bpf_map_lookup_elem(&weir_flows_new, &p->key))) {
 		if (ret != TC_ACT_OK || p->hook == HOOK_TO_UPLINK)
 			return ret;
 		v.flags = FRAG_PASS;

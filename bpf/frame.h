@@ -21,7 +21,8 @@
  * in. */
 static __always_inline int frame_is_tagged(const struct __sk_buff *skb)
 {
-	return skb->vlan_present || skb->protocol == bpf_htons(ETH_P_8021Q) || skb->protocol == bpf_htons(ETH_P_8021AD);
+	return skb->vlan_present || skb->protocol == bpf_htons(ETH_P_8021Q) ||
+	       skb->protocol == bpf_htons(ETH_P_8021AD);
 }
 
 /* A frame that came in by an uplink and is for another machine, or has a tag. Returns FRAME_GOES_ON
@@ -70,7 +71,8 @@ static __always_inline int frame_is_discovery(struct __sk_buff *skb)
 	__u32 at = ETH_HLEN + FRAME_IPV6;
 	__u8 next, head[2], type;
 
-	if (WEIR_FAMILY != 4 || skb->protocol != bpf_htons(ETH_P_IPV6) || bpf_skb_load_bytes(skb, ETH_HLEN + 6, &next, 1))
+	if (WEIR_FAMILY != 4 || skb->protocol != bpf_htons(ETH_P_IPV6) ||
+	    bpf_skb_load_bytes(skb, ETH_HLEN + 6, &next, 1))
 		return 0;
 	if (next == FRAME_HOP_BY_HOP) {
 		if (bpf_skb_load_bytes(skb, at, head, sizeof(head)))

@@ -36,8 +36,10 @@ __noinline int host_leads(struct __sk_buff *skb, __u32 which)
 		ret = route_ask(skb, &fib, &w->policy.src, &w->policy.dst, 0);
 	if (ret == BPF_FIB_LKUP_RET_UNSUPP_LWT)
 		return -1;
-	if (ret == BPF_FIB_LKUP_RET_SUCCESS || ret == BPF_FIB_LKUP_RET_NO_NEIGH || ret == BPF_FIB_LKUP_RET_FRAG_NEEDED)
-		return fib.ifindex; /* without a length to check it is this packet that is too long for the way */
+	if (ret == BPF_FIB_LKUP_RET_SUCCESS || ret == BPF_FIB_LKUP_RET_NO_NEIGH ||
+	    ret == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		/* Without a length to check it is this packet that is too long for the way. */
+		return fib.ifindex;
 	return 0;
 }
 
@@ -60,7 +62,8 @@ __noinline int host_passage(struct __sk_buff *skb, __u32 in, __u32 out)
 	if (!w)
 		return out;
 	kind = host_kind(&w->policy.src);
-	if (kind == ADDR_HOST || (kind != ADDR_ENDPOINT && !in && out && !host_leads(skb, HOST_OWN_SRC)))
+	if (kind == ADDR_HOST ||
+	    (kind != ADDR_ENDPOINT && !in && out && !host_leads(skb, HOST_OWN_SRC)))
 		own = HOST_OWN_SRC;
 	kind = host_kind(&w->policy.dst);
 	if (kind == ADDR_HOST) {
@@ -140,11 +143,18 @@ __noinline int host_flow(__u32 in, __u32 out, __u8 proto, __be16 sport, __be16 d
 			return DROP_NONE;
 		if (s->flags & SET_TO_HOST_DROP)
 			return DROP_TO_HOST;
-		return (s->flags & SET_TO_HOST_RETURN) && host_denies(0, HOST_INGRESS, proto, dport) ? DROP_HOST_INGRESS : DROP_NONE;
+		return (s->flags & SET_TO_HOST_RETURN) &&
+				       host_denies(0, HOST_INGRESS, proto, dport) ?
+			       DROP_HOST_INGRESS :
+			       DROP_NONE;
 	}
-	if (in && host_denies(in, w->policy.own & HOST_OWN_DST ? HOST_INGRESS : HOST_FORWARD_INGRESS, proto, dport))
+	if (in &&
+	    host_denies(in, w->policy.own & HOST_OWN_DST ? HOST_INGRESS : HOST_FORWARD_INGRESS,
+			proto, dport))
 		return DROP_HOST_INGRESS;
-	if (out && host_denies(out, w->policy.own & HOST_OWN_SRC ? HOST_EGRESS : HOST_FORWARD_EGRESS, proto, dport))
+	if (out &&
+	    host_denies(out, w->policy.own & HOST_OWN_SRC ? HOST_EGRESS : HOST_FORWARD_EGRESS,
+			proto, dport))
 		return DROP_HOST_EGRESS;
 	return DROP_NONE;
 }
@@ -161,8 +171,8 @@ static __always_inline __u32 host_here(const struct __sk_buff *skb, const struct
 }
 
 /* The interface by which it leaves the node, as the flow entry f says; 0 = it ends here. */
-static __always_inline __u32 host_there(const struct __sk_buff *skb, const struct pkt *p, const struct flow_value *f,
-					const struct settings *s)
+static __always_inline __u32 host_there(const struct __sk_buff *skb, const struct pkt *p,
+					const struct flow_value *f, const struct settings *s)
 {
 	if (f->action == ACT_NEIGH)
 		return f->ifindex;
@@ -170,7 +180,8 @@ static __always_inline __u32 host_there(const struct __sk_buff *skb, const struc
 		return s->tunnel_ifindex;
 	if (f->action != ACT_PASS)
 		return 0;
-	if (f->flags & FLOW_REPLY && f->ifindex) /* where the stack sent the flow on, answers leave by where it came in */
+	/* Where the stack sent the flow on, answers leave by where it came in. */
+	if (f->flags & FLOW_REPLY && f->ifindex)
 		return f->ifindex;
 	return p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex ? skb->ifindex : 0;
 }
@@ -184,11 +195,12 @@ static __always_inline int host_passes(const struct pkt *p, const struct flow_va
 
 /* The tunnel's outer packets between nodes are not for host endpoints. a and b are what is
  * known of both ends. */
-static __always_inline int host_is_tunnel(const struct pkt *p, const struct settings *s, const struct addr_value *a,
-					  const struct addr_value *b)
+static __always_inline int host_is_tunnel(const struct pkt *p, const struct settings *s,
+					  const struct addr_value *a, const struct addr_value *b)
 {
 	return p->l4 == L4_UDP && p->key.dport == s->tunnel_port && a && b &&
-	       ((a->kind == ADDR_NODE && b->kind == ADDR_HOST) || (a->kind == ADDR_HOST && b->kind == ADDR_NODE));
+	       ((a->kind == ADDR_NODE && b->kind == ADDR_HOST) ||
+		(a->kind == ADDR_HOST && b->kind == ADDR_NODE));
 }
 
 /* Would a packet of scratch.policy's addresses reach the host past its endpoints? What hides from
@@ -249,7 +261,8 @@ __noinline int host_arrives(struct __sk_buff *skb)
 
 	if (!s || !w)
 		return DROP_INTERNAL;
-	if (host_is_tunnel(&w->pkt, s, bpf_map_lookup_elem(&weir_addrs, &w->pkt.key.saddr), bpf_map_lookup_elem(&weir_addrs, &w->pkt.key.daddr)))
+	if (host_is_tunnel(&w->pkt, s, bpf_map_lookup_elem(&weir_addrs, &w->pkt.key.saddr),
+			   bpf_map_lookup_elem(&weir_addrs, &w->pkt.key.daddr)))
 		return STAGE_PASS;
 	return host_arrival(skb);
 }
@@ -284,8 +297,8 @@ __noinline int host_begin(struct __sk_buff *skb)
 	ret = host_flow(here, there, p->key.proto, p->key.sport, dport);
 	if (ret || w->policy.rule) /* what a pod's policy said before is not why it is dropped */
 		w->fwd.rule = w->policy.rule;
-	if (ret && (here || there) && w->fwd.action == ACT_PASS && !w->fwd.svc.proto && parse_connects(p) &&
-	    (p->tcp & (TCP_SYN | TCP_ACK)) != TCP_SYN) {
+	if (ret && (here || there) && w->fwd.action == ACT_PASS && !w->fwd.svc.proto &&
+	    parse_connects(p) && (p->tcp & (TCP_SYN | TCP_ACK)) != TCP_SYN) {
 		log = w->policy.log;
 		own = w->policy.own;
 		ends = w->policy.ends;
@@ -293,7 +306,8 @@ __noinline int host_begin(struct __sk_buff *skb)
 		out = w->policy.host_rules[1];
 		w->policy.src = p->key.daddr;
 		w->policy.dst = p->key.saddr;
-		w->policy.own = (own & HOST_OWN_SRC ? HOST_OWN_DST : 0) | (own & HOST_OWN_DST ? HOST_OWN_SRC : 0);
+		w->policy.own = (own & HOST_OWN_SRC ? HOST_OWN_DST : 0) |
+				(own & HOST_OWN_DST ? HOST_OWN_SRC : 0);
 		if (!host_flow(there, here, p->key.proto, p->key.dport, p->key.sport))
 			return STAGE_PASS;
 		/* The event is about the packet's own direction, what was said before its destination

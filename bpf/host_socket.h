@@ -13,14 +13,15 @@
 enum host_socket {
 	HOST_SOCKET_NONE = 0,
 	HOST_SOCKET_OPEN = 1, /* a socket of the node has the connection */
-	HOST_SOCKET_AGENT = 2,  /* the agent's own: it bears MARK_OWN */
+	HOST_SOCKET_AGENT = 2, /* the agent's own: it bears MARK_OWN */
 };
 
 #define SOCKET_LISTENS 10 /* TCP_LISTEN of the kernel */
 
 /* Which socket of this network namespace has the connection of a TCP packet that came in: enum
  * known. One that listens has none. */
-static __always_inline int host_socket_find(void *ctx, const ip_addr *src, __be16 sport, const ip_addr *dst, __be16 dport)
+static __always_inline int host_socket_find(void *ctx, const ip_addr *src, __be16 sport,
+					    const ip_addr *dst, __be16 dport)
 {
 	struct bpf_sock_tuple tuple = {};
 	struct bpf_sock *sk;
@@ -44,7 +45,9 @@ static __always_inline int host_socket_find(void *ctx, const ip_addr *src, __be1
 #endif
 	if (!sk)
 		return HOST_SOCKET_NONE;
-	known = sk->state == SOCKET_LISTENS ? HOST_SOCKET_NONE : (sk->mark & MARK_MASK) == MARK_OWN ? HOST_SOCKET_AGENT : HOST_SOCKET_OPEN;
+	known = sk->state == SOCKET_LISTENS        ? HOST_SOCKET_NONE :
+		(sk->mark & MARK_MASK) == MARK_OWN ? HOST_SOCKET_AGENT :
+						     HOST_SOCKET_OPEN;
 	bpf_sk_release(sk);
 	return known;
 }
@@ -56,7 +59,8 @@ __noinline int host_socket_of(struct __sk_buff *skb)
 
 	if (!w || w->pkt.l4 != L4_TCP || parse_begins(&w->pkt))
 		return HOST_SOCKET_NONE;
-	return host_socket_find(skb, &w->pkt.key.saddr, w->pkt.key.sport, &w->pkt.key.daddr, w->pkt.key.dport);
+	return host_socket_find(skb, &w->pkt.key.saddr, w->pkt.key.sport, &w->pkt.key.daddr,
+				w->pkt.key.dport);
 }
 
 #endif

@@ -29,7 +29,8 @@ typedef struct iphdr ip_head;
 
 static __always_inline int ip_is_error(__u8 type)
 {
-	return type == 3 || type == 11 || type == 12; /* unreachable, time exceeded, parameter problem */
+	/* Unreachable, time exceeded, parameter problem. */
+	return type == 3 || type == 11 || type == 12;
 }
 
 /* Queries by an identifier that answers repeat (RFC 792, 950): echo, timestamp, information,
@@ -55,25 +56,26 @@ static __always_inline __u32 ip_answer(__u32 query)
 	return query == IP_ECHO ? IP_ECHO_REPLY : query + 1;
 }
 
-/* Reads the header: addresses, protocol, hops; *l4 = where the upper layer begins in the frame,
- * *len = its bytes. */
-static __always_inline int ip_parse(struct __sk_buff *skb, struct pkt *p, __u32 *l4, __u32 *len)
+/* Reads the header of the frame: addresses, protocol, hops. The cursor comes to stand at the upper
+ * layer. */
+static __always_inline int ip_parse(struct cursor *c, struct pkt *p)
 {
 	struct ethhdr *eth;
 	struct iphdr *ip;
+	__u32 len;
 
-	if (parse_pull(skb, ETH_SIZE + sizeof(*ip)))
+	if (cursor_pull(c, ETH_SIZE + sizeof(*ip)))
 		return PARSED_MALFORMED;
-	eth = (void *)(long)skb->data;
+	eth = cursor_data(c);
 	ip = (void *)(eth + 1);
-	if ((void *)(ip + 1) > (void *)(long)skb->data_end)
+	if ((void *)(ip + 1) > cursor_data_end(c))
 		return PARSED_MALFORMED;
-	*len = bpf_ntohs(ip->tot_len);
-	if (!*len && skb->gso_size) /* more than 64 KiB in one buffer */
-		*len = 0xffff;
-	else if (ETH_SIZE + *len > skb->len)
+	len = bpf_ntohs(ip->tot_len);
+	if (!len && cursor_is_merged(c)) /* more than 64 KiB in one buffer */
+		len = 0xffff;
+	else if (ETH_SIZE + len > cursor_frame(c))
 		return PARSED_MALFORMED;
-	if (ip->version != 4 || ip->ihl < 5 || *len < ip->ihl * 4)
+	if (ip->version != 4 || ip->ihl < 5 || len < ip->ihl * 4)
 		return PARSED_MALFORMED;
 	p->saddr.w[0] = p->key.saddr.w[0] = ip->saddr;
 	p->daddr.w[0] = p->key.daddr.w[0] = ip->daddr;
@@ -86,8 +88,8 @@ static __always_inline int ip_parse(struct __sk_buff *skb, struct pkt *p, __u32 
 		if (ip->frag_off & bpf_htons(0x1fff))
 			return PARSED_FRAGMENT;
 	}
-	*l4 = ETH_SIZE + ip->ihl * 4;
-	*len -= ip->ihl * 4;
+	c->off = ETH_SIZE + ip->ihl * 4;
+	c->len = len - ip->ihl * 4;
 	return PARSED_OK;
 }
 
@@ -97,33 +99,15 @@ static __always_inline int ip_is_listeners(const struct pkt *p)
 	return p->key.proto == IPPROTO_IGMP;
 }
 
-/* Messages of ICMP that concern the link alone: none. */
-static __always_inline int ip_is_link(__u8 type)
+/* Is the packet, which has flow keys, a message of ICMP that concerns the link alone? None is. */
+static __always_inline int ip_is_link(const struct pkt *p)
 {
-	return 0;
-}
-
-/* Reads the header at `ip` of a frame of so many bytes before there is an skb, as ip_parse does. -1
- * = it is no packet that all is plain of: ip_parse says what it is. */
-static __always_inline int ip_plain(struct xdp_md *ctx, const ip_head *ip, __u32 frame, ip_addr *src, ip_addr *dst, __u8 *proto, __u32 *l4,
-				    __u32 *len)
-{
-	*len = bpf_ntohs(ip->tot_len);
-	if (ip->version != 4 || ip->ihl < 5 || *len < ip->ihl * 4 || ETH_SIZE + *len > frame)
-		return -1;
-	if ((ip->daddr & bpf_htonl(0xf0000000)) == bpf_htonl(0xe0000000) || ip->daddr == 0xffffffff ||
-	    (ip->frag_off & bpf_htons(0x3fff)))
-		return -1;
-	src->w[0] = ip->saddr;
-	dst->w[0] = ip->daddr;
-	*proto = ip->protocol;
-	*l4 = ETH_SIZE + ip->ihl * 4;
-	*len -= ip->ihl * 4;
 	return 0;
 }
 
 /* Where the fragment lies that ip_parse found. 0 on success. */
-static __always_inline int ip_fragment(struct __sk_buff *skb, const struct pkt *p, struct frag_info *g)
+static __always_inline int ip_fragment(struct __sk_buff *skb, const struct pkt *p,
+				       struct frag_info *g)
 {
 	struct iphdr ip;
 	__u32 off;
@@ -139,22 +123,24 @@ static __always_inline int ip_fragment(struct __sk_buff *skb, const struct pkt *
 	return 0;
 }
 
-/* Reads the header at off that an ICMP error, which ends at `end`, quotes: *l4 = where its upper
- * layer begins. 0 on success. */
-static __always_inline int ip_quoted(struct __sk_buff *skb, __u32 off, __u32 end, ip_addr *src, ip_addr *dst, __u8 *proto, __u32 *l4)
+/* Reads the header at the cursor, which an ICMP error quotes that ends at `end`. The cursor comes
+ * to stand at its upper layer. 0 on success. */
+static __always_inline int ip_quoted(struct cursor *c, __u32 end, ip_addr *src, ip_addr *dst,
+				     __u8 *proto)
 {
 	struct {
 		struct iphdr ip;
 	} q;
 
-	if (bpf_skb_load_bytes(skb, off, &q.ip, sizeof(q.ip)) || q.ip.version != 4 || q.ip.ihl < 5)
+	if (cursor_load(c, c->off, &q.ip, sizeof(q.ip)) || q.ip.version != 4 || q.ip.ihl < 5)
 		return -1;
-	if (q.ip.frag_off & bpf_htons(0x1fff)) /* only first fragments are reported (RFC 1122 section 3.2.2) */
+	/* Only first fragments are reported (RFC 1122 section 3.2.2). */
+	if (q.ip.frag_off & bpf_htons(0x1fff))
 		return -1;
 	src->w[0] = q.ip.saddr;
 	dst->w[0] = q.ip.daddr;
 	*proto = q.ip.protocol;
-	*l4 = off + q.ip.ihl * 4;
+	c->off += q.ip.ihl * 4;
 	return 0;
 }
 
@@ -175,7 +161,8 @@ static __always_inline void ip_hop(struct __sk_buff *skb, ip_head *ip)
 }
 
 /* New addresses; diff is what changes in the sum of a header that has a checksum. */
-static __always_inline void ip_readdress(ip_head *ip, const ip_addr *src, const ip_addr *dst, __u32 diff)
+static __always_inline void ip_readdress(ip_head *ip, const ip_addr *src, const ip_addr *dst,
+					 __u32 diff)
 {
 	ip_csum_add(ip, diff);
 	ip->saddr = src->w[0];
@@ -213,7 +200,8 @@ static __always_inline void ip_outer_get(ip_addr *src, const struct bpf_tunnel_k
 }
 
 /* The kernel's routes choose the source. */
-static __always_inline void ip_outer_set(struct bpf_tunnel_key *key, const ip_addr *node, const ip_addr *own)
+static __always_inline void ip_outer_set(struct bpf_tunnel_key *key, const ip_addr *node,
+					 const ip_addr *own)
 {
 	(void)own;
 	key->remote_ipv4 = bpf_ntohl(node->w[0]);
@@ -247,11 +235,17 @@ static __always_inline __u8 ip_answer_tos(const ip_head *ip)
 }
 
 /* A header for `bytes` of upper layer; the checksum is left 0. */
-static __always_inline void ip_make(ip_head *ip, const ip_addr *src, const ip_addr *dst, __u8 proto, __u8 tos, __u32 bytes)
+static __always_inline void ip_make(ip_head *ip, const ip_addr *src, const ip_addr *dst, __u8 proto,
+				    __u8 tos, __u32 bytes)
 {
 	struct iphdr made = {
-		.version = 4, .ihl = 5, .tos = tos, .tot_len = bpf_htons(sizeof(made) + bytes), .frag_off = bpf_htons(0x4000),
-		.ttl = 64, .protocol = proto,
+		.version = 4,
+		.ihl = 5,
+		.tos = tos,
+		.tot_len = bpf_htons(sizeof(made) + bytes),
+		.frag_off = bpf_htons(0x4000),
+		.ttl = 64,
+		.protocol = proto,
 	};
 
 	made.saddr = src->w[0];
@@ -274,10 +268,8 @@ static __always_inline __u32 ip_icmp_pseudo(const ip_addr *src, const ip_addr *d
 static __always_inline __u32 ip_frag_head(__u8 proto)
 {
 	switch (proto) {
-	case IPPROTO_TCP:
-		return sizeof(struct tcphdr);
-	case IPPROTO_SCTP:
-		return sizeof(struct sctp_head);
+	case IPPROTO_TCP: return sizeof(struct tcphdr);
+	case IPPROTO_SCTP: return sizeof(struct sctp_head);
 	}
 	return 8;
 }
@@ -293,7 +285,8 @@ static __always_inline int ip_fragments(struct __sk_buff *skb)
 {
 	__be16 frag_off;
 
-	return !bpf_skb_load_bytes(skb, ETH_SIZE + offsetof(struct iphdr, frag_off), &frag_off, sizeof(frag_off)) &&
+	return !bpf_skb_load_bytes(skb, ETH_SIZE + offsetof(struct iphdr, frag_off), &frag_off,
+				   sizeof(frag_off)) &&
 	       !(frag_off & bpf_htons(0x4000));
 }
 

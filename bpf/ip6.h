@@ -24,7 +24,8 @@ typedef struct ipv6hdr ip_head;
 #define IP_TOO_BIG_CODE 0
 
 #define IP_TUNNEL_GET BPF_F_TUNINFO_IPV6
-#define IP_TUNNEL_SET BPF_F_TUNINFO_IPV6 /* with checksum: without one the other end takes nothing (RFC 6935) */
+/* With checksum: without one the other end takes nothing (RFC 6935). */
+#define IP_TUNNEL_SET BPF_F_TUNINFO_IPV6
 
 #define IP6_HEADERS 6 /* extension headers of a packet, at most */
 #define IP6_CHAIN 456 /* bytes of them; IP_L4_MASK and PARSE_QUOTED_MASK hold what follows */
@@ -36,7 +37,8 @@ typedef struct ipv6hdr ip_head;
 
 static __always_inline int ip_is_error(__u8 type)
 {
-	return type >= 1 && type <= 4; /* unreachable, packet too big, time exceeded, parameter problem */
+	/* Unreachable, packet too big, time exceeded, parameter problem. */
+	return type >= 1 && type <= 4;
 }
 
 /* The type of the query that a message of this type is, or answers; 0 = neither. Information
@@ -59,12 +61,13 @@ static __always_inline int ip6_leads_on(__u8 next, __u8 type, __u8 left)
 	return !type || left || next == IPPROTO_IPIP || next == IPPROTO_IPV6;
 }
 
-/* Finds the upper layer of a packet that ends at `end`: on entry *off and *proto are what follows
- * the fixed header. A chain that is cut or too long, a routing header that leads on, and a second
- * fragment header hide what would have to be evaluated. */
-static __always_inline int ip6_upper(struct __sk_buff *skb, __u32 *off, __u32 end, __u8 *proto, __u16 *frag_at)
+/* Moves the cursor to the upper layer of a packet that ends at `end`: on entry it stands at what
+ * follows the fixed header, and that is of protocol *proto. A chain that is cut or too long, a
+ * routing header that leads on, and a second fragment header hide what would have to be
+ * evaluated. */
+static __always_inline int ip6_upper(struct cursor *c, __u32 end, __u8 *proto, __u16 *frag_at)
 {
-	__u32 start = *off;
+	__u32 start = c->off;
 	int fragments = 0;
 	struct {
 		__u8 next;
@@ -72,26 +75,34 @@ static __always_inline int ip6_upper(struct __sk_buff *skb, __u32 *off, __u32 en
 		__u8 bytes[6];
 	} head;
 
-#pragma clang loop unroll(full) /* Linux 6.1 takes no loop whose end falls through to its begin, and who lays it out is the compiler */
+/* Linux 6.1 takes no loop whose end falls through to its begin, and who lays it out is the
+ * compiler. */
+#pragma clang loop unroll(full)
 	for (int i = 0; i <= IP6_HEADERS; i++) {
-		if (*proto != IP6_HOP_BY_HOP && *proto != IP6_ROUTING && *proto != IP6_FRAGMENT && *proto != IP6_DESTINATION)
-			return *off - start <= IP6_CHAIN && *off <= end ? PARSED_OK : PARSED_HIDDEN;
-		if (i == IP6_HEADERS || *off + sizeof(head) > end || bpf_skb_load_bytes(skb, *off, &head, sizeof(head)))
+		if (*proto != IP6_HOP_BY_HOP && *proto != IP6_ROUTING && *proto != IP6_FRAGMENT &&
+		    *proto != IP6_DESTINATION)
+			return c->off - start <= IP6_CHAIN && c->off <= end ? PARSED_OK :
+									      PARSED_HIDDEN;
+		if (i == IP6_HEADERS || c->off + sizeof(head) > end ||
+		    cursor_load(c, c->off, &head, sizeof(head)))
 			return PARSED_HIDDEN;
 		if (*proto == IP6_ROUTING && ip6_leads_on(head.next, head.bytes[0], head.bytes[1]))
 			return PARSED_HIDDEN;
 		if (*proto == IP6_FRAGMENT) {
+			if (c->is_xdp)
+				return PARSED_FRAGMENT;
 			if (fragments++)
 				return PARSED_HIDDEN;
-			if (head.bytes[0] || (head.bytes[1] & 0xf9)) /* else all of a packet (RFC 6946) */
-				*frag_at = *off;
+			/* Else it is all of a packet (RFC 6946). */
+			if (head.bytes[0] || (head.bytes[1] & 0xf9))
+				*frag_at = c->off;
 			if (head.bytes[0] || (head.bytes[1] & 0xf8)) {
 				*proto = head.next;
 				return PARSED_FRAGMENT;
 			}
 			head.len = 0;
 		}
-		*off += (head.len + 1) * 8;
+		c->off += (head.len + 1) * 8;
 		*proto = head.next;
 	}
 	return PARSED_HIDDEN;
@@ -100,15 +111,16 @@ static __always_inline int ip6_upper(struct __sk_buff *skb, __u32 *off, __u32 en
 /* Neighbour discovery, and reports of multicast listeners. What a router alone says is not taken
  * from just anybody: PARSED_CAST. Discovery counts only on the link itself (hop limit 255); what a
  * pod could send beyond is evaluated. */
-static __always_inline int ip6_link(struct __sk_buff *skb, const struct pkt *p, __u32 l4, int cast)
+static __always_inline int ip6_link(const struct cursor *c, const struct pkt *p, int cast)
 {
 	__u8 type;
 
-	if (p->key.proto != IPPROTO_ICMPV6 || bpf_skb_load_bytes(skb, l4, &type, 1))
+	if (p->key.proto != IPPROTO_ICMPV6 || cursor_load(c, c->off, &type, 1))
 		return PARSED_OK;
 	if (type >= 133 && type <= 137 && p->ttl == 255)
-		return type == 134 || type == 137 ? PARSED_CAST :
-		       cast || p->hook != HOOK_FROM_WORKLOAD ? PARSED_LINK : PARSED_OK;
+		return type == 134 || type == 137            ? PARSED_CAST :
+		       cast || p->hook != HOOK_FROM_WORKLOAD ? PARSED_LINK :
+							       PARSED_OK;
 	if (cast && ((type >= 130 && type <= 132) || type == 143))
 		return PARSED_LINK;
 	return PARSED_OK;
@@ -119,7 +131,8 @@ static __always_inline int ip_is_listeners(const struct pkt *p)
 {
 	__u8 type = bpf_ntohs(p->key.sport) >> 8;
 
-	return p->l4 == L4_NONE && p->key.proto == IPPROTO_ICMPV6 && ((type >= 130 && type <= 132) || type == 143);
+	return p->l4 == L4_NONE && p->key.proto == IPPROTO_ICMPV6 &&
+	       ((type >= 130 && type <= 132) || type == 143);
 }
 
 /* Multicast (which is no source either, RFC 4291 section 2.7) and link-local addresses. */
@@ -129,23 +142,24 @@ static __always_inline int ip6_is_cast(const ip_addr *a)
 	       (a->w[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
 }
 
-static __always_inline int ip_parse(struct __sk_buff *skb, struct pkt *p, __u32 *l4, __u32 *len)
+static __always_inline int ip_parse(struct cursor *c, struct pkt *p)
 {
-	__u32 end, off = ETH_SIZE + sizeof(struct ipv6hdr);
 	struct ipv6hdr *ip;
 	struct ethhdr *eth;
+	__u32 end;
 	int ret, cast, link;
 
-	if (parse_pull(skb, ETH_SIZE + sizeof(*ip)))
+	if (cursor_pull(c, ETH_SIZE + sizeof(*ip)))
 		return PARSED_MALFORMED;
-	eth = (void *)(long)skb->data;
+	eth = cursor_data(c);
 	ip = (void *)(eth + 1);
-	if ((void *)(ip + 1) > (void *)(long)skb->data_end)
+	if ((void *)(ip + 1) > cursor_data_end(c))
 		return PARSED_MALFORMED;
-	end = ETH_SIZE + sizeof(*ip) + bpf_ntohs(ip->payload_len);
-	if (!ip->payload_len && skb->gso_size)
+	c->off = ETH_SIZE + sizeof(*ip);
+	end = c->off + bpf_ntohs(ip->payload_len);
+	if (!ip->payload_len && cursor_is_merged(c))
 		end = 0xffff;
-	else if (end > skb->len)
+	else if (end > cursor_frame(c) || (c->is_xdp && !ip->payload_len))
 		return PARSED_MALFORMED;
 	if (ip->version != 6)
 		return PARSED_MALFORMED;
@@ -155,63 +169,38 @@ static __always_inline int ip_parse(struct __sk_buff *skb, struct pkt *p, __u32 
 	p->key.daddr = p->daddr;
 	p->key.proto = ip->nexthdr;
 	p->ttl = ip->hop_limit;
-	ret = ip6_upper(skb, &off, end, &p->key.proto, &p->frag_at);
+	ret = ip6_upper(c, end, &p->key.proto, &p->frag_at);
 	p->fragment = p->frag_at != 0;
 	p->hidden = ret == PARSED_HIDDEN;
 	cast = ip6_is_cast(&p->daddr) || ip6_is_cast(&p->saddr);
-	if (ret == PARSED_OK && !p->fragment) { /* RFC 6980: none of these is a fragment */
-		link = ip6_link(skb, p, off, cast);
+	/* RFC 6980: none of these is a fragment. */
+	if (!c->is_xdp && ret == PARSED_OK && !p->fragment) {
+		link = ip6_link(c, p, cast);
 		if (link != PARSED_OK)
 			return link;
 	}
 	if (cast) {
 		p->fragment = 0;
-		return p->hidden && (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL) ? PARSED_HIDDEN : PARSED_CAST;
+		return p->hidden && (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL) ?
+			       PARSED_HIDDEN :
+			       PARSED_CAST;
 	}
 	if (ret != PARSED_OK)
 		return ret;
-	*l4 = off;
-	*len = end - off;
+	c->len = end - c->off;
 	return PARSED_OK;
 }
 
 /* Neighbour discovery and reports of listeners. */
-static __always_inline int ip_is_link(__u8 type)
+static __always_inline int ip_is_link(const struct pkt *p)
 {
-	return type >= 130 && type <= 143;
+	__u8 type = bpf_ntohs(p->key.sport) >> 8;
+
+	return p->l4 == L4_NONE && p->key.proto == IPPROTO_ICMPV6 && type >= 130 && type <= 143;
 }
 
-static __always_inline int ip_plain(struct xdp_md *ctx, const ip_head *ip, __u32 frame, ip_addr *src, ip_addr *dst, __u8 *proto, __u32 *l4,
-				    __u32 *len)
-{
-	__u32 off = ETH_SIZE + sizeof(*ip), start = off, end = off + bpf_ntohs(ip->payload_len);
-	__u8 head[4]; /* next header, length, of a routing header its type and the segments left */
-
-	if (ip->version != 6 || !ip->payload_len || end > frame)
-		return -1;
-	addr_load(src, &ip->saddr);
-	addr_load(dst, &ip->daddr);
-	*proto = ip->nexthdr;
-	if (ip6_is_cast(src) || ip6_is_cast(dst))
-		return -1;
-	for (int i = 0; i < IP6_HEADERS; i++) {
-		if (*proto != IP6_HOP_BY_HOP && *proto != IP6_ROUTING && *proto != IP6_DESTINATION)
-			break;
-		if (off + 8 > end || bpf_xdp_load_bytes(ctx, off, head, sizeof(head)) ||
-		    (*proto == IP6_ROUTING && ip6_leads_on(head[0], head[2], head[3])))
-			return -1;
-		off += (head[1] + 1) * 8;
-		*proto = head[0];
-	}
-	if (*proto == IP6_HOP_BY_HOP || *proto == IP6_ROUTING || *proto == IP6_DESTINATION || *proto == IP6_FRAGMENT ||
-	    off - start > IP6_CHAIN || off > end)
-		return -1;
-	*l4 = off;
-	*len = end - off;
-	return 0;
-}
-
-static __always_inline int ip_fragment(struct __sk_buff *skb, const struct pkt *p, struct frag_info *g)
+static __always_inline int ip_fragment(struct __sk_buff *skb, const struct pkt *p,
+				       struct frag_info *g)
 {
 	struct {
 		__u8 next;
@@ -223,7 +212,8 @@ static __always_inline int ip_fragment(struct __sk_buff *skb, const struct pkt *
 	__u32 end;
 
 	if (bpf_skb_load_bytes(skb, p->frag_at, &head, sizeof(head)) ||
-	    bpf_skb_load_bytes(skb, ETH_SIZE + offsetof(struct ipv6hdr, payload_len), &payload, sizeof(payload)))
+	    bpf_skb_load_bytes(skb, ETH_SIZE + offsetof(struct ipv6hdr, payload_len), &payload,
+			       sizeof(payload)))
 		return -1;
 	end = ETH_SIZE + sizeof(struct ipv6hdr) + bpf_ntohs(payload);
 	if (end < p->frag_at + sizeof(head))
@@ -236,20 +226,21 @@ static __always_inline int ip_fragment(struct __sk_buff *skb, const struct pkt *
 	return 0;
 }
 
-static __always_inline int ip_quoted(struct __sk_buff *skb, __u32 off, __u32 end, ip_addr *src, ip_addr *dst, __u8 *proto, __u32 *l4)
+static __always_inline int ip_quoted(struct cursor *c, __u32 end, ip_addr *src, ip_addr *dst,
+				     __u8 *proto)
 {
 	struct {
 		struct ipv6hdr ip;
 	} q;
 	__u16 frag_at;
 
-	if (bpf_skb_load_bytes(skb, off, &q.ip, sizeof(q.ip)) || q.ip.version != 6)
+	if (cursor_load(c, c->off, &q.ip, sizeof(q.ip)) || q.ip.version != 6)
 		return -1;
 	addr_load(src, &q.ip.saddr);
 	addr_load(dst, &q.ip.daddr);
 	*proto = q.ip.nexthdr;
-	*l4 = off + sizeof(q.ip);
-	return ip6_upper(skb, l4, end, proto, &frag_at) == PARSED_OK ? 0 : -1;
+	c->off += sizeof(q.ip);
+	return ip6_upper(c, end, proto, &frag_at) == PARSED_OK ? 0 : -1;
 }
 
 /* One hop less, of more than one. No checksum of the header makes up for it in what a device
@@ -260,7 +251,8 @@ static __always_inline void ip_hop(struct __sk_buff *skb, ip_head *ip)
 	bpf_csum_update(skb, (__u16)~bpf_htons(1));
 }
 
-static __always_inline void ip_readdress(ip_head *ip, const ip_addr *src, const ip_addr *dst, __u32 diff)
+static __always_inline void ip_readdress(ip_head *ip, const ip_addr *src, const ip_addr *dst,
+					 __u32 diff)
 {
 	addr_store(&ip->saddr, src);
 	addr_store(&ip->daddr, dst);
@@ -301,7 +293,8 @@ static __always_inline void ip_outer_get(ip_addr *src, const struct bpf_tunnel_k
 
 /* An interface has several addresses, and the kernel may prefer one that other nodes do not
  * know. */
-static __always_inline void ip_outer_set(struct bpf_tunnel_key *key, const ip_addr *node, const ip_addr *own)
+static __always_inline void ip_outer_set(struct bpf_tunnel_key *key, const ip_addr *node,
+					 const ip_addr *own)
 {
 	addr_store(key->remote_ipv6, node);
 	addr_store(key->local_ipv6, own);
@@ -327,9 +320,12 @@ static __always_inline __u8 ip_answer_tos(const ip_head *ip)
 	return 0;
 }
 
-static __always_inline void ip_make(ip_head *ip, const ip_addr *src, const ip_addr *dst, __u8 proto, __u8 tos, __u32 bytes)
+static __always_inline void ip_make(ip_head *ip, const ip_addr *src, const ip_addr *dst, __u8 proto,
+				    __u8 tos, __u32 bytes)
 {
-	struct ipv6hdr made = { .version = 6, .payload_len = bpf_htons(bytes), .nexthdr = proto, .hop_limit = 64 };
+	struct ipv6hdr made = {
+		.version = 6, .payload_len = bpf_htons(bytes), .nexthdr = proto, .hop_limit = 64
+	};
 
 	addr_store(&made.saddr, src);
 	addr_store(&made.daddr, dst);
@@ -344,7 +340,8 @@ static __always_inline __u32 ip_icmp_pseudo(const ip_addr *src, const ip_addr *d
 
 #pragma unroll
 	for (int i = 0; i < ADDR_WORDS; i++)
-		sum += (src->w[i] & 0xffff) + (src->w[i] >> 16) + (dst->w[i] & 0xffff) + (dst->w[i] >> 16);
+		sum += (src->w[i] & 0xffff) + (src->w[i] >> 16) + (dst->w[i] & 0xffff) +
+		       (dst->w[i] >> 16);
 	return sum;
 }
 

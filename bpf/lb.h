@@ -13,7 +13,8 @@
 
 /* Is the port (network byte order) ruled out as one that `tcp_bit`, or its like for UDP or SCTP,
  * stands for? */
-static __always_inline int lb_no_port(const struct settings *s, __be16 port, __u8 proto, __u8 tcp_bit)
+static __always_inline int lb_no_port(const struct settings *s, __be16 port, __u8 proto,
+				      __u8 tcp_bit)
 {
 	__u32 at = (__u16)(port << 8 | port >> 8);
 	__u32 word = at >> 3;
@@ -24,14 +25,15 @@ static __always_inline int lb_no_port(const struct settings *s, __be16 port, __u
 	p = bpf_map_lookup_elem(&weir_ports, &word);
 	if (!p)
 		return 0;
-	return !(p->bits[at & 7] & (proto == IPPROTO_UDP ? tcp_bit << PORT_UDP :
-				    proto == IPPROTO_SCTP ? tcp_bit << PORT_SCTP : tcp_bit));
+	return !(p->bits[at & 7] & (proto == IPPROTO_UDP  ? tcp_bit << PORT_UDP :
+				    proto == IPPROTO_SCTP ? tcp_bit << PORT_SCTP :
+							    tcp_bit));
 }
 
 /* The service that answers at (addr, port, proto); `at` is what weir_addrs says of addr, and
  * decides on node ports. */
-static __always_inline struct svc_value *lb_find(const ip_addr *addr, __be16 port, __u8 proto, const struct addr_value *at,
-						 int *node_port)
+static __always_inline struct svc_value *lb_find(const ip_addr *addr, __be16 port, __u8 proto,
+						 const struct addr_value *at, int *node_port)
 {
 	struct svc_key key = { .addr = *addr, .port = port, .proto = proto };
 	struct svc_value *v = bpf_map_lookup_elem(&weir_services, &key);
@@ -41,7 +43,8 @@ static __always_inline struct svc_value *lb_find(const ip_addr *addr, __be16 por
 		return v;
 	key.addr = addr_none();
 	v = bpf_map_lookup_elem(&weir_services, &key);
-	if (v && (v->flags & SVC_LOCAL_FRONTEND ? at->kind == ADDR_NODE : !(at->flags & ADDR_NODE_PORTS)))
+	if (v && (v->flags & SVC_LOCAL_FRONTEND ? at->kind == ADDR_NODE :
+						  !(at->flags & ADDR_NODE_PORTS)))
 		return NULL;
 	*node_port = 1;
 	return v;
@@ -50,7 +53,9 @@ static __always_inline struct svc_value *lb_find(const ip_addr *addr, __be16 por
 /* Is the frontend for this client? */
 static __always_inline int lb_admits(const struct svc_value *v, const ip_addr *client)
 {
-	struct range_key key = { .len = 8 * (sizeof(key.id) + sizeof(key.addr)), .id = v->id, .addr = *client };
+	struct range_key key = { .len = 8 * (sizeof(key.id) + sizeof(key.addr)),
+				 .id = v->id,
+				 .addr = *client };
 
 	return !(v->flags & SVC_RESTRICTED) || bpf_map_lookup_elem(&weir_ranges, &key);
 }
@@ -84,14 +89,16 @@ union lb_keys {
 	struct backend_key slot;
 };
 
-static __always_inline void lb_key_client(union lb_keys *k, const struct svc_value *v, const struct client *client)
+static __always_inline void lb_key_client(union lb_keys *k, const struct svc_value *v,
+					  const struct client *client)
 {
 	__builtin_memset(&k->client, 0, sizeof(k->client));
 	k->client.svc = v->id;
 	k->client.client = *client;
 }
 
-static __always_inline void lb_key_live(union lb_keys *k, const struct svc_key *id, const struct backend *b)
+static __always_inline void lb_key_live(union lb_keys *k, const struct svc_key *id,
+					const struct backend *b)
 {
 	__builtin_memset(&k->live, 0, sizeof(k->live));
 	k->live.svc = *id;
@@ -102,7 +109,8 @@ static __always_inline void lb_key_live(union lb_keys *k, const struct svc_key *
 
 /* Chooses a backend of v from one of its lists, by the hash of the flow where the service wants
  * that; 0 = the flow is not known. Returns DROP_NONE or the reason why there is none. */
-static __noinline int lb_choose(struct svc_value *v, __u8 scope, const struct client *client, __u32 hash, struct backend *out)
+static __noinline int lb_choose(struct svc_value *v, __u8 scope, const struct client *client,
+				__u32 hash, struct backend *out)
 {
 	union lb_keys key;
 	struct affinity_value *av;
@@ -119,7 +127,8 @@ static __noinline int lb_choose(struct svc_value *v, __u8 scope, const struct cl
 	if (v->affinity) {
 		lb_key_client(&key, v, client);
 		av = bpf_map_lookup_elem(&weir_affinity, &key.client);
-		if (av && (__s64)(__s32)(now - av->seen) * 1000 <= (__s64)v->affinity * s->per_second) {
+		if (av &&
+		    (__s64)(__s32)(now - av->seen) * 1000 <= (__s64)v->affinity * s->per_second) {
 			lb_key_live(&key, &v->id, &av->backend);
 			lists = bpf_map_lookup_elem(&weir_live, &key.live);
 			if (lists && (*lists & 1 << scope)) {

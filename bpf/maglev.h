@@ -50,7 +50,8 @@ static __always_inline __u32 maglev_hash(const ip_addr *client, __be16 port, int
 
 /* The backend of a hash among all, or where this node alone may answer, if it is here. NULL:
  * none. */
-static __always_inline struct backend *maglev_choose(const struct svc_value *v, __u8 scope, __u32 hash)
+static __always_inline struct backend *maglev_choose(const struct svc_value *v, __u8 scope,
+						     __u32 hash)
 {
 	void *table = bpf_map_lookup_elem(&weir_maglev, &v->id);
 	struct backend *b;

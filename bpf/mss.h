@@ -23,7 +23,8 @@ static __noinline int mss_clamp(struct __sk_buff *skb, struct pkt *p)
 	__u32 off, end, limit;
 	__u8 opt[4];
 
-	if (!s || !p || p->l4 != L4_TCP || p->fragment || s->tunnel_mtu <= MSS_HEADERS || s->tunnel_mtu > 0xffff)
+	if (!s || !p || p->l4 != L4_TCP || p->fragment || s->tunnel_mtu <= MSS_HEADERS ||
+	    s->tunnel_mtu > 0xffff)
 		return 0;
 	limit = s->tunnel_mtu - MSS_HEADERS;
 	off = p->l4_off & IP_L4_MASK;
@@ -53,10 +54,13 @@ static __noinline int mss_clamp(struct __sk_buff *skb, struct pkt *p)
 		/* At an odd offset the value straddles two words of the checksum: its bytes are swapped
 		 * there. */
 		if ((off - (p->l4_off & IP_L4_MASK)) & 1)
-			bpf_l4_csum_replace(skb, (p->l4_off & IP_L4_MASK) + offsetof(struct tcphdr, check),
-					    (__u16)(was << 8 | was >> 8), (__u16)(now << 8 | now >> 8), 2);
+			bpf_l4_csum_replace(
+				skb, (p->l4_off & IP_L4_MASK) + offsetof(struct tcphdr, check),
+				(__u16)(was << 8 | was >> 8), (__u16)(now << 8 | now >> 8), 2);
 		else
-			bpf_l4_csum_replace(skb, (p->l4_off & IP_L4_MASK) + offsetof(struct tcphdr, check), was, now, 2);
+			bpf_l4_csum_replace(
+				skb, (p->l4_off & IP_L4_MASK) + offsetof(struct tcphdr, check), was,
+				now, 2);
 		bpf_skb_store_bytes(skb, off + 2, &now, 2, 0);
 		return 0;
 	}

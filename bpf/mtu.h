@@ -8,8 +8,8 @@
 #include "maps.h"
 #include "parse.h"
 
-#define MTU_LEAST 68      /* RFC 791; less is not an MTU */
-#define MTU_NONE 0xffff   /* nothing on the way limits the packet */
+#define MTU_LEAST 68 /* RFC 791; less is not an MTU */
+#define MTU_NONE 0xffff /* nothing on the way limits the packet */
 #define MTU_BY_FRAGS 0xffff /* gso_size of SCTP: every segment has a size of its own */
 
 static __always_inline __u16 mtu_bounded(__u32 mtu)
@@ -48,7 +48,8 @@ static __noinline int mtu_too_big(struct __sk_buff *skb, struct pkt *p, __u32 mt
 }
 
 /* Is the packet too big for the way of its flow? One comparison for nearly all. */
-static __always_inline int mtu_exceeds(struct __sk_buff *skb, struct pkt *p, const struct flow_value *f)
+static __always_inline int mtu_exceeds(struct __sk_buff *skb, struct pkt *p,
+				       const struct flow_value *f)
 {
 	return skb->len > ETH_SIZE + f->mtu && mtu_too_big(skb, p, f->mtu);
 }

@@ -13,15 +13,18 @@
 
 /* The ports of an SCTP packet whose header is readable, and its checksum, which covers no
  * addresses. */
-static __always_inline int nat_sctp(struct __sk_buff *skb, const struct pkt *p, const struct flow_value *f)
+static __always_inline int nat_sctp(struct __sk_buff *skb, const struct pkt *p,
+				    const struct flow_value *f)
 {
-	__u32 diff = (__u16)(p->key.sport ^ f->sport) | (__u32)(__u16)(p->key.dport ^ f->dport) << 16;
+	__u32 diff = (__u16)(p->key.sport ^ f->sport) |
+		     ((__u32)(__u16)(p->key.dport ^ f->dport) << 16);
 	struct sctp_head *sctp = (void *)(long)skb->data + (p->l4_off & IP_L4_MASK);
 
 	if ((void *)(sctp + 1) > (void *)(long)skb->data_end)
 		return DROP_REWRITE;
 	if (diff && sctp->checksum && p->fragment)
-		return DROP_FRAGMENT_BAD; /* how far away the end of the packet is, the last fragment says */
+		/* How far away the end of the packet is, the last fragment says. */
+		return DROP_FRAGMENT_BAD;
 	sctp->source = f->sport;
 	sctp->dest = f->dport;
 	if (diff && sctp->checksum)
@@ -40,7 +43,8 @@ static __noinline int nat_rewrite(struct __sk_buff *skb, struct pkt *p, struct f
 	if (!p || !f)
 		return DROP_INTERNAL;
 	l4 = p->l4_off & IP_L4_MASK;
-	changed = csum_diff_addr(&p->key.saddr, &f->saddr) + csum_diff_addr(&p->key.daddr, &f->daddr);
+	changed = csum_diff_addr(&p->key.saddr, &f->saddr) +
+		  csum_diff_addr(&p->key.daddr, &f->daddr);
 	addrs = changed;
 	ports = csum_diff16(p->key.sport, f->sport) + csum_diff16(p->key.dport, f->dport);
 	if (p->l4 == L4_TCP) {
@@ -52,10 +56,12 @@ static __noinline int nat_rewrite(struct __sk_buff *skb, struct pkt *p, struct f
 	} else if (p->l4 == L4_QUERY || p->l4 == L4_ANSWER) {
 		csum_off = offsetof(struct icmp_head, checksum);
 		addrs = ip_icmp_diff(addrs);
-		ports = p->l4 == L4_QUERY ? csum_diff16(p->key.sport, f->sport) : csum_diff16(p->key.dport, f->dport);
+		ports = p->l4 == L4_QUERY ? csum_diff16(p->key.sport, f->sport) :
+					    csum_diff16(p->key.dport, f->dport);
 	}
 	if (WEIR_FAMILY == 6 && p->l4 == L4_NONE && p->key.proto == IP_ICMP && l4) {
-		csum_off = offsetof(struct icmp_head, checksum); /* covers the addresses, whatever the message is */
+		/* Covers the addresses, whatever the message is. */
+		csum_off = offsetof(struct icmp_head, checksum);
 		ports = 0;
 	}
 	if (csum_off < 0) {
@@ -65,11 +71,13 @@ static __noinline int nat_rewrite(struct __sk_buff *skb, struct pkt *p, struct f
 		ports = csum_fold(ports);
 		if (addrs && addrs != 0xffff && ip_csum_pseudo(skb, l4 + csum_off, addrs, flags))
 			return DROP_REWRITE;
-		if (ports && ports != 0xffff && bpf_l4_csum_replace(skb, l4 + csum_off, 0, ports, flags))
+		if (ports && ports != 0xffff &&
+		    bpf_l4_csum_replace(skb, l4 + csum_off, 0, ports, flags))
 			return DROP_REWRITE;
 	}
-	if (parse_pull(skb, p->l4 == L4_NONE ? ETH_SIZE + sizeof(*ip) :
-			    l4 + (p->l4 == L4_SCTP ? sizeof(struct sctp_head) : 8)))
+	if (cursor_pull_tc(skb, p->l4 == L4_NONE ?
+					ETH_SIZE + sizeof(*ip) :
+					l4 + (p->l4 == L4_SCTP ? sizeof(struct sctp_head) : 8)))
 		return DROP_REWRITE;
 	ip = (void *)(long)skb->data + ETH_SIZE;
 	if ((void *)(ip + 1) > (void *)(long)skb->data_end)
@@ -122,19 +130,22 @@ static __noinline int nat_rewrite_error(struct __sk_buff *skb, struct pkt *p, st
 		__be16 id = ((__u8 *)ports)[0] == query ? f->dport : f->sport;
 
 		/* The quoted ICMP checksum is mended for what it covers: together they add nothing. */
-		ports[1] = (__u16)~csum_fold((__u16)~ports[1] + csum_fold(csum_diff16(ports[2], id)) +
+		ports[1] = (__u16)~csum_fold((__u16)~ports[1] +
+					     csum_fold(csum_diff16(ports[2], id)) +
 					     csum_fold(ip_icmp_diff(diff)));
 		ports[2] = id;
 		diff = 0;
 	} else {
 		diff = ip_quoted_diff(diff);
-		if (p->key.proto == IPPROTO_TCP || p->key.proto == IPPROTO_UDP || p->key.proto == IPPROTO_SCTP) {
+		if (p->key.proto == IPPROTO_TCP || p->key.proto == IPPROTO_UDP ||
+		    p->key.proto == IPPROTO_SCTP) {
 			diff += csum_diff16(ports[0], f->dport) + csum_diff16(ports[1], f->sport);
 			ports[0] = f->dport;
 			ports[1] = f->sport;
 		}
 	}
-	if (parse_tells(p->key.proto) && bpf_skb_store_bytes(skb, quoted_l4, ports, sizeof(ports), 0))
+	if (parse_tells(p->key.proto) &&
+	    bpf_skb_store_bytes(skb, quoted_l4, ports, sizeof(ports), 0))
 		return DROP_REWRITE;
 	diff = csum_fold(diff);
 	if (diff && diff != 0xffff && bpf_l4_csum_replace(skb, sum, 0, diff, 0))

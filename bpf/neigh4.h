@@ -36,15 +36,17 @@ __noinline int neigh_answer(struct __sk_buff *skb)
 
 	if (bpf_skb_load_bytes(skb, 0, &arp, sizeof(arp)))
 		return forward_pass(skb);
-	if (arp.hardware != bpf_htons(NEIGH_ETHERNET) || arp.protocol != bpf_htons(ETH_P_IP) || arp.hardware_size != 6 ||
-	    arp.protocol_size != 4 || arp.operation != bpf_htons(NEIGH_REQUEST) || ((arp.smac[0] | arp.sender_mac[0]) & 1))
+	if (arp.hardware != bpf_htons(NEIGH_ETHERNET) || arp.protocol != bpf_htons(ETH_P_IP) ||
+	    arp.hardware_size != 6 || arp.protocol_size != 4 ||
+	    arp.operation != bpf_htons(NEIGH_REQUEST) || ((arp.smac[0] | arp.sender_mac[0]) & 1))
 		return forward_pass(skb);
 	/* Who announces the address as its own (RFC 5227) asks nothing. */
 	if (!__builtin_memcmp(arp.sender, arp.target, 4))
 		return forward_pass(skb);
 	__builtin_memcpy(&target, arp.target, 4);
 	own = neigh_announced(&target, ifindex);
-	if (!own || (!(arp.dmac[0] & 1) && __builtin_memcmp(arp.dmac, own->mac, 6))) /* not ours, or for another machine */
+	/* Not ours, or for another machine. */
+	if (!own || (!(arp.dmac[0] & 1) && __builtin_memcmp(arp.dmac, own->mac, 6)))
 		return forward_pass(skb);
 	arp.operation = bpf_htons(NEIGH_REPLY);
 	__builtin_memcpy(arp.dmac, arp.smac, 6);

@@ -62,7 +62,8 @@ static __always_inline int neigh_is_group(const ip_addr *to, const ip_addr *targ
 
 /* Makes the advertisement in r->bytes. Who has no address yet (duplicate address detection) gets
  * it with all others. */
-static __always_inline void neigh_make(struct reply_work *r, const struct pkt *p, const ip_addr *target, const __u8 *mac)
+static __always_inline void neigh_make(struct reply_work *r, const struct pkt *p,
+				       const ip_addr *target, const __u8 *mac)
 {
 	struct neigh_link link = { .type = NEIGH_TARGET_LINK, .units = 1 };
 	struct neigh_nd nd = { .type = NEIGH_ADVERTISEMENT, .target = *target };
@@ -81,7 +82,8 @@ static __always_inline void neigh_make(struct reply_work *r, const struct pkt *p
 	}
 	__builtin_memcpy(r->bytes + NEIGH_AT, &nd, sizeof(nd));
 	__builtin_memcpy(r->bytes + NEIGH_AT + sizeof(nd), &link, sizeof(link));
-	nd.checksum = reply_sum(r->bytes + NEIGH_AT, sizeof(nd) + sizeof(link), ip_icmp_pseudo(target, &to, sizeof(nd) + sizeof(link)));
+	nd.checksum = reply_sum(r->bytes + NEIGH_AT, sizeof(nd) + sizeof(link),
+				ip_icmp_pseudo(target, &to, sizeof(nd) + sizeof(link)));
 	__builtin_memcpy(r->bytes + NEIGH_AT, &nd, sizeof(nd));
 	reply_ip(r, target, &to, IPPROTO_ICMPV6, 0, sizeof(nd) + sizeof(link));
 	((struct ipv6hdr *)r->bytes)->hop_limit = 255;
@@ -98,7 +100,8 @@ __noinline int neigh_answer(struct __sk_buff *skb)
 	ip_addr target;
 	__u64 bytes;
 
-	if (!r || !w || bpf_skb_load_bytes(skb, ETH_SIZE, &ip, sizeof(ip)) || ip.nexthdr != IPPROTO_ICMPV6 || ip.hop_limit != 255)
+	if (!r || !w || bpf_skb_load_bytes(skb, ETH_SIZE, &ip, sizeof(ip)) ||
+	    ip.nexthdr != IPPROTO_ICMPV6 || ip.hop_limit != 255)
 		return forward_pass(skb);
 	bytes = bpf_ntohs(ip.payload_len);
 	if (bytes < sizeof(struct neigh_nd) || (bytes & 7))
@@ -114,9 +117,11 @@ __noinline int neigh_answer(struct __sk_buff *skb)
 	own = neigh_announced(&target, ifindex);
 	if (!own || (r->mac[6] & 1) || (!(r->mac[0] & 1) && __builtin_memcmp(r->mac, own->mac, 6)))
 		return forward_pass(skb);
-	if (addr_same(&w->pkt.saddr, &target) || (w->pkt.saddr.w[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000))
+	if (addr_same(&w->pkt.saddr, &target) ||
+	    (w->pkt.saddr.w[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000))
 		return forward_pass(skb);
-	if (!neigh_is_group(&w->pkt.daddr, &target) && (addr_is_none(&w->pkt.saddr) || !addr_same(&w->pkt.daddr, &target)))
+	if (!neigh_is_group(&w->pkt.daddr, &target) &&
+	    (addr_is_none(&w->pkt.saddr) || !addr_same(&w->pkt.daddr, &target)))
 		return forward_pass(skb);
 	if (!neigh_valid(r, &w->pkt, bytes))
 		return forward_pass(skb);

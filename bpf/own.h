@@ -36,7 +36,8 @@ __noinline int own_leaves(struct __sk_buff *skb)
 	p->missed = 0;
 	p->untracked = UNTRACKED_NONE;
 	p->tunnel_src = addr_none();
-	if (parse_packet(skb, p) != PARSED_OK || p->l4 != L4_TCP || !(p->tcp & TCP_SYN))
+	if (parse_packet(cursor_of_tc(skb), p) != PARSED_OK || p->l4 != L4_TCP ||
+	    !(p->tcp & TCP_SYN))
 		return 1;
 	w->rkey = p->key;
 	p->key.saddr = w->rkey.daddr;

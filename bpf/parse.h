@@ -12,6 +12,7 @@
 #include <bpf/bpf_endian.h>
 #include "abi.h"
 #include "csum.h"
+#include "cursor.h"
 #include "sctp.h"
 
 enum hook {
@@ -20,16 +21,18 @@ enum hook {
 	HOOK_FROM_UPLINK,
 	HOOK_TO_UPLINK,
 	HOOK_FROM_TUNNEL,
-	HOOK_TO_UPLINK_EACH, /* a program of its own at HOOK_TO_UPLINK; no packet is said to be here */
+	/* a program of its own at HOOK_TO_UPLINK; no packet is said to be here */
+	HOOK_TO_UPLINK_EACH,
 };
 
 enum parsed {
 	PARSED_OK,
 	PARSED_OTHER, /* not of this family */
-	PARSED_LINK,  /* ARP, neighbour discovery */
+	PARSED_LINK, /* ARP, neighbour discovery */
 	PARSED_MALFORMED,
 	PARSED_FRAGMENT,
-	PARSED_HIDDEN, /* what it carries, or where to, stands behind headers that are not looked through */
+	/* what it carries, or where to, stands behind headers that are not looked through */
+	PARSED_HIDDEN,
 	PARSED_CAST, /* multicast, broadcast, link-local */
 };
 
@@ -56,7 +59,16 @@ struct icmp_head {
 #define TCP_RST 0x04
 #define TCP_ACK 0x10
 
-enum l4 { L4_NONE, L4_TCP, L4_UDP, L4_SCTP, L4_QUERY, L4_ANSWER, L4_ERROR }; /* the last three are of ICMP */
+/* The last three are of ICMP. */
+enum l4 {
+	L4_NONE,
+	L4_TCP,
+	L4_UDP,
+	L4_SCTP,
+	L4_QUERY,
+	L4_ANSWER,
+	L4_ERROR
+};
 
 struct pkt {
 	struct flow_key key; /* L4_ERROR: of the quoted packet turned round */
@@ -66,8 +78,8 @@ struct pkt {
 	__u16 l4_off; /* from the start of the frame */
 	__u16 quoted_off; /* L4_ERROR: the quoted IP header */
 	__u8 hook; /* enum hook */
-	__u8 l4;   /* enum l4 */
-	__u8 tcp;  /* flags; of SCTP, what stands for them */
+	__u8 l4; /* enum l4 */
+	__u8 tcp; /* flags; of SCTP, what stands for them */
 	__u8 ttl;
 	__u8 udp_csum; /* the UDP checksum is there */
 	__u8 missed; /* no established flow has this key */
@@ -89,7 +101,7 @@ struct frag_info {
 	__u8 more;
 	__u8 again; /* was kept before */
 	__u8 dirty; /* frag_release: the packet was written over */
-	__u8 sent;  /* frag_release: how many fragments were sent again */
+	__u8 sent; /* frag_release: how many fragments were sent again */
 };
 
 /* Does the packet's protocol open its connections, so that the first packet is known by its
@@ -115,24 +127,13 @@ static __always_inline int parse_begins(const struct pkt *p)
 #define PARSE_QUOTED_MASK 0x3ffu /* holds every offset in a quoted packet's headers */
 #define ETH_SIZE ((__u32)sizeof(struct ethhdr))
 
-/* Makes the first `need` bytes readable by pointer. 0 on success. */
-static __always_inline int parse_pull(struct __sk_buff *skb, __u32 need)
-{
-	if ((void *)(long)skb->data + need <= (void *)(long)skb->data_end)
-		return 0;
-	if (skb->len < need)
-		return -1;
-	if (bpf_skb_pull_data(skb, need))
-		return -1;
-	return (void *)(long)skb->data + need <= (void *)(long)skb->data_end ? 0 : -1;
-}
-
 #include "ip.h"
 
 /* Do eight bytes of the protocol tell the ports, or what stands for them? */
 static __always_inline int parse_tells(__u8 proto)
 {
-	return proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_SCTP || proto == IP_ICMP;
+	return proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_SCTP ||
+	       proto == IP_ICMP;
 }
 
 /* The query that an ICMP message is, or answers; 0 = neither. Queries with a code that is not 0 are
@@ -144,7 +145,8 @@ static __always_inline __u32 parse_query(__u8 type, __u8 code)
 
 /* What stands for the ports of an ICMP message that is no error; see struct flow_key. Returns enum
  * l4. */
-static __always_inline __u8 parse_message(__u8 type, __u8 code, __be16 id, __be16 *sport, __be16 *dport)
+static __always_inline __u8 parse_message(__u8 type, __u8 code, __be16 id, __be16 *sport,
+					  __be16 *dport)
 {
 	__u32 query = parse_query(type, code), message = type << 8 | code;
 	__be16 beyond = bpf_htons((__u16)(bpf_ntohs(id) + query));
@@ -164,34 +166,44 @@ static __always_inline __u8 parse_message(__u8 type, __u8 code, __be16 id, __be1
 	return L4_ANSWER;
 }
 
-/* The ports of a packet that an ICMP error quotes, which ends at `end`: only eight bytes after the
- * quoted IP header are certain, and of a protocol without ports not even these. */
-static __always_inline int parse_quoted(struct __sk_buff *skb, struct pkt *p, __u32 end)
+/* The ports of the packet at the cursor, which an ICMP error quotes that ends at `end`: only eight
+ * bytes after the quoted IP header are certain, and of a protocol without ports not even these. */
+static __always_inline int parse_quoted(struct cursor *c, struct pkt *p, __u32 end)
 {
 	__be16 ports[4];
-	__u32 l4;
 
-	if (ip_quoted(skb, p->quoted_off, end, &p->key.daddr, &p->key.saddr, &p->key.proto, &l4) || l4 > PARSE_QUOTED_MASK)
+	if (ip_quoted(c, end, &p->key.daddr, &p->key.saddr, &p->key.proto) ||
+	    c->off > PARSE_QUOTED_MASK)
 		return PARSED_MALFORMED;
-	p->quoted_l4 = l4;
+	p->quoted_l4 = c->off;
 	p->key.sport = 0;
 	p->key.dport = 0;
 	if (!parse_tells(p->key.proto))
-		return l4 > end ? PARSED_MALFORMED : PARSED_OK;
-	if (l4 + sizeof(ports) > end || bpf_skb_load_bytes(skb, l4, ports, sizeof(ports)))
+		return c->off > end ? PARSED_MALFORMED : PARSED_OK;
+	if (c->off + sizeof(ports) > end || cursor_load(c, c->off, ports, sizeof(ports)))
 		return PARSED_MALFORMED;
-	if (p->key.proto == IPPROTO_TCP || p->key.proto == IPPROTO_UDP || p->key.proto == IPPROTO_SCTP) {
+	if (p->key.proto == IPPROTO_TCP || p->key.proto == IPPROTO_UDP ||
+	    p->key.proto == IPPROTO_SCTP) {
 		p->key.sport = ports[1];
 		p->key.dport = ports[0];
 	} else if (p->key.proto == IP_ICMP) {
-		parse_message(((__u8 *)ports)[0], ((__u8 *)ports)[1], ports[2], &p->key.dport, &p->key.sport);
+		parse_message(((__u8 *)ports)[0], ((__u8 *)ports)[1], ports[2], &p->key.dport,
+			      &p->key.sport);
 	}
 	return PARSED_OK;
 }
 
-static __always_inline int parse_packet(struct __sk_buff *skb, struct pkt *p)
+/* Reads the frame into p, whose hook is set. XDP's is of this family's EtherType. Nothing is read
+ * for XDP that it leaves to from_uplink: what an ICMP error quotes, the flags of SCTP. */
+static __always_inline int parse_packet(struct cursor c, struct pkt *p)
 {
-	__u32 l4, len;
+	union {
+		struct tcphdr tcp;
+		struct udphdr udp;
+		struct sctp_head sctp;
+		struct icmp_head icmp;
+	} copy;
+	__u32 end;
 	int ret;
 
 	p->l4 = L4_NONE;
@@ -208,22 +220,20 @@ static __always_inline int parse_packet(struct __sk_buff *skb, struct pkt *p)
 	p->key.sport = 0;
 	p->key.dport = 0;
 	p->key.pad[0] = p->key.pad[1] = p->key.pad[2] = 0;
-	if (skb->protocol != bpf_htons(IP_ETHERTYPE))
-		return skb->protocol == bpf_htons(ETH_P_ARP) ? PARSED_LINK : PARSED_OTHER;
-	ret = ip_parse(skb, p, &l4, &len);
+	if (!c.is_xdp && c.skb->protocol != bpf_htons(IP_ETHERTYPE))
+		return c.skb->protocol == bpf_htons(ETH_P_ARP) ? PARSED_LINK : PARSED_OTHER;
+	ret = ip_parse(&c, p);
 	if (ret != PARSED_OK)
 		return ret;
-	p->l4_off = l4;
+	p->l4_off = c.off;
 
 	switch (p->key.proto) {
 	case IPPROTO_TCP: {
 		struct tcphdr *tcp;
 
-		if (len < sizeof(*tcp) || parse_pull(skb, l4 + sizeof(*tcp)))
+		if (cursor_head(&c, sizeof(*tcp), IP_L4_MASK, &copy))
 			return PARSED_MALFORMED;
-		tcp = (void *)(long)skb->data + (l4 & IP_L4_MASK);
-		if ((void *)(tcp + 1) > (void *)(long)skb->data_end)
-			return PARSED_MALFORMED;
+		tcp = c.head;
 		p->key.sport = tcp->source;
 		p->key.dport = tcp->dest;
 		p->tcp = ((__u8 *)tcp)[13];
@@ -233,11 +243,9 @@ static __always_inline int parse_packet(struct __sk_buff *skb, struct pkt *p)
 	case IPPROTO_UDP: {
 		struct udphdr *udp;
 
-		if (len < sizeof(*udp) || parse_pull(skb, l4 + sizeof(*udp)))
+		if (cursor_head(&c, sizeof(*udp), IP_L4_MASK, &copy))
 			return PARSED_MALFORMED;
-		udp = (void *)(long)skb->data + (l4 & IP_L4_MASK);
-		if ((void *)(udp + 1) > (void *)(long)skb->data_end)
-			return PARSED_MALFORMED;
+		udp = c.head;
 		p->key.sport = udp->source;
 		p->key.dport = udp->dest;
 		p->udp_csum = udp->check != 0;
@@ -248,15 +256,14 @@ static __always_inline int parse_packet(struct __sk_buff *skb, struct pkt *p)
 		struct sctp_head *sctp;
 		__u8 chunk;
 
-		p->l4_len = len;
-		if (p->l4_len < sizeof(*sctp) || parse_pull(skb, l4 + sizeof(*sctp)))
+		p->l4_len = c.len;
+		if (cursor_head(&c, sizeof(*sctp), IP_L4_MASK, &copy))
 			return PARSED_MALFORMED;
-		sctp = (void *)(long)skb->data + (l4 & IP_L4_MASK);
-		if ((void *)(sctp + 1) > (void *)(long)skb->data_end)
-			return PARSED_MALFORMED;
+		sctp = c.head;
 		p->key.sport = sctp->source;
 		p->key.dport = sctp->dest;
-		if (p->l4_len > sizeof(*sctp) && !bpf_skb_load_bytes(skb, l4 + sizeof(*sctp), &chunk, 1))
+		if (!c.is_xdp && p->l4_len > sizeof(*sctp) &&
+		    !cursor_load(&c, c.off + sizeof(*sctp), &chunk, 1))
 			p->tcp = sctp_flags(chunk);
 		p->l4 = L4_SCTP;
 		break;
@@ -264,19 +271,20 @@ static __always_inline int parse_packet(struct __sk_buff *skb, struct pkt *p)
 	case IP_ICMP: {
 		struct icmp_head *icmp;
 
-		if (len < sizeof(*icmp) || parse_pull(skb, l4 + sizeof(*icmp)))
+		if (cursor_head(&c, sizeof(*icmp), IP_L4_MASK, &copy))
 			return PARSED_MALFORMED;
-		icmp = (void *)(long)skb->data + (l4 & IP_L4_MASK);
-		if ((void *)(icmp + 1) > (void *)(long)skb->data_end)
-			return PARSED_MALFORMED;
+		icmp = c.head;
 		if (ip_is_error(icmp->type)) {
 			if (p->fragment)
 				return PARSED_MALFORMED;
 			p->l4 = L4_ERROR;
-			p->quoted_off = l4 + sizeof(*icmp);
-			return parse_quoted(skb, p, l4 + len);
+			end = c.off + c.len;
+			p->quoted_off = c.off + sizeof(*icmp);
+			c.off = p->quoted_off;
+			return c.is_xdp ? PARSED_OK : parse_quoted(&c, p, end);
 		}
-		p->l4 = parse_message(icmp->type, icmp->code, icmp->id, &p->key.sport, &p->key.dport);
+		p->l4 = parse_message(icmp->type, icmp->code, icmp->id, &p->key.sport,
+				      &p->key.dport);
 		break;
 	}
 	}

@@ -152,8 +152,9 @@ static __always_inline void policy_ports(struct scratch *w, __u8 proto, __be16 s
 }
 
 /* Notes what is evaluated, for its event: from the ports as in struct flow_key. */
-static __always_inline void policy_note(struct scratch *w, const struct addr_value *a, const struct addr_value *b, __u8 proto,
-					__be16 sport, __be16 dport)
+static __always_inline void policy_note(struct scratch *w, const struct addr_value *a,
+					const struct addr_value *b, __u8 proto, __be16 sport,
+					__be16 dport)
 {
 	policy_ports(w, proto, sport, dport);
 	if (!addr_same(&w->policy.src, &w->policy.dst))
@@ -165,7 +166,8 @@ static __always_inline void policy_note(struct scratch *w, const struct addr_val
  * destination, before that of the source. a and b are what is known of these, or NULL; ports as in
  * struct flow_key. Returns 0 or the reason to drop; scratch.policy.rule is the rule that decided
  * last, 0 = none. */
-static __noinline int policy_between(struct addr_value *a, struct addr_value *b, __u8 proto, __be16 sport, __be16 dport)
+static __noinline int policy_between(struct addr_value *a, struct addr_value *b, __u8 proto,
+				     __be16 sport, __be16 dport)
 {
 	struct scratch *w = scratch_get();
 	int allowed;
@@ -204,11 +206,13 @@ __noinline int policy_flow(__u8 proto, __be16 sport, __be16 dport)
 	if (!w)
 		return DROP_INTERNAL;
 	return policy_between(bpf_map_lookup_elem(&weir_addrs, &w->policy.src),
-			      bpf_map_lookup_elem(&weir_addrs, &w->policy.dst), proto, sport, dport);
+			      bpf_map_lookup_elem(&weir_addrs, &w->policy.dst), proto, sport,
+			      dport);
 }
 
-static __always_inline int policy_evaluate(struct scratch *w, const ip_addr *src, const ip_addr *dst, __u8 proto, __be16 sport,
-					__be16 dport)
+static __always_inline int policy_evaluate(struct scratch *w, const ip_addr *src,
+					   const ip_addr *dst, __u8 proto, __be16 sport,
+					   __be16 dport)
 {
 	w->policy.src = *src;
 	w->policy.dst = *dst;

@@ -5,6 +5,8 @@
 #ifndef WEIR_REASONS_H
 #define WEIR_REASONS_H
 
+/* A row is a line, as the generator reads it. */
+/* clang-format off */
 #define WEIR_REASONS(X)                                                                  \
 	X(NONE, 0, "not dropped")                                                        \
 	X(POLICY_INGRESS, 1, "denied by ingress policy")                                 \
@@ -40,6 +42,7 @@
 	X(REVERSE_PATH, 52, "the route to the source leads out by another interface (bpfEnforceRPF)")\
 	X(NEIGHBOURS, 53, "the pod, or all pods, asked for too many new neighbours in a second")\
 	X(INTERNAL, 54, "the programs' own tables were not there: a fault of Weir or the kernel")
+/* clang-format on */
 
 enum drop_reason {
 #define X(name, number, text) DROP_##name = number,
@@ -50,8 +53,8 @@ enum drop_reason {
 /* What a stage of the data path says of a packet: one of these, or a drop reason, which is
  * greater. */
 enum stage {
-	STAGE_ANEW = -2,          /* its flow has ended: it begins another one */
-	STAGE_PASS = -1,          /* it passes without a flow: the stack's */
+	STAGE_ANEW = -2, /* its flow has ended: it begins another one */
+	STAGE_PASS = -1, /* it passes without a flow: the stack's */
 	STAGE_GO_ON = DROP_NONE, /* the next stage */
 };
 

@@ -33,12 +33,13 @@ const volatile __u32 reply_burst = 128;
 struct reply_work {
 	__u64 used;
 	__u32 answer; /* enum answer */
-	__u32 len;    /* of the IP packet */
-	__u8 type;    /* ICMP */
+	__u32 len; /* of the IP packet */
+	__u8 type; /* ICMP */
 	__u8 code;
-	__u16 mtu;    /* host byte order, for answers that bear one */
+	__u16 mtu; /* host byte order, for answers that bear one */
 	__u8 mac[12]; /* of the packet */
-	__u8 bytes[REPLY_MOST + REPLY_SUM_STEP]; /* the IP packet; up to the next multiple of 4 zeros follow */
+	/* the IP packet; up to the next multiple of 4 zeros follow */
+	__u8 bytes[REPLY_MOST + REPLY_SUM_STEP];
 };
 MAP(weir_reply, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct reply_work, 1, 0);
 MAP(weir_answers, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, __u64, ANSWERS, 0);
@@ -59,7 +60,8 @@ static __always_inline void reply_count(__u32 answer)
 }
 
 /* What the reason for a drop is answered with, and its ICMP type and code. 0 = nothing. */
-static __always_inline __u32 reply_kind(struct reply_work *r, const struct pkt *p, __u32 reason, __u32 reset)
+static __always_inline __u32 reply_kind(struct reply_work *r, const struct pkt *p, __u32 reason,
+					__u32 reset)
 {
 	r->type = IP_UNREACHABLE;
 	switch (reason) {
@@ -67,7 +69,8 @@ static __always_inline __u32 reply_kind(struct reply_work *r, const struct pkt *
 		if (p->l4 == L4_TCP && !p->fragment) {
 			if (p->tcp & TCP_RST)
 				return ANSWER_NONE;
-			if ((p->tcp & (TCP_SYN | TCP_ACK)) == TCP_SYN) /* who connects on this machine hears an ICMP error later */
+			/* Who connects on this machine hears an ICMP error later. */
+			if ((p->tcp & (TCP_SYN | TCP_ACK)) == TCP_SYN)
 				return ANSWER_RESET;
 		}
 		r->code = IP_UNREACHABLE_PORT;
@@ -83,7 +86,9 @@ static __always_inline __u32 reply_kind(struct reply_work *r, const struct pkt *
 	case DROP_HOST_EGRESS:
 	case DROP_HOST_PRE_DNAT:
 	case DROP_TO_HOST:
-		return reset && p->l4 == L4_TCP && !p->fragment && !(p->tcp & (TCP_SYN | TCP_RST)) ? ANSWER_RESET : ANSWER_NONE;
+		return reset && p->l4 == L4_TCP && !p->fragment && !(p->tcp & (TCP_SYN | TCP_RST)) ?
+			       ANSWER_RESET :
+			       ANSWER_NONE;
 	case DROP_TTL:
 		r->type = IP_TIME_EXCEEDED;
 		r->code = 0; /* in transit */
@@ -129,7 +134,6 @@ static __always_inline int reply_take(struct reply_work *r)
 /* The checksum of `bytes` bytes, 0 to the next multiple of 4, and of what `sum` stands for. */
 static __always_inline __u16 reply_sum(const __u8 *from, __u32 bytes, __s64 sum)
 {
-
 #pragma unroll
 	for (__u32 at = 0; at < REPLY_MOST; at += REPLY_SUM_STEP) {
 		__u64 n = at < bytes ? bytes - at : 0;
@@ -144,8 +148,8 @@ static __always_inline __u16 reply_sum(const __u8 *from, __u32 bytes, __s64 sum)
 }
 
 /* The IP header of the answer, before `bytes` of upper layer. */
-static __always_inline void reply_ip(struct reply_work *r, const ip_addr *src, const ip_addr *dst, __u8 proto, __u8 tos,
-				     __u32 bytes)
+static __always_inline void reply_ip(struct reply_work *r, const ip_addr *src, const ip_addr *dst,
+				     __u8 proto, __u8 tos, __u32 bytes)
 {
 	ip_head ip;
 
@@ -156,7 +160,8 @@ static __always_inline void reply_ip(struct reply_work *r, const ip_addr *src, c
 }
 
 /* An ICMP error about the packet, from src. */
-static __always_inline int reply_error(struct __sk_buff *skb, struct pkt *p, struct reply_work *r, const ip_addr *src)
+static __always_inline int reply_error(struct __sk_buff *skb, struct pkt *p, struct reply_work *r,
+				       const ip_addr *src)
 {
 	struct icmp_head icmp = { .type = r->type, .code = r->code, .sequence = bpf_htons(r->mtu) };
 	ip_head ip;
@@ -195,7 +200,8 @@ static __always_inline int reply_reset(struct __sk_buff *skb, struct pkt *p, str
 	__s64 sum;
 	ip_head ip;
 
-	if (bpf_skb_load_bytes(skb, ETH_SIZE, &ip, sizeof(ip)) || bpf_skb_load_bytes(skb, at, &was, sizeof(was)))
+	if (bpf_skb_load_bytes(skb, ETH_SIZE, &ip, sizeof(ip)) ||
+	    bpf_skb_load_bytes(skb, at, &was, sizeof(was)))
 		return -1;
 	bytes = ip_bytes(&ip) ? ip_bytes(&ip) : skb->len - ETH_SIZE;
 	head = at - ETH_SIZE + was.doff * 4;
@@ -211,7 +217,8 @@ static __always_inline int reply_reset(struct __sk_buff *skb, struct pkt *p, str
 		tcp.ack = 1;
 		tcp.ack_seq = bpf_htonl(bpf_ntohl(was.seq) + bytes - head + was.syn + was.fin);
 	}
-	sum = bpf_csum_diff(NULL, 0, (__be32 *)&p->saddr, sizeof(p->saddr), bpf_htons(IPPROTO_TCP) + bpf_htons(sizeof(tcp)));
+	sum = bpf_csum_diff(NULL, 0, (__be32 *)&p->saddr, sizeof(p->saddr),
+			    bpf_htons(IPPROTO_TCP) + bpf_htons(sizeof(tcp)));
 	sum = bpf_csum_diff(NULL, 0, (__be32 *)&p->daddr, sizeof(p->daddr), sum);
 	r->len = sizeof(ip) + sizeof(tcp);
 	__builtin_memcpy(r->bytes + sizeof(ip), &tcp, sizeof(tcp));
@@ -242,10 +249,14 @@ __noinline int reply_replace(struct __sk_buff *skb)
 		return -1;
 	if (bpf_skb_store_bytes(skb, ETH_SIZE, r->bytes, len, BPF_F_INVALIDATE_HASH))
 		return -1;
-	return bpf_skb_store_bytes(skb, 0, r->mac + 6, 6, 0) || bpf_skb_store_bytes(skb, 6, r->mac, 6, 0) ? -1 : 0;
+	return bpf_skb_store_bytes(skb, 0, r->mac + 6, 6, 0) ||
+			       bpf_skb_store_bytes(skb, 6, r->mac, 6, 0) ?
+		       -1 :
+		       0;
 }
 
-static __always_inline void reply_trace(struct __sk_buff *skb, __u32 reason, __u32 ifindex, const ip_addr *node, __u32 rule)
+static __always_inline void reply_trace(struct __sk_buff *skb, __u32 reason, __u32 ifindex,
+					const ip_addr *node, __u32 rule)
 {
 	if (trace_enabled) {
 		skb->cb[0] = 0x200 + reason;
@@ -256,7 +267,8 @@ static __always_inline void reply_trace(struct __sk_buff *skb, __u32 reason, __u
 }
 
 /* Sends the answer by the way that the packet in scratch.pkt came. */
-static __always_inline int reply_back(struct __sk_buff *skb, struct pkt *p, struct settings *s, __u32 reason, __u32 rule)
+static __always_inline int reply_back(struct __sk_buff *skb, struct pkt *p, struct settings *s,
+				      __u32 reason, __u32 rule)
 {
 	__u32 ifindex = skb->ifindex;
 
@@ -279,7 +291,8 @@ static __always_inline int reply_back(struct __sk_buff *skb, struct pkt *p, stru
 /* The packet in scratch.pkt does not fit its way. Returns 1 when it must not go on. A protocol that
  * does not fragment on the way has no choice; nor has the host's own stack, which learns by the
  * answer. */
-static __always_inline int reply_too_big(struct __sk_buff *skb, struct pkt *p, const struct flow_value *f)
+static __always_inline int reply_too_big(struct __sk_buff *skb, struct pkt *p,
+					 const struct flow_value *f)
 {
 	struct reply_work *r = reply_get();
 
@@ -306,7 +319,8 @@ __noinline int reply_refuse(struct __sk_buff *skb, __u32 reason, __u32 rule)
 		r->mtu = 0;
 	answer = reply_kind(r, p, reason, w->reset);
 	if (answer == ANSWER_NONE || p->hook == HOOK_TO_WORKLOAD || !reply_may(skb, w, r) ||
-	    (p->hook == HOOK_TO_UPLINK && !s->host_ifindex) || (p->hook == HOOK_FROM_TUNNEL && !s->tunnel_ifindex))
+	    (p->hook == HOOK_TO_UPLINK && !s->host_ifindex) ||
+	    (p->hook == HOOK_FROM_TUNNEL && !s->tunnel_ifindex))
 		return drop_packet(skb, reason, rule);
 	if (!reply_take(r)) {
 		reply_count(ANSWER_LIMITED);
@@ -315,8 +329,10 @@ __noinline int reply_refuse(struct __sk_buff *skb, __u32 reason, __u32 rule)
 	drop_count(skb, reason, rule);
 	/* A port is unreachable where it was looked for; everything else is reported by the node that
 	 * sees it. */
-	if ((answer == ANSWER_RESET ? reply_reset(skb, p, r) :
-				      reply_error(skb, p, r, answer == ANSWER_PORT_UNREACHABLE ? &p->daddr : &s->node)) ||
+	if ((answer == ANSWER_RESET ?
+		     reply_reset(skb, p, r) :
+		     reply_error(skb, p, r,
+				 answer == ANSWER_PORT_UNREACHABLE ? &p->daddr : &s->node)) ||
 	    reply_replace(skb)) {
 		reply_count(ANSWER_FAILED);
 		return drop_verdict(skb, reason, rule);

@@ -15,8 +15,10 @@
 #include "neigh.h"
 
 #define RESOLVE_POD 16 /* new neighbours of a pod in a window, ... */
-#define RESOLVE_ALL 96 /* and of all pods: five seconds of it are less than half of the table as it is by default */
-#define RESOLVE_LINK 16 /* frames of a pod about its link, from addresses that nobody can tell to be its own */
+/* And of all pods: five seconds of it are less than half of the table as it is by default. */
+#define RESOLVE_ALL 96
+/* Frames of a pod about its link, from addresses that nobody can tell to be its own. */
+#define RESOLVE_LINK 16
 #define RESOLVE_WINDOW 30 /* bits of nanoseconds: 1.07 s */
 #define RESOLVE_OF_LINK 0x80000000u /* in a key */
 
@@ -59,7 +61,8 @@ __noinline int resolve_spent(struct __sk_buff *skb)
 
 	if (trace_enabled) /* a rehearsal makes the kernel look for nobody */
 		return 0;
-	if (!w || !addr_same(&w->fwd.nexthop, &w->fwd.daddr) || bpf_map_lookup_elem(&weir_addrs, &w->fwd.daddr))
+	if (!w || !addr_same(&w->fwd.nexthop, &w->fwd.daddr) ||
+	    bpf_map_lookup_elem(&weir_addrs, &w->fwd.daddr))
 		return 0;
 	if (route_ask(skb, &fib, &w->pkt.key.saddr, &w->fwd.daddr, 0) != BPF_FIB_LKUP_RET_NO_NEIGH)
 		return 0;
@@ -68,8 +71,8 @@ __noinline int resolve_spent(struct __sk_buff *skb)
 
 static __always_inline int resolve_asked(const struct pkt *p, const struct flow_value *f)
 {
-	return p->hook == HOOK_FROM_WORKLOAD && f->action == ACT_NEIGH && !(f->flags & FLOW_REPLY) &&
-	       !(f->state & (STATE_ANSWERED | STATE_REPLIED));
+	return p->hook == HOOK_FROM_WORKLOAD && f->action == ACT_NEIGH &&
+	       !(f->flags & FLOW_REPLY) && !(f->state & (STATE_ANSWERED | STATE_REPLIED));
 }
 
 /* Is the sender that a frame about the link names the pod's own? The kernel enters who asks it. */
@@ -98,7 +101,9 @@ __noinline int resolve_link(struct __sk_buff *skb)
 		return drop_packet(skb, DROP_NO_ROUTE, 0);
 	sender = w->pkt.saddr;
 	if (ip6_is_cast(&sender)) /* link-local: a pod may have any */
-		return trace_enabled || resolve_take(skb->ifindex | RESOLVE_OF_LINK, RESOLVE_LINK) ? forward_pass(skb) : drop_packet(skb, DROP_NEIGHBOURS, 0);
+		return trace_enabled || resolve_take(skb->ifindex | RESOLVE_OF_LINK, RESOLVE_LINK) ?
+			       forward_pass(skb) :
+			       drop_packet(skb, DROP_NEIGHBOURS, 0);
 #endif
 	if (addr_is_none(&sender) || resolve_owns(skb, &sender))
 		return forward_pass(skb);

@@ -19,8 +19,8 @@ static __always_inline struct route_value *route_find(const ip_addr *dst)
 
 /* One look-up in the kernel's routes. A length to check, even of one byte, makes the kernel tell
  * the route's MTU (5.12). */
-static __always_inline long route_ask(struct __sk_buff *skb, struct bpf_fib_lookup *fib, const ip_addr *src, const ip_addr *dst,
-				      __u16 len)
+static __always_inline long route_ask(struct __sk_buff *skb, struct bpf_fib_lookup *fib,
+				      const ip_addr *src, const ip_addr *dst, __u16 len)
 {
 	fib->family = ADDR_AF;
 	fib->ifindex = skb->ifindex;
@@ -31,7 +31,8 @@ static __always_inline long route_ask(struct __sk_buff *skb, struct bpf_fib_look
 }
 
 /* The kernel's own routing (bpf_fib_lookup): gateway, or dst when it is on-link. */
-static __noinline int route_fib(struct __sk_buff *skb, const ip_addr *src, const ip_addr *dst, struct flow_value *f)
+static __noinline int route_fib(struct __sk_buff *skb, const ip_addr *src, const ip_addr *dst,
+				struct flow_value *f)
 {
 	struct settings *s = settings_get();
 	struct bpf_fib_lookup fib = {}, again = {};
@@ -44,12 +45,14 @@ static __noinline int route_fib(struct __sk_buff *skb, const ip_addr *src, const
 	mtu = fib.mtu_result;
 	/* Without a neighbour the kernel stops before it tells the MTU, unless that is what it stops
 	 * for. */
-	if (ret == BPF_FIB_LKUP_RET_NO_NEIGH && route_ask(skb, &again, src, dst, MTU_NONE) == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+	if (ret == BPF_FIB_LKUP_RET_NO_NEIGH &&
+	    route_ask(skb, &again, src, dst, MTU_NONE) == BPF_FIB_LKUP_RET_FRAG_NEEDED)
 		mtu = again.mtu_result;
 	/* A missing neighbour entry is found by bpf_redirect_neigh. */
 	if (ret != BPF_FIB_LKUP_RET_SUCCESS && ret != BPF_FIB_LKUP_RET_NO_NEIGH)
 		return DROP_NO_ROUTE;
-	if (fib.ifindex == s->host_ifindex) /* a pool's or the Services' route: our maps know no way */
+	/* A pool's or the Services' route: our maps know no way. */
+	if (fib.ifindex == s->host_ifindex)
 		return DROP_NO_ROUTE;
 	f->action = ACT_NEIGH;
 	f->ifindex = fib.ifindex;
@@ -59,7 +62,8 @@ static __noinline int route_fib(struct __sk_buff *skb, const ip_addr *src, const
 }
 
 /* To the node `node`, or to what lives there. */
-static __always_inline int route_node(struct __sk_buff *skb, const ip_addr *node, int tunnel, struct flow_value *f)
+static __always_inline int route_node(struct __sk_buff *skb, const ip_addr *node, int tunnel,
+				      struct flow_value *f)
 {
 	struct settings *s = settings_get();
 
@@ -75,7 +79,8 @@ static __always_inline int route_node(struct __sk_buff *skb, const ip_addr *node
 }
 
 /* The way to dst, of which weir_addrs says a (NULL: nothing). Returns 0 or the reason to drop. */
-static __always_inline int route_known(struct __sk_buff *skb, const ip_addr *src, const ip_addr *dst, const struct addr_value *a,
+static __always_inline int route_known(struct __sk_buff *skb, const ip_addr *src,
+				       const ip_addr *dst, const struct addr_value *a,
 				       struct flow_value *f)
 {
 	struct route_value *r;
@@ -92,8 +97,7 @@ static __always_inline int route_known(struct __sk_buff *skb, const ip_addr *src
 			f->mtu = mtu_of_link(skb, a->ifindex);
 			__builtin_memcpy(f->mac, a->mac, 6);
 			return DROP_NONE;
-		case ADDR_POD:
-			return route_node(skb, &a->node, a->flags & ADDR_TUNNEL, f);
+		case ADDR_POD: return route_node(skb, &a->node, a->flags & ADDR_TUNNEL, f);
 		}
 		return route_fib(skb, src, dst, f);
 	}
@@ -106,7 +110,8 @@ static __always_inline int route_known(struct __sk_buff *skb, const ip_addr *src
 	return route_fib(skb, src, dst, f);
 }
 
-static __noinline int route_to(struct __sk_buff *skb, const ip_addr *src, const ip_addr *dst, struct flow_value *f)
+static __noinline int route_to(struct __sk_buff *skb, const ip_addr *src, const ip_addr *dst,
+			       struct flow_value *f)
 {
 	if (!src || !dst || !f)
 		return DROP_INTERNAL;

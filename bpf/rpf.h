@@ -51,7 +51,8 @@ __noinline int rpf_fails(struct __sk_buff *skb)
 	ret = route_ask(skb, &fib, &w->pkt.daddr, &behind, 0);
 	if (ret == BPF_FIB_LKUP_RET_UNSUPP_LWT)
 		return 0;
-	if (ret != BPF_FIB_LKUP_RET_SUCCESS && ret != BPF_FIB_LKUP_RET_NO_NEIGH && ret != BPF_FIB_LKUP_RET_FRAG_NEEDED)
+	if (ret != BPF_FIB_LKUP_RET_SUCCESS && ret != BPF_FIB_LKUP_RET_NO_NEIGH &&
+	    ret != BPF_FIB_LKUP_RET_FRAG_NEEDED)
 		return 1;
 	return fib.ifindex != skb->ifindex;
 }

@@ -12,7 +12,8 @@ struct sctp_head {
 	__be16 source;
 	__be16 dest;
 	__be32 tag;
-	__le32 checksum; /* 0: a local socket's that the stack or the device computes later (or RFC 9653) */
+	/* 0: a local socket's that the stack or the device computes later (or RFC 9653) */
+	__le32 checksum;
 };
 
 enum sctp_chunk {
@@ -33,16 +34,12 @@ enum sctp_chunk {
 static __always_inline __u8 sctp_flags(__u8 chunk)
 {
 	switch (chunk) {
-	case SCTP_INIT:
-		return SCTP_SYN;
-	case SCTP_INIT_ACK:
-		return SCTP_SYN | SCTP_ACK;
+	case SCTP_INIT: return SCTP_SYN;
+	case SCTP_INIT_ACK: return SCTP_SYN | SCTP_ACK;
 	case SCTP_SHUTDOWN:
-	case SCTP_SHUTDOWN_ACK:
-		return SCTP_FIN | SCTP_ACK;
+	case SCTP_SHUTDOWN_ACK: return SCTP_FIN | SCTP_ACK;
 	case SCTP_ABORT:
-	case SCTP_SHUTDOWN_COMPLETE:
-		return SCTP_RST | SCTP_ACK;
+	case SCTP_SHUTDOWN_COMPLETE: return SCTP_RST | SCTP_ACK;
 	}
 	return SCTP_ACK;
 }
@@ -51,8 +48,9 @@ static __always_inline __u8 sctp_flags(__u8 chunk)
 
 /* x^(8 * 2^i) modulo the polynomial */
 static const __u32 sctp_powers[16] = {
-	0x00800000, 0x00008000, 0x82f63b78, 0x6ea2d55c, 0x18b8ea18, 0x510ac59a, 0xb82be955, 0xb8fdb1e7,
-	0x88e56f72, 0x74c360a4, 0xe4172b16, 0x0d65762a, 0x35d73a62, 0x28461564, 0xbf455269, 0xe2ea32dc,
+	0x00800000, 0x00008000, 0x82f63b78, 0x6ea2d55c, 0x18b8ea18, 0x510ac59a,
+	0xb82be955, 0xb8fdb1e7, 0x88e56f72, 0x74c360a4, 0xe4172b16, 0x0d65762a,
+	0x35d73a62, 0x28461564, 0xbf455269, 0xe2ea32dc,
 };
 
 /* a * b modulo the polynomial. Global: verified once. */

@@ -42,7 +42,8 @@ static __always_inline __u32 snat_number(const ip_addr *pod)
 
 /* Which ports the sender of p may have: a pod its windows, those outside the first groups, the
  * node's own processes all. */
-static __always_inline void snat_begin(struct snat_walk *n, const struct settings *s, const struct pkt *p)
+static __always_inline void snat_begin(struct snat_walk *n, const struct settings *s,
+				       const struct pkt *p)
 {
 	__u32 range = (__u32)s->snat_max - s->snat_min + 1;
 
@@ -70,7 +71,9 @@ static __always_inline __u16 snat_at(const struct snat_walk *n, __u32 i)
 	__u32 at = ((n->random & 0xffff) + i / n->groups * step) % n->size;
 	__u32 x = (i + (n->random >> 16)) % n->groups;
 	__u32 window = x * SNAT_GROUPS +
-		       (n->number % SNAT_GROUPS + n->number / SNAT_GROUPS % SNAT_GROUPS * x + n->number / SNAT_WINDOWS * x * x) % SNAT_GROUPS;
+		       (n->number % SNAT_GROUPS + n->number / SNAT_GROUPS % SNAT_GROUPS * x +
+			n->number / SNAT_WINDOWS * x * x) %
+			       SNAT_GROUPS;
 
 	return n->first + (n->groups == 1 ? 0 : window) * n->size + at;
 }

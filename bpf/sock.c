@@ -39,11 +39,13 @@ static __always_inline void sock_cookie(struct sock_key *key, struct bpf_sock_ad
 }
 
 /* The backend that a UDP socket got for an address before, unless that is gone. */
-static __always_inline int sock_again(const struct sock_key *asked, const struct svc_value *v, struct backend *be)
+static __always_inline int sock_again(const struct sock_key *asked, const struct svc_value *v,
+				      struct backend *be)
 {
 	struct sock_value *val = bpf_map_lookup_elem(&weir_sockets, asked);
 
-	if (!val || !addr_same(&val->svc.addr, &v->id.addr) || val->svc.port != v->id.port || val->svc.proto != v->id.proto)
+	if (!val || !addr_same(&val->svc.addr, &v->id.addr) || val->svc.port != v->id.port ||
+	    val->svc.proto != v->id.proto)
 		return 0;
 	be->addr = val->addr;
 	be->port = val->port;
@@ -75,7 +77,8 @@ static __always_inline void sock_note_stream(const struct sock_key *asked, const
 }
 
 /* What a TCP socket asked for, that got the address and port of key. */
-static __always_inline int sock_stream_asked(const struct sock_key *key, ip_addr *addr, __be16 *port)
+static __always_inline int sock_stream_asked(const struct sock_key *key, ip_addr *addr,
+					     __be16 *port)
 {
 	struct sock_stream *t = sock_stream_of(key);
 	ip_addr asked;
@@ -85,7 +88,8 @@ static __always_inline int sock_stream_asked(const struct sock_key *key, ip_addr
 	if (!t)
 		return 0;
 	bpf_spin_lock(&t->lock);
-	same = t->cookie[0] == key->cookie[0] && t->cookie[1] == key->cookie[1] && t->got_port == key->port && addr_same(&t->got, &key->addr);
+	same = t->cookie[0] == key->cookie[0] && t->cookie[1] == key->cookie[1] &&
+	       t->got_port == key->port && addr_same(&t->got, &key->addr);
 	asked = t->asked;
 	asked_port = t->asked_port;
 	bpf_spin_unlock(&t->lock);
@@ -97,7 +101,8 @@ static __always_inline int sock_stream_asked(const struct sock_key *key, ip_addr
 }
 
 /* Remembers what a UDP socket asked for and what it got. */
-static __always_inline void sock_note(struct sock_key *asked, const struct svc_value *v, const struct backend *be)
+static __always_inline void sock_note(struct sock_key *asked, const struct svc_value *v,
+				      const struct backend *be)
 {
 	struct sock_key got = *asked;
 	struct sock_value val = { .addr = asked->addr, .port = asked->port, .svc = v->id };
@@ -114,7 +119,8 @@ static __always_inline void sock_note(struct sock_key *asked, const struct svc_v
 /* Translates *addr, *port where they name a Service. A UDP socket of a pod that connects is left to
  * the packet path: there its flow gets another backend when its own is gone, which no program can
  * give a connected socket. Returns what the hook must return. */
-static __always_inline int sock_balance(struct bpf_sock_addr *ctx, ip_addr *addr, __be16 *port, int connects)
+static __always_inline int sock_balance(struct bpf_sock_addr *ctx, ip_addr *addr, __be16 *port,
+					int connects)
 {
 	struct settings *s = settings_get();
 	struct sock_key asked = {};
@@ -130,7 +136,8 @@ static __always_inline int sock_balance(struct bpf_sock_addr *ctx, ip_addr *addr
 		return SOCK_ALLOW;
 	if (!s || (ctx->protocol != IPPROTO_TCP && ctx->protocol != IPPROTO_UDP))
 		return SOCK_ALLOW;
-	wanted = ctx->protocol == IPPROTO_TCP ? s->flags & SET_CTLB_TCP : (s->flags & SET_CTLB_UDP) && !connects;
+	wanted = ctx->protocol == IPPROTO_TCP ? s->flags & SET_CTLB_TCP :
+						(s->flags & SET_CTLB_UDP) && !connects;
 	netns = bpf_get_netns_cookie(ctx);
 	on_host = netns == s->host_netns;
 	loopback = addr_is_loopback(addr);
@@ -139,14 +146,16 @@ static __always_inline int sock_balance(struct bpf_sock_addr *ctx, ip_addr *addr
 	a = bpf_map_lookup_elem(&weir_addrs, addr);
 	v = lb_find(addr, *port, ctx->protocol, a, &node_port);
 	/* What never leaves the loopback device is seen here only. */
-	if (!v || !(wanted || loopback || (v->flags & SVC_HOST_BACKEND) || (a && a->kind == ADDR_HOST)))
+	if (!v ||
+	    !(wanted || loopback || (v->flags & SVC_HOST_BACKEND) || (a && a->kind == ADDR_HOST)))
 		return SOCK_ALLOW;
 	scope = lb_scope_inside(v, a ? a->kind : ADDR_NONE, node_port);
 	if (scope < 0)
 		return SOCK_ALLOW;
 	if (v->affinity || (v->flags & SVC_RESTRICTED))
 		sock_client(&client, netns, s);
-	if ((v->flags & SVC_RESTRICTED) && (addr_is_none(&client.addr) || !lb_admits(v, &client.addr)))
+	if ((v->flags & SVC_RESTRICTED) &&
+	    (addr_is_none(&client.addr) || !lb_admits(v, &client.addr)))
 		return SOCK_ALLOW; /* its packets will tell */
 	sock_cookie(&asked, ctx);
 	asked.addr = *addr;
@@ -216,7 +225,8 @@ static __always_inline int sock_back4(struct bpf_sock_addr *ctx)
  * mapped. */
 static __always_inline int sock_read6(struct bpf_sock_addr *ctx, ip_addr *addr)
 {
-	int mapped = !ctx->user_ip6[0] && !ctx->user_ip6[1] && ctx->user_ip6[2] == bpf_htonl(0xffff);
+	int mapped = !ctx->user_ip6[0] && !ctx->user_ip6[1] &&
+		     ctx->user_ip6[2] == bpf_htonl(0xffff);
 
 	if (WEIR_FAMILY == 4) {
 		addr->w[0] = ctx->user_ip6[3];
@@ -224,7 +234,8 @@ static __always_inline int sock_read6(struct bpf_sock_addr *ctx, ip_addr *addr)
 	}
 #pragma unroll
 	for (int i = 0; i < ADDR_WORDS; i++)
-		addr->w[i] = *(volatile __u32 *)&ctx->user_ip6[i]; /* each by itself, as the verifier wants it */
+		/* Each by itself, as the verifier wants it. */
+		addr->w[i] = *(volatile __u32 *)&ctx->user_ip6[i];
 	return !mapped;
 }
 
@@ -261,11 +272,11 @@ static __always_inline int sock_back6(struct bpf_sock_addr *ctx)
 	return SOCK_ALLOW;
 }
 
-#define SOCK_PROGRAM(hook, call)                                                         \
-	SEC("cgroup/" #hook)                                                             \
-	int weir_##hook(struct bpf_sock_addr *ctx)                                       \
-	{                                                                                \
-		return call;                                                             \
+#define SOCK_PROGRAM(hook, call) \
+	SEC("cgroup/" #hook) \
+	int weir_##hook(struct bpf_sock_addr *ctx) \
+	{ \
+		return call; \
 	}
 
 SOCK_PROGRAM(connect4, sock_forth4(ctx, 1))

@@ -41,14 +41,14 @@ static __always_inline int source_is_outside(const struct pkt *p)
 
 /* Does the packet come by the way that its flow's packets come? No look-up: this is asked of every
  * packet. */
-static __always_inline int source_fits(struct __sk_buff *skb, const struct pkt *p, const struct flow_value *f, __u8 hook)
+static __always_inline int source_fits(struct __sk_buff *skb, const struct pkt *p,
+				       const struct flow_value *f, __u8 hook)
 {
 	struct ethhdr *eth;
 	ip_addr link;
 
 	switch (hook) {
-	case HOOK_FROM_WORKLOAD:
-		return f->from == FROM_POD && f->source.w[0] == skb->ifindex;
+	case HOOK_FROM_WORKLOAD: return f->from == FROM_POD && f->source.w[0] == skb->ifindex;
 	case HOOK_FROM_TUNNEL:
 		if (f->from == FROM_TUNNEL)
 			return addr_same(&f->source, &p->tunnel_src);
@@ -66,24 +66,29 @@ static __always_inline int source_fits(struct __sk_buff *skb, const struct pkt *
 }
 
 /* Is the MAC address one that a node publishes, and another than the sender's? */
-static __always_inline int source_differs(const struct addr_value *node, const struct source_sender *sender)
+static __always_inline int source_differs(const struct addr_value *node,
+					  const struct source_sender *sender)
 {
 	const __u8 *mac = node->mac;
 	__u32 low = *(const __u16 *)mac, high = *(const __u32 *)(mac + 2);
 
-	return (low | high) && (low != *(const __u16 *)sender->mac || high != *(const __u32 *)(sender->mac + 2));
+	return (low | high) &&
+	       (low != *(const __u16 *)sender->mac || high != *(const __u32 *)(sender->mac + 2));
 }
 
 /* Is scratch.pkt a packet of the tunnel that bears a node's address, and was sent by another
  * machine on the link? The kernel takes the outer Ethernet header off before from_tunnel. a is what
  * is known of its source, b of its destination. */
-static __always_inline int source_forges_tunnel(struct __sk_buff *skb, const struct pkt *p, const struct settings *s, const struct addr_value *a,
+static __always_inline int source_forges_tunnel(struct __sk_buff *skb, const struct pkt *p,
+						const struct settings *s,
+						const struct addr_value *a,
 						const struct addr_value *b)
 {
 	struct source_sender sender = {};
 
-	if (p->hook != HOOK_FROM_UPLINK || p->l4 != L4_UDP || p->key.dport != s->tunnel_port || !a || a->kind != ADDR_NODE ||
-	    !(a->flags & ADDR_SAME_LINK) || !b || b->kind != ADDR_HOST)
+	if (p->hook != HOOK_FROM_UPLINK || p->l4 != L4_UDP || p->key.dport != s->tunnel_port ||
+	    !a || a->kind != ADDR_NODE || !(a->flags & ADDR_SAME_LINK) || !b ||
+	    b->kind != ADDR_HOST)
 		return 0;
 	bpf_skb_load_bytes(skb, 6, sender.mac, 6);
 	return source_differs(a, &sender);
@@ -98,18 +103,19 @@ static __always_inline void source_forget(struct scratch *w)
 
 /* Whose packets those of a flow must be. */
 enum source_whose {
-	WHOSE_HERE = 0,    /* of nobody who is reached by an uplink or the tunnel */
+	WHOSE_HERE = 0, /* of nobody who is reached by an uplink or the tunnel */
 	WHOSE_OUTSIDE = 1, /* of somebody outside of the cluster */
-	WHOSE_PODS = 2,    /* of a node's pods */
-	WHOSE_NODES = 3,   /* of a node itself */
-	WHOSE_HANDED = 4,  /* what a certain node hands on, or answers to what was handed on to it */
+	WHOSE_PODS = 2, /* of a node's pods */
+	WHOSE_NODES = 3, /* of a node itself */
+	WHOSE_HANDED = 4, /* what a certain node hands on, or answers to what was handed on to it */
 };
 
 /* They are those of the node that the address a is known to live on. */
 static __always_inline int source_of(struct scratch *w, const struct addr_value *a, int whose)
 {
 	w->source.home = a->node;
-	w->source.home_flags = (a->flags & ADDR_SAME_LINK ? ROUTE_SAME_LINK : 0) | (a->flags & ADDR_TUNNEL ? ROUTE_TUNNEL : 0);
+	w->source.home_flags = (a->flags & ADDR_SAME_LINK ? ROUTE_SAME_LINK : 0) |
+			       (a->flags & ADDR_TUNNEL ? ROUTE_TUNNEL : 0);
 	return whose;
 }
 
@@ -143,13 +149,16 @@ __noinline int source_owner(void)
 		if (r) {
 			w->source.home = r->node;
 			w->source.home_flags = r->flags;
-			return !(r->flags & ROUTE_REMOTE) ? WHOSE_HERE : answer ? WHOSE_HANDED : WHOSE_PODS;
+			return !(r->flags & ROUTE_REMOTE) ? WHOSE_HERE :
+			       answer                     ? WHOSE_HANDED :
+							    WHOSE_PODS;
 		}
 		if (answer)
 			return WHOSE_HERE;
 		w->source.known = SOURCE_OUTSIDE;
 	}
-	if (w->fwd.svc.proto && !(w->fwd.flags & FLOW_REPLY) && (!w->balance.front_kind || w->balance.front_kind == ADDR_NODE + 1)) {
+	if (w->fwd.svc.proto && !(w->fwd.flags & FLOW_REPLY) &&
+	    (!w->balance.front_kind || w->balance.front_kind == ADDR_NODE + 1)) {
 		b = bpf_map_lookup_elem(&weir_addrs, &w->pkt.key.daddr);
 		if (b && b->kind == ADDR_NODE) /* a node port of that node, which hands it on */
 			return source_of(w, b, WHOSE_HANDED);
@@ -219,21 +228,24 @@ __noinline int source_check(struct __sk_buff *skb)
 	if (whose == WHOSE_NODES && source_for_host(w))
 		return DROP_NONE;
 	if (!(w->source.home_flags & ROUTE_SAME_LINK)) {
-		if (whose == WHOSE_HANDED || ((w->source.home_flags & ROUTE_TUNNEL) && !source_for_host(w)))
+		if (whose == WHOSE_HANDED ||
+		    ((w->source.home_flags & ROUTE_TUNNEL) && !source_for_host(w)))
 			return DROP_SPOOFED;
 		w->fwd.from = FROM_ROUTER;
 		return DROP_NONE;
 	}
 	n = bpf_map_lookup_elem(&weir_addrs, &w->source.home);
 	bpf_skb_load_bytes(skb, 6, sender.mac, 6);
+	/* A node's other addresses may be on other interfaces. */
 	if (!n || n->kind != ADDR_NODE || !(*(__u16 *)n->mac | *(__u32 *)(n->mac + 2)) ||
-	    (whose == WHOSE_NODES && !addr_same(&w->pkt.key.saddr, &w->source.home))) { /* its other addresses may be on other interfaces */
+	    (whose == WHOSE_NODES && !addr_same(&w->pkt.key.saddr, &w->source.home))) {
 		w->fwd.from = FROM_ROUTER;
 		return DROP_NONE;
 	}
 	__builtin_memcpy(link.mac, sender.mac, 6);
 	if (source_differs(n, &sender))
-		return request && bpf_map_lookup_elem(&weir_links, &link) ? DROP_NONE : DROP_SPOOFED;
+		return request && bpf_map_lookup_elem(&weir_links, &link) ? DROP_NONE :
+									    DROP_SPOOFED;
 	w->fwd.from = FROM_LINK;
 	source_link(&w->fwd.source, sender.mac);
 	return DROP_NONE;
@@ -259,7 +271,8 @@ static __always_inline void source_expect(struct scratch *w, int outside)
 		return;
 	}
 	n = bpf_map_lookup_elem(&weir_addrs, &w->fwd.nexthop);
-	if (!n || n->kind != ADDR_NODE || !(n->flags & ADDR_SAME_LINK) || !(*(__u16 *)n->mac | *(__u32 *)(n->mac + 2)))
+	if (!n || n->kind != ADDR_NODE || !(n->flags & ADDR_SAME_LINK) ||
+	    !(*(__u16 *)n->mac | *(__u32 *)(n->mac + 2)))
 		return;
 	w->rev.from = FROM_LINK;
 	source_link(&w->rev.source, n->mac);
@@ -286,7 +299,8 @@ __noinline int source_routed(struct __sk_buff *skb)
 	w->fwd.from = FROM_STACK;
 	w->fwd.source = addr_none();
 	w->fwd.source.w[0] = in;
-	if (!in || in == s->host_ifindex || in == s->tunnel_ifindex || bpf_map_lookup_elem(&weir_uplinks, &in))
+	if (!in || in == s->host_ifindex || in == s->tunnel_ifindex ||
+	    bpf_map_lookup_elem(&weir_uplinks, &in))
 		return DROP_NONE;
 	w->source.sender = w->pkt.key.saddr;
 	a = bpf_map_lookup_elem(&weir_addrs, &w->source.sender);
@@ -305,7 +319,8 @@ __noinline int source_routed(struct __sk_buff *skb)
 		w->source.home = r->node;
 	}
 	ret = route_ask(skb, &fib, &s->node, &w->source.home, 0);
-	if (ret != BPF_FIB_LKUP_RET_SUCCESS && ret != BPF_FIB_LKUP_RET_NO_NEIGH && ret != BPF_FIB_LKUP_RET_FRAG_NEEDED)
+	if (ret != BPF_FIB_LKUP_RET_SUCCESS && ret != BPF_FIB_LKUP_RET_NO_NEIGH &&
+	    ret != BPF_FIB_LKUP_RET_FRAG_NEEDED)
 		return DROP_SPOOFED;
 	return fib.ifindex == in ? DROP_NONE : DROP_SPOOFED;
 }

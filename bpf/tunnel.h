@@ -28,16 +28,19 @@ static __always_inline int tunnel_from_pod(const struct pkt *p, const struct set
 {
 	if (p->l4 == L4_UDP && p->key.dport == s->tunnel_port)
 		return tunnel_closed(s, &p->daddr);
-	return p->l4 == L4_NONE && (p->key.proto == IPPROTO_IPIP || p->key.proto == IPPROTO_IPV6) && !(s->flags & SET_IPIP_FROM_PODS);
+	return p->l4 == L4_NONE && (p->key.proto == IPPROTO_IPIP || p->key.proto == IPPROTO_IPV6) &&
+	       !(s->flags & SET_IPIP_FROM_PODS);
 }
 
 /* Does a Service lead the flow f of the packet to VXLAN's port of something else than a pod, where
  * its source would become the node's? */
-static __always_inline int tunnel_by_service(const struct pkt *p, const struct settings *s, const struct flow_value *f)
+static __always_inline int tunnel_by_service(const struct pkt *p, const struct settings *s,
+					     const struct flow_value *f)
 {
 	struct addr_value *b;
 
-	if (p->key.proto != IPPROTO_UDP || f->svc.proto != IPPROTO_UDP || f->backend.port != s->tunnel_port)
+	if (p->key.proto != IPPROTO_UDP || f->svc.proto != IPPROTO_UDP ||
+	    f->backend.port != s->tunnel_port)
 		return 0;
 	if (p->hook == HOOK_FROM_WORKLOAD)
 		return tunnel_closed(s, &f->backend.addr);

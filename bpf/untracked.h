@@ -31,7 +31,8 @@ struct untracked_stamp {
 /* What the set `which` of the host endpoint of an interface says of the packet from
  * scratch.policy.src to .dst. The destination port of ICMP is the message's type * 256 + its
  * code. */
-__noinline int untracked_evaluate(__u32 ifindex, __u32 which, __u8 proto, __be16 sport, __be16 dport)
+__noinline int untracked_evaluate(__u32 ifindex, __u32 which, __u8 proto, __be16 sport,
+				  __be16 dport)
 {
 	struct settings *s = settings_get();
 	struct scratch *w = scratch_get();
@@ -42,7 +43,9 @@ __noinline int untracked_evaluate(__u32 ifindex, __u32 which, __u8 proto, __be16
 	if (proto == IPPROTO_UDP && dport == s->tunnel_port) {
 		a = bpf_map_lookup_elem(&weir_addrs, &w->policy.src);
 		b = bpf_map_lookup_elem(&weir_addrs, &w->policy.dst);
-		if (a && b && ((a->kind == ADDR_NODE && b->kind == ADDR_HOST) || (a->kind == ADDR_HOST && b->kind == ADDR_NODE)))
+		if (a && b &&
+		    ((a->kind == ADDR_NODE && b->kind == ADDR_HOST) ||
+		     (a->kind == ADDR_HOST && b->kind == ADDR_NODE)))
 			return UNTRACKED_NONE;
 	}
 	policy_forget(w);
@@ -57,10 +60,11 @@ __noinline int untracked_evaluate(__u32 ifindex, __u32 which, __u8 proto, __be16
 	return w->policy.value.verdict & POLICY_UNDECIDED ? UNTRACKED_NONE : UNTRACKED_ALLOWED;
 }
 
-/* Evaluates scratch.pkt, of which an ICMP error counts by itself and not by what it quotes. */
-static __always_inline int untracked_packet(struct __sk_buff *skb, struct scratch *w, __u32 which)
+/* Evaluates p, which was read from c, of which an ICMP error counts by itself and not by what it
+ * quotes. */
+static __always_inline int untracked_packet(struct cursor c, const struct pkt *p, struct scratch *w,
+					    __u32 which)
 {
-	const struct pkt *p = &w->pkt;
 	__u8 proto = p->l4 == L4_ERROR ? IP_ICMP : p->key.proto;
 	__be16 sport = p->key.sport, dport = p->key.dport;
 
@@ -68,14 +72,15 @@ static __always_inline int untracked_packet(struct __sk_buff *skb, struct scratc
 	w->policy.dst = p->daddr;
 	if (proto == IP_ICMP) {
 		sport = 0;
-		if (bpf_skb_load_bytes(skb, p->l4_off, &dport, sizeof(dport)))
+		if (cursor_load(&c, p->l4_off, &dport, sizeof(dport)))
 			return UNTRACKED_NONE;
 	}
-	return untracked_evaluate(skb->ifindex, which, proto, sport, dport);
+	return untracked_evaluate(cursor_ifindex(&c), which, proto, sport, dport);
 }
 
 /* Tells of a packet that was denied. */
-static __always_inline void untracked_tell(struct scratch *w, __u32 ifindex, __u8 hook, __u32 reason)
+static __always_inline void untracked_tell(struct scratch *w, __u32 ifindex, __u8 hook,
+					   __u32 reason)
 {
 	w->pkt.hook = hook;
 	__builtin_memset(&w->fwd.svc, 0, sizeof(w->fwd.svc));
@@ -103,13 +108,14 @@ __noinline int untracked_arrives(struct __sk_buff *skb)
 	if (!w || !s)
 		return 0;
 	m = (void *)(long)skb->data_meta;
-	if ((void *)(m + 1) <= (void *)(long)skb->data && m->magic == UNTRACKED_MAGIC && m->netns == (__u32)s->host_netns &&
-	    m->ifindex == skb->ifindex && (m->verdict == UNTRACKED_NONE || m->verdict == UNTRACKED_ALLOWED)) {
+	if ((void *)(m + 1) <= (void *)(long)skb->data && m->magic == UNTRACKED_MAGIC &&
+	    m->netns == (__u32)s->host_netns && m->ifindex == skb->ifindex &&
+	    (m->verdict == UNTRACKED_NONE || m->verdict == UNTRACKED_ALLOWED)) {
 		w->pkt.untracked = m->verdict;
 		return 0;
 	}
 	event_count(COUNT_UNTRACKED);
-	ret = untracked_packet(skb, w, HOST_UNTRACKED_INGRESS);
+	ret = untracked_packet(cursor_of_tc(skb), &w->pkt, w, HOST_UNTRACKED_INGRESS);
 	if (ret == UNTRACKED_DENIED && host_socket_of(skb) == HOST_SOCKET_AGENT)
 		ret = UNTRACKED_NONE;
 	if (ret == UNTRACKED_DENIED) {
@@ -139,11 +145,12 @@ __noinline int untracked_leaves(struct __sk_buff *skb)
 	w->pkt.missed = 0;
 	w->pkt.untracked = UNTRACKED_NONE;
 	w->pkt.tunnel_src = addr_none();
-	parsed = parse_packet(skb, &w->pkt);
-	if (!(s->flags & SET_UNTRACKED) || skb->ingress_ifindex || skb->ifindex == s->host_ifindex ||
+	parsed = parse_packet(cursor_of_tc(skb), &w->pkt);
+	if (!(s->flags & SET_UNTRACKED) || skb->ingress_ifindex ||
+	    skb->ifindex == s->host_ifindex ||
 	    (parsed != PARSED_OK && !(parsed == PARSED_FRAGMENT && w->pkt.l4_off)))
 		return parsed;
-	w->pkt.untracked = untracked_packet(skb, w, HOST_UNTRACKED_EGRESS);
+	w->pkt.untracked = untracked_packet(cursor_of_tc(skb), &w->pkt, w, HOST_UNTRACKED_EGRESS);
 	if (w->pkt.untracked == UNTRACKED_DENIED) {
 		rule = w->policy.rule;
 		untracked_tell(w, skb->ifindex, HOOK_TO_UPLINK, DROP_UNTRACKED_EGRESS);
@@ -158,7 +165,8 @@ static __noinline int untracked_plain(const struct pkt *p, const struct flow_val
 {
 	struct addr_value *a, *b;
 
-	if (!p || !f || f->action != ACT_PASS || (f->flags & (FLOW_REWRITE | FLOW_HAND_ON)) || f->svc.proto)
+	if (!p || !f || f->action != ACT_PASS || (f->flags & (FLOW_REWRITE | FLOW_HAND_ON)) ||
+	    f->svc.proto)
 		return 0;
 	a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
 	b = bpf_map_lookup_elem(&weir_addrs, &p->key.daddr);

@@ -12,36 +12,15 @@ struct {
 	__uint(max_entries, 1);
 } weir_xdp_ipv6 SEC(".maps");
 
-/* The ports of what lies at `off`, of len bytes, and is of protocol proto. 0 on success. */
-static __always_inline int xdp_ports(struct xdp_md *ctx, __u8 proto, __u32 off, __u32 len, __be16 *ports)
-{
-	__u32 head = proto == IPPROTO_TCP ? sizeof(struct tcphdr) : proto == IPPROTO_UDP ? sizeof(struct udphdr) :
-		     proto == IPPROTO_SCTP ? sizeof(struct sctp_head) : proto == IP_ICMP ? sizeof(struct icmp_head) : 0;
-	__u8 type;
-
-	ports[0] = ports[1] = 0;
-	if (!head)
-		return 0;
-	if (len < head || bpf_xdp_load_bytes(ctx, off, ports, 2 * sizeof(*ports)))
-		return -1;
-	if (proto != IP_ICMP)
-		return 0;
-	type = ((__u8 *)ports)[0];
-	ports[1] = ports[0]; /* type and code */
-	ports[0] = 0;
-	return ip_is_error(type) || ip_is_link(type) ? -1 : 0;
-}
-
 /* What is said of the packet: enum untracked. */
-static __always_inline int xdp_evaluate(struct xdp_md *ctx, struct scratch *w, const ip_head *ip, __u32 frame)
+static __always_inline int xdp_evaluate(struct xdp_md *ctx, struct scratch *w)
 {
-	__u32 off, len;
-	__be16 ports[2];
-	__u8 proto;
+	struct pkt p;
 
-	if (ip_plain(ctx, ip, frame, &w->policy.src, &w->policy.dst, &proto, &off, &len) || xdp_ports(ctx, proto, off, len, ports))
+	p.hook = HOOK_FROM_UPLINK;
+	if (parse_packet(cursor_of_xdp(ctx), &p) != PARSED_OK || p.l4 == L4_ERROR || ip_is_link(&p))
 		return UNTRACKED_UNKNOWN;
-	return untracked_evaluate(ctx->ingress_ifindex, HOST_UNTRACKED_INGRESS, proto, ports[0], ports[1]);
+	return untracked_packet(cursor_of_xdp(ctx), &p, w, HOST_UNTRACKED_INGRESS);
 }
 
 /* Puts what was found out before the packet's data. */
@@ -65,7 +44,8 @@ static __always_inline int xdp_is_elsewhere(struct xdp_md *ctx, const struct lin
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
 
-	return (void *)(eth + 1) <= (void *)(long)ctx->data_end && !(eth->h_dest[0] & 1) && __builtin_memcmp(eth->h_dest, own->mac, 6);
+	return (void *)(eth + 1) <= (void *)(long)ctx->data_end && !(eth->h_dest[0] & 1) &&
+	       __builtin_memcmp(eth->h_dest, own->mac, 6);
 }
 
 /* Is the frame of this type? */
@@ -81,8 +61,6 @@ int weir_arrive(struct xdp_md *ctx)
 {
 	struct settings *s = settings_get();
 	struct scratch *w = scratch_get();
-	struct ethhdr *eth;
-	ip_head *ip;
 	__u32 zero = 0, in = ctx->ingress_ifindex, rule, *trace;
 	struct link_key *own;
 	int ret;
@@ -90,7 +68,8 @@ int weir_arrive(struct xdp_md *ctx)
 	if (!w || !s)
 		return XDP_PASS;
 	own = bpf_map_lookup_elem(&weir_uplinks, &in);
-	if (!own) /* a driver's part of an uplink (of a bond, say) has no host endpoint of its own */
+	/* A driver's part of an uplink (of a bond, say) has no host endpoint of its own. */
+	if (!own)
 		return XDP_PASS;
 	/* from_uplink leaves it, too; where the interface has another MAC address by now, it evaluates
 	 * what comes without a word of this. */
@@ -98,19 +77,17 @@ int weir_arrive(struct xdp_md *ctx)
 		return XDP_PASS;
 	if (WEIR_FAMILY == 4 && xdp_is(ctx, ETH_P_IPV6))
 		bpf_tail_call(ctx, &weir_xdp_ipv6, 0);
-	eth = (void *)(long)ctx->data; /* after the call: to some kernels it makes an end of what was known of the packet */
-	ip = (void *)(eth + 1);
-	if ((void *)(eth + 1) > (void *)(long)ctx->data_end || eth->h_proto != bpf_htons(IP_ETHERTYPE) ||
-	    (void *)(ip + 1) > (void *)(long)ctx->data_end)
+	if (!xdp_is(ctx, IP_ETHERTYPE))
 		return XDP_PASS;
-	ret = xdp_evaluate(ctx, w, ip, bpf_xdp_get_buff_len(ctx));
+	ret = xdp_evaluate(ctx, w);
 	if (ret != UNTRACKED_DENIED) {
 		xdp_stamp(ctx, s, ret);
 		return XDP_PASS;
 	}
 	/* A socket of the agent's own has its answers: from_uplink finds the same. */
 	if (w->policy.proto == IPPROTO_TCP &&
-	    host_socket_find(ctx, &w->policy.src, w->policy.sport, &w->policy.dst, w->policy.dport) == HOST_SOCKET_AGENT)
+	    host_socket_find(ctx, &w->policy.src, w->policy.sport, &w->policy.dst,
+			     w->policy.dport) == HOST_SOCKET_AGENT)
 		return XDP_PASS;
 	rule = w->policy.rule;
 	untracked_tell(w, ctx->ingress_ifindex, HOOK_FROM_UPLINK, DROP_UNTRACKED_INGRESS);

@@ -29,7 +29,7 @@ var attacksBudget = []mutant{
 		"len(a.Text) > maxAtomName &&", "len(a.Text) > 1<<30 &&"},
 		pkg: "./internal/calc", run: "^TestHostileNamesOfClasses$"},
 	{fault: fault{"a pod's denied packets keep the events of all others away", "bpf/events.h",
-		"	return event_left(event_pod(w), denied, now, event_interval_ns * EVENT_PART, event_burst / EVENT_BURST_PART) &&\n", "	return event_pod(w) &&\n"},
+		"	return event_left(event_pod(w), denied, now, event_interval_ns * EVENT_PART,\n			  event_burst / EVENT_BURST_PART) &&\n", "	return event_pod(w) &&\n"},
 		pkg: "./internal/dataplane/ebpf", run: "^TestHostileEventsOfOnePod$"},
 	{fault: fault{"a Service of 300 external addresses and 300 ports takes all frontends", "internal/calc/service/service_quota.go",
 		"			out[frontendTable][fam] += own + external\n", "			out[frontendTable][fam] += own\n"},

@@ -14,6 +14,6 @@ var attacksTables = []mutant{
 		"	if (resolve_asked(&w->pkt, &w->fwd) && resolve_spent(skb))\n", "	if (resolve_asked(&w->pkt, &w->fwd) && resolve_spent(skb) < 0)\n"},
 		"./test/netns", "^TestHostileNeighbours$"},
 	{fault{"a pod fills the node's table of neighbours by asking in the names of many", "bpf/datapath.h",
-		"			return resolve_link(skb);\n", "			return forward_pass(skb);\n"},
+		"		case PARSED_LINK: return resolve_link(skb);\n", "		case PARSED_LINK: return forward_pass(skb);\n"},
 		"./test/netns", "^TestHostileNeighboursByLink$"},
 }
