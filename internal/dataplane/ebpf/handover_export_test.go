@@ -307,11 +307,11 @@ func TestImportLeadsAgain(t *testing.T) {
 	}
 	seen := e.Orig // from the host
 	four := d.tables.Families()[0]
-	if d.importing.alongside.Leads(seen) || !d.importing.has(four, e) {
-		t.Errorf("led: %v, taken over: %v", d.importing.alongside.Leads(seen), d.importing.has(four, e))
+	if d.importing.zone.Leads(seen) || !d.importing.has(four, e) {
+		t.Errorf("led: %v, taken over: %v", d.importing.zone.Leads(seen), d.importing.has(four, e))
 	}
 	d.importTracked(d.importing)
-	if !d.importing.alongside.Leads(seen) {
+	if !d.importing.zone.Leads(seen) {
 		t.Error("it is not led the next time")
 	}
 	for _, d.importing.begun = range []bool{false, true} { // programs removed it: the next one with its addresses and ports is in its place
@@ -321,7 +321,7 @@ func TestImportLeadsAgain(t *testing.T) {
 			t.Errorf("begun %v: what took its place is not taken over", d.importing.begun)
 		}
 	}
-	must(t, d.importing.alongside.Close())
+	must(t, d.importing.zone.Close())
 }
 
 // TestImportKeepsLinks: links that an earlier run left are taken over, though another data
