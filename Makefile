@@ -29,8 +29,8 @@ check: ## lane 1: gofmt, vet, tests that need only Go
 	go test $(CHECK)
 	@echo "make check: passed: gofmt, vet, tests without root, documents"
 
-# golangci-lint of hack/tools/go.mod with .golangci.yml. clang-format holds the files of FORMATTED to .clang-format: take a file
-# into the list when it is formatted (clang-format-19 -i bpf/FILE); make lint FORMATTED="$$(echo bpf/*.[ch])" says what the rest lacks.
+# golangci-lint of hack/tools/go.mod with .golangci.yml, in each module. clang-format checks the files of FORMATTED against .clang-format: a file
+# is added to the list when it is formatted (clang-format-19 -i bpf/FILE); make lint FORMATTED="$$(echo bpf/*.[ch])" shows what the rest lacks.
 FORMATTED := bpf/addr.h bpf/clock.h bpf/csum.h bpf/drop.h bpf/flow.h bpf/flow_end.h bpf/host.c bpf/ip.h bpf/neigh.h bpf/overlay.c \
 	bpf/own.h bpf/quota.h bpf/weir.c bpf/workload.c
 lint: export WEIR_SETUP_MORE := clang-format-19
@@ -38,6 +38,8 @@ lint: generated ## linters of Go and C, generated files (root, for compilers tha
 	@mkdir -p bin
 	cd hack/tools && go build -o ../../bin/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	bin/golangci-lint run ./...
+	cd lab && $(CURDIR)/bin/golangci-lint run ./...
+	cd test/policyapi && $(CURDIR)/bin/golangci-lint run ./...
 	clang-format-19 --dry-run --Werror $(FORMATTED)
 	@echo "make lint: passed: golangci-lint, clang-format, generated files"
 

@@ -40,7 +40,7 @@ func importForwarded[A abi.Address](t Importer, e conntrack.Entry, route conntra
 	if svc, found := t.service(e.Orig); found {
 		f.There.Svc = abi.ToSvc[A](svc.ID)
 		f.There.Backend = abi.Backend[A]{Addr: abi.ToAddr[A](t.node(route.Node))} // answers come from there, whatever became of the backend
-		for _, b := range t.State.Backends.At(svc.ID) {                         // Which one the other node chose is not known; whether it has one is asked by it
+		for _, b := range t.State.Backends.At(svc.ID) {                           // Which one the other node chose is not known; whether it has one is asked by it
 			if t.backendNode(b.Addr) == t.node(route.Node) {
 				f.There.Backend = abi.Backend[A]{Addr: abi.ToAddr[A](b.Addr), Port: abi.Be16(b.Port)}
 			}
