@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -19,34 +18,16 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/conformance"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/nettest"
 )
-
-const insideEnv = "WEIR_TEST_INSIDE"
 
 // TestMain runs the tests in a network and a mount namespace of their own, which end with the
 // process.
-func TestMain(m *testing.M) {
-	if os.Geteuid() != 0 || os.Getenv(insideEnv) != "" {
-		os.Exit(m.Run())
-	}
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), insideEnv+"=1")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Run(); err != nil {
-		if exit, ok := err.(*exec.ExitError); ok {
-			os.Exit(exit.ExitCode())
-		}
-		fmt.Fprintln(os.Stderr, "running the tests in namespaces of their own:", err)
-		os.Exit(1)
-	}
-}
+func TestMain(m *testing.M) { nettest.Main(m, syscall.CLONE_NEWNS, nil) }
 
 func needRoot(t testing.TB) {
 	t.Helper()
-	if os.Getenv(insideEnv) == "" {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "loading programs")
 }
 
 // bench is a node to be: pins, a control group, an uplink and four pod interfaces. Tests share the

@@ -3,7 +3,6 @@
 package dryrun
 
 import (
-	"os"
 	"slices"
 	"testing"
 
@@ -13,13 +12,12 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
+	"github.com/weir-net/weir/internal/nettest"
 )
 
 // The kernel's verifier says it: no program writes to a map that a dry run shares with the node.
 func TestDryRunsCannotWriteLiveMaps(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "loading programs")
 	load := func(read func() (*ebpf.CollectionSpec, error), readOnly []string) error {
 		spec, err := read()
 		check(t, err)

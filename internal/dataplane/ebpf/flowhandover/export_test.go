@@ -4,7 +4,6 @@ package flowhandover
 
 import (
 	"errors"
-	"os"
 	"testing"
 	"unsafe"
 
@@ -13,6 +12,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
+	"github.com/weir-net/weir/internal/nettest"
 )
 
 func must(t *testing.T, err error) {
@@ -25,9 +25,7 @@ func must(t *testing.T, err error) {
 // TestExportMissesNone: a flow that becomes established while flows are read, so moves from one map
 // to the other, is not missed.
 func TestExportMissesNone(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "making maps")
 	var maps [2]*ebpf.Map
 	for i := range maps {
 		m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: uint32(unsafe.Sizeof(abi.FlowKey[abi.Ip4]{})), ValueSize: uint32(unsafe.Sizeof(abi.FlowValue[abi.Ip4]{})), MaxEntries: 16})

@@ -5,7 +5,6 @@ package offline
 import (
 	"encoding/binary"
 	"net/netip"
-	"os"
 	"runtime"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
 	"github.com/weir-net/weir/internal/reason"
@@ -22,9 +22,7 @@ import (
 // However many packets ask for a Service without backends, only so many are answered; all are
 // counted.
 func TestAnswersAreLimited(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "loading programs")
 	const burst, packets = 4, 100
 	o, err := Load(Options{Trace: true, Answers: 1, Burst: burst})
 	check(t, err)

@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"maps"
 	"net/netip"
-	"os"
 	"slices"
 	"testing"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
 )
@@ -90,9 +90,7 @@ func runSyn(t *testing.T, p *ebpf.Program, port uint16) (decision, rule uint32) 
 // A dry run decides as the programs do, changes nothing of theirs, follows their tables and leaves
 // nothing behind.
 func TestDryRun(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "loading programs")
 	o, err := Load(Options{Trace: true})
 	check(t, err)
 	defer o.Close()

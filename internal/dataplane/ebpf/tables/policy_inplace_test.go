@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"testing"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/tables"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -58,9 +58,7 @@ func turnState(says said, classes int) *nodestate.State {
 
 func turnOffline(t *testing.T) *offline.Node {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "loading programs")
 	o, err := offline.Load(offline.Options{Sizes: map[string]uint32{"weir_policy": 4096}})
 	check(t, err)
 	t.Cleanup(o.Close)
