@@ -27,3 +27,11 @@ func Run(t testing.TB, f func(dir string) error) {
 		t.Fatal(err)
 	}
 }
+
+// Must ends the test when there is an error.
+func Must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

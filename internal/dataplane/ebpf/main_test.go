@@ -65,7 +65,7 @@ func newBench(t testing.TB) *bench {
 	for i := range 4 {
 		b.ifaces = append(b.ifaces, b.veth(fmt.Sprintf("cali%d", i), fmt.Sprintf("pod%d", i)))
 	}
-	must(t, netlink.AddrAdd(b.link("eth0"), &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(172, 31, 1, 207), Mask: net.CIDRMask(24, 32)}}))
+	nettest.Must(t, netlink.AddrAdd(b.link("eth0"), &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(172, 31, 1, 207), Mask: net.CIDRMask(24, 32)}}))
 	t.Cleanup(func() {
 		for _, name := range []string{hostdev.HostDevice, hostdev.TunnelDevice} {
 			if err := hostdev.RemoveDevice(name); err != nil {
@@ -76,32 +76,25 @@ func newBench(t testing.TB) *bench {
 	return b
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func (b *bench) link(name string) netlink.Link {
 	b.t.Helper()
 	l, err := netlink.LinkByName(name)
-	must(b.t, err)
+	nettest.Must(b.t, err)
 	return l
 }
 
 func (b *bench) veth(name, peer string) conformance.Interface {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
-	must(b.t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: peer}))
+	nettest.Must(b.t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: peer}))
 	l := b.link(name)
 	b.t.Cleanup(func() {
 		if l, err := netlink.LinkByName(name); err == nil {
 			netlink.LinkDel(l)
 		}
 	})
-	must(b.t, netlink.LinkSetUp(l))
-	must(b.t, netlink.LinkSetUp(b.link(peer)))
+	nettest.Must(b.t, netlink.LinkSetUp(l))
+	nettest.Must(b.t, netlink.LinkSetUp(b.link(peer)))
 	return conformance.Interface{Name: name, Index: l.Attrs().Index}
 }
 

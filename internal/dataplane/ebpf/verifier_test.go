@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
 	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/nettest"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -43,7 +44,7 @@ func TestVerifierBudget(t *testing.T) {
 	}
 	for name, p := range programs {
 		info, err := p.Info()
-		must(t, err)
+		nettest.Must(t, err)
 		n, ok := info.VerifiedInstructions()
 		if !ok {
 			t.Skip("this kernel does not tell (Linux 5.16 does)")
@@ -60,11 +61,11 @@ func TestVerifierBudget(t *testing.T) {
 		for _, name := range slices.Sorted(maps.Keys(got)) {
 			fmt.Fprintf(&b, "%-27s %6d\n", name, got[name])
 		}
-		must(t, os.MkdirAll("testdata", 0o755))
-		must(t, os.WriteFile(file, []byte(b.String()), 0o644))
+		nettest.Must(t, os.MkdirAll("testdata", 0o755))
+		nettest.Must(t, os.WriteFile(file, []byte(b.String()), 0o644))
 	}
 	data, err := os.ReadFile(file)
-	must(t, err)
+	nettest.Must(t, err)
 	want := map[string]uint32{}
 	for line := range strings.Lines(string(data)) {
 		var name string
@@ -87,5 +88,5 @@ func TestVerifierBudget(t *testing.T) {
 func TestTry(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
-	must(t, Try(slog.New(slog.DiscardHandler)))
+	nettest.Must(t, Try(slog.New(slog.DiscardHandler)))
 }
