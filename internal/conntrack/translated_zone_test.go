@@ -101,8 +101,8 @@ func TestTranslatedZoneAgain(t *testing.T) {
 	}
 }
 
-// TestTranslatedZoneMarks: what comes in is led by its mark and its tuple, and by its tuple alone where
-// programs put no mark on it; a chain that leads what the node sends goes by itself.
+// TestTranslatedZoneMarks: what comes in is led by its mark and its tuple, and by its tuple alone
+// where programs put no mark on it; a chain that leads what the node sends goes by itself.
 func TestTranslatedZoneMarks(t *testing.T) {
 	table := opened(t)
 	ctx := context.Background()

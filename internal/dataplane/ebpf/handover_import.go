@@ -111,8 +111,8 @@ func (d *Driver) beginImport() {
 	d.importing = o
 }
 
-// carries reports whether an ingress path has its program: single interfaces that have none do not keep
-// the others' packets from it.
+// carries reports whether an ingress path has its program: single interfaces that have none do not
+// keep the others' packets from it.
 func (d *Driver) carries() bool {
 	for s := range d.programs.At {
 		if s.Hook == attach.FromWorkload || s.Hook == attach.FromUplink {
