@@ -235,7 +235,7 @@ func TestRepair(t *testing.T) {
 	for _, tt := range []struct {
 		name, counted string
 		harm          func()
-		mended        func() bool
+		repaired      func() bool
 	}{
 		{"link detached", "program", func() {
 			nettest.Must(t, d.programs.At[attach.Site{Ifindex: b.ifaces[1].Index, Hook: attach.FromWorkload}].(attach.BpfLink).Link.Detach())
@@ -263,12 +263,12 @@ func TestRepair(t *testing.T) {
 			before := d.Status().Repairs[tt.counted]
 			d.mu.Lock()
 			tt.harm()
-			if tt.mended() {
+			if tt.repaired() {
 				t.Error("nothing is broken")
 			}
 			d.mu.Unlock()
-			if !within(patience, func() bool { d.mu.Lock(); defer d.mu.Unlock(); return tt.mended() }) {
-				t.Error("not mended")
+			if !within(patience, func() bool { d.mu.Lock(); defer d.mu.Unlock(); return tt.repaired() }) {
+				t.Error("not repaired")
 			}
 			if !within(patience, func() bool { return d.Status().Repairs[tt.counted] > before }) {
 				t.Errorf("not counted: %v", d.Status().Repairs)
