@@ -29,13 +29,15 @@ check: ## lane 1: gofmt, vet, tests that need only Go
 	go test $(CHECK)
 	@echo "make check: passed: gofmt, vet, tests without root, documents"
 
-# golangci-lint of hack/tools/go.mod with .golangci.yml. clang-format holds bpf/, where no file is generated, to .clang-format:
-# clang-format-19 -i bpf/*.[ch] repairs.
+# golangci-lint of hack/tools/go.mod with .golangci.yml, in each module. clang-format checks bpf/, where no file is generated, against
+# .clang-format: clang-format-19 -i bpf/*.[ch] repairs.
 lint: export WEIR_SETUP_MORE := clang-format-19
 lint: generated ## linters of Go and C, generated files (root, for compilers that are missing)
 	@mkdir -p bin
 	cd hack/tools && go build -o ../../bin/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	bin/golangci-lint run ./...
+	cd lab && $(CURDIR)/bin/golangci-lint run ./...
+	cd test/policyapi && $(CURDIR)/bin/golangci-lint run ./...
 	clang-format-19 --dry-run --Werror bpf/*.[ch]
 	@echo "make lint: passed: golangci-lint, clang-format, generated files"
 
@@ -136,7 +138,7 @@ TEST_PARTS := setup build generated unit lab-unit lab-e2e e2e-conformance
 test: ## lane 3: everything that CI runs (root)
 	@MAKE="$(MAKE)" hack/parts.sh $(TEST_PARTS)
 
-# Weir as a whole in a lab of its own: traffic, restarts, failures; writes out/lab.json. LAB="-args -judge" also judges how long things take.
+# Weir as a whole in a lab of its own: traffic, restarts, failures; writes out/lab.json. LAB="-args -judge" also fails on what takes longer than is promised.
 lab-e2e: e2e-build ## Weir as a whole in a lab (root)
 	go vet -tags lab ./test/lab
 	go test -v -tags lab -count 1 -timeout 60m ./test/lab $(LAB)
@@ -166,18 +168,18 @@ demo-walk:
 
 # The matrix of paths and configurations in labs; writes out/bench.json, docs/results/benchmarks.md's tables of it and their pictures.
 # BENCH="-rounds 5 -extra 2" sets more (go run ./test/bench/lab -help).
-bench: lab-build ## latency and throughput in labs beside kube-proxy (root)
+bench: lab-build ## latency and throughput in labs, compared with kube-proxy (root)
 	@mkdir -p out
 	go run ./test/bench/lab $(BENCH)
 	go run ./hack/plot-bench
 
-# Latency of Services beside 10 to 100,000 others; writes out/bench-services.json.
+# Latency of Services among 10 to 100,000 others; writes out/bench-services.json.
 LABS ?= none,kube-proxy-iptables,kube-proxy-nftables,weir-tunnel,weir-dsr
-bench-services: lab-build ## latency of Services beside 10 to 100,000 others (root)
+bench-services: lab-build ## latency of Services among 10 to 100,000 others (root)
 	@mkdir -p out
 	go run ./test/bench/lab -rounds 9 -extra 4 -configurations $(LABS) -sizes 10,1000,10000,100000
 
-# Latency of a Service with 5,000 backends beside one with one; writes out/bench-backends.json.
+# Latency of a Service with 5,000 backends, and of one with one; writes out/bench-backends.json.
 bench-backends: lab-build ## latency of a Service with 5,000 backends (root)
 	@mkdir -p out
 	go run ./test/bench/lab -rounds 9 -extra 4 -configurations $(LABS) -backends 5000

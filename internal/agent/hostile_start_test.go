@@ -9,10 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
-	"syscall"
 	"testing"
 	"time"
 
@@ -22,39 +19,20 @@ import (
 	"github.com/weir-net/weir/internal/agent/apiserver"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/nettest"
 )
-
-// insideEnv says that a test is in a network namespace of its own.
-const insideEnv = "WEIR_TEST_INSIDE"
 
 // inNamespace runs a test once more, in a process in a network namespace of its own, and reports
 // whether this is that process.
 func inNamespace(t *testing.T) bool {
 	t.Helper()
-	if os.Getenv(insideEnv) != "" {
-		return true
-	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
-	cmd.Env = append(os.Environ(), insideEnv+"=1", hostile.OutputVariable+"=")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return false
+	return nettest.Isolated(t, hostile.OutputVariable+"=")
 }
 
 // beyond makes the interface eth0, whose other end is in another namespace with a listener on its
 // address, and returns that.
 func beyond(t *testing.T, own, far netip.Prefix) net.Listener {
 	t.Helper()
-	type result struct {
-		l   net.Listener
-		err error
-	}
-	results := make(chan result)
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "eth0"
 	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "far0"}); err != nil {
@@ -72,28 +50,21 @@ func beyond(t *testing.T, own, far netip.Prefix) net.Listener {
 	if err != nil {
 		t.Fatal(err)
 	}
-	moved := make(chan int)
-	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine
-		err := unix.Unshare(unix.CLONE_NEWNET)
-		moved <- unix.Gettid()
-		<-moved
-		if err = errors.Join(err, up("far0", far)); err != nil {
-			results <- result{nil, err}
-			return
+	beyond := nettest.New(t, "the other namespace")
+	if err := netlink.LinkSetNsFd(peer, beyond.FD); err != nil {
+		t.Fatal(err)
+	}
+	var l net.Listener
+	beyond.Do(t, "listen", func() (err error) {
+		if err = up("far0", far); err == nil {
+			l, err = net.Listen("tcp", netip.AddrPortFrom(far.Addr(), 6443).String())
 		}
-		l, err := net.Listen("tcp", netip.AddrPortFrom(far.Addr(), 6443).String())
-		results <- result{l, err}
-	}()
-	if err := netlink.LinkSetNsPid(peer, <-moved); err != nil {
+		return err
+	})
+	if err := up("eth0", own); err != nil {
 		t.Fatal(err)
 	}
-	moved <- 0
-	r := <-results
-	if err := errors.Join(r.err, up("eth0", own)); err != nil {
-		t.Fatal(err)
-	}
-	return r.l
+	return l
 }
 
 // TestHostileRouteToAPI: an agent that starts where a route by weir0 leads to the API server's

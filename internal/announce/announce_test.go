@@ -22,6 +22,7 @@ import (
 
 	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/hostile"
+	"github.com/weir-net/weir/internal/nettest"
 )
 
 var mac = net.HardwareAddr{2, 0, 0x5e, 0, 0x53, 1}
@@ -104,9 +105,7 @@ var links int
 
 func newOnALink(t *testing.T) *onALink {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "making network namespaces")
 	links++
 	l := &onALink{t: t, left: fmt.Sprintf("wa%d-%dl", os.Getpid(), links), right: fmt.Sprintf("wa%d-%dr", os.Getpid(), links)}
 	for _, ns := range []string{l.left, l.right} {

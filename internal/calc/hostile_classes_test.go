@@ -183,7 +183,7 @@ func rejoins(t *testing.T, k *Calculator, c *model.Cluster) {
 	for id, p := range gone {
 		c.Policies[id] = p
 	}
-	s, _ = k.Update(c, dirty)
+	k.Update(c, dirty)
 	run(c, "far", "newcomer", "far", "10.244.2.9", app("x1"))
 	var more Dirty
 	more.AddPod(model.Name{Namespace: "far", Name: "newcomer"})

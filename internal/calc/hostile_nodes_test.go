@@ -261,10 +261,10 @@ func TestHostileAddressesOfOutside(t *testing.T) {
 			s, _ = k.Update(c, model.Dirty{Kinds: model.KindLocal, Slices: map[model.Name]struct{}{cluster.APIServerSlice: {}}})
 			is(0)
 			// A node that has had it from the start, and one that the link finds there, has it.
-			n := claim(c, 0, tt.addrs...)
+			claim(c, 0, tt.addrs...)
 			s = Calc(c)
 			is(nodestate.AddrNode)
-			n = claim(c, 950, tt.addrs...)
+			n := claim(c, 950, tt.addrs...)
 			n.LinkAddress = [6]byte{2, 0, 0, 0, 0, 0xfe}
 			for _, a := range tt.addrs {
 				c.Local.Neighbours[a] = n.LinkAddress

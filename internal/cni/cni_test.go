@@ -11,46 +11,29 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"sync"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/cni/wire"
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nettest"
 )
 
-// newNetns returns a network namespace without a name: it goes with its last descriptor.
+// newNetns returns a network namespace without a name, as the file that runtimes open.
 func newNetns(t testing.TB) *os.File {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Fatal("this test makes network namespaces: run it as root")
-	}
-	type made struct {
-		f   *os.File
-		err error
-	}
-	ch := make(chan made)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends in the other namespace
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			ch <- made{nil, err}
-			return
-		}
-		f, err := os.Open("/proc/thread-self/ns/net")
-		ch <- made{f, err}
-	}()
-	m := <-ch
-	if m.err != nil {
-		t.Fatal("make a network namespace:", m.err)
-	}
-	t.Cleanup(func() { m.f.Close() })
-	return m.f
+	var f *os.File
+	nettest.New(t, "a pod").Do(t, "open the namespace", func() (err error) {
+		f, err = os.Open("/proc/thread-self/ns/net")
+		return err
+	})
+	t.Cleanup(func() { f.Close() })
+	return f
 }
 
 // memBlocks are blocks in memory, with faults on demand.

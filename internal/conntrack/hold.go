@@ -48,12 +48,13 @@ func Hold(ctx context.Context, o HoldOptions) (release func() error, err error) 
 	return Release, err
 }
 
-// Release ends a Hold, or what a Beside leads, if there is one, takes its table away, and forgets
-// what a Beside had, also that of a process that was killed. It does not need the nft program.
+// Release ends a Hold, or what a TranslatedZone leads, if there is one, takes its table away, and
+// forgets what a TranslatedZone had, also that of a process that was killed. It does not need the
+// nft program.
 func Release() error { return released(release(false)) }
 
-// ReleaseHold ends a Hold, and leaves alone what a Beside leads: who goes on with the change of the
-// data plane goes on with that.
+// ReleaseHold ends a Hold, and leaves alone what a TranslatedZone leads: who goes on with the
+// change of the data plane goes on with that.
 func ReleaseHold() error { return released(release(true)) }
 
 func released(err error) error {
@@ -70,7 +71,7 @@ func release(holdOnly bool) error {
 	}
 	sets, err := conn.GetSets(found)
 	known := err == nil || errors.Is(err, unix.ENOENT) // else it may be either
-	if known && !slices.ContainsFunc(sets, func(s *nftables.Set) bool { return s.Name == besideSet }) {
+	if known && !slices.ContainsFunc(sets, func(s *nftables.Set) bool { return s.Name == arriveSet }) {
 		return dropTable()
 	}
 	if holdOnly {
@@ -81,10 +82,10 @@ func release(holdOnly bool) error {
 		return errors.Join(err, dropTable())
 	}
 	defer t.Close()
-	return endBeside(t)
+	return endTranslatedZone(t)
 }
 
-// switchTable finds the table of a Hold or a Beside; it is nil where it is not there.
+// switchTable finds the table of a Hold or a TranslatedZone; it is nil where it is not there.
 func switchTable() (*nftables.Conn, *nftables.Table, error) {
 	conn, err := nftables.New()
 	if err != nil {

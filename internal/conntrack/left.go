@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Way is how packets of one direction of a connection go to another node, whatever the routes say.
-// nftables has it in the connection's mark.
-type Way struct {
+// NodeRoute is how packets of one direction of a connection go to another node, whatever the
+// kernel's routes say. nftables has it in the connection's mark.
+type NodeRoute struct {
 	Node    netip.Addr // an address by which the node is known
 	Tunnel  bool       // through the tunnel, whatever link there is
 	HandsOn bool       // what comes in the original direction goes there as it is; else the answers go
@@ -18,13 +18,13 @@ type Way struct {
 
 // Left is what a data plane that makes room knows in addition to what connection tracking does.
 type Left struct {
-	// Way is what the mark of a connection says; ok is false where it says nothing of another node.
-	// nil = no mark does.
-	Way func(mark uint32, six bool) (way Way, ok bool)
-	// Straight are connections that connection tracking does not follow: TCP of which this node
+	// Route is what the mark of a connection says; ok is false where it says nothing of another
+	// node. nil = no mark does.
+	Route func(mark uint32, six bool) (r NodeRoute, ok bool)
+	// Untracked are connections that connection tracking does not follow: TCP of which this node
 	// sees the original direction alone.
-	Straight []Entry
-	Affinity []Affinity
+	Untracked []Entry
+	Affinity  []Affinity
 }
 
 // Affinity is which backend a client of a Service stays with.

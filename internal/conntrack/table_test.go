@@ -5,37 +5,18 @@ package conntrack
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"net/netip"
-	"os"
-	"os/exec"
-	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/nettest"
 )
 
-const insideEnv = "WEIR_TEST_INSIDE"
-
 // TestMain runs the tests in a network namespace of their own, which ends with the process.
-func TestMain(m *testing.M) {
-	if os.Geteuid() != 0 || os.Getenv(insideEnv) != "" {
-		os.Exit(m.Run())
-	}
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), insideEnv+"=1")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Run(); err != nil {
-		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-			os.Exit(exit.ExitCode())
-		}
-		fmt.Fprintln(os.Stderr, "running the tests in a namespace of their own:", err)
-		os.Exit(1)
-	}
-}
+func TestMain(m *testing.M) { nettest.Main(m, 0, nil) }
 
 func tuple(proto uint8, src, dst string, id uint16) Tuple {
 	if proto == unix.IPPROTO_ICMP || proto == unix.IPPROTO_ICMPV6 {
@@ -145,9 +126,7 @@ func TestKernelKeepsWhatIsWritten(t *testing.T) {
 // opened opens the table of the test's own namespace, for as long as the test takes.
 func opened(t *testing.T) *Table {
 	t.Helper()
-	if os.Getenv(insideEnv) == "" {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "connection tracking of a namespace of its own")
 	table, err := Open()
 	if err != nil {
 		t.Fatal(err)
@@ -188,9 +167,7 @@ func TestPutReplaces(t *testing.T) {
 // The kernel takes the rules of every Hold, and they are gone when it is released; to release what
 // is not there is no error.
 func TestHold(t *testing.T) {
-	if os.Getenv(insideEnv) == "" {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "connection tracking of a namespace of its own")
 	ctx := context.Background()
 	for _, o := range []HoldOptions{{InterfacePrefix: "cali"}, {InterfacePrefix: "cali", TunnelPort: 4789}} {
 		release, err := Hold(ctx, o)
@@ -231,9 +208,7 @@ func TestRoom(t *testing.T) {
 			t.Errorf("of %d with %d there is room for %d, want %d", c[0], c[1], got, c[2])
 		}
 	}
-	if os.Getenv(insideEnv) == "" {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "connection tracking of a namespace of its own")
 	if got, err := Room(); err != nil || got <= 0 {
 		t.Errorf("there is room for %d (%v)", got, err)
 	}

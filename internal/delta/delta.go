@@ -5,7 +5,10 @@
 // for concurrent use.
 package delta
 
-import "iter"
+import (
+	"iter"
+	"maps"
+)
 
 // Tracker is the difference for one table.
 type Tracker[K, V comparable] struct {
@@ -222,7 +225,7 @@ func (t *Tracker[K, V]) Failed(k K, err error) {
 	}
 }
 
-// Failures walks the keys whose last change failed.
+// Failures walks the keys whose last change failed, and why.
 func (t *Tracker[K, V]) Failures() iter.Seq2[K, error] {
 	return func(yield func(K, error) bool) {
 		for k, err := range t.failed {
@@ -232,6 +235,9 @@ func (t *Tracker[K, V]) Failures() iter.Seq2[K, error] {
 		}
 	}
 }
+
+// FailedKeys walks the keys whose last change failed.
+func (t *Tracker[K, V]) FailedKeys() iter.Seq[K] { return maps.Keys(t.failed) }
 
 func (t *Tracker[K, V]) pending(k K) bool {
 	if _, ok := t.writes[k]; ok {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -72,7 +73,7 @@ func TestFailedStaysPending(t *testing.T) {
 		t.Errorf("failures %v", failures)
 	}
 	tr.Desire(maps.All(map[int]string{1: "a"}))
-	if len(maps.Collect(tr.Failures())) != 1 {
+	if keys := slices.Collect(tr.FailedKeys()); len(keys) != 1 || len(maps.Collect(tr.Failures())) != 1 {
 		t.Error("the failure is forgotten while the change is pending")
 	}
 	tr.Desire(maps.All(map[int]string{}))

@@ -114,7 +114,7 @@ func (h *Hub) Remove(l *Listener) {
 	delete(h.listeners, l)
 	close(l.events)
 	if err := h.configure(); err != nil {
-		h.log.Error("the programs go on telling every flow though nobody listens", "error", err)
+		h.log.Error("the programs still report every flow, although nobody listens", "error", err)
 	}
 }
 

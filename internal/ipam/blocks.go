@@ -422,7 +422,7 @@ func (a *Allocator) idle() []netip.Prefix {
 	now := a.opt.Now()
 	var out []netip.Prefix
 	if len(a.pools) == 0 {
-		return nil // not configured yet, or all pools deleted: there is no telling what is needed
+		return nil // not configured yet, or all pools deleted: what is needed is not known
 	}
 	for _, v6 := range []bool{false, true} {
 		var blocks []*ownBlock

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nettest"
 )
 
 // owners is what the API says of addresses.
@@ -141,9 +142,7 @@ func TestHostileNamespaceSelector(t *testing.T) {
 // smallDisk mounts a file system with room for some files.
 func smallDisk(t *testing.T) string {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Fatal("this test mounts a tmpfs: run it as root")
-	}
+	nettest.NeedRoot(t, "mounting a small file system")
 	dir := t.TempDir()
 	if err := unix.Mount("weir-test", dir, "tmpfs", 0, "size=64k,nr_inodes=12"); err != nil {
 		t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nettest"
 )
 
 var testConfig = Config{Pools: []model.Pool{poolOf("p", "10.0.0.0/24", 26)}}
@@ -114,9 +115,7 @@ func TestReboot(t *testing.T) {
 func TestFullDisk(t *testing.T) {
 	for _, options := range []string{"size=64k", "nr_inodes=12"} {
 		t.Run(options, func(t *testing.T) {
-			if os.Getuid() != 0 {
-				t.Fatal("this test mounts a tmpfs: run it as root")
-			}
+			nettest.NeedRoot(t, "mounting a small file system")
 			dir := t.TempDir()
 			if err := unix.Mount("weir-test", dir, "tmpfs", 0, options); err != nil {
 				t.Fatal(err)

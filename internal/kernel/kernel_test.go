@@ -3,23 +3,17 @@
 package kernel
 
 import (
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/weir-net/weir/internal/nettest"
 )
 
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-}
-
 func TestMeasuredHZAgreesWithConfiguration(t *testing.T) {
-	needRoot(t)
+	nettest.NeedRoot(t, "loading programs")
 	want, err := configuredHZ("/proc/config.gz")
 	if err != nil {
 		t.Skipf("this kernel does not show its configuration: %v", err)
@@ -74,7 +68,7 @@ func TestMissingFeatureIsNamedWithItsKernel(t *testing.T) {
 }
 
 func TestProbeOnThisKernel(t *testing.T) {
-	needRoot(t)
+	nettest.NeedRoot(t, "loading programs")
 	findings, err := Probe()
 	if err != nil {
 		t.Fatal(err)

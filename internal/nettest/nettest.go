@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nettest makes network namespaces for tests. A Namespace has a thread of its own, which
-// runs what a test wants done there and ends with the namespace.
+// Package nettest makes network namespaces for tests: one with a thread of its own (New), one for a
+// function (Run), one for a test that is run once more in a process of its own (Isolated), and one
+// for all tests of a package (Main). All need root, and so may other tests (NeedRoot).
 package nettest
 
 import (
@@ -20,9 +21,11 @@ type Namespace struct {
 	done chan error
 }
 
-// New makes a namespace, which needs root. Its name is that of failures.
-func New(t *testing.T, name string) *Namespace {
+// New makes a namespace, which needs root: the test is skipped without. Its name is that of
+// failures.
+func New(t testing.TB, name string) *Namespace {
 	t.Helper()
+	NeedRoot(t, "making a network namespace")
 	n := &Namespace{name: name, jobs: make(chan func() error), done: make(chan error)}
 	go func() {
 		runtime.LockOSThread() // and not unlocked: the thread ends with its namespace
@@ -47,7 +50,7 @@ func New(t *testing.T, name string) *Namespace {
 }
 
 // Do runs f in the namespace, by its thread. The test ends when f fails at what it is for.
-func (n *Namespace) Do(t *testing.T, what string, f func() error) {
+func (n *Namespace) Do(t testing.TB, what string, f func() error) {
 	t.Helper()
 	n.jobs <- f
 	if err := <-n.done; err != nil {

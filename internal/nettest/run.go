@@ -3,7 +3,6 @@
 package nettest
 
 import (
-	"os"
 	"runtime"
 	"testing"
 
@@ -14,9 +13,7 @@ import (
 // folder. The test is skipped without root, and ends when f fails.
 func Run(t testing.TB, f func(dir string) error) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	NeedRoot(t, "making a network namespace")
 	dir, done := t.TempDir(), make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // and not unlocked: the thread ends with its namespace
@@ -27,6 +24,14 @@ func Run(t testing.TB, f func(dir string) error) {
 		done <- err
 	}()
 	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Must ends the test when there is an error.
+func Must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
 		t.Fatal(err)
 	}
 }

@@ -9,18 +9,16 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/why/wire"
 )
@@ -28,9 +26,6 @@ import (
 // TestWhyOnNftables: the answer comes from the rules in the kernel, agrees with what policy says,
 // and says so when somebody changed the rules.
 func TestWhyOnNftables(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
 	client, other := netip.MustParseAddr("10.244.1.6"), netip.MustParseAddr("172.31.1.9")
 	clientEP := model.LocalEndpoint{Pod: model.Name{Namespace: "shop", Name: "cart"}, ContainerID: "c2", Interface: "cali2", IfIndex: 8, Addrs: []netip.Addr{client}}
 	n, batch := newTestNode("n1"), whole()
@@ -44,21 +39,11 @@ func TestWhyOnNftables(t *testing.T) {
 		Endpoints: []model.ServiceEndpoint{{Addrs: []netip.Addr{webAddr}, Node: "n1", Ready: true, Serving: true}}}}
 	n.cluster.Local.HostAddrs, n.cluster.Local.LinkMTU = []netip.Addr{netip.MustParseAddr("172.31.1.8")}, 1500
 	n.update(batch, webEP, clientEP)
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and not unlocked: the thread ends with its namespace
-		done <- askTables(t, n)
-	}()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	nettest.Run(t, func(string) error { return askTables(t, n) })
 }
 
-// askTables asks in a network namespace of its own.
+// askTables asks in the network namespace of its thread.
 func askTables(t *testing.T, n *testNode) error {
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return err
-	}
 	for name, l := range map[string]struct {
 		index int
 		addr  string

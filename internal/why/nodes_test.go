@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -71,9 +70,7 @@ func prefixesOf(text ...string) (out []netip.Prefix) {
 
 func newWhyPair(t *testing.T, encap model.EncapMode) *whyPair {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "loading programs")
 	p := &whyPair{nodes: map[string]*whyNode{}, batch: whole(), set: func(s *model.Settings) { s.IPv6Support = true }, local: func(*model.Local) {}}
 	b := p.batch
 	b.Policies, b.Pods, b.Blocks = map[model.PolicyID]*model.Policy{}, map[model.Name]*model.Pod{}, map[netip.Prefix]*model.Block{}

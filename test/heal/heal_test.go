@@ -20,6 +20,7 @@ import (
 	"github.com/weir-net/weir/internal/apitest"
 	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/hostile"
+	"github.com/weir-net/weir/internal/nettest"
 )
 
 // What an agent that starts in poisoned tables may take from the start of its process: issue of
@@ -38,9 +39,7 @@ var attacks = map[string][]string{
 // TestHostileAgentHeals: whatever is in the tables, an agent that starts reaches the API server and
 // heals the node by itself. IPv6 is tried where attacks are recorded.
 func TestHostileAgentHeals(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "making network namespaces")
 	if !apitest.Isolated(t) {
 		return
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/test/scenarios/scenario"
 )
@@ -163,9 +163,7 @@ func (b *between) unwatch() { b.o.AfterEachWrite(nil, nil) }
 
 func loadBetween(t *testing.T, sizes map[string]uint32) *between {
 	skipInShort(t)
-	if os.Getuid() != 0 {
-		t.Skip("maps need root: run with sudo")
-	}
+	nettest.NeedRoot(t, "making maps")
 	// All of the maps is read after each write, and to read one takes as long as it is large: there
 	// is room for some times of what these clusters need, which the bridges must not come to feel.
 	small := map[string]uint32{"weir_policy": 16384, "weir_peers": 1024, "weir_addrs": 1024}

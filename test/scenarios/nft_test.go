@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/nft"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/test/scenarios/scenario"
 	"github.com/weir-net/weir/test/scenarios/wires"
 )
@@ -19,9 +20,7 @@ import (
 func newWires(t *testing.T) *wires.Runner {
 	t.Helper()
 	skipInShort(t)
-	if os.Getuid() != 0 {
-		t.Skip("network namespaces need root: run with sudo")
-	}
+	nettest.NeedRoot(t, "making network namespaces")
 	return wires.NewRunner(func(*scenario.Machine) (dataplane.Driver, error) {
 		d, err := nft.New(nft.Options{Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/test/scenarios/programs"
 )
 
@@ -66,9 +67,7 @@ func timely(t *testing.T, r *programs.Runner, limit time.Duration, play func() e
 func newRunner(t *testing.T) *programs.Runner {
 	t.Helper()
 	skipInShort(t)
-	if os.Getuid() != 0 {
-		t.Skip("loading programs needs root: run with sudo")
-	}
+	nettest.NeedRoot(t, "loading programs")
 	r, err := programs.NewRunner()
 	if err != nil {
 		t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"testing"
 
@@ -31,9 +30,7 @@ const (
 // TestHostileLinkAddressAndNeighbours holds a published link address against what ARP and neighbour
 // discovery of a real kernel found: n1 reads, n2 has the addresses.
 func TestHostileLinkAddressAndNeighbours(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "making network namespaces")
 	hostile.Record(t, "a node publishes a link address that ARP and neighbour discovery contradict", hostile.Node, hostile.ControlPlane, hostile.Both)
 	n1, n2 := nettest.New(t, "node n1"), nettest.New(t, "node n2")
 	mac, forged, ofPod := net.HardwareAddr{2, 0, 0, 0, 0, 9}, [6]byte{2, 6, 6, 6, 6, 6}, net.HardwareAddr{2, 7, 7, 7, 7, 7}

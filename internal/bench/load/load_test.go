@@ -4,13 +4,14 @@ package load
 
 import (
 	"net/netip"
-	"os"
 	"runtime"
 	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/weir-net/weir/internal/nettest"
 )
 
 // serve starts the servers on loopback, once. They never yield, so there is no garbage collection
@@ -68,9 +69,7 @@ var serveMany = sync.OnceValues(func() (netip.AddrPort, error) {
 })
 
 func TestManyPorts(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "a network namespace whose ports are all free")
 	if _, err := serve(); err != nil { // enough threads
 		t.Fatal(err)
 	}

@@ -121,11 +121,8 @@ func (h *OwnershipIndex) Update(c *model.Cluster, dirty *model.Dirty) *Ownership
 	case around || dirty.Has(model.KindPods):
 		next.special = specialOf(c)
 		h.pods.rebuild(c, &next)
-		changed = true
 	case len(dirty.Pods) > 0:
-		if h.pods.update(c, &next, dirty.Pods) {
-			changed = true
-		} else if !changed {
+		if !h.pods.update(c, &next, dirty.Pods) && !changed {
 			return h.current
 		}
 	case !changed:

@@ -46,7 +46,7 @@ func (r *setRule) same(o *setRule) bool {
 	}
 	if r.rule != o.rule {
 		if r.text == "" || r.text != o.text || r.name != o.name || r.id != o.id || r.of.Action != o.of.Action ||
-			!slices.EqualFunc(r.others, o.others, func(a, b peer.Clause) bool { return slices.Equal(a, b) }) {
+			!slices.EqualFunc(r.others, o.others, slices.Equal[peer.Clause]) {
 			return false
 		}
 	}
@@ -88,7 +88,7 @@ func (s *set) reuseIndex(was *set, places bool) {
 	for t := range s.tiers {
 		a, b := was.tiers[t].rules, s.tiers[t].rules
 		for i := range b {
-			if a[i].rule == b[i].rule || slices.EqualFunc(a[i].others, b[i].others, func(x, y peer.Clause) bool { return slices.Equal(x, y) }) {
+			if a[i].rule == b[i].rule || slices.EqualFunc(a[i].others, b[i].others, slices.Equal[peer.Clause]) {
 				continue
 			}
 			at := rulePlace{int32(t), int32(i)}

@@ -19,6 +19,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -34,7 +35,7 @@ func TestAttachesToEverythingAndOnlyThat(t *testing.T) {
 		t.Errorf("%d programs attached, want %d", len(d.programs.At), want)
 	}
 	entries, err := os.ReadDir(bpffs.LinksDir(b.bpffs))
-	must(t, err)
+	nettest.Must(t, err)
 	if len(entries) != len(d.programs.At) {
 		t.Errorf("%d links pinned for %d programs", len(entries), len(d.programs.At))
 	}
@@ -48,7 +49,7 @@ func TestRestartKeepsLinks(t *testing.T) {
 	s := sample(b)
 	applied(t, d, s)
 	before, epoch := linkIDs(t, d), d.Status().Epoch
-	must(t, d.Close())
+	nettest.Must(t, d.Close())
 	d = b.open(t)
 	applied(t, d, s)
 	if after := linkIDs(t, d); !maps.Equal(before, after) {
@@ -73,19 +74,19 @@ func TestNewEndpointBeginsQuickly(t *testing.T) {
 	applied(t, d, &none)
 	applied(t, d, s)
 	ep := model.LocalEndpoint{Interface: b.ifaces[0].Name, IfIndex: b.ifaces[0].Index, Addrs: []netip.Addr{netip.MustParseAddr("10.244.1.2")}}
-	must(t, d.Enforced(ep))
+	nettest.Must(t, d.Enforced(ep))
 	for _, h := range []attach.Hook{attach.FromWorkload, attach.ToWorkload} {
 		if d.programs.At[attach.Site{Ifindex: ep.IfIndex, Hook: h}].Pinned() {
 			t.Errorf("%s began with a link", h.Name)
 		}
 	}
 	// Somebody removes the qdisc.
-	must(t, netlink.QdiscDel(attach.ClsactQdisc(ep.IfIndex)))
+	nettest.Must(t, netlink.QdiscDel(attach.ClsactQdisc(ep.IfIndex)))
 	if err := d.Enforced(ep); err == nil {
 		t.Error("enforced without a filter")
 	}
 	d.check(false)
-	must(t, d.Enforced(ep))
+	nettest.Must(t, d.Enforced(ep))
 	if d.Status().Repairs["program"] != 2 {
 		t.Errorf("repairs %v", d.Status().Repairs)
 	}
@@ -93,7 +94,7 @@ func TestNewEndpointBeginsQuickly(t *testing.T) {
 	for range 2 * len(b.ifaces) {
 		d.check(false)
 	}
-	must(t, d.Enforced(ep))
+	nettest.Must(t, d.Enforced(ep))
 	for s, at := range d.programs.At {
 		if !at.Pinned() {
 			t.Errorf("%s did not get its link", s)
@@ -121,7 +122,7 @@ func TestConformanceWithoutTCX(t *testing.T) {
 		d := b.open(t)
 		s := sample(b)
 		applied(t, d, s)
-		must(t, d.Close())
+		nettest.Must(t, d.Close())
 		d = b.open(t)
 		applied(t, d, s)
 		if d.programs.Reused != len(d.programs.At) || len(d.programs.Broken()) != 0 {
@@ -147,7 +148,7 @@ func TestRestartBeforeLinks(t *testing.T) {
 	none.Addrs = map[netip.Addr]nodestate.Addr{}
 	applied(t, d, &none)
 	applied(t, d, s)
-	must(t, d.Close())
+	nettest.Must(t, d.Close())
 	pod := attach.Site{Ifindex: b.ifaces[0].Index, Hook: attach.FromWorkload}
 	if err := (attach.Filter{Name: attach.FilterName(pod)}).Check(pod, 0); err != nil {
 		t.Errorf("without an agent: %v", err)
@@ -175,7 +176,7 @@ func TestEndpointThatGoesIsDetached(t *testing.T) {
 	}
 	// An interface that vanishes before its endpoint is no error.
 	applied(t, d, s)
-	must(t, netlink.LinkDel(b.link(b.ifaces[0].Name)))
+	nettest.Must(t, netlink.LinkDel(b.link(b.ifaces[0].Name)))
 	d.check(true)
 	if err := d.Apply(context.Background(), s, nodestate.All()); err != nil {
 		t.Errorf("apply with a vanished interface: %v", err)
@@ -209,7 +210,7 @@ func TestNewUplinkIsAttached(t *testing.T) {
 	_, prefix, _ := net.ParseCIDR("192.0.2.0/24")
 	time.Sleep(50 * time.Millisecond)
 	epoch = d.Status().Epoch
-	must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: eth1.Index, Dst: prefix, Scope: netlink.SCOPE_LINK}))
+	nettest.Must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: eth1.Index, Dst: prefix, Scope: netlink.SCOPE_LINK}))
 	if !within(patience, func() bool { return d.Status().Epoch > epoch }) {
 		t.Error("a new route does not make flows look again")
 	}

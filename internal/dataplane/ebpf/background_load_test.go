@@ -18,6 +18,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -37,7 +38,7 @@ func TestTablesBeforePrograms(t *testing.T) {
 	s := sample(b)
 	applied(t, d, s)
 	links, epoch := linkIDs(t, d), d.Status().Epoch
-	must(t, d.Close())
+	nettest.Must(t, d.Close())
 	changed := *s
 	changed.Routes = map[netip.Prefix]nodestate.Route{netip.MustParsePrefix("10.244.77.0/26"): {Pool: true}}
 	goOn := b.hold()
@@ -48,7 +49,7 @@ func TestTablesBeforePrograms(t *testing.T) {
 			t.Fatalf("an Apply before programs are loaded: %v", err)
 		}
 		got, err := d.Load()
-		must(t, err)
+		nettest.Must(t, err)
 		if len(got.Routes) != 1 || d.Status().Epoch != epoch+1 {
 			t.Errorf("routes %v, epoch %d after %d", got.Routes, d.Status().Epoch, epoch)
 		}
@@ -57,12 +58,12 @@ func TestTablesBeforePrograms(t *testing.T) {
 		t.Error("programs were attached before they were loaded")
 	}
 	var now abi.Settings[abi.Ip4]
-	must(t, d.loaded.Maps["weir_settings"].Lookup(new(uint32), unsafe.Pointer(&now)))
+	nettest.Must(t, d.loaded.Maps["weir_settings"].Lookup(new(uint32), unsafe.Pointer(&now)))
 	if now.HostIfindex == 0 || int(now.HostIfindex) != b.link(hostdev.HostDevice).Attrs().Index {
 		t.Errorf("the settings say that weir0 is interface %d", now.HostIfindex)
 	}
 	goOn()
-	must(t, d.Loaded(t.Context()))
+	nettest.Must(t, d.Loaded(t.Context()))
 	applied(t, d, &changed)
 	if after := linkIDs(t, d); len(after) != len(links) {
 		t.Errorf("links before %v, after %v", links, after)
@@ -78,14 +79,14 @@ func TestCloseBeforeProgramsAreLoaded(t *testing.T) {
 	d := b.open(t)
 	s := sample(b)
 	applied(t, d, s)
-	must(t, d.Close())
+	nettest.Must(t, d.Close())
 	goOn := b.hold()
 	d = b.open(t)
 	if err := d.Apply(t.Context(), s, nodestate.All()); !errors.Is(err, dataplane.ErrUnfinished) {
 		t.Fatal(err)
 	}
 	p := d.loading
-	must(t, d.Close())
+	nettest.Must(t, d.Close())
 	goOn()
 	<-p.done
 	b.edit = nil
@@ -103,13 +104,13 @@ func TestProgramsBeforeTables(t *testing.T) {
 	settings := filepath.Join(bpffs.MapsDir(b.bpffs), "weir_settings")
 	changeFlags := func(set uint32) {
 		m, err := ebpf.LoadPinnedMap(settings, nil)
-		must(t, err)
+		nettest.Must(t, err)
 		defer m.Close()
 		var zero uint32
 		var v abi.Settings[abi.Ip4]
-		must(t, m.Lookup(&zero, unsafe.Pointer(&v)))
+		nettest.Must(t, m.Lookup(&zero, unsafe.Pointer(&v)))
 		v.Flags |= set
-		must(t, m.Update(&zero, unsafe.Pointer(&v), ebpf.UpdateAny))
+		nettest.Must(t, m.Update(&zero, unsafe.Pointer(&v), ebpf.UpdateAny))
 	}
 	for _, c := range []struct {
 		name   string
@@ -119,23 +120,23 @@ func TestProgramsBeforeTables(t *testing.T) {
 		{name: "the programs have another map", before: func() {
 			path := filepath.Join(bpffs.MapsDir(b.bpffs), "weir_addrs")
 			old, err := ebpf.LoadPinnedMap(path, nil)
-			must(t, err)
+			nettest.Must(t, err)
 			defer old.Close()
 			spec, err := abi.LoadWeir()
-			must(t, err)
+			nettest.Must(t, err)
 			other, err := ebpf.NewMap(spec.Maps["weir_addrs"])
-			must(t, err)
+			nettest.Must(t, err)
 			defer other.Close()
-			must(t, bpffs.PinOver(other, path))
+			nettest.Must(t, bpffs.PinOver(other, path))
 		}},
-		{name: "a map is missing", before: func() { must(t, os.Remove(filepath.Join(bpffs.MapsDir(b.bpffs), "weir_routes"))) }},
+		{name: "a map is missing", before: func() { nettest.Must(t, os.Remove(filepath.Join(bpffs.MapsDir(b.bpffs), "weir_routes"))) }},
 		{name: "a map changes its size", edit: func(o *Options) { o.Sizes["weir_services"] = 1000 }},
 		{name: "another layout is there", before: func() {
-			must(t, os.MkdirAll(filepath.Join(b.bpffs, strconv.Itoa(abi.Number-1), "maps"), 0o700))
+			nettest.Must(t, os.MkdirAll(filepath.Join(b.bpffs, strconv.Itoa(abi.Number-1), "maps"), 0o700))
 		}},
 		{name: "a change of the data plane was broken off", before: func() { changeFlags(abi.SetHandOver) }},
 		{name: "no program is attached", before: func() {
-			must(t, os.RemoveAll(bpffs.LinksDir(b.bpffs)))
+			nettest.Must(t, os.RemoveAll(bpffs.LinksDir(b.bpffs)))
 		}},
 		{name: "connections are taken over", edit: func(o *Options) { o.Import = flowhandover.ImportTranslated }},
 	} {
@@ -143,7 +144,7 @@ func TestProgramsBeforeTables(t *testing.T) {
 			b.edit = nil
 			d := b.open(t)
 			applied(t, d, sample(b))
-			must(t, d.Close())
+			nettest.Must(t, d.Close())
 			if c.before != nil {
 				c.before()
 			}
@@ -158,7 +159,7 @@ func TestProgramsBeforeTables(t *testing.T) {
 				t.Fatal("tables are written first")
 			}
 			applied(t, d, sample(b))
-			must(t, d.Close())
+			nettest.Must(t, d.Close())
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/hostile"
+	"github.com/weir-net/weir/internal/nettest"
 )
 
 const (
@@ -28,7 +29,7 @@ func pinOf(d instance, name string) string { return filepath.Join(bpffs.MapsDir(
 func isPinned(t *testing.T, d instance, name string) {
 	t.Helper()
 	there, err := ebpf.LoadPinnedMap(pinOf(d, name), nil)
-	must(t, err)
+	nettest.Must(t, err)
 	defer there.Close()
 	if !sameMapID(there, d.loaded.Maps[name]) {
 		t.Errorf("what is pinned as %s is another map", name)
@@ -50,14 +51,14 @@ func TestHostileForeignPin(t *testing.T) {
 		"weir_addrs":  {Name: "weir_addrs", Type: empty.Type(), KeySize: empty.KeySize(), ValueSize: empty.ValueSize(), MaxEntries: empty.MaxEntries(), Flags: empty.Flags()},
 	} {
 		m, err := ebpf.NewMap(spec)
-		must(t, err)
-		must(t, os.Remove(pinOf(d, name)))
-		must(t, m.Pin(pinOf(d, name)))
-		must(t, m.Close())
+		nettest.Must(t, err)
+		nettest.Must(t, os.Remove(pinOf(d, name)))
+		nettest.Must(t, m.Pin(pinOf(d, name)))
+		nettest.Must(t, m.Close())
 		d.check(false)
 		isPinned(t, d, name)
 	}
-	must(t, d.Close())
+	nettest.Must(t, d.Close())
 	d = b.open(t)
 	applied(t, d, s)
 	if st := d.Status(); st.Writes != 0 {
@@ -76,7 +77,7 @@ func TestHostileOnePin(t *testing.T) {
 		if object.IsUnpinned(name) {
 			continue
 		}
-		must(t, os.Remove(pinOf(d, name)))
+		nettest.Must(t, os.Remove(pinOf(d, name)))
 		d.check(false)
 		isPinned(t, d, name)
 	}
@@ -85,7 +86,7 @@ func TestHostileOnePin(t *testing.T) {
 			continue
 		}
 		path := filepath.Join(d.programs.Dir, s.Pin())
-		must(t, os.Remove(path))
+		nettest.Must(t, os.Remove(path))
 		d.check(false)
 		if _, err := os.Lstat(path); err != nil {
 			t.Errorf("%s: %v", s, err)
@@ -116,7 +117,7 @@ func TestBackstopComesLater(t *testing.T) {
 			t.Errorf("%s: %v", s, err)
 		}
 	}
-	must(t, Remove(d.opts.BPFFS))
+	nettest.Must(t, Remove(d.opts.BPFFS))
 	if err := (attach.Filter{Name: attach.FilterName(pod)}).Check(pod, 0); err == nil {
 		t.Error("it stays when the data plane is removed")
 	}

@@ -306,7 +306,7 @@ func (d *Driver) endCarryOver() {
 func (d *Driver) note(errs []error) {
 	d.problems = d.problems[:0]
 	for _, err := range errs {
-		if err == dataplane.ErrUnfinished {
+		if errors.Is(err, dataplane.ErrUnfinished) {
 			continue
 		}
 		if len(d.problems) == 20 {

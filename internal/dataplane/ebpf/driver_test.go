@@ -25,6 +25,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -82,7 +83,7 @@ func TestDevicesAndRoutes(t *testing.T) {
 		t.Errorf("tunnel device %+v", tunnel)
 	}
 	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{LinkIndex: host.Attrs().Index}, netlink.RT_FILTER_OIF)
-	must(t, err)
+	nettest.Must(t, err)
 	if len(routes) != 1 || routes[0].Dst.String() != "10.244.0.0/16" || routes[0].MTU != 1450 || routes[0].Src.String() != "172.31.1.207" {
 		t.Errorf("routes of the host device: %v", routes)
 	}
@@ -95,7 +96,7 @@ func TestDevicesAndRoutes(t *testing.T) {
 		t.Error("the tunnel device stays although nothing needs it")
 	}
 	routes, err = netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{LinkIndex: host.Attrs().Index}, netlink.RT_FILTER_OIF)
-	must(t, err)
+	nettest.Must(t, err)
 	if len(routes) != 0 {
 		t.Errorf("routes that are left: %v", routes)
 	}
@@ -108,12 +109,12 @@ func TestNodeAddressChanges(t *testing.T) {
 	s := sample(b)
 	applied(t, d, s)
 	epoch := d.Status().Epoch
-	must(t, netlink.AddrAdd(b.link("eth0"), &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(172, 31, 1, 99), Mask: net.CIDRMask(24, 32)}}))
+	nettest.Must(t, netlink.AddrAdd(b.link("eth0"), &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(172, 31, 1, 99), Mask: net.CIDRMask(24, 32)}}))
 	moved := *s
 	moved.Settings.Node = netip.MustParseAddr("172.31.1.99")
 	applied(t, d, &moved)
 	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{LinkIndex: b.link(hostdev.HostDevice).Attrs().Index}, netlink.RT_FILTER_OIF)
-	must(t, err)
+	nettest.Must(t, err)
 	if len(routes) != 1 || routes[0].Src.String() != "172.31.1.99" {
 		t.Errorf("routes %v", routes)
 	}
@@ -132,11 +133,11 @@ func TestForeignDeviceAndRouteAreLeftAlone(t *testing.T) {
 	b := newBench(t)
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = hostdev.TunnelDevice
-	must(t, netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: attrs, FlowBased: true, Port: 4790}))
+	nettest.Must(t, netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: attrs, FlowBased: true, Port: 4790}))
 	foreign := b.link(hostdev.TunnelDevice)
 	t.Cleanup(func() { netlink.LinkDel(foreign) })
 	_, prefix, _ := net.ParseCIDR("10.244.0.0/16")
-	must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: b.link("eth0").Attrs().Index, Dst: prefix, Scope: netlink.SCOPE_LINK}))
+	nettest.Must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: b.link("eth0").Attrs().Index, Dst: prefix, Scope: netlink.SCOPE_LINK}))
 	d := b.open(t)
 	err := d.Apply(context.Background(), sample(b), nodestate.All())
 	if err == nil {
@@ -193,14 +194,14 @@ func endsBeforeTheEpochMoves(t *testing.T, b *bench, s, changed *nodestate.State
 	if !left {
 		t.Fatal("a change was written without a note")
 	}
-	must(t, d.Close())
+	nettest.Must(t, d.Close())
 	for i, want := range []uint32{epoch + 1, epoch + 1} {
 		d = b.open(t)
 		applied(t, d, changed)
 		if st := d.Status(); st.Epoch != want || d.tables.Changing() || i == 1 && st.Writes != 0 {
 			t.Errorf("start %d: epoch %d, want %d; %d writes; note %t", i, st.Epoch, want, st.Writes, d.tables.Changing())
 		}
-		must(t, d.Close())
+		nettest.Must(t, d.Close())
 	}
 }
 
@@ -213,7 +214,7 @@ func linkIDs(t *testing.T, d instance) map[string]int {
 			t.Skipf("%s has no link: this kernel has none for interfaces (TestConformanceWithoutTCX is about filters)", s)
 		}
 		info, err := l.Info()
-		must(t, err)
+		nettest.Must(t, err)
 		ids[s.Pin()] = int(info.ID)
 	}
 	return ids
@@ -234,40 +235,40 @@ func TestRepair(t *testing.T) {
 	for _, tt := range []struct {
 		name, counted string
 		harm          func()
-		mended        func() bool
+		repaired      func() bool
 	}{
 		{"link detached", "program", func() {
-			must(t, d.programs.At[attach.Site{Ifindex: b.ifaces[1].Index, Hook: attach.FromWorkload}].(attach.BpfLink).Link.Detach())
+			nettest.Must(t, d.programs.At[attach.Site{Ifindex: b.ifaces[1].Index, Hook: attach.FromWorkload}].(attach.BpfLink).Link.Detach())
 		},
 			func() bool { return len(d.programs.Broken()) == 0 }},
-		{"pin removed", "program", func() { must(t, os.Remove(filepath.Join(bpffs.LinksDir(b.bpffs), "cgroup-connect4"))) },
+		{"pin removed", "program", func() { nettest.Must(t, os.Remove(filepath.Join(bpffs.LinksDir(b.bpffs), "cgroup-connect4"))) },
 			func() bool { return len(d.programs.Broken()) == 0 }},
 		{"another program in the link", "program", func() {
-			must(t, d.programs.At[attach.Site{Ifindex: b.ifaces[1].Index, Hook: attach.FromWorkload}].Update(attach.Site{Ifindex: b.ifaces[1].Index, Hook: attach.FromWorkload}, d.programs.Prog["to_uplink"]))
+			nettest.Must(t, d.programs.At[attach.Site{Ifindex: b.ifaces[1].Index, Hook: attach.FromWorkload}].Update(attach.Site{Ifindex: b.ifaces[1].Index, Hook: attach.FromWorkload}, d.programs.Prog["to_uplink"]))
 		}, func() bool { return len(d.programs.Broken()) == 0 }},
-		{"tunnel device removed", "device", func() { must(t, netlink.LinkDel(b.link(hostdev.TunnelDevice))) },
+		{"tunnel device removed", "device", func() { nettest.Must(t, netlink.LinkDel(b.link(hostdev.TunnelDevice))) },
 			func() bool {
 				return up(hostdev.TunnelDevice) && d.programs.Has(attach.Site{Ifindex: d.machine.Tunnel, Hook: attach.FromTunnel})
 			}},
-		{"host device removed", "device", func() { must(t, netlink.LinkDel(b.link(hostdev.HostDevice))) },
+		{"host device removed", "device", func() { nettest.Must(t, netlink.LinkDel(b.link(hostdev.HostDevice))) },
 			func() bool { return up(hostdev.HostDevice) && hasPoolRoute() }},
-		{"host device brought down", "device", func() { must(t, netlink.LinkSetDown(b.link(hostdev.HostDevice))) },
+		{"host device brought down", "device", func() { nettest.Must(t, netlink.LinkSetDown(b.link(hostdev.HostDevice))) },
 			func() bool { return up(hostdev.HostDevice) && hasPoolRoute() }},
 		{"route removed", "route", func() {
 			_, prefix, _ := net.ParseCIDR("10.244.0.0/16")
-			must(t, netlink.RouteDel(&netlink.Route{Dst: prefix, LinkIndex: b.link(hostdev.HostDevice).Attrs().Index, Scope: netlink.SCOPE_LINK}))
+			nettest.Must(t, netlink.RouteDel(&netlink.Route{Dst: prefix, LinkIndex: b.link(hostdev.HostDevice).Attrs().Index, Scope: netlink.SCOPE_LINK}))
 		}, hasPoolRoute},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			before := d.Status().Repairs[tt.counted]
 			d.mu.Lock()
 			tt.harm()
-			if tt.mended() {
+			if tt.repaired() {
 				t.Error("nothing is broken")
 			}
 			d.mu.Unlock()
-			if !within(patience, func() bool { d.mu.Lock(); defer d.mu.Unlock(); return tt.mended() }) {
-				t.Error("not mended")
+			if !within(patience, func() bool { d.mu.Lock(); defer d.mu.Unlock(); return tt.repaired() }) {
+				t.Error("not repaired")
 			}
 			if !within(patience, func() bool { return d.Status().Repairs[tt.counted] > before }) {
 				t.Errorf("not counted: %v", d.Status().Repairs)
@@ -280,7 +281,7 @@ func TestStrictReversePathIsRelaxed(t *testing.T) {
 	b := newBench(t)
 	for _, name := range []string{"eth0", b.ifaces[0].Name} {
 		_, err := kernel.SetSysctl(1, "net", "ipv4", "conf", name, "rp_filter")
-		must(t, err)
+		nettest.Must(t, err)
 	}
 	d := b.open(t)
 	applied(t, d, sample(b))
@@ -296,7 +297,7 @@ func TestStrictReversePathIsRelaxed(t *testing.T) {
 func TestReversePathOfAllInterfaces(t *testing.T) {
 	b := newBench(t)
 	_, err := kernel.SetSysctl(1, "net", "ipv4", "conf", "all", "rp_filter")
-	must(t, err)
+	nettest.Must(t, err)
 	t.Cleanup(func() { kernel.SetSysctl(0, "net", "ipv4", "conf", "all", "rp_filter") })
 	d := b.open(t)
 	applied(t, d, sample(b))
@@ -317,8 +318,8 @@ func TestSizeChange(t *testing.T) {
 	applied(t, d, s)
 	var key abi.WeirFlowKey
 	key.Sport = 1
-	must(t, d.loaded.Maps["weir_flows"].Put(key, abi.WeirFlowValue{Epoch: 3}))
-	must(t, d.Close())
+	nettest.Must(t, d.loaded.Maps["weir_flows"].Put(key, abi.WeirFlowValue{Epoch: 3}))
+	nettest.Must(t, d.Close())
 	b.edit = func(o *Options) {
 		o.Sizes["weir_services"], o.Sizes["weir_flows"], o.Sizes["weir_peer_cidrs"] = 1000, 2048, 1000
 	}
@@ -335,7 +336,7 @@ func TestSizeChange(t *testing.T) {
 		t.Errorf("there is room for %d flows", n)
 	}
 	got, err := d.Load()
-	must(t, err)
+	nettest.Must(t, err)
 	if !nodestate.EqualMaps(got.Frontends, s.Frontends) || len(s.PeerCIDRs) == 0 || !maps.Equal(got.PeerCIDRs, s.PeerCIDRs) {
 		t.Error("the services or networks are not all there")
 	}
@@ -362,9 +363,9 @@ func TestNetworksChangeAtOnce(t *testing.T) {
 		next := *s
 		next.PeerCIDRs = networks(first)
 		s = &next
-		must(t, d.Apply(context.Background(), s, nodestate.Keys{Tables: nodestate.TablePolicy}))
+		nettest.Must(t, d.Apply(context.Background(), s, nodestate.Keys{Tables: nodestate.TablePolicy}))
 		got, err := d.Load()
-		must(t, err)
+		nettest.Must(t, err)
 		if !maps.Equal(got.PeerCIDRs, s.PeerCIDRs) {
 			t.Fatalf("networks are not those of %d.0.0.0: %v", first, got.PeerCIDRs)
 		}

@@ -46,7 +46,7 @@ func (d *Driver) dsrFallbackSources() ([]dsrFallbackSource, error) {
 
 func closeDSRFallback(all []dsrFallbackSource) {
 	for _, s := range all {
-		s.close()
+		_ = s.close() // nothing was written to it
 		s.counts.Close()
 	}
 }

@@ -124,11 +124,11 @@ func (d *Driver) gcRound(ctx context.Context, l *object.Collection, s *flowtable
 			d.log.Warn("sweeping a table", "family", l.Family, "error", err)
 			return wait(ctx, gcRest)
 		}
-		share := time.Duration(gcShare)
+		share := gcShare
 		if s.Pressed() {
 			share = gcSharePressed
 		}
-		if !wait(ctx, max(gcPause, time.Since(began)*(share-1))) {
+		if !wait(ctx, max(gcPause, time.Since(began)*time.Duration(share-1))) {
 			return false
 		}
 	}

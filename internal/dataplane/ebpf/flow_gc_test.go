@@ -17,6 +17,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -51,19 +52,19 @@ func flowsAged(t testing.TB, m *ebpf.Map, n int, now uint32, one int) {
 func sweepOf(t testing.TB, size uint32) (*flowtable.TableGC, *flowtable.KernelClock) {
 	t.Helper()
 	o, err := offline.Load(offline.Options{Sizes: map[string]uint32{"weir_flows": size}})
-	must(t, err)
+	nettest.Must(t, err)
 	t.Cleanup(o.Close)
 	s, err := flowtable.NewTableGC("weir_flows", o.Maps, unix.IPPROTO_ICMP)
-	must(t, err)
+	nettest.Must(t, err)
 	t.Cleanup(s.Close)
 	clock, err := flowtable.NewKernelClock()
-	must(t, err)
+	nettest.Must(t, err)
 	t.Cleanup(clock.Close)
 	for i := range s.Timeouts {
 		s.Timeouts[i] = 1000
 	}
 	s.Now, err = clock.Now()
-	must(t, err)
+	nettest.Must(t, err)
 	return s, clock
 }
 
@@ -72,7 +73,7 @@ func gcRoundOf(t testing.TB, s *flowtable.TableGC) (steps int) {
 	for over := false; !over; steps++ {
 		var err error
 		over, err = s.Step()
-		must(t, err)
+		nettest.Must(t, err)
 	}
 	return steps
 }
@@ -83,7 +84,7 @@ func TestSweep(t *testing.T) {
 	begin, before := time.Now(), s.Now
 	time.Sleep(1100 * time.Millisecond)
 	now, err := clock.Now()
-	must(t, err)
+	nettest.Must(t, err)
 	// A unit is between 0.256 s (HZ=1000) and 2.56 s (HZ=100).
 	passed := time.Since(begin).Seconds()
 	if units := float64(now - before); units < passed/2.56-2 || units > passed/0.256+2 {
@@ -168,12 +169,12 @@ func BenchmarkSweepCPU(b *testing.B) {
 			n := newBench(b)
 			n.edit = func(o *Options) { o.Sizes["weir_flows"] = 1 << 20 }
 			d := n.open(b)
-			must(b, d.Apply(b.Context(), sample(n), nodestate.All()))
+			nettest.Must(b, d.Apply(b.Context(), sample(n), nodestate.All()))
 			clock, err := flowtable.NewKernelClock()
-			must(b, err)
+			nettest.Must(b, err)
 			defer clock.Close()
 			now, err := clock.Now()
-			must(b, err)
+			nettest.Must(b, err)
 			flowsAged(b, d.loaded.Maps["weir_flows"], 1000000, now, old)
 			left := func() int {
 				d.mu.Lock()

@@ -11,6 +11,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
+	"github.com/weir-net/weir/internal/nettest"
 )
 
 // A round tells how many entries the flows of each pod have, and keeps what began while it lasted.
@@ -21,27 +22,27 @@ func TestSharesAreCounted(t *testing.T) {
 	flow := func(i int, saddr [4]byte, seen uint32) {
 		k := abi.WeirFlowKey{Proto: 6, Sport: uint16(i), Dport: 80}
 		k.Saddr.W[0] = binary.NativeEndian.Uint32(saddr[:])
-		must(t, s.M.Put(k, abi.WeirFlowValue{Seen: seen, State: 1, From: abi.FromPod}))
+		nettest.Must(t, s.M.Put(k, abi.WeirFlowValue{Seen: seen, State: 1, From: abi.FromPod}))
 		back := abi.WeirFlowKey{Proto: 6, Sport: 80, Dport: uint16(i)}
 		back.Daddr.W[0] = binary.NativeEndian.Uint32(saddr[:])
-		must(t, s.M.Put(back, abi.WeirFlowValue{Seen: seen, State: 1, Flags: 1, From: abi.FromPod})) // a pod answers
+		nettest.Must(t, s.M.Put(back, abi.WeirFlowValue{Seen: seen, State: 1, Flags: 1, From: abi.FromPod})) // a pod answers
 	}
 	for i := range 10 {
 		flow(i, pod, s.Now)
 		flow(100+i, gone, s.Now-100000)
 	}
 	outside := abi.WeirFlowKey{Proto: 6, Sport: 1, Dport: 1}
-	must(t, s.M.Put(outside, abi.WeirFlowValue{Seen: s.Now, State: 1}))
+	nettest.Must(t, s.M.Put(outside, abi.WeirFlowValue{Seen: s.Now, State: 1}))
 	share := func(a [4]byte) (v flowtable.QuotaValue, ok bool) {
 		err := s.Quotas.M.Lookup(a[:], &v)
 		return v, err == nil
 	}
-	must(t, s.Quotas.M.Put(pod[:], flowtable.QuotaValue{Counted: 3, Begun: 50}))
-	must(t, s.Quotas.M.Put(gone[:], flowtable.QuotaValue{Counted: 20}))
-	must(t, s.Quotas.Begin())
+	nettest.Must(t, s.Quotas.M.Put(pod[:], flowtable.QuotaValue{Counted: 3, Begun: 50}))
+	nettest.Must(t, s.Quotas.M.Put(gone[:], flowtable.QuotaValue{Counted: 20}))
+	nettest.Must(t, s.Quotas.Begin())
 	s.Begun = true
-	must(t, s.Quotas.M.Put(pod[:], flowtable.QuotaValue{Counted: 3, Begun: 54})) // four more while the round lasts
-	must(t, s.Quotas.M.Put(new[:], flowtable.QuotaValue{Begun: 2}))
+	nettest.Must(t, s.Quotas.M.Put(pod[:], flowtable.QuotaValue{Counted: 3, Begun: 54})) // four more while the round lasts
+	nettest.Must(t, s.Quotas.M.Put(new[:], flowtable.QuotaValue{Begun: 2}))
 	gcRoundOf(t, s)
 	for _, test := range []struct {
 		addr  [4]byte
@@ -58,7 +59,7 @@ func TestSharesAreCounted(t *testing.T) {
 	if s.Pressed() {
 		t.Error("21 entries of 4096 press nobody")
 	}
-	must(t, s.Quotas.M.Put(make([]byte, 4), flowtable.QuotaValue{Counted: 3000, Begun: 73}))
+	nettest.Must(t, s.Quotas.M.Put(make([]byte, 4), flowtable.QuotaValue{Counted: 3000, Begun: 73}))
 	if !s.Pressed() {
 		t.Error("3073 entries of 4096 press nobody")
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -40,7 +41,7 @@ func TestExportAndImport(t *testing.T) {
 	s := sample(b)
 	applied(t, d, s)
 	now, err := d.now()
-	must(t, err)
+	nettest.Must(t, err)
 	asked, after := flowKeyOf(unix.IPPROTO_TCP, "10.244.1.2:40000", "10.96.0.1:80"), flowKeyOf(unix.IPPROTO_TCP, "10.244.1.2:40000", "10.244.1.3:8080")
 	there, here := flowTo(after, abi.StateReplied, abi.FlowRewrite, abi.ActNeigh), flowTo(asked.Reversed(), abi.StateReplied, abi.FlowRewrite|abi.FlowReply, abi.ActNeigh)
 	there.Seen, here.Seen = now, now
@@ -49,11 +50,11 @@ func TestExportAndImport(t *testing.T) {
 			t.Fatalf("adding a flow: %v, %v", put, err)
 		}
 	}
-	must(t, d.Close())
+	nettest.Must(t, d.Close())
 
-	must(t, flowhandover.ExportFlows(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
+	nettest.Must(t, flowhandover.ExportFlows(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
 	table, err := conntrack.Open()
-	must(t, err)
+	nettest.Must(t, err)
 	defer table.Close()
 	want, _ := flowhandover.ConntrackEntry(asked, there, flowhandover.MinTimeout)
 	got, found, err := table.Find(want.Reply)
@@ -66,16 +67,16 @@ func TestExportAndImport(t *testing.T) {
 		}
 	}
 	// The maps are no more kept by anybody: they are not exported of again.
-	must(t, table.Delete(want.Orig))
-	must(t, flowhandover.ExportFlows(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
+	nettest.Must(t, table.Delete(want.Orig))
+	nettest.Must(t, flowhandover.ExportFlows(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
 	if got, found, err := table.Find(want.Orig); found || err != nil {
 		t.Errorf("a connection that ended meanwhile is told of again: %+v (%v)", got, err)
 	}
 	_, err = table.Put(want, func(conntrack.Entry) bool { return false })
-	must(t, err)
+	nettest.Must(t, err)
 	_, err = conntrack.Hold(context.Background(), conntrack.HoldOptions{InterfacePrefix: "cali"})
-	must(t, err)
-	must(t, Remove(b.bpffs))
+	nettest.Must(t, err)
+	nettest.Must(t, Remove(b.bpffs))
 	if heldBack(t) {
 		t.Error("packets are still held back")
 	}
@@ -99,15 +100,15 @@ func TestExportAndImport(t *testing.T) {
 func switchTable(t *testing.T) (there, holds bool) {
 	t.Helper()
 	conn, err := nftables.New()
-	must(t, err)
+	nettest.Must(t, err)
 	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
-	must(t, err)
+	nettest.Must(t, err)
 	at := slices.IndexFunc(tables, func(t *nftables.Table) bool { return t.Name == "weir-switch" })
 	if at < 0 {
 		return false, false
 	}
 	sets, err := conn.GetSets(tables[at])
-	must(t, err)
+	nettest.Must(t, err)
 	return true, slices.ContainsFunc(sets, func(s *nftables.Set) bool { return s.Name == "held" })
 }
 
@@ -124,7 +125,7 @@ func TestExportFlowsBrokenOff(t *testing.T) {
 	b := newBench(t)
 	d := b.open(t)
 	applied(t, d, sample(b))
-	must(t, d.Close())
+	nettest.Must(t, d.Close())
 	ctx, stop := context.WithCancel(context.Background())
 	stop()
 	if err := flowhandover.ExportFlows(ctx, b.bpffs, nil, slog.New(slog.DiscardHandler)); !errors.Is(err, context.Canceled) {
@@ -148,28 +149,28 @@ func TestExportEarlyKeeps(t *testing.T) {
 	d := b.open(t)
 	applied(t, d, sample(b))
 	now, err := d.now()
-	must(t, err)
+	nettest.Must(t, err)
 	asked, after := flowKeyOf(unix.IPPROTO_TCP, "10.244.1.2:40009", "10.96.0.1:80"), flowKeyOf(unix.IPPROTO_TCP, "10.244.1.2:40009", "172.31.1.207:9000")
 	there := flowTo(after, abi.StateReplied, abi.FlowRewrite, abi.ActPass)
 	there.Seen = now
 	_, err = flowtable.AddFlow(d.loaded.Maps["weir_flows"], asked, there)
-	must(t, err)
-	must(t, d.Close())
+	nettest.Must(t, err)
+	nettest.Must(t, d.Close())
 	table, err := conntrack.Open()
-	must(t, err)
+	nettest.Must(t, err)
 	defer table.Close()
 	want, _ := flowhandover.ConntrackEntry(asked, there, flowhandover.MinTimeout)
 	for name, present := range map[string]bool{"nothing": false, "its translation": true} {
 		if present {
 			_, err = table.Put(want, func(conntrack.Entry) bool { return false })
-			must(t, err)
+			nettest.Must(t, err)
 		}
-		must(t, flowhandover.ExportEarly(b.bpffs, slog.New(slog.DiscardHandler)))
+		nettest.Must(t, flowhandover.ExportEarly(b.bpffs, slog.New(slog.DiscardHandler)))
 		got, found, err := table.Find(want.Reply)
 		if err != nil || !found || got.Translated() != present {
 			t.Errorf("where %s was known: %+v (%v, %v)", name, got, found, err)
 		}
-		must(t, table.Delete(want.Reply))
+		nettest.Must(t, table.Delete(want.Reply))
 	}
 }
 
@@ -191,16 +192,16 @@ func TestExportedEarlyEnds(t *testing.T) {
 			v.State = closed
 			var err error
 			v.Seen, err = d.now()
-			must(t, err)
+			nettest.Must(t, err)
 			_, err = flowtable.AddFlow(d.loaded.Maps["weir_flows"], asked, v)
-			must(t, err)
-			must(t, d.Close())
+			nettest.Must(t, err)
+			nettest.Must(t, d.Close())
 			table, err := conntrack.Open()
-			must(t, err)
+			nettest.Must(t, err)
 			defer table.Close()
 			_, err = table.Put(was, func(conntrack.Entry) bool { return false })
-			must(t, err)
-			must(t, flowhandover.ExportFlows(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
+			nettest.Must(t, err)
+			nettest.Must(t, flowhandover.ExportFlows(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
 			want, state := other.Reply, uint8(conntrack.TCPEstablished)
 			if was == seen {
 				want, state = ended.Reply, conntrack.TCPTimeWait
@@ -208,7 +209,7 @@ func TestExportedEarlyEnds(t *testing.T) {
 			if got, found, err := table.Find(ended.Orig); err != nil || !found || got.Reply != want || got.TCP.State != state {
 				t.Errorf("there is %+v (%v, %v)", got, found, err)
 			}
-			must(t, table.Delete(ended.Orig))
+			nettest.Must(t, table.Delete(ended.Orig))
 		})
 	}
 }
@@ -225,16 +226,16 @@ func nftFailsOnce(t *testing.T) (said func() string) {
 func nftHeard(t *testing.T, before string) (said func() string) {
 	t.Helper()
 	real, err := exec.LookPath("nft")
-	must(t, err)
+	nettest.Must(t, err)
 	dir := t.TempDir()
 	text := filepath.Join(dir, "said")
 	script := fmt.Sprintf("#!/bin/sh\ntext=$(cat)\ncase $text in *'add element'*) "+before+";; esac\n"+
 		"printf '%%s\\n' \"$text\" >>%[1]s\nprintf '%%s\\n' \"$text\" | %[2]s \"$@\"\n", text, real)
-	must(t, os.WriteFile(filepath.Join(dir, "nft"), []byte(script), 0o755))
+	nettest.Must(t, os.WriteFile(filepath.Join(dir, "nft"), []byte(script), 0o755))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	return func() string {
 		b, err := os.ReadFile(text)
-		must(t, err)
+		nettest.Must(t, err)
 		return string(b)
 	}
 }
@@ -248,11 +249,11 @@ func TestExportFlowsOfOlder(t *testing.T) {
 			d := b.open(t)
 			applied(t, d, sample(b))
 			if older {
-				must(t, d.tables.ChangeFlags(0, abi.SetMarks))
+				nettest.Must(t, d.tables.ChangeFlags(0, abi.SetMarks))
 			}
-			must(t, d.Close())
+			nettest.Must(t, d.Close())
 			said := nftHeard(t, ":")
-			must(t, flowhandover.ExportFlows(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
+			nettest.Must(t, flowhandover.ExportFlows(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
 			text := said()
 			if !strings.Contains(text, "@arrive4 ct zone set 8787") || strings.Contains(text, "meta mark & 0x0ff00000 != 0x0bc00000 accept") == older {
 				t.Errorf("nft was told %q", text)
@@ -271,12 +272,12 @@ func TestExportFlowsLeadsAgain(t *testing.T) {
 	there := flowTo(after, abi.StateReplied, abi.FlowRewrite, abi.ActPass)
 	var err error
 	there.Seen, err = d.now()
-	must(t, err)
+	nettest.Must(t, err)
 	_, err = flowtable.AddFlow(d.loaded.Maps["weir_flows"], asked, there)
-	must(t, err)
-	must(t, d.Close())
+	nettest.Must(t, err)
+	nettest.Must(t, d.Close())
 	said := nftFailsOnce(t)
-	must(t, flowhandover.ExportFlows(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
+	nettest.Must(t, flowhandover.ExportFlows(context.Background(), b.bpffs, nil, slog.New(slog.DiscardHandler)))
 	if text := said(); !strings.Contains(text, "add element inet weir-switch arrive4 { 10.244.1.2 . 172.31.1.207 . 6 . 40012 . 9000") {
 		t.Errorf("it is not led; nft was told %q", text)
 	}
@@ -293,12 +294,12 @@ func TestImportLeadsAgain(t *testing.T) {
 	b.edit = func(o *Options) { o.Import = flowhandover.ImportAll }
 	d := b.open(t)
 	table, err := conntrack.Open()
-	must(t, err)
+	nettest.Must(t, err)
 	defer table.Close()
 	asked, after := flowKeyOf(unix.IPPROTO_TCP, "172.31.1.207:40020", "10.96.0.1:80"), flowKeyOf(unix.IPPROTO_TCP, "172.31.1.207:40020", "10.244.1.3:8080")
 	e, _ := flowhandover.ConntrackEntry(asked, flowTo(after, abi.StateReplied, abi.FlowRewrite|abi.FlowFromHost, abi.ActNeigh), time.Hour)
 	_, err = table.Put(e, func(conntrack.Entry) bool { return false })
-	must(t, err)
+	nettest.Must(t, err)
 	defer table.Delete(e.Orig)
 	nftFailsOnce(t)
 	clear(d.programs.Prog) // passAll is attached, so the change does not end
@@ -307,21 +308,21 @@ func TestImportLeadsAgain(t *testing.T) {
 	}
 	seen := e.Orig // from the host
 	four := d.tables.Families()[0]
-	if d.importing.alongside.Leads(seen) || !d.importing.has(four, e) {
-		t.Errorf("led: %v, taken over: %v", d.importing.alongside.Leads(seen), d.importing.has(four, e))
+	if d.importing.zone.Leads(seen) || !d.importing.has(four, e) {
+		t.Errorf("led: %v, taken over: %v", d.importing.zone.Leads(seen), d.importing.has(four, e))
 	}
 	d.importTracked(d.importing)
-	if !d.importing.alongside.Leads(seen) {
+	if !d.importing.zone.Leads(seen) {
 		t.Error("it is not led the next time")
 	}
 	for _, d.importing.begun = range []bool{false, true} { // programs removed it: the next one with its addresses and ports is in its place
-		must(t, four.ForgetImported(e.Orig, e.Reply))
+		nettest.Must(t, four.ForgetImported(e.Orig, e.Reply))
 		d.importTracked(d.importing)
 		if !four.Knows(e.Orig) || !four.Knows(e.Reply) {
 			t.Errorf("begun %v: what took its place is not taken over", d.importing.begun)
 		}
 	}
-	must(t, d.importing.alongside.Close())
+	nettest.Must(t, d.importing.zone.Close())
 }
 
 // TestImportKeepsLinks: links that an earlier run left are taken over, though another data
@@ -332,7 +333,7 @@ func TestImportKeepsLinks(t *testing.T) {
 	d := b.open(t)
 	applied(t, d, s)
 	sites := len(d.programs.At)
-	must(t, d.Close())
+	nettest.Must(t, d.Close())
 	b.edit = func(o *Options) { o.Import = flowhandover.ImportAll }
 	d = b.open(t)
 	applied(t, d, s)
@@ -400,19 +401,19 @@ func (i instance) now() (uint32, error) {
 func programsInLinks(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	pins, err := os.ReadDir(bpffs.LinksDir(dir))
-	must(t, err)
+	nettest.Must(t, err)
 	for _, pin := range pins {
 		if strings.HasPrefix(pin.Name(), "cgroup") {
 			continue
 		}
 		l, err := link.LoadPinnedLink(filepath.Join(bpffs.LinksDir(dir), pin.Name()), nil)
-		must(t, err)
+		nettest.Must(t, err)
 		info, err := l.Info()
-		must(t, err)
+		nettest.Must(t, err)
 		p, err := ebpf.NewProgramFromID(info.Program)
-		must(t, err)
+		nettest.Must(t, err)
 		pi, err := p.Info()
-		must(t, err)
+		nettest.Must(t, err)
 		names = append(names, pi.Name)
 		p.Close()
 		l.Close()
@@ -435,10 +436,10 @@ func TestMarksAreToldWhenAttached(t *testing.T) {
 	told := func() bool {
 		t.Helper()
 		m, err := ebpf.LoadPinnedMap(filepath.Join(bpffs.MapsDir(b.bpffs), "weir_settings"), nil)
-		must(t, err)
+		nettest.Must(t, err)
 		defer m.Close()
 		var s abi.Settings[abi.Ip4]
-		must(t, flowtable.ReadSettingsMap(m, &s))
+		nettest.Must(t, flowtable.ReadSettingsMap(m, &s))
 		return s.Flags&abi.SetMarks != 0
 	}
 	if err := d.Apply(context.Background(), s, nodestate.All()); err == nil || told() {
@@ -449,7 +450,7 @@ func TestMarksAreToldWhenAttached(t *testing.T) {
 	if !told() {
 		t.Error("not told though all programs are attached")
 	}
-	must(t, d.Close())
+	nettest.Must(t, d.Close())
 	d = b.open(t)
 	clear(d.programs.Prog) // those that are there stay: what the next agent cannot attach does not make it forget
 	if err := d.Apply(context.Background(), s, nodestate.All()); !told() {

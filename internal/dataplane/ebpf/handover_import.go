@@ -26,16 +26,16 @@ const importRetry = 10 * time.Second
 // handoverImport is the import of tracked connections from another data plane, while programs
 // are being attached. It imports them before. Of our own data plane what has no flow passes the
 // programs until all of them are attached, and what began meanwhile was imported; and what both
-// translate and the stack sees is kept apart (conntrack.Beside). Beside a kube-proxy, whose tables
-// evaluate nothing, packets of no known connection are held back instead. The ingress paths are
-// attached first: when what comes out of them meets the programs of the ways out, no packet is
-// translated by both.
+// translate and the stack sees is kept apart (conntrack.TranslatedZone). Alongside a kube-proxy,
+// whose tables evaluate nothing, packets of no known connection are held back instead. The ingress
+// paths are attached first: when what comes out of them meets the programs of the egress paths, no
+// packet is translated by both.
 type handoverImport struct {
-	table     *conntrack.Table
-	alongside *conntrack.Beside
-	importer  flowhandover.Importer
-	release   func() error                   // nil = nothing is held back
-	done      map[conntrack.Tuple]importedAs // by the tuple of the original direction
+	table    *conntrack.Table
+	zone     *conntrack.TranslatedZone
+	importer flowhandover.Importer
+	release  func() error                   // nil = nothing is held back
+	done     map[conntrack.Tuple]importedAs // by the tuple of the original direction
 	// translated are those imported that connection tracking would go on translating.
 	translated   []conntrack.Entry
 	loosen       []conntrack.Tuple
@@ -92,7 +92,7 @@ func (d *Driver) beginImport() {
 		d.log.Warn("connections that another data plane translated are lost", "error", err)
 		return
 	}
-	o := &handoverImport{table: table, alongside: conntrack.NewBeside(table, flowhandover.Marks), importer: flowhandover.Importer{State: d.state, Ifindex: d.ifindex, Which: d.opts.Import, Route: kernelRoute}, done: map[conntrack.Tuple]importedAs{},
+	o := &handoverImport{table: table, zone: conntrack.NewTranslatedZone(table, flowhandover.Marks), importer: flowhandover.Importer{State: d.state, Ifindex: d.ifindex, Which: d.opts.Import, Route: kernelRoute}, done: map[conntrack.Tuple]importedAs{},
 		inStack: map[conntrack.Tuple]conntrack.Entry{}}
 	d.importTracked(o)
 	set := d.state.Settings
@@ -111,8 +111,8 @@ func (d *Driver) beginImport() {
 	d.importing = o
 }
 
-// carries reports whether a way in has its program: single interfaces that have none do not keep
-// the others' packets from it.
+// carries reports whether an ingress path has its program: single interfaces that have none do not
+// keep the others' packets from it.
 func (d *Driver) carries() bool {
 	for s := range d.programs.At {
 		if s.Hook == attach.FromWorkload || s.Hook == attach.FromUplink {
@@ -160,7 +160,7 @@ func (d *Driver) importTracked(o *handoverImport) {
 // beginMarks lets programs mark what they translate and the stack sees, once the table is there
 // that respects it.
 func (d *Driver) beginMarks(o *handoverImport) error {
-	if err := o.alongside.Open(context.Background()); err != nil {
+	if err := o.zone.Open(context.Background()); err != nil {
 		return err
 	}
 	d.machine.Apart = true
@@ -172,7 +172,7 @@ func (d *Driver) endMarks(o *handoverImport) error {
 	d.machine.Apart = false
 	err := d.tables.ChangeFlags(0, abi.SetApart)
 	conntrack.AwaitPackets() // what bears a mark still is unmarked by the table
-	return errors.Join(err, o.alongside.Close())
+	return errors.Join(err, o.zone.Close())
 }
 
 // importFamily imports what was not yet of a family. As soon as programs know a connection they
@@ -180,7 +180,7 @@ func (d *Driver) endMarks(o *handoverImport) error {
 // each time, though programs have it.
 func (o *handoverImport) importFamily(f tables.ImportTables, six bool, now uint32) error {
 	var some conntrack.Some
-	for _, e := range o.importer.Predecessor.Straight {
+	for _, e := range o.importer.Predecessor.Untracked {
 		if e.Orig.Src.Is6() == six {
 			some.Add(o.importOne(f, e, now))
 		}
@@ -194,13 +194,13 @@ func (o *handoverImport) importFamily(f tables.ImportTables, six bool, now uint3
 			some.Add(o.importInStack(f, e, now))
 			return
 		}
-		if shadow, ok := o.importer.Shadow(e); ok && o.importer.Which == flowhandover.ImportAll && o.importer.Ours(e) && !(o.has(f, e) && o.alongside.Leads(shadow.Orig)) {
+		if shadow, ok := o.importer.Shadow(e); ok && o.importer.Which == flowhandover.ImportAll && o.importer.Ours(e) && !(o.has(f, e) && o.zone.Leads(shadow.Orig)) {
 			seen, apart = append(seen, shadow), append(apart, e)
 			return
 		}
 		some.Add(o.importOne(f, e, now))
 	})
-	err = errors.Join(err, o.alongside.Add(context.Background(), seen))
+	err = errors.Join(err, o.zone.Add(context.Background(), seen))
 	for _, e := range apart {
 		if !loose(e) && !o.has(f, e) { // what comes in goes by programs from here on, what the node sends does not yet
 			some.Add(o.table.Loosen(e.Orig))
@@ -208,7 +208,7 @@ func (o *handoverImport) importFamily(f tables.ImportTables, six bool, now uint3
 		some.Add(o.importOne(f, e, now))
 	}
 	if o.attached {
-		err = errors.Join(err, o.alongside.Sent(context.Background()))
+		err = errors.Join(err, o.zone.Sent(context.Background()))
 	}
 	for _, a := range o.importer.Predecessor.Affinity {
 		if a.Client.Is6() == six {
@@ -299,7 +299,7 @@ func (o *handoverImport) keepInStack() error {
 func (o *handoverImport) note(e conntrack.Entry) {
 	o.done[e.Orig] = importedAs{e.Reply, phaseOf(e)}
 	o.flows++
-	if way, ok := o.importer.MarkedRoute(e); e.Translated() || ok && way.HandsOn {
+	if route, ok := o.importer.MarkedRoute(e); e.Translated() || ok && route.HandsOn {
 		o.translated = append(o.translated, e)
 	}
 	if !loose(e) {
@@ -399,7 +399,7 @@ func (d *Driver) beginFlows(o *handoverImport) error {
 	switch o.step {
 	case 0:
 		o.attached = true
-		err = o.alongside.Sent(context.Background())
+		err = o.zone.Sent(context.Background())
 	case 1: // then what began until now
 		d.machine.HandOver, o.begun = false, true
 		err = d.tables.ChangeFlags(0, abi.SetHandOver)

@@ -17,6 +17,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
 )
@@ -34,17 +35,17 @@ func TestHostileEventsOfOnePod(t *testing.T) {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			var before, one unix.CPUSet
-			must(t, unix.SchedGetaffinity(0, &before))
-			defer func() { must(t, unix.SchedSetaffinity(0, &before)) }()
+			nettest.Must(t, unix.SchedGetaffinity(0, &before))
+			defer func() { nettest.Must(t, unix.SchedSetaffinity(0, &before)) }()
 			for cpu := range 1024 {
 				if before.IsSet(cpu) {
 					one.Set(cpu)
 					break
 				}
 			}
-			must(t, unix.SchedSetaffinity(0, &one))
+			nettest.Must(t, unix.SchedSetaffinity(0, &one))
 			o, err := offline.Load(offline.Options{EventInterval: time.Second})
-			must(t, err)
+			nettest.Must(t, err)
 			defer o.Close()
 			attacker, victim := netip.MustParseAddr(x.attacker), netip.MustParseAddr(x.victim)
 			s := nodestate.New()
@@ -53,20 +54,20 @@ func TestHostileEventsOfOnePod(t *testing.T) {
 				s.Addrs[a] = nodestate.Addr{Kind: nodestate.AddrEndpoint, IfIndex: 1, MAC: [6]byte{6, 0, 0, 0, 0, byte(i)},
 					Egress: nodestate.Isolation{Set: nodestate.SetID(70 + i), Rule: 7}}
 			}
-			must(t, o.Apply(s))
+			nettest.Must(t, o.Apply(s))
 			counts := o.Maps["weir_counts"]
 			if attacker.Is6() {
 				counts = o.IPv6.Maps["weir_counts"]
 			}
 			send := func(from netip.Addr, port uint16) (limited uint64) {
 				frame, err := packet.MustParse("udp " + netip.AddrPortFrom(from, port).String() + " > " + netip.AddrPortFrom(netip.MustParseAddr(x.peer), 53).String()).Marshal()
-				must(t, err)
+				nettest.Must(t, err)
 				ctx, out := make([]byte, 192), make([]byte, 192)
 				binary.NativeEndian.PutUint32(ctx[40:], 1)
 				_, err = o.Programs["weir_from_workload"].Run(&ebpf.RunOptions{Data: frame, DataOut: make([]byte, 2048), Context: ctx, ContextOut: out})
-				must(t, err)
+				nettest.Must(t, err)
 				limited, err = counters.Read(counts, abi.CountEventsLimited)
-				must(t, err)
+				nettest.Must(t, err)
 				return limited
 			}
 			const packets = 320 // more than a CPU tells at once

@@ -25,6 +25,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -46,7 +47,7 @@ func sample6(b *bench) *nodestate.State {
 
 // withNode6 gives the bench's uplink the node's address of IPv6.
 func (b *bench) withNode6() *bench {
-	must(b.t, netlink.AddrAdd(b.link("eth0"), &netlink.Addr{Flags: 2 /* IFA_F_NODAD */, IPNet: &net.IPNet{IP: net.ParseIP(node6), Mask: net.CIDRMask(64, 128)}}))
+	nettest.Must(b.t, netlink.AddrAdd(b.link("eth0"), &netlink.Addr{Flags: 2 /* IFA_F_NODAD */, IPNet: &net.IPNet{IP: net.ParseIP(node6), Mask: net.CIDRMask(64, 128)}}))
 	return b
 }
 
@@ -75,7 +76,7 @@ func (i instance) calledPrograms(t *testing.T) (ids []uint32) {
 func pins(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	must(t, err)
+	nettest.Must(t, err)
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
@@ -87,7 +88,7 @@ func routes6(t *testing.T, b *bench) map[string]string {
 	out := map[string]string{}
 	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{LinkIndex: b.link(hostdev.HostDevice).Attrs().Index, Protocol: hostdev.RouteProtocol},
 		netlink.RT_FILTER_OIF|netlink.RT_FILTER_PROTOCOL)
-	must(t, err)
+	nettest.Must(t, err)
 	for _, r := range routes {
 		out[r.Dst.String()] = r.Src.String()
 	}
@@ -178,13 +179,13 @@ func TestIPv6NeedsItsLeastMTU(t *testing.T) {
 	s := sample6(b)
 	s.Settings.Tunnel.MTU = leastMTU6 - hostdev.VxlanOverhead - 1
 	applied(t, d, s)
-	must(t, d.reconcile(true))
+	nettest.Must(t, d.reconcile(true))
 	if r := routes6(t, b); len(r) != 0 {
 		t.Errorf("routes %v on a device without IPv6", r)
 	}
-	must(t, netlink.LinkSetMTU(b.link(hostdev.HostPeer), 1500))
-	must(t, netlink.LinkSetMTU(b.link(hostdev.HostDevice), 1500))
-	must(t, d.reconcile(true))
+	nettest.Must(t, netlink.LinkSetMTU(b.link(hostdev.HostPeer), 1500))
+	nettest.Must(t, netlink.LinkSetMTU(b.link(hostdev.HostDevice), 1500))
+	nettest.Must(t, d.reconcile(true))
 	if v, err := kernel.Sysctl(hostdev.Sysctl6(hostdev.HostDevice, "disable_ipv6")...); err != nil || v != 0 {
 		t.Errorf("disable_ipv6 of %s is %d, %v", hostdev.HostDevice, v, err)
 	}
@@ -201,9 +202,9 @@ func TestIPv6Restart(t *testing.T) {
 	applied(t, d, s)
 	flow := make([]byte, d.six.Maps["weir_flows"].KeySize())
 	flow[0] = 0xfd
-	must(t, d.six.Maps["weir_flows"].Put(flow, make([]byte, d.six.Maps["weir_flows"].ValueSize())))
+	nettest.Must(t, d.six.Maps["weir_flows"].Put(flow, make([]byte, d.six.Maps["weir_flows"].ValueSize())))
 	links, called, epoch := linkIDs(t, d), d.calledPrograms(t), d.Status().Epoch
-	must(t, d.Close())
+	nettest.Must(t, d.Close())
 	d = b.open(t)
 	if now := d.calledPrograms(t); !slices.Equal(now, called) {
 		t.Errorf("before the first state other programs are called: %v, were %v", now, called)
@@ -225,7 +226,7 @@ func TestIPv6Restart(t *testing.T) {
 		t.Errorf("broken after restart: %v", broken)
 	}
 	// The next one finds that the node carries no IPv6 any more.
-	must(t, d.Close())
+	nettest.Must(t, d.Close())
 	d = b.open(t)
 	applied(t, d, without6(s))
 	if ids, names := d.calledPrograms(t), pins(t, bpffs.Maps6Dir(b.bpffs)); len(ids)+len(names) != 0 {
@@ -244,18 +245,18 @@ func TestIPv6Repair(t *testing.T) {
 	d := b.open(t)
 	applied(t, d, sample6(b))
 	for what, harm := range map[string]func(){
-		"calls": func() { must(t, d.loaded.Maps[object.ProgramsOfIPv6].Delete(uint32(2))) },
+		"calls": func() { nettest.Must(t, d.loaded.Maps[object.ProgramsOfIPv6].Delete(uint32(2))) },
 		"route": func() {
 			_, prefix, _ := net.ParseCIDR("fd00:10:244::/56")
-			must(t, netlink.RouteDel(&netlink.Route{Dst: prefix, LinkIndex: b.link(hostdev.HostDevice).Attrs().Index}))
+			nettest.Must(t, netlink.RouteDel(&netlink.Route{Dst: prefix, LinkIndex: b.link(hostdev.HostDevice).Attrs().Index}))
 		},
 		"socket program": func() {
-			must(t, d.programs.At[attach.Site{Ifindex: 0, Hook: attach.CgroupHooks6[0]}].(attach.BpfLink).Link.Detach())
+			nettest.Must(t, d.programs.At[attach.Site{Ifindex: 0, Hook: attach.CgroupHooks6[0]}].(attach.BpfLink).Link.Detach())
 		},
-		"device": func() { must(t, netlink.LinkDel(b.link(hostdev.HostDevice))) },
+		"device": func() { nettest.Must(t, netlink.LinkDel(b.link(hostdev.HostDevice))) },
 		"IPv6 switched off on the host device": func() {
 			_, err := kernel.DisableIPv6(hostdev.HostDevice)
-			must(t, err)
+			nettest.Must(t, err)
 		},
 	} {
 		harm()
@@ -277,7 +278,7 @@ func TestRouterAdvertisementsGoOn(t *testing.T) {
 	set := func(v int, name, setting string) {
 		t.Helper()
 		_, err := kernel.SetSysctl(v, hostdev.Sysctl6(name, setting)...)
-		must(t, err)
+		nettest.Must(t, err)
 	}
 	set(0, "all", "forwarding")
 	t.Cleanup(func() { set(0, "all", "forwarding") })
@@ -321,23 +322,23 @@ func TestRouterAdvertisementsGoOn(t *testing.T) {
 func TestIPv6FlowsSurviveAnotherLayout(t *testing.T) {
 	b := newBench(t).withNode6()
 	dir := filepath.Join(b.bpffs, "1", bpffs.Folders[bpffs.IPv6])
-	must(t, kernel.EnsureBPFFS("", dir))
+	nettest.Must(t, kernel.EnsureBPFFS("", dir))
 	spec, err := abi.LoadWeir6()
-	must(t, err)
+	nettest.Must(t, err)
 	old := func(name string) *ebpf.Map {
 		ms := spec.Maps[name].Copy()
 		ms.MaxEntries = min(ms.MaxEntries, 1024)
 		m, err := ebpf.NewMap(ms)
-		must(t, err)
+		nettest.Must(t, err)
 		t.Cleanup(func() { m.Close() })
-		must(t, m.Pin(filepath.Join(dir, name)))
+		nettest.Must(t, m.Pin(filepath.Join(dir, name)))
 		return m
 	}
 	flows, settings := old("weir_flows"), old("weir_settings")
 	var key abi.Weir6FlowKey
 	key.Proto, key.Sport = 6, 7
-	must(t, flows.Put(key, abi.Weir6FlowValue{Epoch: 41, Seen: 77, Ifindex: 6}))
-	must(t, settings.Put(uint32(0), abi.Weir6Settings{Epoch: 41}))
+	nettest.Must(t, flows.Put(key, abi.Weir6FlowValue{Epoch: 41, Seen: 77, Ifindex: 6}))
+	nettest.Must(t, settings.Put(uint32(0), abi.Weir6Settings{Epoch: 41}))
 	d := b.open(t)
 	applied(t, d, sample6(b))
 	var got abi.Weir6FlowValue
@@ -360,12 +361,12 @@ func TestPressureOfBothFamilies(t *testing.T) {
 	s := sample6(b)
 	applied(t, d, s)
 	clock, err := flowtable.NewKernelClock()
-	must(t, err)
+	nettest.Must(t, err)
 	defer clock.Close()
 	now, err := clock.Now()
-	must(t, err)
-	must(t, d.six.Maps["weir_flows"].Put(abi.Weir6FlowKey{Proto: 6}, abi.Weir6FlowValue{Seen: now, State: 1}))
-	must(t, d.six.Maps["weir_flows"].Put(abi.Weir6FlowKey{Proto: 58}, abi.Weir6FlowValue{Seen: now - 100000}))
+	nettest.Must(t, err)
+	nettest.Must(t, d.six.Maps["weir_flows"].Put(abi.Weir6FlowKey{Proto: 6}, abi.Weir6FlowValue{Seen: now, State: 1}))
+	nettest.Must(t, d.six.Maps["weir_flows"].Put(abi.Weir6FlowKey{Proto: 58}, abi.Weir6FlowValue{Seen: now - 100000}))
 	all := map[*object.Collection][]*flowtable.TableGC{}
 	round := func() {
 		t.Helper()
@@ -437,6 +438,6 @@ func TestIPv6RouteChanges(t *testing.T) {
 func epochOf6(t *testing.T, d instance) uint32 {
 	t.Helper()
 	var v abi.Settings[abi.Ip6]
-	must(t, d.six.Maps["weir_settings"].Lookup(new(uint32), unsafe.Pointer(&v)))
+	nettest.Must(t, d.six.Maps["weir_settings"].Lookup(new(uint32), unsafe.Pointer(&v)))
 	return v.Epoch
 }

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -19,34 +18,16 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/conformance"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/nettest"
 )
-
-const insideEnv = "WEIR_TEST_INSIDE"
 
 // TestMain runs the tests in a network and a mount namespace of their own, which end with the
 // process.
-func TestMain(m *testing.M) {
-	if os.Geteuid() != 0 || os.Getenv(insideEnv) != "" {
-		os.Exit(m.Run())
-	}
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), insideEnv+"=1")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Run(); err != nil {
-		if exit, ok := err.(*exec.ExitError); ok {
-			os.Exit(exit.ExitCode())
-		}
-		fmt.Fprintln(os.Stderr, "running the tests in namespaces of their own:", err)
-		os.Exit(1)
-	}
-}
+func TestMain(m *testing.M) { nettest.Main(m, syscall.CLONE_NEWNS, nil) }
 
 func needRoot(t testing.TB) {
 	t.Helper()
-	if os.Getenv(insideEnv) == "" {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "loading programs")
 }
 
 // bench is a node to be: pins, a control group, an uplink and four pod interfaces. Tests share the
@@ -84,7 +65,7 @@ func newBench(t testing.TB) *bench {
 	for i := range 4 {
 		b.ifaces = append(b.ifaces, b.veth(fmt.Sprintf("cali%d", i), fmt.Sprintf("pod%d", i)))
 	}
-	must(t, netlink.AddrAdd(b.link("eth0"), &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(172, 31, 1, 207), Mask: net.CIDRMask(24, 32)}}))
+	nettest.Must(t, netlink.AddrAdd(b.link("eth0"), &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(172, 31, 1, 207), Mask: net.CIDRMask(24, 32)}}))
 	t.Cleanup(func() {
 		for _, name := range []string{hostdev.HostDevice, hostdev.TunnelDevice} {
 			if err := hostdev.RemoveDevice(name); err != nil {
@@ -95,32 +76,25 @@ func newBench(t testing.TB) *bench {
 	return b
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func (b *bench) link(name string) netlink.Link {
 	b.t.Helper()
 	l, err := netlink.LinkByName(name)
-	must(b.t, err)
+	nettest.Must(b.t, err)
 	return l
 }
 
 func (b *bench) veth(name, peer string) conformance.Interface {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
-	must(b.t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: peer}))
+	nettest.Must(b.t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: peer}))
 	l := b.link(name)
 	b.t.Cleanup(func() {
 		if l, err := netlink.LinkByName(name); err == nil {
 			netlink.LinkDel(l)
 		}
 	})
-	must(b.t, netlink.LinkSetUp(l))
-	must(b.t, netlink.LinkSetUp(b.link(peer)))
+	nettest.Must(b.t, netlink.LinkSetUp(l))
+	nettest.Must(b.t, netlink.LinkSetUp(b.link(peer)))
 	return conformance.Interface{Name: name, Index: l.Attrs().Index}
 }
 

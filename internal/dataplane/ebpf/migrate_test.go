@@ -21,6 +21,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -101,38 +102,38 @@ func oldTypes() (key, value *btf.Struct) {
 func TestFlowsSurviveAnotherLayout(t *testing.T) {
 	b := newBench(t)
 	dir := filepath.Join(b.bpffs, "1", "maps")
-	must(t, kernel.EnsureBPFFS("", dir))
+	nettest.Must(t, kernel.EnsureBPFFS("", dir))
 	keyType, valueType := oldTypes()
 	flows, err := ebpf.NewMap(&ebpf.MapSpec{Name: "weir_flows", Type: ebpf.LRUHash, KeySize: keyType.Size, ValueSize: valueType.Size,
 		MaxEntries: 1024, Key: keyType, Value: valueType})
-	must(t, err)
+	nettest.Must(t, err)
 	defer flows.Close()
-	must(t, flows.Pin(filepath.Join(dir, "weir_flows")))
+	nettest.Must(t, flows.Pin(filepath.Join(dir, "weir_flows")))
 	u32 := &btf.Int{Name: "__u32", Size: 4}
 	settingsType := layout("settings", btf.Member{Name: "epoch", Type: u32}, btf.Member{Name: "flags", Type: u32})
 	settings, err := ebpf.NewMap(&ebpf.MapSpec{Name: "weir_settings", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1, Key: u32, Value: settingsType})
-	must(t, err)
+	nettest.Must(t, err)
 	defer settings.Close()
-	must(t, settings.Pin(filepath.Join(dir, "weir_settings")))
-	must(t, settings.Put(uint32(0), [2]uint32{41, 0}))
+	nettest.Must(t, settings.Pin(filepath.Join(dir, "weir_settings")))
+	nettest.Must(t, settings.Put(uint32(0), [2]uint32{41, 0}))
 
 	key := oldFlowKey{Saddr: [4]byte{10, 244, 1, 2}, Daddr: [4]byte{10, 96, 0, 1}, Sport: 0x1234, Dport: 0x5000, Proto: 6}
 	value := oldFlowValue{Epoch: 41, Seen: 77, Saddr: key.Saddr, Daddr: [4]byte{10, 244, 2, 9}, Sport: 0x1234, Dport: 0x901f, Action: 2, State: 1, Flags: 2,
 		Iif: 5, Ifindex: 6, Nexthop: [4]byte{172, 31, 1, 9}, Rule: 99, Mac: [6]byte{2, 0, 0, 0, 0, 1},
 		Svc: oldSvcKey{Addr: key.Daddr, Port: 0x5000, Proto: 6}, Backend: oldBackend{Addr: [4]byte{10, 244, 2, 9}, Port: 0x901f}}
-	must(t, flows.Put(key, value))
+	nettest.Must(t, flows.Put(key, value))
 	outside, fromOutside := oldFlowKey{Saddr: key.Daddr, Daddr: key.Saddr, Sport: 1, Proto: 6}, value
 	fromOutside.Iif = 0
-	must(t, flows.Put(outside, fromOutside))
+	nettest.Must(t, flows.Put(outside, fromOutside))
 
 	d := b.open(t)
 	// Until its first state nothing of the earlier version is touched.
 	if _, err := os.Stat(dir); err != nil {
 		t.Fatalf("the old maps are gone before the programs were replaced: %v", err)
 	}
-	must(t, d.Apply(t.Context(), conformance.Random(1, nil), nodestate.All()))
+	nettest.Must(t, d.Apply(t.Context(), conformance.Random(1, nil), nodestate.All()))
 	var raw bytes.Buffer
-	must(t, binary.Write(&raw, binary.NativeEndian, key))
+	nettest.Must(t, binary.Write(&raw, binary.NativeEndian, key))
 	var got abi.WeirFlowValue
 	if err := d.loaded.Maps["weir_flows"].Lookup(raw.Bytes(), &got); err != nil {
 		t.Fatalf("the flow is lost: %v", err)
@@ -142,13 +143,13 @@ func TestFlowsSurviveAnotherLayout(t *testing.T) {
 		t.Errorf("the flow is %+v, was %+v", got, value)
 	}
 	raw.Reset()
-	must(t, binary.Write(&raw, binary.NativeEndian, outside))
+	nettest.Must(t, binary.Write(&raw, binary.NativeEndian, outside))
 	var unknown abi.WeirFlowValue
 	if err := d.loaded.Maps["weir_flows"].Lookup(raw.Bytes(), &unknown); err != nil || unknown.From != 0 {
 		t.Errorf("packets of a flow from outside come from %d (%v), though nobody has checked where from", unknown.From, err)
 	}
 	var addrs bytes.Buffer
-	must(t, binary.Write(&addrs, binary.NativeEndian, got.Daddr))
+	nettest.Must(t, binary.Write(&addrs, binary.NativeEndian, got.Daddr))
 	if !bytes.Equal(addrs.Bytes(), value.Daddr[:]) || got.Svc.Port != value.Svc.Port || got.Backend.Port != value.Backend.Port {
 		t.Errorf("the flow leads to %v %+v %+v", got.Daddr, got.Svc, got.Backend)
 	}
@@ -191,21 +192,21 @@ func TestFlowsSurviveAnotherSize(t *testing.T) {
 	d := open(16384, 1024)
 	applied(t, d, st)
 	for i := range n {
-		must(t, d.loaded.Maps["weir_flows"].Put(flow(i), abi.WeirFlowValue{Seen: uint32(i)}))
+		nettest.Must(t, d.loaded.Maps["weir_flows"].Put(flow(i), abi.WeirFlowValue{Seen: uint32(i)}))
 	}
-	must(t, d.loaded.Maps["weir_affinity"].Put(abi.WeirAffinityKey{Svc: abi.WeirSvcKey{Port: 7}}, abi.WeirAffinityValue{Seen: 9}))
+	nettest.Must(t, d.loaded.Maps["weir_affinity"].Put(abi.WeirAffinityKey{Svc: abi.WeirSvcKey{Port: 7}}, abi.WeirAffinityValue{Seen: 9}))
 	before := d
 	// Killed before its first state: the programs of the one before go on, and so do their maps.
 	d = open(32768, 2048)
-	must(t, before.loaded.Maps["weir_flows"].Put(flow(n), abi.WeirFlowValue{Seen: n}))
-	must(t, d.Close())
+	nettest.Must(t, before.loaded.Maps["weir_flows"].Put(flow(n), abi.WeirFlowValue{Seen: n}))
+	nettest.Must(t, d.Close())
 	// The next one finishes that before it begins anything else.
 	d = open(65536, 2048)
 	size(d, 32768)
 	applied(t, d, st)
 	has(d, 0, n+1)
-	must(t, before.Close())
-	must(t, d.Close())
+	nettest.Must(t, before.Close())
+	nettest.Must(t, d.Close())
 	d = open(65536, 1024)
 	applied(t, d, st)
 	size(d, 65536)
@@ -219,11 +220,11 @@ func TestFlowsSurviveAnotherSize(t *testing.T) {
 	}
 	// Nothing changes any more: the same map is used.
 	info, err := d.loaded.Maps["weir_flows"].Info()
-	must(t, err)
-	must(t, d.Close())
+	nettest.Must(t, err)
+	nettest.Must(t, d.Close())
 	d = open(65536, 1024)
 	again, err := d.loaded.Maps["weir_flows"].Info()
-	must(t, err)
+	nettest.Must(t, err)
 	was, _ := info.ID()
 	if is, ok := again.ID(); !ok || is != was {
 		t.Error("the map is made anew although its size is the same")
@@ -236,17 +237,17 @@ func TestFlowsSurviveAnotherSize(t *testing.T) {
 func TestPreloadedForAnotherLayout(t *testing.T) {
 	b := newBench(t)
 	dir := filepath.Join(b.bpffs, "1", "maps")
-	must(t, kernel.EnsureBPFFS("", dir))
+	nettest.Must(t, kernel.EnsureBPFFS("", dir))
 	settings, err := ebpf.NewMap(&ebpf.MapSpec{Name: "weir_settings", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
-	must(t, err)
+	nettest.Must(t, err)
 	defer settings.Close()
-	must(t, settings.Pin(filepath.Join(dir, "weir_settings")))
-	must(t, settings.Put(uint32(0), [2]uint32{41, 0}))
-	must(t, kernel.EnsureBPFFS("", filepath.Join(b.bpffs, "1", "maps6")))
+	nettest.Must(t, settings.Pin(filepath.Join(dir, "weir_settings")))
+	nettest.Must(t, settings.Put(uint32(0), [2]uint32{41, 0}))
+	nettest.Must(t, kernel.EnsureBPFFS("", filepath.Join(b.bpffs, "1", "maps6")))
 	six, err := settings.Clone()
-	must(t, err)
+	nettest.Must(t, err)
 	defer six.Close()
-	must(t, six.Pin(filepath.Join(b.bpffs, "1", "maps6", "weir_settings")))
+	nettest.Must(t, six.Pin(filepath.Join(b.bpffs, "1", "maps6", "weir_settings")))
 	options := b.options(t)
 	for _, c := range []struct {
 		name  string
@@ -258,7 +259,7 @@ func TestPreloadedForAnotherLayout(t *testing.T) {
 			o.Sizes = maps.Clone(options.Sizes)
 			o.Sizes["weir_flows"] = c.flows
 			p, err := Preload(o)
-			must(t, err)
+			nettest.Must(t, err)
 			if p == nil {
 				t.Fatal("nothing was loaded")
 			}
@@ -270,12 +271,12 @@ func TestPreloadedForAnotherLayout(t *testing.T) {
 			works := options
 			works.Preloaded = p
 			d, err := New(works)
-			must(t, err)
+			nettest.Must(t, err)
 			defer d.Close()
-			must(t, d.addIPv6(false))
+			nettest.Must(t, d.addIPv6(false))
 			for family, l := range map[string]*object.Collection{bpffs.IPv4: d.loaded, bpffs.IPv6: d.six} {
 				id, err := attach.ProgramID(l.Programs["weir_from_workload"])
-				must(t, err)
+				nettest.Must(t, err)
 				if taken := id < before; taken != c.taken {
 					t.Errorf("%s: the programs that were loaded before are used: %v, want %v", family, taken, c.taken)
 				}
@@ -283,7 +284,7 @@ func TestPreloadedForAnotherLayout(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(bpffs.MapsDir(b.bpffs), "weir_settings")); err != nil {
 				t.Error("maps have no pins")
 			}
-			must(t, errors.Join(object.UnpinAll(bpffs.MapsDir(b.bpffs)), object.UnpinAll(bpffs.Maps6Dir(b.bpffs))))
+			nettest.Must(t, errors.Join(object.UnpinAll(bpffs.MapsDir(b.bpffs)), object.UnpinAll(bpffs.Maps6Dir(b.bpffs))))
 		})
 	}
 }
@@ -292,9 +293,9 @@ func TestPreloadedForAnotherLayout(t *testing.T) {
 func newestProgram(t *testing.T) ebpf.ProgramID {
 	t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SocketFilter, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
-	must(t, err)
+	nettest.Must(t, err)
 	defer p.Close()
 	id, err := attach.ProgramID(p)
-	must(t, err)
+	nettest.Must(t, err)
 	return id
 }

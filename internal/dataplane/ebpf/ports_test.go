@@ -18,6 +18,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
 )
@@ -31,7 +32,7 @@ func TestFlowsThatBeginAtOnce(t *testing.T) {
 	// fewer than half of these.
 	const lo, pairs = 1, 2000
 	o, err := offline.Load(offline.Options{Trace: true, Sizes: map[string]uint32{"weir_flows_new": 16 * pairs}})
-	must(t, err)
+	nettest.Must(t, err)
 	defer o.Close()
 	s := nodestate.New()
 	own, a, b := netip.MustParseAddr("172.31.1.207"), netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("10.244.1.3")
@@ -43,7 +44,7 @@ func TestFlowsThatBeginAtOnce(t *testing.T) {
 	id := nodestate.Frontend{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Proto: model.ProtocolTCP}
 	s.Frontends.Set(id, nodestate.Service{ID: id})
 	s.Backends.Set(id, []nodestate.Backend{{Addr: b, Port: 8080, Local: true}})
-	must(t, o.Apply(s))
+	nettest.Must(t, o.Apply(s))
 
 	to := []string{"10.96.0.1:80", "10.244.1.3:8080"}
 	var begun [2]atomic.Int64 // how many flows of each may begin

@@ -21,6 +21,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
 	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/nettest"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -49,7 +50,7 @@ func TestVerifierBudget(t *testing.T) {
 	}
 	for name, p := range programs {
 		info, err := p.Info()
-		must(t, err)
+		nettest.Must(t, err)
 		n, ok := info.VerifiedInstructions()
 		if !ok {
 			t.Skip("this kernel does not tell (Linux 5.16 does)")
@@ -66,11 +67,11 @@ func TestVerifierBudget(t *testing.T) {
 		for _, name := range slices.Sorted(maps.Keys(got)) {
 			fmt.Fprintf(&b, "%-27s %6d\n", name, got[name])
 		}
-		must(t, os.MkdirAll("testdata", 0o755))
-		must(t, os.WriteFile(file, []byte(b.String()), 0o644))
+		nettest.Must(t, os.MkdirAll("testdata", 0o755))
+		nettest.Must(t, os.WriteFile(file, []byte(b.String()), 0o644))
 	}
 	data, err := os.ReadFile(file)
-	must(t, err)
+	nettest.Must(t, err)
 	want := map[string]uint32{}
 	for line := range strings.Lines(string(data)) {
 		var name string
@@ -97,7 +98,7 @@ func TestTry(t *testing.T) {
 	want := 0
 	for _, load := range []func() (*ebpf.CollectionSpec, error){abi.LoadWeir, abi.LoadWeir6} {
 		spec, err := load()
-		must(t, err)
+		nettest.Must(t, err)
 		want += len(spec.Programs)
 		// These are loaded where policy asks for them.
 		for _, name := range []string{object.ArriveProgram, object.EachProgram} {
@@ -108,7 +109,7 @@ func TestTry(t *testing.T) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	pauses := 0
-	must(t, tryEach(log, func(took time.Duration) error {
+	nettest.Must(t, tryEach(log, func(took time.Duration) error {
 		if pauses++; took <= 0 {
 			t.Errorf("a program was verified in %v", took)
 		}

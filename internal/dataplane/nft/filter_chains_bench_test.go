@@ -26,6 +26,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -96,9 +97,7 @@ func oneThread(b *testing.B) {
 
 // benchSites makes a site for each table.
 func benchSites(b *testing.B) map[string]*benchSite {
-	if os.Getuid() != 0 {
-		b.Skip("needs root")
-	}
+	nettest.NeedRoot(b, "making network namespaces")
 	oneThread(b)
 	sites := map[string]*benchSite{}
 	for _, t := range benchTables {

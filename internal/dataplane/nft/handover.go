@@ -26,14 +26,14 @@ import (
 
 // Mark is the ct mark by which a connection takes a route; ok is false where marks cannot name the
 // node.
-func (d *Driver) Mark(w conntrack.Way) (mark uint32, ok bool) {
+func (d *Driver) Mark(r conntrack.NodeRoute) (mark uint32, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	t := d.tables[table.FamilyOf(w.Node)]
+	t := d.tables[table.FamilyOf(r.Node)]
 	if t == nil || t.numbers == nil || d.state == nil {
 		return 0, false
 	}
-	node := w.Node
+	node := r.Node
 	if a := d.state.Addrs[node]; a.Node.IsValid() {
 		node = a.Node
 	}
@@ -42,7 +42,7 @@ func (d *Driver) Mark(w conntrack.Way) (mark uint32, ok bool) {
 		return 0, false
 	}
 	mark = uint32(num) << marks.NodeShift
-	for bit, on := range map[uint32]bool{marks.HandedBit: w.HandsOn, marks.TunnelBit: w.Tunnel, marks.CameBit: w.Came} {
+	for bit, on := range map[uint32]bool{marks.HandedBit: r.HandsOn, marks.TunnelBit: r.Tunnel, marks.CameBit: r.Came} {
 		if on {
 			mark |= bit
 		}
@@ -51,9 +51,9 @@ func (d *Driver) Mark(w conntrack.Way) (mark uint32, ok bool) {
 }
 
 // connectionRoute is what a ct mark says; nodes are those that marks name.
-func connectionRoute(mark uint32, nodes map[uint32]netip.Addr) (conntrack.Way, bool) {
+func connectionRoute(mark uint32, nodes map[uint32]netip.Addr) (conntrack.NodeRoute, bool) {
 	node, ok := nodes[mark&marks.NodeMask]
-	return conntrack.Way{Node: node, Tunnel: mark&marks.TunnelBit != 0, HandsOn: mark&marks.HandedBit != 0, Came: mark&marks.CameBit != 0}, ok
+	return conntrack.NodeRoute{Node: node, Tunnel: mark&marks.TunnelBit != 0, HandsOn: mark&marks.HandedBit != 0, Came: mark&marks.CameBit != 0}, ok
 }
 
 // Left reads what tables that are there know.
@@ -74,11 +74,11 @@ func Left() (left conntrack.Left, err error) {
 			}
 		}
 	}
-	left.Way = func(mark uint32, six bool) (conntrack.Way, bool) { return connectionRoute(mark, nodes[six]) }
+	left.Route = func(mark uint32, six bool) (conntrack.NodeRoute, bool) { return connectionRoute(mark, nodes[six]) }
 	_, flows, err := table.Elements(conn, table.Family{}, chains.MapDSRFlows)
 	for _, e := range flows {
 		if entry, ok := dsrEntry(e); ok {
-			left.Straight = append(left.Straight, entry)
+			left.Untracked = append(left.Untracked, entry)
 		}
 	}
 	errs = append(errs, err)

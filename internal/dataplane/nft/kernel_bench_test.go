@@ -7,13 +7,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
-	"runtime"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -52,23 +49,9 @@ func large(services, sets, classes int) *nodestate.State {
 // BenchmarkEndpoint is what the change of one endpoint takes on a real kernel, by what is in
 // the table: Services of five endpoints, and pairs of sets and classes.
 func BenchmarkEndpoint(b *testing.B) {
-	if os.Getuid() != 0 {
-		b.Skip("needs root")
-	}
 	for _, of := range []struct{ services, sets, classes int }{{10, 0, 0}, {10_000, 0, 0}, {10, 50, 100}, {10_000, 50, 100}} {
 		b.Run(fmt.Sprintf("services-%d/pairs-%d", of.services, of.sets*of.classes), func(b *testing.B) {
-			done := make(chan error, 1)
-			go func() {
-				runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-				err := unix.Unshare(unix.CLONE_NEWNET)
-				if err == nil {
-					err = benchEndpoint(b, large(of.services, of.sets, of.classes))
-				}
-				done <- err
-			}()
-			if err := <-done; err != nil {
-				b.Fatal(err)
-			}
+			nettest.Run(b, func(string) error { return benchEndpoint(b, large(of.services, of.sets, of.classes)) })
 		})
 	}
 }

@@ -175,7 +175,7 @@ func makeSeed(ctx context.Context, base, seed string, archives []string) error {
 		return err
 	}
 	cancel()
-	<-ended
+	<-ended //nolint:errcheck // its error is that it was killed, just now
 	if err := os.Rename(part, seed); err != nil {
 		return fmt.Errorf("put the seed in place: %w", err)
 	}

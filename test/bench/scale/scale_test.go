@@ -16,6 +16,7 @@ import (
 	"github.com/weir-net/weir/internal/apitest"
 	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/bench"
+	"github.com/weir-net/weir/internal/nettest"
 )
 
 // What is measured, by the environment: a test binary has no flags of its own here, because the
@@ -78,9 +79,7 @@ func envOr(name, otherwise string) string {
 }
 
 func TestScale(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "making network namespaces")
 	if os.Getenv(agentEnv) == "" {
 		agent := filepath.Join(t.TempDir(), "weir-agent")
 		build := exec.Command("go", "build", "-o", agent, "github.com/weir-net/weir/cmd/weir-agent")

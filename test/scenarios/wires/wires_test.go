@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/test/scenarios/scenario"
 )
@@ -55,9 +56,7 @@ func (d plain) Apply(_ context.Context, s *nodestate.State, _ nodestate.Keys) er
 
 func play(t *testing.T, rules string) error {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("namespaces need root: run with sudo")
-	}
+	nettest.NeedRoot(t, "making network namespaces")
 	r := NewRunner(func(*scenario.Machine) (dataplane.Driver, error) { return plain{rules}, nil })
 	defer func() {
 		if err := r.Reset(); err != nil {

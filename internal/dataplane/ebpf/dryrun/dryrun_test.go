@@ -3,7 +3,6 @@
 package dryrun
 
 import (
-	"os"
 	"slices"
 	"testing"
 
@@ -13,17 +12,16 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
+	"github.com/weir-net/weir/internal/nettest"
 )
 
 // The kernel's verifier says it: no program writes to a map that a dry run shares with the node.
 func TestDryRunsCannotWriteLiveMaps(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "loading programs")
 	load := func(read func() (*ebpf.CollectionSpec, error), readOnly []string) error {
 		spec, err := read()
-		check(t, err)
-		check(t, object.Specialize(spec, nil, object.Constants{Trace: true, SetRetval: true}))
+		nettest.Must(t, err)
+		nettest.Must(t, object.Specialize(spec, nil, object.Constants{Trace: true, SetRetval: true}))
 		for name, ms := range spec.Maps {
 			if object.IsStateful(name) {
 				shrink(ms)
@@ -59,19 +57,12 @@ func TestDryRunsShareDesiredState(t *testing.T) {
 	t.Parallel()
 	for name, read := range map[string]func() (*ebpf.CollectionSpec, error){bpffs.IPv4: abi.LoadWeir, bpffs.IPv6: abi.LoadWeir6} {
 		spec, err := read()
-		check(t, err)
+		nettest.Must(t, err)
 		for m := range spec.Maps {
 			left := object.IsStateful(m) || object.IsUnpinned(m) || m == object.ProgramsOfIPv6 || m == object.UntrackedOfIPv6
 			if live := slices.Contains(liveMaps, m); left == live {
 				t.Errorf("%s: map %s is what packets leave behind: %t, and shared: %t; desired state belongs into liveMaps", name, m, left, live)
 			}
 		}
-	}
-}
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -319,9 +319,9 @@ func TestTakenWays(t *testing.T) {
 	from.State.Addrs[far] = nodestate.Addr{Kind: nodestate.AddrNode, Node: far, NodePorts: true}
 	from.State.Settings.Tunnel = nodestate.Tunnel{Port: 4789, VNI: 1, MTU: 1450}
 	from.Route = func(to netip.Addr) (int, netip.Addr, bool) { return 2, to, to != far }
-	ways := map[uint32]conntrack.Way{1: {Node: node}, 2: {Node: far}, 3: {Node: node, Tunnel: true, Came: true}, 4: {Node: node, HandsOn: true},
+	routes := map[uint32]conntrack.NodeRoute{1: {Node: node}, 2: {Node: far}, 3: {Node: node, Tunnel: true, Came: true}, 4: {Node: node, HandsOn: true},
 		5: {Node: far, HandsOn: true}, 6: {Node: netip.MustParseAddr("172.30.0.99"), HandsOn: true}}
-	from.Predecessor.Way = func(mark uint32, six bool) (conntrack.Way, bool) { w, ok := ways[mark]; return w, ok && !six }
+	from.Predecessor.Route = func(mark uint32, six bool) (conntrack.NodeRoute, bool) { r, ok := routes[mark]; return r, ok && !six }
 	taken, handed := connection(client, "172.30.0.9:30001", client, "10.244.1.2:8080"), connection(client, "172.30.0.8:30001", client, "172.30.0.8:30001")
 	type goes struct {
 		action  uint8

@@ -28,7 +28,7 @@ import (
 // Successor is the data plane that takes the place of the programs.
 type Successor interface {
 	// Mark is the mark of a connection in connection tracking whose packets go by another node.
-	Mark(conntrack.Way) (mark uint32, ok bool)
+	Mark(conntrack.NodeRoute) (mark uint32, ok bool)
 	// Remember lets clients stay with their backends.
 	Remember([]conntrack.Affinity) error
 }
@@ -57,36 +57,36 @@ func ExportWith(ctx context.Context, root string, to Successor, handOver func(on
 	first, err1 := g.export(exportUnseen)
 	err1 = errors.Join(err1, g.exportAffinities(to))
 	marks := g.marks()
-	beside := conntrack.NewBeside(g.table, marks)
-	if err = beside.Open(ctx); err != nil { // nobody would take marks off again
+	zone := conntrack.NewTranslatedZone(g.table, marks)
+	if err = zone.Open(ctx); err != nil { // nobody would take marks off again
 		marks.Seen = 0
-		beside = conntrack.NewBeside(g.table, marks)
+		zone = conntrack.NewTranslatedZone(g.table, marks)
 	}
 	if err := g.handOver(true, marks.Seen != 0); err != nil || ctx.Err() != nil {
-		return errors.Join(err, ctx.Err(), g.handOver(false, false), beside.Close()) // programs go on, and the next start begins anew
+		return errors.Join(err, ctx.Err(), g.handOver(false, false), zone.Close()) // programs go on, and the next start begins anew
 	}
 	conntrack.AwaitPackets() // what was beginning has begun, and bears a mark where it has to
 	err1 = errors.Join(err1, g.exportAffinities(to))
-	err = errors.Join(err, g.exportShadows(ctx, beside))
+	err = errors.Join(err, g.exportShadows(ctx, zone))
 	second, err2 := g.export(exportAll)
 	if err != nil {
-		err = g.exportShadows(ctx, beside) // what could not be led
+		err = g.exportShadows(ctx, zone) // what could not be led
 	}
 	g.full = g.full || errors.Is(err, conntrack.ErrFull)
 	if err != nil {
 		log.Warn("connections between the node's processes and Services may be lost", "error", err)
 	}
 	if err := g.unpinFlows(); err != nil {
-		return errors.Join(err, g.handOver(false, false), beside.Close())
+		return errors.Join(err, g.handOver(false, false), zone.Close())
 	}
-	err = beside.Unsent()
+	err = zone.Unsent()
 	conntrack.AwaitPackets() // what the node sent, and programs translate
 	// Each packet is translated by one of the two: what comes by the programs of the ingress paths
 	// as long as they are there; what the node sends by connection tracking, and programs of the
 	// egress paths know nothing of what is translated.
 	err3 := g.disablePrograms(attach.FromUplink, attach.FromTunnel, attach.FromWorkload, attach.ToWorkload, attach.ToUplink)
 	conntrack.AwaitPackets()
-	err4 := beside.Close()
+	err4 := zone.Close()
 	if g.full {
 		log.Warn("connection tracking is full to nine tenths (net.netfilter.nf_conntrack_max); further connections were not handed over, and end")
 	}
@@ -96,9 +96,9 @@ func ExportWith(ctx context.Context, root string, to Successor, handOver func(on
 
 // exportShadows keeps apart what programs translate and the stack sees, and lets them go on
 // translating it, while connection tracking is exported of it.
-func (g *exporters) exportShadows(ctx context.Context, beside *conntrack.Beside) error {
+func (g *exporters) exportShadows(ctx context.Context, zone *conntrack.TranslatedZone) error {
 	seen, err := g.shadows()
-	return errors.Join(err, beside.Add(ctx, seen), beside.Sent(ctx))
+	return errors.Join(err, zone.Add(ctx, seen), zone.Sent(ctx))
 }
 
 // exporters are the flows of the families that have any, and the programs.
@@ -471,7 +471,7 @@ func (g *familyExporter[A]) mark(orig abi.FlowKey[A], v abi.FlowValue[A]) (mark 
 	if !handsOn && goes.Flags&abi.FlowViaNode == 0 {
 		return 0, true
 	}
-	mark, ok = g.to.Mark(conntrack.Way{Node: abi.FromAddr(goes.Nexthop), HandsOn: handsOn, Tunnel: !handsOn && goes.Action == abi.ActTunnel,
+	mark, ok = g.to.Mark(conntrack.NodeRoute{Node: abi.FromAddr(goes.Nexthop), HandsOn: handsOn, Tunnel: !handsOn && goes.Action == abi.ActTunnel,
 		Came: !handsOn && goes.Flags&abi.FlowClamp != 0})
 	return mark, ok || !handsOn
 }

@@ -4,7 +4,6 @@ package flowhandover
 
 import (
 	"errors"
-	"os"
 	"testing"
 	"unsafe"
 
@@ -13,25 +12,17 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
+	"github.com/weir-net/weir/internal/nettest"
 )
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // TestExportMissesNone: a flow that becomes established while flows are read, so moves from one map
 // to the other, is not missed.
 func TestExportMissesNone(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "making maps")
 	var maps [2]*ebpf.Map
 	for i := range maps {
 		m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: uint32(unsafe.Sizeof(abi.FlowKey[abi.Ip4]{})), ValueSize: uint32(unsafe.Sizeof(abi.FlowValue[abi.Ip4]{})), MaxEntries: 16})
-		must(t, err)
+		nettest.Must(t, err)
 		defer m.Close()
 		maps[i] = m
 	}
@@ -44,11 +35,11 @@ func TestExportMissesNone(t *testing.T) {
 		}
 	}
 	came := map[abi.FlowKey[abi.Ip4]]bool{}
-	must(t, g.each(func(k abi.FlowKey[abi.Ip4], _ abi.FlowValue[abi.Ip4]) {
+	nettest.Must(t, g.each(func(k abi.FlowKey[abi.Ip4], _ abi.FlowValue[abi.Ip4]) {
 		came[k] = true
 		if k == there { // as flow_promote does it, when the established ones have been read
 			_, err := flowtable.AddFlow(g.flows, moves, v)
-			must(t, errors.Join(err, g.half.Delete(&moves)))
+			nettest.Must(t, errors.Join(err, g.half.Delete(&moves)))
 		}
 	}))
 	if !came[there] || !came[moves] {

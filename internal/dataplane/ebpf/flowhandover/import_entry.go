@@ -16,7 +16,7 @@ import (
 )
 
 // What is made of tracked connections when this data plane takes over. Every entry is of an epoch
-// that was never in force: it is evaluated at its next packet, and its way found.
+// that was never in force: it is evaluated at its next packet, and its path found.
 
 // ImportScope is which connections of another data plane are taken over.
 type ImportScope int
@@ -47,9 +47,9 @@ type ImportedFlow[A abi.Address] struct {
 // others, over, or translated by somebody else for other ends than pods and Services. now and epoch
 // are the clock's and the settings'.
 func ImportFlow[A abi.Address](t Importer, e conntrack.Entry, now, epoch uint32) (f ImportedFlow[A], ok bool) {
-	way, named := t.MarkedRoute(e)
-	if named && way.HandsOn && e.Zone == 0 {
-		return importForwarded[A](t, e, way, now, epoch)
+	route, named := t.MarkedRoute(e)
+	if named && route.HandsOn && e.Zone == 0 {
+		return importForwarded[A](t, e, route, now, epoch)
 	}
 	if e.Zone != 0 || !t.Ours(e) {
 		return f, false
@@ -90,10 +90,10 @@ func ImportFlow[A abi.Address](t Importer, e conntrack.Entry, now, epoch uint32)
 	}
 	if named {
 		f.Here.Flags |= abi.FlowViaNode
-		if way.Came {
+		if route.Came {
 			f.Here.Flags |= abi.FlowClamp
 		}
-		if !routeByNode(&f.Here, t, way) {
+		if !routeByNode(&f.Here, t, route) {
 			return f, false
 		}
 	}

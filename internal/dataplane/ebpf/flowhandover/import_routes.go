@@ -11,15 +11,15 @@ import (
 )
 
 // MarkedRoute is by which node packets of a connection go, as its mark says.
-func (t Importer) MarkedRoute(e conntrack.Entry) (conntrack.Way, bool) {
-	if t.Which != ImportAll || t.Predecessor.Way == nil || e.Mark == 0 {
-		return conntrack.Way{}, false
+func (t Importer) MarkedRoute(e conntrack.Entry) (conntrack.NodeRoute, bool) {
+	if t.Which != ImportAll || t.Predecessor.Route == nil || e.Mark == 0 {
+		return conntrack.NodeRoute{}, false
 	}
-	return t.Predecessor.Way(e.Mark, e.Orig.Src.Is6())
+	return t.Predecessor.Route(e.Mark, e.Orig.Src.Is6())
 }
 
 // importForwarded makes the entries of a connection that this node hands on.
-func importForwarded[A abi.Address](t Importer, e conntrack.Entry, way conntrack.Way, now, epoch uint32) (f ImportedFlow[A], ok bool) {
+func importForwarded[A abi.Address](t Importer, e conntrack.Entry, route conntrack.NodeRoute, now, epoch uint32) (f ImportedFlow[A], ok bool) {
 	var ok1, ok2 bool
 	f.Key, ok1 = KeyOf[A](e.Orig)
 	f.Back, ok2 = KeyOf[A](e.Reply)
@@ -39,25 +39,25 @@ func importForwarded[A abi.Address](t Importer, e conntrack.Entry, way conntrack
 	}
 	if svc, found := t.service(e.Orig); found {
 		f.There.Svc = abi.ToSvc[A](svc.ID)
-		f.There.Backend = abi.Backend[A]{Addr: abi.ToAddr[A](t.node(way.Node))} // answers come from there, whatever became of the backend
-		for _, b := range t.State.Backends.At(svc.ID) {                         // Which one the other node chose is not known; whether it has one is asked by it
-			if t.backendNode(b.Addr) == t.node(way.Node) {
+		f.There.Backend = abi.Backend[A]{Addr: abi.ToAddr[A](t.node(route.Node))} // answers come from there, whatever became of the backend
+		for _, b := range t.State.Backends.At(svc.ID) {                           // Which one the other node chose is not known; whether it has one is asked by it
+			if t.backendNode(b.Addr) == t.node(route.Node) {
 				f.There.Backend = abi.Backend[A]{Addr: abi.ToAddr[A](b.Addr), Port: abi.Be16(b.Port)}
 			}
 		}
 		f.Here.Svc, f.Here.Backend = f.There.Svc, f.There.Backend
 	}
 	f.Established = states[0]&abi.StateReplied != 0
-	return f, routeByNode(&f.There, t, way) && routeByKernel(&f.Here, t, e.Orig.Src)
+	return f, routeByNode(&f.There, t, route) && routeByKernel(&f.Here, t, e.Orig.Src)
 }
 
 // routeByNode lets a flow's packets go to a node.
-func routeByNode[A abi.Address](v *abi.FlowValue[A], t Importer, way conntrack.Way) bool {
-	node := t.node(way.Node)
+func routeByNode[A abi.Address](v *abi.FlowValue[A], t Importer, route conntrack.NodeRoute) bool {
+	node := t.node(route.Node)
 	if !node.IsValid() {
 		return false
 	}
-	if !way.Tunnel && t.State.Addrs[way.Node].SameLink {
+	if !route.Tunnel && t.State.Addrs[route.Node].SameLink {
 		return routeByKernel(v, t, node)
 	}
 	v.Action, v.Ifindex, v.Nexthop, v.Mtu = abi.ActTunnel, 0, abi.ToAddr[A](node), uint16(abi.TunnelMTU[A](t.State.Settings))

@@ -16,15 +16,14 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/hostile"
+	"github.com/weir-net/weir/internal/nettest"
 )
 
 // TestHostileTranslatedFlows: flows to an API server that a wrong frontend led elsewhere are
 // forgotten, whatever became of their sockets, and no others are.
 func TestHostileTranslatedFlows(t *testing.T) {
 	hostile.Record(t, "a wrong frontend's flows to an API server outlive it, and its sockets, on every port of a node", hostile.Tenant, hostile.EBPF, hostile.Both)
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "pinning maps")
 	root := filepath.Join(mountBPF(t), "weir")
 	t.Run("IPv4", func(t *testing.T) {
 		testTranslatedFlows[abi.Ip4](t, root, bpffs.MapsDir(root), "192.0.2.8", "10.244.1.2")

@@ -15,7 +15,7 @@ import (
 // walkBatch is how many entries walk reads at once.
 const walkBatch = 4096
 
-// StructOf returns a structure as the map's BTF tells it.
+// StructOf returns a structure as the map's BTF describes it.
 func StructOf(m *ebpf.Map, name string) (*btf.Struct, error) {
 	info, err := m.Info()
 	if err != nil {
@@ -23,7 +23,7 @@ func StructOf(m *ebpf.Map, name string) (*btf.Struct, error) {
 	}
 	id, ok := info.BTFID()
 	if !ok || id == 0 {
-		return nil, errors.New("the map does not tell its layout")
+		return nil, errors.New("the map has no BTF of its layout")
 	}
 	h, err := btf.NewHandleFromID(id)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // gcBatch is how many entries are looked at in a batch.
 const gcBatch = 2048
 
-// gcTables are the tables that programs fill, with what tells that an entry is expired; nil only
+// gcTables are the tables that programs fill, with what says that an entry is expired; nil only
 // counts.
 var gcTables = map[string]func(*TableGC, []byte, []byte) bool{
 	"weir_flows": (*TableGC).flowExpired, "weir_flows_new": (*TableGC).flowExpired, "weir_affinity": nil, "weir_sockets": nil,
@@ -62,7 +62,7 @@ func NewTableGC(name string, maps map[string]*ebpf.Map, icmp uint8) (*TableGC, e
 		s.proto, s.seen, s.state, s.flags = OffsetOf(key, "proto"), OffsetOf(value, "seen"), OffsetOf(value, "state"), OffsetOf(value, "flags")
 		if s.proto < 0 || s.seen < 0 || s.state < 0 || s.flags < 0 {
 			s.Close()
-			return nil, fmt.Errorf("sweeping map %s: its entries tell no time", name)
+			return nil, fmt.Errorf("sweeping map %s: its entries have no time stamp", name)
 		}
 		if name == "weir_flows" {
 			if s.Quotas, err = NewQuotas(maps["weir_shares"], s.flags, OffsetOf(value, "from")); err != nil {

@@ -27,10 +27,6 @@ const (
 	RouteProtocol = 87
 )
 
-// hostMAC is that of weir0, and of the host side of every pod's interface: what programs send up
-// into the stack by weir0 carries it.
-var hostMAC = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
-
 // hostSideMAC is the MAC address of the host side of every pod's interface, and of weir0: the
 // programs address what they hand to the host's stack to it.
 var hostSideMAC = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}

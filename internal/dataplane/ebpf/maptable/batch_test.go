@@ -6,12 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/nettest"
 )
 
 // padded has a hole that Go's encoding would leave out.
@@ -22,9 +23,7 @@ type padded struct {
 
 func newBatchTable(t testing.TB, kind ebpf.MapType, size uint32) *Table[uint64, padded] {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "making maps")
 	spec := &ebpf.MapSpec{Name: "batches", Type: kind, KeySize: 8, ValueSize: 8, MaxEntries: size}
 	if kind == ebpf.Hash || kind == ebpf.LPMTrie {
 		spec.Flags = 1 // BPF_F_NO_PREALLOC

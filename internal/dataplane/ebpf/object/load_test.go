@@ -9,14 +9,14 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+
+	"github.com/weir-net/weir/internal/nettest"
 )
 
 // What the verifier does not take is told from other reasons why programs do not load.
 func TestRefused(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "loading programs")
 	_, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.LoadMem(asm.R0, asm.R3, 0, asm.DWord), asm.Return()}})
 	if err = refused(err); !errors.Is(err, ErrRefused) {
 		t.Errorf("a program that reads what it was not given: %v", err)

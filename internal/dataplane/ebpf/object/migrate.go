@@ -179,7 +179,7 @@ func migrateMap(path string, to *ebpf.Map, keyName, valueName string) (int, erro
 		return 0, err
 	}
 	if int(oldKey.Size) != int(old.KeySize()) || int(oldValue.Size) != int(old.ValueSize()) {
-		return 0, errors.New("the layout that the map tells is not the map's")
+		return 0, errors.New("the layout that the map's BTF describes is not the map's")
 	}
 	n := 0
 	var errs []error

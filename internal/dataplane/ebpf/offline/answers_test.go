@@ -5,7 +5,6 @@ package offline
 import (
 	"encoding/binary"
 	"net/netip"
-	"os"
 	"runtime"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
 	"github.com/weir-net/weir/internal/reason"
@@ -22,12 +22,10 @@ import (
 // However many packets ask for a Service without backends, only so many are answered; all are
 // counted.
 func TestAnswersAreLimited(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "loading programs")
 	const burst, packets = 4, 100
 	o, err := Load(Options{Trace: true, Answers: 1, Burst: burst})
-	check(t, err)
+	nettest.Must(t, err)
 	defer o.Close()
 	s := nodestate.New()
 	own := netip.MustParseAddr("172.31.1.207")
@@ -35,9 +33,9 @@ func TestAnswersAreLimited(t *testing.T) {
 	s.Addrs[own] = nodestate.Addr{Kind: nodestate.AddrHost, Primary: true}
 	id := nodestate.Frontend{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Proto: model.ProtocolTCP}
 	s.Frontends.Set(id, nodestate.Service{ID: id, Rule: 70})
-	check(t, o.Apply(s))
+	nettest.Must(t, o.Apply(s))
 	frame, err := packet.MustParse("tcp 9.9.9.9:1 > 10.96.0.1:80 S").Marshal()
-	check(t, err)
+	nettest.Must(t, err)
 
 	begin, answered := time.Now(), 0
 	for range packets {
@@ -46,7 +44,7 @@ func TestAnswersAreLimited(t *testing.T) {
 		binary.NativeEndian.PutUint32(ctx[ifindex:], 1)
 		run := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, 2048), Context: ctx, ContextOut: out}
 		_, err := o.Programs["weir_from_uplink"].Run(run)
-		check(t, err)
+		nettest.Must(t, err)
 		switch said := binary.NativeEndian.Uint32(out[cb:]); said {
 		case 0x200 + uint32(reason.NoBackend):
 			answered++
@@ -60,12 +58,12 @@ func TestAnswersAreLimited(t *testing.T) {
 		t.Errorf("%d of %d packets answered, want 1 to %d", answered, packets, most)
 	}
 	counts, err := o.Answers()
-	check(t, err)
+	nettest.Must(t, err)
 	if got := counts["reset"]; got != uint64(answered) || counts["limited"] != uint64(packets-answered) {
 		t.Errorf("%d answered, counted %v", answered, counts)
 	}
 	drops, err := o.Drops()
-	check(t, err)
+	nettest.Must(t, err)
 	if len(drops) != 1 || drops[0] != (dataplane.Drop{Reason: uint32(reason.NoBackend), Rule: 70, Packets: packets, Bytes: uint64(packets * len(frame))}) {
 		t.Errorf("counted %+v", drops)
 	}

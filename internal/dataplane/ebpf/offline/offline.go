@@ -164,7 +164,6 @@ func (o *Node) ApplyChanged(s *nodestate.State, changed nodestate.Keys) error {
 	}
 	errs = append(errs, err)
 	o.bump = o.bump || o.Tables.Reevaluated() != before || o.Tables.Stale()
-	err = nil
 	if o.bump {
 		err = o.Tables.NextEpoch()
 	} else {

@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"maps"
 	"net/netip"
-	"os"
 	"slices"
 	"testing"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
 )
@@ -34,9 +34,9 @@ func digestMaps(t *testing.T, o *Node) map[string][32]byte {
 			}
 			var entries [][]byte
 			for key, err := m.NextKeyBytes(nil); key != nil; key, err = m.NextKeyBytes(key) {
-				check(t, err)
+				nettest.Must(t, err)
 				value, err := m.LookupBytes(key) // of all CPUs
-				check(t, err)
+				nettest.Must(t, err)
 				entries = append(entries, slices.Concat(key, value))
 			}
 			slices.SortFunc(entries, bytes.Compare)
@@ -82,7 +82,7 @@ func runSyn(t *testing.T, p *ebpf.Program, port uint16) (decision, rule uint32) 
 	binary.NativeEndian.PutUint32(ctx[40:], 1)
 	out := &ebpf.RunOptions{Data: synTo(port), DataOut: make([]byte, 512), Context: ctx, ContextOut: make([]byte, 192)}
 	_, err := p.Run(out)
-	check(t, err)
+	nettest.Must(t, err)
 	cb := out.ContextOut.([]byte)[48:]
 	return binary.NativeEndian.Uint32(cb), binary.NativeEndian.Uint32(cb[12:])
 }
@@ -90,14 +90,12 @@ func runSyn(t *testing.T, p *ebpf.Program, port uint16) (decision, rule uint32) 
 // A dry run decides as the programs do, changes nothing of theirs, follows their tables and leaves
 // nothing behind.
 func TestDryRun(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "loading programs")
 	o, err := Load(Options{Trace: true})
-	check(t, err)
+	nettest.Must(t, err)
 	defer o.Close()
 	s := dryRunState()
-	check(t, o.Apply(s))
+	nettest.Must(t, o.Apply(s))
 	const program = "weir_from_workload"
 	if d, rule := runSyn(t, o.Programs[program], 80); d != 2 || rule != 8 { // 1 + local
 		t.Fatalf("the programs say %#x by rule %d", d, rule)
@@ -107,7 +105,7 @@ func TestDryRun(t *testing.T) {
 		t.Fatalf("only %d maps are compared", len(before))
 	}
 	r, err := o.NewDryRun([]string{program})
-	check(t, err)
+	nettest.Must(t, err)
 	defer r.Close()
 	for range 3 {
 		if d, rule := runSyn(t, r.Programs[program], 80); d != 2 || rule != 8 {
@@ -118,7 +116,7 @@ func TestDryRun(t *testing.T) {
 		}
 	}
 	k := dryrun.FlowKey{Src: netip.MustParseAddr("10.244.1.2"), Dst: netip.MustParseAddr("10.244.1.3"), SrcPort: 50000, DstPort: 80, Proto: model.ProtocolTCP}
-	check(t, r.Forget())
+	nettest.Must(t, r.Forget())
 	if found, established, err := r.CopyFlow(k); !found || established || err != nil {
 		t.Errorf("the half-open flow: %t %t %v", found, established, err)
 	}
@@ -135,22 +133,22 @@ func TestDryRun(t *testing.T) {
 	}
 	// A pod that has its share of a table that is nearly full begins nothing, once that is copied.
 	for _, pod := range [][]byte{k.Src.AsSlice(), make([]byte, 4)} {
-		check(t, o.Maps["weir_shares"].Put(pod, flowtable.QuotaValue{Counted: 1 << 20}))
+		nettest.Must(t, o.Maps["weir_shares"].Put(pod, flowtable.QuotaValue{Counted: 1 << 20}))
 	}
-	check(t, r.Forget())
+	nettest.Must(t, r.Forget())
 	if d, _ := runSyn(t, r.Programs[program], 80); d != 2 {
 		t.Errorf("before the share is copied: %#x", d)
 	}
-	check(t, r.Forget())
-	check(t, r.CopyShare(k.Src))
+	nettest.Must(t, r.Forget())
+	nettest.Must(t, r.CopyShare(k.Src))
 	if d, _ := runSyn(t, r.Programs[program], 80); d != 0x100+uint32(reason.Share) {
 		t.Errorf("by its share: %#x", d)
 	}
 	// The same instructions, and the same tables: a change of these counts at once.
 	ours, err := r.Programs[program].Info()
-	check(t, err)
+	nettest.Must(t, err)
 	theirs, err := o.Programs[program].Info()
-	check(t, err)
+	nettest.Must(t, err)
 	if ours.Tag != theirs.Tag || ours.Tag == "" {
 		t.Errorf("tags %s and %s", ours.Tag, theirs.Tag)
 	}
@@ -158,15 +156,8 @@ func TestDryRun(t *testing.T) {
 	p := next.Policy.Edit()
 	p.Set(nodestate.PolicyKey{Set: 7, Proto: model.ProtocolTCP, Port: 80, Len: 16}, nodestate.PolicyValue{Rule: 10})
 	next.Policy = p.Map()
-	check(t, o.Apply(next))
+	nettest.Must(t, o.Apply(next))
 	if d, rule := runSyn(t, r.Programs[program], 80); d != 0x102 || rule != 10 {
 		t.Errorf("after a change: %#x by rule %d", d, rule)
-	}
-}
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // Tables carries frontends, backend lists and live backends. A list names its backends by slot;
-// the number of slots stands in the frontends. So that a look-up never meets a slot without a
+// the number of slots is in the frontends. So that a look-up never meets a slot without a
 // backend, a new slot is written before the count that includes it, and a slot is deleted after the
 // count that does not.
 //
@@ -169,7 +169,7 @@ func (s *Tables[A]) renderFrontends(st *nodestate.State) iter.Seq2[abi.SvcKey[A]
 	}
 }
 
-// frontend is what stands at a frontend, with the lengths of the lists as they are planned.
+// frontend is what is stored at a frontend, with the lengths of the lists as they are planned.
 func (s *Tables[A]) frontend(svc nodestate.Service) abi.SvcValue[A] {
 	id := abi.ToSvc[A](svc.ID)
 	local := id

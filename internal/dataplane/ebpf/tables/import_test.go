@@ -4,7 +4,6 @@ package tables
 
 import (
 	"net/netip"
-	"os"
 	"testing"
 	"unsafe"
 
@@ -15,15 +14,14 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // TestImportWhollyOrNot: a connection of which one direction finds no room is not taken over, and
 // leaves nothing.
 func TestImportWhollyOrNot(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "making maps")
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: uint32(unsafe.Sizeof(abi.FlowKey[abi.Ip4]{})), ValueSize: uint32(unsafe.Sizeof(abi.FlowValue[abi.Ip4]{})), MaxEntries: 1})
 	if err != nil {
 		t.Fatal(err)

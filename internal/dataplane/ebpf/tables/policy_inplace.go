@@ -14,16 +14,16 @@ import (
 )
 
 // A set keeps its number when its rules change, so that a change of one of many rules writes what
-// that rule decides. What stands under the set and a class then turns into something else where it
-// is. Each port does so by itself: first, everywhere, what is denied after the change is denied
-// (narrow), then what is allowed after it is allowed (widen). So at each moment a look-up finds
-// what was or what will be, and as nothing is allowed anew before all is narrow, two evaluations of
-// one packet agree with one of the policies, too. What counts for each port before and after is
-// asked at the prefixes of both: an entry that comes stands first for what counted at its place,
-// and one that goes says what will count there, until it goes.
+// that rule decides. What is stored under the set and a class is then replaced where it is. Each
+// port is by itself: first, everywhere, what is denied after the change is denied (narrow), then
+// what is allowed after it is allowed (widen). So at each moment a look-up finds what was or what
+// will be, and as nothing is allowed anew before all is narrow, two evaluations of one packet agree
+// with one of the policies, too. What counts for each port before and after is asked at the
+// prefixes of both: an entry that is added first says what counted at its place, and one that is
+// removed says what will count there, until it is removed.
 
-// inPlaceChange is what stands under a set and a class that are used before and after a change, and
-// becomes something else.
+// inPlaceChange is what is stored under a set and a class that are used before and after a change,
+// and becomes something else.
 type inPlaceChange struct {
 	at       setClass
 	keys     []abi.WeirPolicyKey // of entries by destination port, without set and class, longest prefixes first
@@ -63,7 +63,7 @@ func allowing(v abi.WeirPolicyValue) bool { return v.Verdict&abi.PolicyAllow != 
 // bare is find for turns.
 func (v verdicts) bare(k abi.WeirPolicyKey) abi.WeirPolicyValue { return bare(v.find(k)) }
 
-// finder looks up what stands under a set and a class by what the map holds, or should hold.
+// finder looks up what is stored under a set and a class by what the map holds, or should hold.
 func (h setClass) finder(get func(abi.WeirPolicyKey) (abi.WeirPolicyValue, bool)) finder {
 	return func(k abi.WeirPolicyKey) abi.WeirPolicyValue {
 		k = h.key(k)

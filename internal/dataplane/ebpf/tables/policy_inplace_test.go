@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"testing"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/tables"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -58,11 +58,9 @@ func turnState(says said, classes int) *nodestate.State {
 
 func turnOffline(t *testing.T) *offline.Node {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	nettest.NeedRoot(t, "loading programs")
 	o, err := offline.Load(offline.Options{Sizes: map[string]uint32{"weir_policy": 4096}})
-	check(t, err)
+	nettest.Must(t, err)
 	t.Cleanup(o.Close)
 	return o
 }
@@ -71,7 +69,7 @@ func turnOffline(t *testing.T) *offline.Node {
 func holdsSaid(t *testing.T, o *offline.Node, s *nodestate.State) {
 	t.Helper()
 	got, err := o.Policy()
-	check(t, err)
+	nettest.Must(t, err)
 	if !nodestate.EqualMaps(got.Policy, s.Policy) {
 		t.Fatalf("%d verdicts in the map, not the %d of the state", got.Policy.Len(), s.Policy.Len())
 	}
@@ -87,7 +85,7 @@ func TestTurnRemovesEntriesAGraceAfterHeads(t *testing.T) {
 	for c := range classes {
 		before.of(nodestate.Class(100+c), false, false)
 	}
-	check(t, o.Apply(turnState(before, classes)))
+	nettest.Must(t, o.Apply(turnState(before, classes)))
 	there := func(k abi.WeirPolicyKey) bool {
 		var v abi.WeirPolicyValue
 		return o.Maps["weir_policy"].Lookup(&k, &v) == nil
@@ -107,7 +105,7 @@ func TestTurnRemovesEntriesAGraceAfterHeads(t *testing.T) {
 		}
 	}, nil)
 	after := turnState(said{}.of(0, true, false), classes)
-	check(t, o.Apply(after))
+	nettest.Must(t, o.Apply(after))
 	o.AfterEachWrite(nil, nil)
 	holdsSaid(t, o, after)
 	if len(headGone) != classes || len(entryGone) != classes {
@@ -126,7 +124,7 @@ func TestTurnRemovesEntriesAGraceAfterHeads(t *testing.T) {
 // What a head leads to stays while the head cannot be deleted.
 func TestTurnRemovesNoEntriesOfAHeadThatStays(t *testing.T) {
 	o := turnOffline(t)
-	check(t, o.Apply(turnState(said{}.of(0, true, false).of(100, false, false).of(101, false, false), 2)))
+	nettest.Must(t, o.Apply(turnState(said{}.of(0, true, false).of(100, false, false).of(101, false, false), 2)))
 	head := tables.KeyOf(turnSet, 100, tables.HeadKey)
 	o.Tables.KeepVerdicts(func(k abi.WeirPolicyKey) error {
 		if k == head {
@@ -146,7 +144,7 @@ func TestTurnRemovesNoEntriesOfAHeadThatStays(t *testing.T) {
 		}
 	}
 	o.Tables.KeepVerdicts(nil)
-	check(t, o.Apply(after))
+	nettest.Must(t, o.Apply(after))
 	holdsSaid(t, o, after)
 }
 
@@ -162,7 +160,7 @@ func TestTurnFailsInARow(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := turnOffline(t)
-			check(t, o.Apply(turnState(said{}.bySource(1), 0)))
+			nettest.Must(t, o.Apply(turnState(said{}.bySource(1), 0)))
 			after := turnState(said{}.bySource(2), 0)
 			failed := 0
 			for try := range 12 {
@@ -178,7 +176,7 @@ func TestTurnFailsInARow(t *testing.T) {
 				}
 			}
 			o.AfterEachWrite(nil, nil)
-			check(t, o.Apply(after))
+			nettest.Must(t, o.Apply(after))
 			holdsSaid(t, o, after)
 			if failed < 6 {
 				t.Errorf("only %d tries failed", failed)
@@ -193,7 +191,7 @@ func TestTurnWithoutFreeBases(t *testing.T) {
 	for used, tries := range map[int]int{5: 1, 6: 1, 7: 2} {
 		t.Run(fmt.Sprint(used), func(t *testing.T) {
 			o := turnOffline(t)
-			check(t, o.Apply(turnState(said{}.bySource(1), 0)))
+			nettest.Must(t, o.Apply(turnState(said{}.bySource(1), 0)))
 			head, _ := o.Tables.VerdictTracker().Actual(tables.KeyOf(turnSet, 0, tables.HeadKey))
 			for i := range used {
 				n := uint16((i+1)*tables.SourceBase + 1)
@@ -214,15 +212,8 @@ func TestTurnWithoutFreeBases(t *testing.T) {
 					}
 				}
 			}
-			check(t, o.Apply(after))
+			nettest.Must(t, o.Apply(after))
 			holdsSaid(t, o, after)
 		})
-	}
-}
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -382,7 +382,7 @@ func (t *Node) enterTransition(b *transition) bool {
 // once.
 func (t *Node) lacksVerdicts(b *transition) bool {
 	used, looked := map[uint64]bool{}, false
-	for k := range t.policy.Tracker.Failures() {
+	for k := range t.policy.Tracker.FailedKeys() {
 		if _, write := t.policy.Tracker.Desired(k); !write || t.inPlace[setClass{k.Set, k.Peer}] {
 			continue
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// verdicts are what stands in look-up 2 under a set and a class, by keys without these two. One
+// verdicts are what is stored in look-up 2 under a set and a class, by keys without these two. One
 // without a head says nothing.
 type verdicts map[abi.WeirPolicyKey]abi.WeirPolicyValue
 

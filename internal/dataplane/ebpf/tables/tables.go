@@ -151,7 +151,7 @@ func (t *Node) setsInUse(in map[uint64]bool) {
 func (t *Node) writeVerdicts() {
 	for pass := range 3 {
 		broken := map[setClass]bool{}
-		for k := range t.policy.Tracker.Failures() {
+		for k := range t.policy.Tracker.FailedKeys() {
 			if _, write := t.policy.Tracker.Desired(k); write && rank(k) < pass {
 				broken[setClass{k.Set, k.Peer}] = true
 			}

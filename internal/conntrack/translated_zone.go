@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BesideZone is the zone of connections as the node's stack sees them where programs translate
-// them.
-const BesideZone = 8787
+// TranslatedZoneID is the zone of connections as the node's stack sees them where programs
+// translate them.
+const TranslatedZoneID = 8787
 
-// besideSet is one of the table's sets, by which it is distinguished from a Hold.
-const besideSet = "arrive4"
+// arriveSet is one of the table's sets, by which it is distinguished from a Hold.
+const arriveSet = "arrive4"
 
-// besideTime is how long the nft program is given in all: nothing waits for it but the change of
+// zoneTime is how long the nft program is given in all: nothing waits for it but the change of
 // the data plane, and there may be many connections.
-const besideTime = 30 * time.Second
+const zoneTime = 30 * time.Second
 
 // ErrFull says that the table of tracked connections has no room for more.
 var ErrFull = errors.New("the table of tracked connections has no room for more")
@@ -34,16 +34,17 @@ type Marks struct {
 	Done uint32 // programs let pass what bears it
 }
 
-// Beside keeps connections that programs translate and the node's stack sees apart from the same
-// ones as they are where connection tracking translates them: one of their tuples is the same, so
-// they cannot be in one zone. While one data plane takes over from another each packet finds the
-// one that it belongs to, whichever of the two translates it. What it leads are single connections
-// by their tuples, in the table inet weir-switch. It needs the nft program.
+// TranslatedZone keeps connections that programs translate and the node's stack sees in a zone of
+// connection tracking of their own, apart from the same ones as they are where connection tracking
+// translates them: one of their tuples is the same, so they cannot be in one zone. While one data
+// plane takes over from another each packet finds the one that it belongs to, whichever of the two
+// translates it. What it leads are single connections by their tuples, in the table inet
+// weir-switch. It needs the nft program.
 //
 // A translated packet may look like another connection's before its translation, where two have the
 // same source port: what programs translated is recognized by its mark, and what connection
 // tracking translates gets one by which programs let it pass.
-type Beside struct {
+type TranslatedZone struct {
 	table *Table
 	marks Marks
 	led   map[Tuple]struct{} // by the tuple of the original direction
@@ -53,57 +54,57 @@ type Beside struct {
 	spent time.Duration      // by the nft program
 }
 
-// NewBeside keeps nothing apart yet.
-func NewBeside(t *Table, m Marks) *Beside {
-	return &Beside{table: t.In(BesideZone), marks: m, led: map[Tuple]struct{}{}}
+// NewTranslatedZone keeps nothing apart yet.
+func NewTranslatedZone(t *Table, m Marks) *TranslatedZone {
+	return &TranslatedZone{table: t.In(TranslatedZoneID), marks: m, led: map[Tuple]struct{}{}}
 }
 
 // Open makes the table, if it is not there. From then on programs may mark what they translate, and
 // let what connection tracking translates pass; nothing is led yet. By it the next process finds
 // what is in the zone, whenever this one is killed.
-func (b *Beside) Open(ctx context.Context) error {
-	if b.made {
+func (z *TranslatedZone) Open(ctx context.Context) error {
+	if z.made {
 		return nil
 	}
-	b.begun = true
-	if err := b.nft(ctx, b.rules()); err != nil {
-		return besideError(err)
+	z.begun = true
+	if err := z.nft(ctx, z.rules()); err != nil {
+		return zoneError(err)
 	}
-	b.made = true
+	z.made = true
 	return nil
 }
 
 // Leads reports whether what comes in of a connection, named by the tuple of its original
 // direction, is led to the zone.
-func (b *Beside) Leads(orig Tuple) bool {
-	_, ok := b.led[orig]
+func (z *TranslatedZone) Leads(orig Tuple) bool {
+	_, ok := z.led[orig]
 	return ok
 }
 
 // Add keeps connections apart that were not yet: they are made in the zone, and what comes in and
 // belongs to them is led there. What could not be led is tried again with the next call. The error
 // is ErrFull when there was no room for all.
-func (b *Beside) Add(ctx context.Context, all []Entry) error {
+func (z *TranslatedZone) Add(ctx context.Context, all []Entry) error {
 	room, err := Room()
 	if err != nil {
-		return besideError(err)
+		return zoneError(err)
 	}
 	var tuples []Tuple
 	var some Some
 	var full error
 	fresh := make([]Tuple, 0, len(all))
 	for _, e := range all {
-		if b.Leads(e.Orig) {
+		if z.Leads(e.Orig) {
 			continue
 		}
 		if len(fresh) >= room {
 			full = ErrFull
 			break
 		}
-		if err := b.Open(ctx); err != nil {
+		if err := z.Open(ctx); err != nil {
 			return err
 		}
-		if _, err := b.table.Put(e, func(Entry) bool { return false }); err != nil {
+		if _, err := z.table.Put(e, func(Entry) bool { return false }); err != nil {
 			some.Add(err)
 			continue
 		}
@@ -111,68 +112,68 @@ func (b *Beside) Add(ctx context.Context, all []Entry) error {
 		tuples = append(tuples, e.Orig, e.Reply)
 	}
 	if len(tuples) > 0 {
-		if err := b.nft(ctx, besideElements("arrive", tuples)); err != nil {
+		if err := z.nft(ctx, zoneElements("arrive", tuples)); err != nil {
 			some.Add(err)
 			fresh, tuples = nil, nil
 		}
 	}
-	b.rest = append(b.rest, tuples...)
+	z.rest = append(z.rest, tuples...)
 	for _, of := range fresh {
-		b.led[of] = struct{}{}
+		z.led[of] = struct{}{}
 	}
-	return besideError(errors.Join(full, some.Err()))
+	return zoneError(errors.Join(full, some.Err()))
 }
 
 // nft runs the nft program for what is left of its time.
-func (b *Beside) nft(ctx context.Context, text string) error {
+func (z *TranslatedZone) nft(ctx context.Context, text string) error {
 	began := time.Now()
-	defer func() { b.spent += time.Since(began) }()
-	return nft(ctx, text, besideTime-b.spent)
+	defer func() { z.spent += time.Since(began) }()
+	return nft(ctx, text, zoneTime-z.spent)
 }
 
 // Sent leads what the node sends, too, of all that was added so far. Programs have to know the
 // connections by then: they translate it.
-func (b *Beside) Sent(ctx context.Context) error {
-	if len(b.rest) == 0 {
+func (z *TranslatedZone) Sent(ctx context.Context) error {
+	if len(z.rest) == 0 {
 		return nil
 	}
-	err := b.nft(ctx, besideSent+besideElements("sent", b.rest))
+	err := z.nft(ctx, sentChain+zoneElements("sent", z.rest))
 	if err == nil {
-		b.rest = nil
+		z.rest = nil
 	}
-	return besideError(err)
+	return zoneError(err)
 }
 
 // Unsent leads what the node sends no more, of all connections at once: connection tracking
 // translates it.
-func (b *Beside) Unsent() error {
-	return besideError(dropChains("sent"))
+func (z *TranslatedZone) Unsent() error {
+	return zoneError(dropChains("sent"))
 }
 
 // Close leads nothing there any more, and forgets what is there. After an error it may be called
 // again.
-func (b *Beside) Close() error {
-	if !b.begun {
+func (z *TranslatedZone) Close() error {
+	if !z.begun {
 		return nil
 	}
-	clear(b.led)
-	b.rest, b.made, b.spent = nil, false, 0
-	err := endBeside(b.table)
-	b.begun = err != nil
-	return besideError(err)
+	clear(z.led)
+	z.rest, z.made, z.spent = nil, false, 0
+	err := endTranslatedZone(z.table)
+	z.begun = err != nil
+	return zoneError(err)
 }
 
-// endBeside takes away what leads packets to the zone, forgets what is there once none is on its
-// way to it any more, and takes the table away last: as long as it is there, the zone may not be
-// empty, and the next process looks.
-func endBeside(t *Table) error {
+// endTranslatedZone takes away what leads packets to the zone, forgets what is there once none is
+// on its way to it any more, and takes the table away last: as long as it is there, the zone may
+// not be empty, and the next process looks.
+func endTranslatedZone(t *Table) error {
 	if err := dropChains(); err != nil {
 		if err2 := dropTable(); err2 != nil { // with all that leads
 			return errors.Join(err, err2)
 		}
 	}
 	AwaitPackets()
-	if err := t.forgetZone(BesideZone); err != nil {
+	if err := t.forgetZone(TranslatedZoneID); err != nil {
 		return err
 	}
 	return dropTable()
@@ -217,7 +218,7 @@ func oneProcessor() bool {
 	return err != nil || set.Count() <= 1
 }
 
-func besideError(err error) error {
+func zoneError(err error) error {
 	if err != nil {
 		err = fmt.Errorf("keeping apart connections that both data planes translate: %w", err)
 	}
@@ -227,7 +228,7 @@ func besideError(err error) error {
 // rules make the table, in the words of nft: it leads nothing yet. The chains come before those of
 // data planes at their hooks, and before the zone is looked at, or after the translation of
 // sources. What goes to the loopback device meets no program.
-func (b *Beside) rules() string {
+func (z *TranslatedZone) rules() string {
 	text := `
 add table inet $table
 add set inet $table arrive4 $four
@@ -238,42 +239,42 @@ flush chain inet $table arrive
 flush chain inet $table leave
 add rule inet $table leave oifname != "lo" ct zone 0 ct status snat,dnat meta mark set meta mark & $rest | $done
 `
-	if b.marks.Seen != 0 {
+	if z.marks.Seen != 0 {
 		text += `
 add rule inet $table arrive meta mark & $mask != $seen accept
 add rule inet $table arrive meta mark set meta mark & $rest
 `
 	}
-	return besideText(text+besideLead("arrive"), b.marks)
+	return zoneText(text+zoneRules("arrive"), z.marks)
 }
 
-// besideSent makes the chain that leads what the node sends.
-var besideSent = besideText(`
+// sentChain makes the chain that leads what the node sends.
+var sentChain = zoneText(`
 add set inet $table sent4 $four
 add set inet $table sent6 $six
 add chain inet $table sent { type filter hook output priority -300; policy accept; }
 flush chain inet $table sent
-`+besideLead("sent"), Marks{})
+`+zoneRules("sent"), Marks{})
 
-// besideLead are the rules of a chain that lead.
-func besideLead(chain string) string {
+// zoneRules are the rules of a chain that lead.
+func zoneRules(chain string) string {
 	return strings.ReplaceAll(`
 add rule inet $table $chain ip saddr . ip daddr . meta l4proto . th sport . th dport @$chain4 ct zone set $zone
 add rule inet $table $chain ip6 saddr . ip6 daddr . meta l4proto . th sport . th dport @$chain6 ct zone set $zone
 `, "$chain", chain)
 }
 
-// besideText puts in what the rules are about.
-func besideText(text string, m Marks) string {
+// zoneText puts in what the rules are about.
+func zoneText(text string, m Marks) string {
 	hex := func(v uint32) string { return fmt.Sprintf("%#08x", v) }
-	return strings.NewReplacer("$table", holdTable, "$zone", fmt.Sprint(BesideZone),
+	return strings.NewReplacer("$table", holdTable, "$zone", fmt.Sprint(TranslatedZoneID),
 		"$four", "{ type ipv4_addr . ipv4_addr . inet_proto . inet_service . inet_service; }",
 		"$six", "{ type ipv6_addr . ipv6_addr . inet_proto . inet_service . inet_service; }",
 		"$mask", hex(m.Mask), "$rest", hex(^m.Mask), "$seen", hex(m.Seen), "$done", hex(m.Done)).Replace(text)
 }
 
-// besideElements lead tuples by a chain: those that it leads already, too.
-func besideElements(chain string, tuples []Tuple) string {
+// zoneElements lead tuples by a chain: those that it leads already, too.
+func zoneElements(chain string, tuples []Tuple) string {
 	var four, six []string
 	for _, t := range tuples {
 		if !t.Ported() {

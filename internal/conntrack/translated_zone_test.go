@@ -15,16 +15,16 @@ import (
 
 var testMarks = Marks{Mask: 0x0ff00000, Seen: 0x0bc00000, Done: 0x0ba00000}
 
-// TestBeside: a connection as the stack sees it exists alongside the same one translated, with whom
-// it shares a tuple, the kernel takes the rules that lead packets to it, and nothing is left of it
-// in the end.
-func TestBeside(t *testing.T) {
+// TestTranslatedZone: a connection as the stack sees it exists alongside the same one translated,
+// with whom it shares a tuple, the kernel takes the rules that lead packets to it, and nothing is
+// left of it in the end.
+func TestTranslatedZone(t *testing.T) {
 	table := opened(t)
 	ctx := context.Background()
 	there := func(chain string) bool {
 		return nft(ctx, "add rule inet "+holdTable+" "+chain+" counter\n", nftTime) == nil
 	}
-	b := NewBeside(table, testMarks)
+	b := NewTranslatedZone(table, testMarks)
 	if err := errors.Join(b.Sent(ctx), b.Close()); err != nil || there("sent") {
 		t.Errorf("nothing is to be kept apart: %v", err)
 	}
@@ -53,16 +53,16 @@ func TestBeside(t *testing.T) {
 			t.Errorf("translated: %+v (%v, %v)", got, found, err)
 		}
 		want := seen[i]
-		want.Zone = BesideZone
-		if got, found, err := table.In(BesideZone).Find(e.Reply); err != nil || !found || !same(got, want) {
-			t.Errorf("beside: %+v (%v, %v), want %+v", got, found, err, want)
+		want.Zone = TranslatedZoneID
+		if got, found, err := table.In(TranslatedZoneID).Find(e.Reply); err != nil || !found || !same(got, want) {
+			t.Errorf("in the zone: %+v (%v, %v), want %+v", got, found, err, want)
 		}
 	}
 	if err := b.Close(); err != nil || there("arrive") {
 		t.Errorf("packets are still led: %v", err)
 	}
 	for _, e := range []Entry{four, six} {
-		if _, found, err := table.In(BesideZone).Find(e.Reply); found || err != nil {
+		if _, found, err := table.In(TranslatedZoneID).Find(e.Reply); found || err != nil {
 			t.Errorf("it is still there (%v)", err)
 		}
 		if err := table.Delete(e.Orig); err != nil {
@@ -71,13 +71,13 @@ func TestBeside(t *testing.T) {
 	}
 }
 
-// TestBesideAgain: what could not be led is tried again with the next call.
-func TestBesideAgain(t *testing.T) {
+// TestTranslatedZoneAgain: what could not be led is tried again with the next call.
+func TestTranslatedZoneAgain(t *testing.T) {
 	table := opened(t)
 	ctx := context.Background()
 	e := examples()["source port"]
 	e.Orig = e.Reply.Reversed()
-	b := NewBeside(table, testMarks)
+	b := NewTranslatedZone(table, testMarks)
 	path := os.Getenv("PATH")
 	t.Setenv("PATH", "")
 	if err := b.Add(ctx, []Entry{e}); err == nil || b.Leads(e.Orig) {
@@ -101,15 +101,15 @@ func TestBesideAgain(t *testing.T) {
 	}
 }
 
-// TestBesideMarks: what comes in is led by its mark and its tuple, and by its tuple alone where
-// programs put no mark on it; a chain that leads what the node sends goes by itself.
-func TestBesideMarks(t *testing.T) {
+// TestTranslatedZoneMarks: what comes in is led by its mark and its tuple, and by its tuple alone
+// where programs put no mark on it; a chain that leads what the node sends goes by itself.
+func TestTranslatedZoneMarks(t *testing.T) {
 	table := opened(t)
 	ctx := context.Background()
 	e := examples()["source port"]
 	e.Orig = e.Reply.Reversed()
 	for name, m := range map[string]Marks{"marked": testMarks, "not marked": {Mask: testMarks.Mask, Done: testMarks.Done}} {
-		b := NewBeside(table, m)
+		b := NewTranslatedZone(table, m)
 		if err := errors.Join(b.Open(ctx), b.Add(ctx, []Entry{e}), b.Open(ctx), b.Sent(ctx)); err != nil {
 			t.Fatal(err)
 		}
@@ -177,23 +177,23 @@ func testReleaseForgets(t *testing.T) {
 	}
 	seen := e
 	seen.Orig = e.Reply.Reversed()
-	b := NewBeside(table, testMarks)
+	b := NewTranslatedZone(table, testMarks)
 	if err := b.Add(context.Background(), []Entry{seen}); (err == nil) != b.Leads(seen.Orig) {
 		t.Fatal(err)
 	}
-	if _, found, err := table.In(BesideZone).Find(e.Reply); !found || err != nil {
+	if _, found, err := table.In(TranslatedZoneID).Find(e.Reply); !found || err != nil {
 		t.Fatalf("it is not there (%v)", err)
 	}
 	if err := ReleaseHold(); err != nil {
 		t.Fatal(err)
 	}
-	if _, found, err := table.In(BesideZone).Find(e.Reply); !found || err != nil {
+	if _, found, err := table.In(TranslatedZoneID).Find(e.Reply); !found || err != nil {
 		t.Fatalf("it went with a hold that is none (%v)", err)
 	}
 	if err := Release(); err != nil {
 		t.Fatal(err)
 	}
-	if _, found, err := table.In(BesideZone).Find(e.Reply); found || err != nil {
+	if _, found, err := table.In(TranslatedZoneID).Find(e.Reply); found || err != nil {
 		t.Errorf("it is still there (%v)", err)
 	}
 	if got, found, err := table.Find(e.Reply); err != nil || !found || !same(got, e) {
