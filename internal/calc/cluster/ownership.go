@@ -175,12 +175,17 @@ func (h *Ownership) OwnsAddr(c *View, p *model.Pod, a netip.Addr) bool {
 		at, held := h.ByAddr.Lookup(a)
 		return !held || at == p.Node || h.Pods[a] == p.Name // written by the kubelet of this node
 	}
-	if h.special == nil || !h.special(a) {
-		if node, held := h.ByAddr.Lookup(a); held && node == p.Node {
-			return true
-		}
+	return h.ByBlock(p, a) || h.Pods[a] == p.Name
+}
+
+// ByBlock reports whether the block of its node alone decides that an address is a pod's, so that
+// it is so on every node.
+func (h *Ownership) ByBlock(p *model.Pod, a netip.Addr) bool {
+	if h.special != nil && h.special(a) {
+		return false
 	}
-	return h.Pods[a] == p.Name
+	node, held := h.ByAddr.Lookup(a)
+	return held && node == p.Node
 }
 
 // BlockOf returns the block that holds an address, nil when none does.

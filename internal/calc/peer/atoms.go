@@ -278,7 +278,7 @@ func (x *Atoms) expression(text string) *Atom {
 func (x *Atoms) SetsWith(expr *selector.Selector) []netip.Prefix {
 	var all []netip.Prefix
 	for _, s := range x.c.NetworkSets {
-		if expr.MatchesFunc(setLabels(x.c, s)) {
+		if expr.MatchesFunc(SetLabels(x.c, s)) {
 			all = append(all, s.Nets...)
 		}
 	}
