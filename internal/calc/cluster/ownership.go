@@ -178,6 +178,17 @@ func (h *Ownership) OwnsAddr(c *View, p *model.Pod, a netip.Addr) bool {
 	return h.ByBlock(p, a) || h.Pods[a] == p.Name
 }
 
+// ByBlocks returns the claims that count by blocks alone: those of nodes and of pods without a block
+// are left out.
+func ByBlocks(c *model.Cluster) *Ownership {
+	h := &Ownership{ByAddr: NewPrefixes[string](), special: specialOf(c)}
+	h.blocks, _ = acceptBlocks(c)
+	for cidr, b := range h.blocks {
+		h.ByAddr.Set(cidr, b.Node)
+	}
+	return h
+}
+
 // ByBlock reports whether the block of its node alone decides that an address is a pod's, so that
 // it is so on every node.
 func (h *Ownership) ByBlock(p *model.Pod, a netip.Addr) bool {

@@ -206,7 +206,7 @@ func (x *Atoms) Others(r *model.Rule) []Clause {
 func (x *Atoms) newPeer(p *model.Peer) *Atom {
 	switch {
 	case p.Pods != nil:
-		return &Atom{Text: selectorText(p.Pods), pods: p.Pods}
+		return &Atom{Text: SelectorText(p.Pods), pods: p.Pods}
 	case p.Nodes != nil:
 		var text strings.Builder
 		text.WriteString("nodes with ")
