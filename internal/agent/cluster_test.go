@@ -97,13 +97,13 @@ var (
 // whole is a first batch: one node, one namespace, one policy that isolates pods with app=web.
 func whole() *watch.Batch {
 	return &watch.Batch{
-		Full:       true,
-		Namespaces: map[string]*model.Namespace{"shop": {Name: "shop"}},
-		Nodes:      map[string]*model.Node{"n1": {Name: "n1", Addrs: []netip.Addr{netip.MustParseAddr("172.31.1.8")}}},
-		Policies: map[model.PolicyID]*model.Policy{{Kind: model.KindNetworkPolicy, Name: model.Name{Namespace: "shop", Name: "deny"}}: {
-			Kind: "NetworkPolicy", Name: model.Name{Namespace: "shop", Name: "deny"}, Tier: "default", AppliesIngress: true,
-			Subject: model.Selector{Namespace: "shop", Pods: &model.LabelSelector{Requirements: []model.Requirement{{Key: "app", Op: model.In, Values: []string{"web"}}}}},
-		}},
+		Full: true,
+		Changes: model.Changes{Namespaces: map[string]*model.Namespace{"shop": {Name: "shop"}},
+			Nodes: map[string]*model.Node{"n1": {Name: "n1", Addrs: []netip.Addr{netip.MustParseAddr("172.31.1.8")}}},
+			Policies: map[model.PolicyID]*model.Policy{{Kind: model.KindNetworkPolicy, Name: model.Name{Namespace: "shop", Name: "deny"}}: {
+				Kind: "NetworkPolicy", Name: model.Name{Namespace: "shop", Name: "deny"}, Tier: "default", AppliesIngress: true,
+				Subject: model.Selector{Namespace: "shop", Pods: &model.LabelSelector{Requirements: []model.Requirement{{Key: "app", Op: model.In, Values: []string{"web"}}}}},
+			}}},
 	}
 }
 
@@ -115,7 +115,7 @@ func TestNothingIsAppliedBeforeTheClusterIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		b.cluster.noteLocal()
-		b.cluster.applyBatch(t.Context(), &watch.Batch{Nodes: whole().Nodes})
+		b.cluster.applyBatch(t.Context(), &watch.Batch{Changes: model.Changes{Nodes: whole().Nodes}})
 		time.Sleep(10 * time.Second)
 		if b.kernel.last() != nil {
 			t.Fatal("a state was applied from a part of the cluster")
@@ -240,7 +240,7 @@ func TestAddressOwners(t *testing.T) {
 	p := webPod()
 	p.Addrs = []netip.Addr{webAddr}
 	merge := func(pods map[model.Name]*model.Pod) {
-		b := &watch.Batch{Pods: pods}
+		b := &watch.Batch{Changes: model.Changes{Pods: pods}}
 		c.merge(b)
 	}
 	merge(map[model.Name]*model.Pod{web: p})
@@ -315,7 +315,7 @@ func TestTwoFamilies(t *testing.T) {
 		if p := problems(); !strings.Contains(p, "no IPv6 address") {
 			t.Errorf("problems of a node without an IPv6 address: %q", p)
 		}
-		b.cluster.applyBatch(t.Context(), &watch.Batch{Nodes: map[string]*model.Node{"n1": {Name: "n1", Addrs: []netip.Addr{netip.MustParseAddr("172.31.1.8"), netip.MustParseAddr("fd00:31:1::8")}}}})
+		b.cluster.applyBatch(t.Context(), &watch.Batch{Changes: model.Changes{Nodes: map[string]*model.Node{"n1": {Name: "n1", Addrs: []netip.Addr{netip.MustParseAddr("172.31.1.8"), netip.MustParseAddr("fd00:31:1::8")}}}}})
 		synctest.Wait()
 		if p := problems(); !strings.Contains(p, "fd00:31:1::8") || strings.Contains(p, "172.31.1.8") {
 			t.Errorf("problems of a node whose IPv6 address is on no interface: %q", p)

@@ -29,16 +29,16 @@ func TestHostileMissingTierIsSaid(t *testing.T) {
 		}
 		return strings.Join(out, "\n")
 	}
-	before := said(&watch.Batch{Full: true, Policies: map[model.PolicyID]*model.Policy{gate.ID(): gate, web.ID(): web},
-		Staged: map[model.PolicyID]*model.StagedPolicy{trial.Policy.ID(): trial}})
+	before := said(&watch.Batch{Full: true, Changes: model.Changes{Policies: map[model.PolicyID]*model.Policy{gate.ID(): gate, web.ID(): web},
+		Staged: map[model.PolicyID]*model.StagedPolicy{trial.Policy.ID(): trial}}})
 	if !strings.Contains(before, `GlobalNetworkPolicy gate spec.tier = "security": there is no such tier`) || !strings.Contains(before, "StagedGlobalNetworkPolicy trial") ||
 		strings.Contains(before, "web") {
 		t.Errorf("without the tier: %s", before)
 	}
-	if now := said(&watch.Batch{Tiers: map[string]*model.Tier{"security": {Name: "security"}}}); now != "" {
+	if now := said(&watch.Batch{Changes: model.Changes{Tiers: map[string]*model.Tier{"security": {Name: "security"}}}}); now != "" {
 		t.Errorf("with the tier: %s", now)
 	}
-	if now := said(&watch.Batch{Tiers: map[string]*model.Tier{"security": nil}}); now != before {
+	if now := said(&watch.Batch{Changes: model.Changes{Tiers: map[string]*model.Tier{"security": nil}}}); now != before {
 		t.Errorf("when the tier is gone again: %s", now)
 	}
 }

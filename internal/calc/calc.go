@@ -13,6 +13,10 @@
 //	classes of      settings,       frontends, backends,
 //	addresses       routes,         refusals, which node
 //	     │          addresses       answers for an address
+//	  subject           │                │
+//	which policies      │                │
+//	select what         │                │
+//	     │              │                │
 //	  policy            │                │
 //	sets, entries,      │                │
 //	rules               │                │

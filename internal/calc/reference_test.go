@@ -284,12 +284,15 @@ func (r reference) inForce(p *model.Policy) bool {
 func (r reference) mine(q question) (mine []*model.Policy, unknown bool) {
 	byLabels, byAccounts, could := false, false, false
 	for _, p := range r.c.Policies {
-		byLabels = byLabels || strings.Contains(p.Subject.Expression, "pcns.") || p.Subject.Namespaces != nil && len(p.Subject.Namespaces.Requirements) > 0
-		byAccounts = byAccounts || strings.Contains(p.Subject.Expression, "pcsa.")
-		if applies := p.AppliesEgress && !q.in || p.AppliesIngress && q.in; !applies || !r.inForce(p) {
+		if ns := p.Subject.Namespace; !r.inForce(p) || ns != "" && ns != q.pod.Name.Namespace {
 			continue
 		}
-		could = could || p.Subject.Namespace == "" || p.Subject.Namespace == q.pod.Name.Namespace
+		byLabels = byLabels || strings.Contains(p.Subject.Expression, "pcns.") || p.Subject.Namespaces != nil && len(p.Subject.Namespaces.Requirements) > 0
+		byAccounts = byAccounts || strings.Contains(p.Subject.Expression, "pcsa.")
+		if applies := p.AppliesEgress && !q.in || p.AppliesIngress && q.in; !applies {
+			continue
+		}
+		could = true
 		if r.picks(&p.Subject, q.pod) {
 			mine = append(mine, p)
 		}

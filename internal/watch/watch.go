@@ -289,7 +289,7 @@ func (w *Watcher) addCRDs(d dynamic.Interface) error {
 					delete(w.reserved, n.Name)
 				}
 				put(&b.Reservations, n.Name, now)
-				b.Reserved = w.reservedRanges()
+				b.Reserved, b.ReservedChanged = w.reservedRanges(), true
 			}}),
 		addDynamic(w, d, calico("ipamconfigurations"), kind[*unstructured.Unstructured, IPAMConfig]{
 			object: "IPAMConfiguration", convert: typed("IPAMConfiguration", ConvertIPAMConfiguration),

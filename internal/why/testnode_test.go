@@ -74,9 +74,9 @@ func whole() *watch.Batch {
 		Subject: model.Selector{Namespace: "shop", Pods: &model.LabelSelector{Requirements: []model.Requirement{{Key: "app", Op: model.In, Values: []string{"web"}}}}},
 	}
 	return &watch.Batch{
-		Full:       true,
-		Namespaces: map[string]*model.Namespace{"shop": {Name: "shop"}},
-		Nodes:      map[string]*model.Node{"n1": {Name: "n1", Addrs: []netip.Addr{netip.MustParseAddr("172.31.1.8")}}},
-		Policies:   map[model.PolicyID]*model.Policy{deny.ID(): deny},
+		Full: true,
+		Changes: model.Changes{Namespaces: map[string]*model.Namespace{"shop": {Name: "shop"}},
+			Nodes:    map[string]*model.Node{"n1": {Name: "n1", Addrs: []netip.Addr{netip.MustParseAddr("172.31.1.8")}}},
+			Policies: map[model.PolicyID]*model.Policy{deny.ID(): deny}},
 	}
 }

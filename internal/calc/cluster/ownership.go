@@ -172,12 +172,28 @@ func (h *Ownership) OwnsAddr(c *View, p *model.Pod, a netip.Addr) bool {
 		at, held := h.ByAddr.Lookup(a)
 		return !held || at == p.Node || h.Pods[a] == p.Name // written by the kubelet of this node
 	}
-	if h.special == nil || !h.special(a) {
-		if node, held := h.ByAddr.Lookup(a); held && node == p.Node {
-			return true
-		}
+	return h.ByBlock(p, a) || h.Pods[a] == p.Name
+}
+
+// ByBlocks returns the claims that count by blocks alone: those of nodes and of pods without a block
+// are left out.
+func ByBlocks(c *model.Cluster) *Ownership {
+	h := &Ownership{ByAddr: NewPrefixes[string](), special: specialOf(c)}
+	h.blocks, _ = acceptBlocks(c)
+	for cidr, b := range h.blocks {
+		h.ByAddr.Set(cidr, b.Node)
 	}
-	return h.Pods[a] == p.Name
+	return h
+}
+
+// ByBlock reports whether the block of its node alone decides that an address is a pod's, so that
+// it is so on every node.
+func (h *Ownership) ByBlock(p *model.Pod, a netip.Addr) bool {
+	if h.special != nil && h.special(a) {
+		return false
+	}
+	node, held := h.ByAddr.Lookup(a)
+	return held && node == p.Node
 }
 
 // BlockOf returns the block that holds an address, nil when none does.

@@ -206,7 +206,7 @@ func (x *Atoms) Others(r *model.Rule) []Clause {
 func (x *Atoms) newPeer(p *model.Peer) *Atom {
 	switch {
 	case p.Pods != nil:
-		return &Atom{Text: selectorText(p.Pods), pods: p.Pods}
+		return &Atom{Text: SelectorText(p.Pods), pods: p.Pods}
 	case p.Nodes != nil:
 		var text strings.Builder
 		text.WriteString("nodes with ")
@@ -278,7 +278,7 @@ func (x *Atoms) expression(text string) *Atom {
 func (x *Atoms) SetsWith(expr *selector.Selector) []netip.Prefix {
 	var all []netip.Prefix
 	for _, s := range x.c.NetworkSets {
-		if expr.MatchesFunc(setLabels(x.c, s)) {
+		if expr.MatchesFunc(SetLabels(x.c, s)) {
 			all = append(all, s.Nets...)
 		}
 	}

@@ -59,8 +59,8 @@ func PodLabels(c *cluster.View, p *model.Pod) Labels {
 	}
 }
 
-// setLabels are a network set's: its own and, in a namespace, those of the namespace.
-func setLabels(c *cluster.View, s *model.NetworkSet) Labels {
+// SetLabels are a network set's: its own and, in a namespace, those of the namespace.
+func SetLabels(c *cluster.View, s *model.NetworkSet) Labels {
 	return func(key string) (string, bool) {
 		if ns := s.Name.Namespace; ns != "" {
 			if key == model.LabelNamespace {

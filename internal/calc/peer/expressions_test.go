@@ -17,7 +17,7 @@ func TestLabelsOfOthersAreNotOwn(t *testing.T) {
 	p := &model.Pod{Name: model.Name{Namespace: "ns", Name: "p"}, ServiceAccount: "sa",
 		Labels: map[string]string{"app": "web", "pcns.env": "prod", "pcns.team": "red", "pcsa.role": "admin"}}
 	s := &model.NetworkSet{Name: model.Name{Namespace: "ns", Name: "s"}, Labels: p.Labels}
-	for what, of := range map[string]Labels{"pod": PodLabels(cluster.ViewOf(c), p), "network set": setLabels(cluster.ViewOf(c), s)} {
+	for what, of := range map[string]Labels{"pod": PodLabels(cluster.ViewOf(c), p), "network set": SetLabels(cluster.ViewOf(c), s)} {
 		for key, want := range map[string]string{"app": "web", "pcns.env": "test", "pcns.team": "", "pcsa.role": ""} {
 			if got, ok := of(key); got != want || ok != (want != "") {
 				t.Errorf("%s: %s is %q %v, want %q", what, key, got, ok, want)

@@ -354,14 +354,14 @@ func (x *PodIndex) matching(sel *model.Selector, f func(*peerPod)) {
 	var in []podSet
 	byNamespace := 0
 	for ns, pods := range x.byNS {
-		if namespaceMatches(x.c, sel.Namespaces, ns) {
+		if NamespaceMatches(x.c, sel.Namespaces, ns) {
 			in, byNamespace = append(in, pods), byNamespace+len(pods)
 		}
 	}
 	if with, byLabel := x.withValue(sel.Pods); with != nil && byLabel < byNamespace {
 		for _, pods := range with {
 			for p := range pods {
-				if labelsMatch(sel.Pods, p.pod.Labels) && namespaceMatches(x.c, sel.Namespaces, p.pod.Name.Namespace) {
+				if labelsMatch(sel.Pods, p.pod.Labels) && NamespaceMatches(x.c, sel.Namespaces, p.pod.Name.Namespace) {
 					f(p)
 				}
 			}

@@ -39,8 +39,8 @@ func requirementMet(r *model.Requirement, labels map[string]string) bool {
 	return false
 }
 
-// selectorText is the canonical text of a selector: equal texts pick the same pods.
-func selectorText(s *model.Selector) string {
+// SelectorText is the canonical text of a selector: equal texts pick the same pods.
+func SelectorText(s *model.Selector) string {
 	var b strings.Builder
 	b.WriteString("pods ")
 	switch {
@@ -74,9 +74,9 @@ func writeLabelSelector(b *strings.Builder, s *model.LabelSelector) {
 	b.WriteByte('}')
 }
 
-// namespaceMatches reports whether a namespace is picked. One that is not known (yet) has no labels
+// NamespaceMatches reports whether a namespace is picked. One that is not known (yet) has no labels
 // that could be looked at, so it is picked only where labels do not matter.
-func namespaceMatches(c *cluster.View, sel *model.LabelSelector, name string) bool {
+func NamespaceMatches(c *cluster.View, sel *model.LabelSelector, name string) bool {
 	if sel == nil || len(sel.Requirements) == 0 {
 		return true
 	}
@@ -90,7 +90,7 @@ func Selects(c *cluster.View, sel *model.Selector, p *model.Pod) bool {
 		if sel.Namespace != p.Name.Namespace {
 			return false
 		}
-	} else if !namespaceMatches(c, sel.Namespaces, p.Name.Namespace) {
+	} else if !NamespaceMatches(c, sel.Namespaces, p.Name.Namespace) {
 		return false
 	}
 	return labelsMatch(sel.Pods, p.Labels)

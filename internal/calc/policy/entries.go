@@ -214,11 +214,15 @@ func (w *entryWriter) renew(t *set, was *setEntries, concerned map[*peer.Class]s
 		return 0, nil
 	}
 	return size, func() *setEntries {
-		for c, j := range changed {
-			w.replace(t.id, was.decisions[c], j)
+		for c, j := range changed { // first what goes: one that comes may have its number
 			if j.id == 0 {
+				w.replace(t.id, was.decisions[c], j)
 				delete(was.decisions, c)
-			} else {
+			}
+		}
+		for c, j := range changed {
+			if j.id != 0 {
+				w.replace(t.id, was.decisions[c], j)
 				was.decisions[c] = j
 			}
 		}

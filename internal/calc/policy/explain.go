@@ -9,6 +9,7 @@ import (
 	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/calc/peer"
 	"github.com/weir-net/weir/internal/calc/port"
+	"github.com/weir-net/weir/internal/calc/subject"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -92,7 +93,7 @@ func Explain(all *model.Cluster, q Question) (x Explanation, ok bool) {
 		return x, false
 	}
 	// All from the objects, with nothing of what a Compiler keeps: it must come to the same.
-	p := &tables{subjects: indexSubjects(c.Policies, nil), atoms: peer.NewAtoms()}
+	p := &tables{subjects: subject.NewIndex(c.Policies, nil), atoms: peer.NewAtoms()}
 	dirty := model.AllDirty()
 	p.atoms.Begin(c, &dirty)
 	s := newSets(c, p)
@@ -102,7 +103,7 @@ func Explain(all *model.Cluster, q Question) (x Explanation, ok bool) {
 		dir = ingress
 	}
 	x = Explanation{Pod: ep.Pod, Known: true, Allow: true}
-	_, x.Known = p.subjects.of(c, ep.Pod)
+	_, x.Known = p.subjects.OfPod(c, ep.Pod)
 	for _, t := range s.byKey {
 		if t.dir == dir {
 			s.explain(t, s.atoms.ClassAt(q.Peer, s.named), q, &x)

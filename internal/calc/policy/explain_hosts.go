@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/calc/peer"
+	"github.com/weir-net/weir/internal/calc/subject"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -27,7 +28,7 @@ func ExplainHost(all *model.Cluster, q HostQuestion) (x Explanation, ok bool) {
 	if h == nil || q.At.IPv6 && !c.Ipv6 {
 		return x, false
 	}
-	p := &tables{subjects: indexSubjects(c.Policies, nil), atoms: peer.NewAtoms(), hosts: map[nodestate.HostInterface]nodestate.HostEndpoint{}}
+	p := &tables{subjects: subject.NewIndex(c.Policies, nil), atoms: peer.NewAtoms(), hosts: map[nodestate.HostInterface]nodestate.HostEndpoint{}}
 	dirty := model.AllDirty()
 	p.atoms.Begin(c, &dirty)
 	s := newSets(c, p)

@@ -14,6 +14,7 @@ import (
 	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/calc/peer"
 	"github.com/weir-net/weir/internal/calc/port"
+	"github.com/weir-net/weir/internal/calc/subject"
 	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -41,13 +42,10 @@ func (u HostUse) includes(p *model.Policy) bool {
 	case HostUntracked:
 		return p.DoNotTrack
 	case HostForward:
-		return p.ApplyOnForward && !forHostsOnly(p)
+		return p.ApplyOnForward && !subject.ForHostsOnly(p)
 	}
-	return !forHostsOnly(p)
+	return !subject.ForHostsOnly(p)
 }
-
-// forHostsOnly reports whether a policy is about no pod.
-func forHostsOnly(p *model.Policy) bool { return p.PreDNAT || p.DoNotTrack }
 
 // hostUser is where a set of a host endpoint is used.
 type hostUser struct {
@@ -113,10 +111,10 @@ func hostsHere(c *cluster.View) map[int]*model.HostEndpoint {
 // bindHosts makes the sets of this node's host endpoints.
 func (s *sets) bindHosts(out *tables) {
 	for index, h := range hostsHere(s.c) {
-		policies := s.ofHost(h, s.before.subjects)
+		policies := s.before.subjects.OfHost(s.c, h)
 		var would []*model.Policy
 		if s.staged != nil {
-			would = s.ofHost(h, s.staged)
+			would = s.staged.OfHost(s.c, h)
 		}
 		differs := s.staged != nil && !slices.Equal(policies, would)
 		for _, six := range []bool{false, true} {
@@ -137,17 +135,6 @@ func (s *sets) bindHosts(out *tables) {
 			}
 		}
 	}
-}
-
-// ofHost returns the policies that select a host endpoint, in their order.
-func (s *sets) ofHost(h *model.HostEndpoint, of *subjects) (out []*model.Policy) {
-	for _, sub := range of.hosts {
-		if (sub.expr == nil || sub.expr.MatchesFunc(peer.HostLabels(h))) && inForce(s.c, sub.policy) {
-			out = append(out, sub.policy)
-		}
-	}
-	slices.SortFunc(out, func(a, b *model.Policy) int { return comparePolicies(s.c, a, b) })
-	return out
 }
 
 // bindHost binds the set of one use of a host endpoint in one direction.

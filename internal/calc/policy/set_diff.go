@@ -3,8 +3,9 @@
 package policy
 
 import (
-	"github.com/weir-net/weir/internal/calc/peer"
 	"slices"
+
+	"github.com/weir-net/weir/internal/calc/peer"
 )
 
 // Two sets of one name have the same policies. Where a few of their rules differ, only what these

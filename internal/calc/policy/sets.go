@@ -11,6 +11,7 @@ import (
 	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/calc/peer"
 	"github.com/weir-net/weir/internal/calc/port"
+	"github.com/weir-net/weir/internal/calc/subject"
 	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -31,7 +32,7 @@ type sets struct {
 	own      map[string]ownExpression
 	former   [directions]map[model.PolicyID]*bound // before.compiled, by the policies' names; made when asked for
 
-	staged *subjects // the policies that there would be with the staged ones in force; nil where there are none
+	staged *subject.Index // the policies that there would be with the staged ones in force; nil where there are none
 	pairs  []pair
 	// hostPairs are the same of host endpoints.
 	hostPairs []hostPair
@@ -142,7 +143,7 @@ func (r *rule) adopt(of *model.Rule) {
 
 // bind finds or makes the sets of an endpoint's address.
 func (s *sets) bind(a netip.Addr, ep *model.LocalEndpoint) {
-	policies, known := s.before.subjects.of(s.c, ep.Pod)
+	policies, known := s.before.subjects.OfPod(s.c, ep.Pod)
 	for dir := range directions {
 		if t := s.setOf(dir, policies, known, ep.Pod, a); t != nil {
 			s.users[t] = append(s.users[t], a)

@@ -4,11 +4,11 @@ package policy
 
 import (
 	"cmp"
-	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/subject"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -26,21 +26,7 @@ func (p *tables) stage(c *cluster.View) {
 		p.withStaged = nil
 		return
 	}
-	p.withStaged = indexSubjects(asIfInForce(c.Policies, c.Staged), p.withStaged)
-}
-
-// asIfInForce returns the policies that there would be. A policy that would stay is the same one,
-// so that sets of such policies are the same sets.
-func asIfInForce(policies map[model.PolicyID]*model.Policy, staged map[model.PolicyID]*model.StagedPolicy) map[model.PolicyID]*model.Policy {
-	out := maps.Clone(policies)
-	for _, p := range staged {
-		if p.Delete {
-			delete(out, p.Replaces())
-		} else {
-			out[p.Replaces()] = &p.Policy
-		}
-	}
-	return out
+	p.withStaged = subject.NewIndex(subject.WithStaged(c.Policies, c.Staged), p.withStaged)
 }
 
 // bindStaged finds or makes the sets that an endpoint's address would have, where its policies
@@ -49,7 +35,7 @@ func (s *sets) bindStaged(a netip.Addr, ep *model.LocalEndpoint, inForce []*mode
 	if s.staged == nil {
 		return
 	}
-	policies, would := s.staged.of(s.c, ep.Pod)
+	policies, would := s.staged.OfPod(s.c, ep.Pod)
 	if would == known && slices.Equal(policies, inForce) {
 		return
 	}

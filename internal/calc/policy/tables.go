@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/calc/peer"
+	"github.com/weir-net/weir/internal/calc/subject"
 	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -28,8 +29,8 @@ type tables struct {
 	hosts           map[nodestate.HostInterface]nodestate.HostEndpoint
 	hostsStaged     map[nodestate.HostInterface]nodestate.HostEndpoint
 
-	subjects   *subjects
-	withStaged *subjects // with the staged policies in force; nil where there are none
+	subjects   *subject.Index
+	withStaged *subject.Index // with the staged policies in force; nil where there are none
 	compiled   [directions]map[*model.Policy]*bound
 	serial     int // of bounds
 	limits     Limits
@@ -116,7 +117,7 @@ func (p *tables) affected(c *cluster.View, dirty *model.Dirty) bool {
 // or the classes do not fit with them, they are left out.
 func (p *tables) bind(c *cluster.View, dirty *model.Dirty, at []netip.Addr) {
 	if p.subjects == nil || dirty.Has(model.KindPolicies) {
-		p.subjects = indexSubjects(c.Policies, p.subjects)
+		p.subjects = subject.NewIndex(c.Policies, p.subjects)
 		p.stage(c)
 	}
 	if dirty.Has(model.KindTiers) {
@@ -136,7 +137,7 @@ func (p *tables) bind(c *cluster.View, dirty *model.Dirty, at []netip.Addr) {
 }
 
 // resolve binds the node's endpoints and makes the tables of their sets.
-func (p *tables) resolve(c *cluster.View, dirty *model.Dirty, at []netip.Addr, would *subjects) *sets {
+func (p *tables) resolve(c *cluster.View, dirty *model.Dirty, at []netip.Addr, would *subject.Index) *sets {
 	p.ingress, p.egress = map[netip.Addr]nodestate.Isolation{}, map[netip.Addr]nodestate.Isolation{}
 	p.staged, p.hosts = map[netip.Addr]nodestate.StagedIsolation{}, map[nodestate.HostInterface]nodestate.HostEndpoint{}
 	p.hostsStaged = map[nodestate.HostInterface]nodestate.HostEndpoint{}
@@ -171,7 +172,7 @@ func (p *tables) resolve(c *cluster.View, dirty *model.Dirty, at []netip.Addr, w
 }
 
 // bound finds or makes the sets of the node's endpoints, with some policies held back.
-func (p *tables) bound(c *cluster.View, would *subjects, heldBack map[policySide]bool) *sets {
+func (p *tables) bound(c *cluster.View, would *subject.Index, heldBack map[policySide]bool) *sets {
 	s := newSets(c, p)
 	s.staged, s.withheld = would, heldBack
 	for a, ep := range c.Local.Endpoints {

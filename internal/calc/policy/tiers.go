@@ -3,11 +3,9 @@
 package policy
 
 import (
-	"cmp"
 	"strings"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
-	"github.com/weir-net/weir/internal/calc/table"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -18,14 +16,6 @@ type setTier struct {
 	pass   bool           // what no rule matches goes on to the next tier
 	deny   nodestate.Rule // otherwise it is denied by this one
 	denyID nodestate.RuleID
-}
-
-// inForce reports whether the tier of a policy exists. Where it does not, the policy has no place
-// among the others: it neither isolates what it selects nor allows anything, and the agent names it
-// in the node's status.
-func inForce(c *cluster.View, p *model.Policy) bool {
-	_, there := c.Tier(p.Tier)
-	return there
 }
 
 // newTier begins a tier with the policies of a list that are in it.
@@ -55,26 +45,10 @@ func fallThrough(dir direction) nodestate.Rule {
 	return nodestate.Rule{Kind: "default-allow", Name: "profile", Detail: dir.String()}
 }
 
-// comparePolicies orders policies as they are looked at: by tier, order, then name.
-func comparePolicies(c *cluster.View, a, b *model.Policy) int {
-	return cmp.Or(compareTiers(c, a.Tier, b.Tier), cmp.Compare(a.Order, b.Order), table.CompareNames(a.Name, b.Name),
-		strings.Compare(model.KindInForce(a.Kind), model.KindInForce(b.Kind)))
-}
-
 // nameIn is how lists of policies name one.
 func nameIn(p *model.Policy) string {
 	if model.KindInForce(p.Kind) != p.Kind {
 		return p.Name.String() + " (staged)"
 	}
 	return p.Name.String()
-}
-
-// compareTiers orders tiers by order, then name.
-func compareTiers(c *cluster.View, a, b string) int {
-	if a == b {
-		return 0
-	}
-	s, _ := c.Tier(a)
-	t, _ := c.Tier(b)
-	return cmp.Or(cmp.Compare(s.Order, t.Order), strings.Compare(a, b))
 }

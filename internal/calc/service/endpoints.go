@@ -206,7 +206,7 @@ func isLocal(c *cluster.View, e *model.ServiceEndpoint, a netip.Addr) bool {
 // hostPorts returns the host ports of a pod that runs here.
 func hostPorts(c *cluster.View, src Source) []*port {
 	pod := c.Pods[src.Name]
-	if pod == nil || pod.HostNetwork || pod.Finished || pod.Node != c.Local.Node || !hasHostPort(pod) {
+	if pod == nil || pod.HostNetwork || pod.Finished || pod.Node != c.Local.Node || !HasHostPort(pod) {
 		return nil
 	}
 	var own []netip.Addr
@@ -234,7 +234,8 @@ func hostPorts(c *cluster.View, src Source) []*port {
 	return out
 }
 
-func hasHostPort(pod *model.Pod) bool {
+// HasHostPort reports whether a pod asks for a port of its node.
+func HasHostPort(pod *model.Pod) bool {
 	return slices.ContainsFunc(pod.Ports, func(p model.PodPort) bool { return p.HostPort != 0 })
 }
 

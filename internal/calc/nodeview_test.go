@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package calc
+
+import (
+	"maps"
+	"net/netip"
+	"reflect"
+	"testing"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/nodeview"
+)
+
+// TestViewEqualsWhole holds that the state computed from a node's view is the one computed from the
+// whole cluster after each of many changes, that a view which followed them is the one that is made
+// at once, and that views leave something out.
+func TestViewEqualsWhole(t *testing.T) {
+	t.Parallel()
+	worlds := 60
+	if testing.Short() {
+		worlds = 10
+	}
+	var whole, view struct{ pods, policies int }
+	for seed := range worlds {
+		w := newWorld(uint64(9000 + seed))
+		if seed%4 > 0 { // else start from nothing
+			w.fill()
+		}
+		x, before := nodeview.NewIndex(), model.NewCluster()
+		x.Update(changesOf(before, w.c))
+		n, at, mirror := x.Add(w.c.Local.Node), w.c.Local.Node, model.NewCluster()
+		for step := range 40 {
+			before = copyOf(w.c)
+			var d model.Dirty
+			for range 1 + w.IntN(3) {
+				w.change(&d)
+			}
+			x.Update(changesOf(before, w.c))
+			if at != w.c.Local.Node {
+				x.Remove(n)
+				n, at, mirror = x.Add(w.c.Local.Node), w.c.Local.Node, model.NewCluster()
+			}
+			n.SetEndpoints(nodeview.EndpointsOf(&w.c.Local))
+			n.Take().Apply(mirror)
+			mirror.Settings, mirror.Local = w.c.Settings, w.c.Local
+			if of := nodeview.Of(w.c); !reflect.DeepEqual(of, mirror) {
+				t.Fatalf("seed %d step %d: the view that followed differs from the one made at once: %s", seed, step, differing(of, mirror))
+			}
+			got, _ := calculator(seed).Update(mirror, model.AllDirty())
+			want, _ := calculator(seed).Update(w.c, model.AllDirty())
+			if !nodestate.Equal(got, want) {
+				t.Fatalf("seed %d step %d: - from the view, + from the whole\n%s", seed, step, nodestate.Diff(got, want))
+			}
+			if more := n.Take(); !more.Empty() {
+				t.Fatalf("seed %d step %d: there are changes after all were taken: %+v", seed, step, more)
+			}
+			whole.pods, whole.policies = whole.pods+len(w.c.Pods), whole.policies+len(w.c.Policies)
+			view.pods, view.policies = view.pods+len(mirror.Pods), view.policies+len(mirror.Policies)
+		}
+	}
+	t.Logf("pods %d of %d, policies %d of %d", view.pods, whole.pods, view.policies, whole.policies)
+	if view.pods*10 > whole.pods*9 || view.policies*10 > whole.policies*9 {
+		t.Errorf("views leave out little: pods %d of %d, policies %d of %d", view.pods, whole.pods, view.policies, whole.policies)
+	}
+}
+
+// copyOf returns a cluster that does not follow c; what is in it is shared.
+func copyOf(c *model.Cluster) *model.Cluster {
+	out := model.NewCluster()
+	changesOf(out, c).Apply(out)
+	return out
+}
+
+// changesOf returns what leads from one cluster to another.
+func changesOf(a, b *model.Cluster) *model.Changes {
+	return &model.Changes{
+		Namespaces: differs(a.Namespaces, b.Namespaces), Pods: differs(a.Pods, b.Pods), Nodes: differs(a.Nodes, b.Nodes),
+		Services: differs(a.Services, b.Services), Slices: differs(a.Slices, b.Slices), Policies: differs(a.Policies, b.Policies),
+		Staged: differs(a.Staged, b.Staged), Tiers: differs(a.Tiers, b.Tiers), NetworkSets: differs(a.NetworkSets, b.NetworkSets),
+		ServiceAccounts: differs(a.ServiceAccounts, b.ServiceAccounts), HostEndpoints: differs(a.HostEndpoints, b.HostEndpoints),
+		Pools: differs(a.Pools, b.Pools), Blocks: differs(a.Blocks, b.Blocks),
+		ServiceCIDRs: b.ServiceCIDRs, ServiceCIDRsChanged: !reflect.DeepEqual(a.ServiceCIDRs, b.ServiceCIDRs),
+		Reserved: b.Reservations, ReservedChanged: !reflect.DeepEqual(a.Reservations, b.Reservations),
+	}
+}
+
+func differs[K comparable, V any](a, b map[K]*V) map[K]*V {
+	out := map[K]*V{}
+	for k, v := range b {
+		if a[k] != v {
+			out[k] = v
+		}
+	}
+	for k := range a {
+		if b[k] == nil {
+			out[k] = nil
+		}
+	}
+	return out
+}
+
+// differing says what two clusters differ in.
+func differing(a, b *model.Cluster) map[string][]any {
+	out := map[string][]any{}
+	put := func(name string, keys []any) {
+		if len(keys) > 0 {
+			out[name] = keys
+		}
+	}
+	put("namespaces", differingKeys(a.Namespaces, b.Namespaces))
+	put("pods", differingKeys(a.Pods, b.Pods))
+	put("nodes", differingKeys(a.Nodes, b.Nodes))
+	put("services", differingKeys(a.Services, b.Services))
+	put("slices", differingKeys(a.Slices, b.Slices))
+	put("policies", differingKeys(a.Policies, b.Policies))
+	put("staged", differingKeys(a.Staged, b.Staged))
+	put("tiers", differingKeys(a.Tiers, b.Tiers))
+	put("sets", differingKeys(a.NetworkSets, b.NetworkSets))
+	put("accounts", differingKeys(a.ServiceAccounts, b.ServiceAccounts))
+	put("hosts", differingKeys(a.HostEndpoints, b.HostEndpoints))
+	put("pools", differingKeys(a.Pools, b.Pools))
+	put("blocks", differingKeys(a.Blocks, b.Blocks))
+	if !reflect.DeepEqual([][]netip.Prefix{a.ServiceCIDRs, a.Reservations}, [][]netip.Prefix{b.ServiceCIDRs, b.Reservations}) {
+		put("ranges", []any{a.ServiceCIDRs, b.ServiceCIDRs, a.Reservations, b.Reservations})
+	}
+	return out
+}
+
+func differingKeys[K comparable, V any](a, b map[K]*V) (out []any) {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	for k := range all {
+		if !reflect.DeepEqual(a[k], b[k]) {
+			out = append(out, k, a[k], b[k])
+		}
+	}
+	return out
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import "net/netip"
+
+// Changes are what changed of a cluster. In every map a nil value says that the object is gone.
+// Values are never changed after they were handed on.
+type Changes struct {
+	Namespaces      map[string]*Namespace
+	Pods            map[Name]*Pod
+	Nodes           map[string]*Node
+	Services        map[Name]*Service
+	Slices          map[Name]*EndpointSlice
+	Policies        map[PolicyID]*Policy
+	Staged          map[PolicyID]*StagedPolicy
+	Tiers           map[string]*Tier
+	NetworkSets     map[Name]*NetworkSet
+	ServiceAccounts map[Name]*ServiceAccount
+	HostEndpoints   map[string]*HostEndpoint
+	Pools           map[string]*Pool
+	Blocks          map[netip.Prefix]*Block
+
+	// ServiceCIDRs are the ranges of cluster IPs, all of them, sorted, when ServiceCIDRsChanged.
+	ServiceCIDRs        []netip.Prefix
+	ServiceCIDRsChanged bool
+	// Reserved are the ranges of all IPReservations, sorted, when ReservedChanged.
+	Reserved        []netip.Prefix
+	ReservedChanged bool
+}
+
+// Empty reports whether nothing changed.
+func (x *Changes) Empty() bool {
+	return len(x.Namespaces)+len(x.Pods)+len(x.Nodes)+len(x.Services)+len(x.Slices)+len(x.Policies)+len(x.Staged)+len(x.Tiers)+
+		len(x.NetworkSets)+len(x.ServiceAccounts)+len(x.HostEndpoints)+len(x.Pools)+len(x.Blocks) == 0 && !x.ServiceCIDRsChanged && !x.ReservedChanged
+}
+
+// Apply changes the cluster, and says what of it is dirty.
+func (x *Changes) Apply(c *Cluster) (d Dirty) {
+	mark := func(k Kind, changed bool) {
+		if changed {
+			d.Add(k)
+		}
+	}
+	mark(KindNamespaces, change(c.Namespaces, x.Namespaces))
+	mark(KindNodes, change(c.Nodes, x.Nodes))
+	mark(KindPolicies, change(c.Policies, x.Policies))
+	mark(KindPolicies, change(c.Staged, x.Staged))
+	mark(KindTiers, change(c.Tiers, x.Tiers))
+	mark(KindNetworkSets, change(c.NetworkSets, x.NetworkSets))
+	mark(KindServiceAccounts, change(c.ServiceAccounts, x.ServiceAccounts))
+	mark(KindHostEndpoints, change(c.HostEndpoints, x.HostEndpoints))
+	mark(KindPools, change(c.Pools, x.Pools))
+	mark(KindBlocks, change(c.Blocks, x.Blocks))
+	if x.ReservedChanged {
+		c.Reservations = x.Reserved
+		d.Add(KindReservations)
+	}
+	if x.ServiceCIDRsChanged {
+		c.ServiceCIDRs = x.ServiceCIDRs
+		d.Add(KindServiceCIDRs)
+	}
+	change(c.Pods, x.Pods)
+	for n := range x.Pods {
+		d.AddPod(n)
+	}
+	change(c.Services, x.Services)
+	for n := range x.Services {
+		d.AddService(n)
+	}
+	change(c.Slices, x.Slices)
+	for n := range x.Slices {
+		d.AddSlice(n)
+	}
+	return d
+}
+
+// change puts values into a map, or takes out what is nil, and reports whether there were any.
+func change[K comparable, V any](into, changes map[K]*V) bool {
+	for k, v := range changes {
+		if v == nil {
+			delete(into, k)
+		} else {
+			into[k] = v
+		}
+	}
+	return len(changes) > 0
+}

@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeview
+
+import (
+	"maps"
+	"net/netip"
+
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/subject"
+	"github.com/weir-net/weir/internal/model"
+)
+
+// Index follows a cluster, and knows of each node that asks which part of it is the node's. It is
+// for one goroutine.
+type Index struct {
+	c       *model.Cluster
+	view    *cluster.View // of it, to evaluate selectors
+	inForce *subject.Index
+	would   *subject.Index // with the staged policies in force
+	shared  model.Shared
+
+	asks      map[*model.Policy]*asks // of the policies of the cluster, and the staged ones
+	accounts  int                     // how many of them look at labels of service accounts
+	keys      map[string]int          // labels of other pods at which they look
+	replacing map[model.PolicyID]map[model.PolicyID]struct{}
+
+	questions   map[string]*question
+	exact       map[string]map[*question]struct{} // those about one namespace
+	wide        map[*question]struct{}            // the others
+	asking      map[string]map[*question]struct{} // those that can be about the pods of a namespace; see askedIn
+	groups      map[string]*group
+	byNamespace map[string]map[*group]struct{}
+
+	pods   map[model.Name]*entry
+	claims map[netip.Addr]map[model.Name]struct{} // the pods that claim an address, rightly or not
+	on     map[string]map[model.Name]struct{}     // pods by the nodes that the API places them on
+	against
+
+	nodes    []*Node // by slot; nil where none is
+	byName   map[string]*Node
+	holders  map[model.Name]map[*Node]struct{} // nodes that have an endpoint of a pod
+	holding  map[netip.Addr]map[*Node]struct{} // or of an address
+	localsIn map[string]map[*Node]struct{}     // nodes with pods of a namespace
+	headless map[model.Name]map[model.Name]struct{}
+}
+
+// entry is a pod as the index knows it.
+type entry struct {
+	pod   *model.Pod
+	peer  *model.Pod // as others see it
+	group *group     // nil: it is nobody's peer
+	// everyone says that each node needs it: more than the block of its node decides on what its
+	// address is, or Services may be refused something because of it.
+	everyone bool
+}
+
+// NewIndex returns the index of an empty cluster.
+func NewIndex() *Index {
+	x := &Index{
+		c: model.NewCluster(), asks: map[*model.Policy]*asks{}, keys: map[string]int{}, replacing: map[model.PolicyID]map[model.PolicyID]struct{}{},
+		questions: map[string]*question{}, exact: map[string]map[*question]struct{}{}, wide: map[*question]struct{}{}, asking: map[string]map[*question]struct{}{},
+		groups: map[string]*group{}, byNamespace: map[string]map[*group]struct{}{},
+		pods: map[model.Name]*entry{}, claims: map[netip.Addr]map[model.Name]struct{}{}, on: map[string]map[model.Name]struct{}{},
+		byName: map[string]*Node{}, holders: map[model.Name]map[*Node]struct{}{}, holding: map[netip.Addr]map[*Node]struct{}{},
+		localsIn: map[string]map[*Node]struct{}{}, headless: map[model.Name]map[model.Name]struct{}{},
+	}
+	x.view = &cluster.View{Cluster: x.c}
+	x.inForce = subject.NewIndex(nil, nil)
+	x.would = x.inForce
+	x.against = newAgainst(x.c)
+	return x
+}
+
+// Of returns the view of the node c.Local.Node. Of what the machine itself says, Local, it looks at
+// the endpoints alone. Values are shared with the cluster.
+func Of(c *model.Cluster) *model.Cluster {
+	x := NewIndex()
+	x.Update(&model.Changes{
+		Namespaces: c.Namespaces, Pods: c.Pods, Nodes: c.Nodes, Services: c.Services, Slices: c.Slices, Policies: c.Policies, Staged: c.Staged,
+		Tiers: c.Tiers, NetworkSets: c.NetworkSets, ServiceAccounts: c.ServiceAccounts, HostEndpoints: c.HostEndpoints, Pools: c.Pools, Blocks: c.Blocks,
+		ServiceCIDRs: c.ServiceCIDRs, ServiceCIDRsChanged: true, Reserved: c.Reservations, ReservedChanged: true,
+	})
+	n := x.Add(c.Local.Node)
+	n.SetEndpoints(EndpointsOf(&c.Local))
+	out := model.NewCluster()
+	n.Take().Apply(out)
+	out.Settings, out.Local = c.Settings, c.Local
+	return out
+}
+
+// EndpointsOf returns whose endpoints a machine has, by address.
+func EndpointsOf(l *model.Local) map[netip.Addr]model.Name {
+	out := make(map[netip.Addr]model.Name, len(l.Endpoints))
+	for a, ep := range l.Endpoints {
+		out[a] = ep.Pod
+	}
+	return out
+}
+
+// Update takes over what changed of the cluster.
+func (x *Index) Update(ch *model.Changes) {
+	x.noteServices(ch)
+	gone := x.askAnew(ch)
+	moved := x.movedPods(ch)
+	relabelled, everybodys := x.relabelled(ch), x.carried(ch)
+	ch.Apply(x.c)
+	x.broadcast(ch, everybodys)
+	if len(ch.Policies)+len(ch.Staged) > 0 {
+		x.inForce = subject.NewIndex(x.c.Policies, x.inForce)
+		x.would = x.inForce
+		if len(x.c.Staged) > 0 {
+			x.would = subject.NewIndex(subject.WithStaged(x.c.Policies, x.c.Staged), x.would)
+		}
+	}
+	x.relabel(relabelled, ch.ServiceAccounts)
+	for name := range moved {
+		x.put(name)
+	}
+	x.updateAgainst(ch)
+	x.rebind(ch, relabelled)
+	for _, a := range gone {
+		x.release(a)
+	}
+}
+
+// askAnew reads the policies that come, and returns what those that go asked: it is released when
+// no node has them any more.
+func (x *Index) askAnew(ch *model.Changes) (gone []*asks) {
+	swap := func(was, now *model.Policy) {
+		if was == now {
+			return
+		}
+		if now != nil {
+			a := x.asksOf(now)
+			x.asks[now] = a
+			x.count(a, 1)
+		}
+		if was != nil {
+			a := x.asks[was]
+			x.count(a, -1)
+			gone = append(gone, a)
+		}
+	}
+	for id, now := range ch.Policies {
+		swap(x.c.Policies[id], now)
+	}
+	for id, now := range ch.Staged {
+		var before, after *model.Policy
+		if was := x.c.Staged[id]; was != nil {
+			before = &was.Policy
+			drop(x.replacing, was.Replaces(), id)
+		}
+		if now != nil {
+			after = &now.Policy
+			put(x.replacing, now.Replaces(), id)
+		}
+		swap(before, after)
+	}
+	return gone
+}
+
+// count adds what a policy looks at, or takes it off.
+func (x *Index) count(a *asks, by int) {
+	for key := range a.keys {
+		if x.keys[key] += by; x.keys[key] == 0 {
+			delete(x.keys, key)
+		}
+	}
+	if !a.accounts {
+		return
+	}
+	before := x.accounts > 0
+	if x.accounts += by; before != (x.accounts > 0) {
+		for n := range x.all() {
+			mark(&n.pending.ServiceAccounts, x.c.ServiceAccounts)
+		}
+	}
+}
+
+// movedPods returns the pods that others may see otherwise: those that changed or, when rules look
+// at other labels than before, all.
+func (x *Index) movedPods(ch *model.Changes) map[model.Name]struct{} {
+	out := make(map[model.Name]struct{}, len(ch.Pods))
+	for name := range ch.Pods {
+		out[name] = struct{}{}
+	}
+	if len(ch.Policies)+len(ch.Staged) > 0 {
+		for name, e := range x.pods {
+			if e.peer.Labels == nil && e.pod.Labels == nil {
+				continue
+			}
+			if !maps.Equal(x.asPeer(e.pod).Labels, e.peer.Labels) {
+				out[name] = struct{}{}
+			}
+		}
+	}
+	return out
+}
+
+// broadcast marks for every node what is everybody's.
+func (x *Index) broadcast(ch *model.Changes, everybodys map[model.Name]*model.EndpointSlice) {
+	for n := range x.all() {
+		p := &n.pending
+		mark(&p.Namespaces, ch.Namespaces)
+		mark(&p.Nodes, ch.Nodes)
+		mark(&p.Services, ch.Services)
+		mark(&p.Slices, everybodys)
+		mark(&p.Tiers, ch.Tiers)
+		mark(&p.NetworkSets, ch.NetworkSets)
+		mark(&p.ServiceAccounts, ch.ServiceAccounts)
+		mark(&p.HostEndpoints, ch.HostEndpoints)
+		mark(&p.Pools, ch.Pools)
+		mark(&p.Blocks, ch.Blocks)
+		p.ServiceCIDRsChanged = p.ServiceCIDRsChanged || ch.ServiceCIDRsChanged
+		p.ReservedChanged = p.ReservedChanged || ch.ReservedChanged
+		if len(ch.Namespaces) > 0 { // whose labels those of network sets are, too
+			mark(&p.NetworkSets, x.c.NetworkSets)
+		}
+	}
+	for name := range ch.Slices {
+		sl := x.c.Slices[name]
+		if sl == nil || !sl.NotCarried {
+			continue
+		}
+		put(x.headless, sl.Service, name)
+		for n := range x.all() {
+			if n.services[sl.Service] > 0 {
+				mark(&n.pending.Slices, map[model.Name]*model.EndpointSlice{name: nil})
+			}
+		}
+	}
+	x.markStaged(ch)
+}
+
+// carried returns those of some EndpointSlices that were or will be every node's, and marks the
+// others, and what stages policies, for the nodes that have them. It is called before the change.
+func (x *Index) carried(ch *model.Changes) map[model.Name]*model.EndpointSlice {
+	out := map[model.Name]*model.EndpointSlice{}
+	for name, now := range ch.Slices {
+		was := x.c.Slices[name]
+		if name == cluster.APIServerSlice || was != nil && !was.NotCarried || now != nil && !now.NotCarried {
+			out[name] = now
+			continue
+		}
+		for n := range x.all() {
+			if was != nil && n.services[was.Service] > 0 {
+				mark(&n.pending.Slices, map[model.Name]*model.EndpointSlice{name: nil})
+			}
+		}
+	}
+	x.markStaged(ch)
+	return out
+}
+
+// markStaged marks staged policies for the nodes that have what they would replace.
+func (x *Index) markStaged(ch *model.Changes) {
+	for id := range ch.Staged {
+		s := x.c.Staged[id]
+		if s == nil {
+			continue
+		}
+		for n := range x.all() {
+			if n.policies[x.c.Policies[s.Replaces()]] > 0 {
+				mark(&n.pending.Staged, map[model.PolicyID]*model.StagedPolicy{id: nil})
+			}
+		}
+	}
+}
+
+// mark notes the keys of objects; what becomes of them is looked up when a node takes them.
+func mark[K comparable, V any](into *map[K]*V, of map[K]*V) {
+	if len(of) == 0 {
+		return
+	}
+	if *into == nil {
+		*into = make(map[K]*V, len(of))
+	}
+	for k := range of {
+		(*into)[k] = nil
+	}
+}
+
+// relabelled returns the namespaces that come, go, or have other labels than before.
+func (x *Index) relabelled(ch *model.Changes) map[string]struct{} {
+	out := map[string]struct{}{}
+	for name, now := range ch.Namespaces {
+		if was := x.c.Namespaces[name]; was == nil || now == nil || !maps.Equal(was.Labels, now.Labels) {
+			out[name] = struct{}{}
+		}
+	}
+	return out
+}
+
+// relabel asks again what depends on labels around pods.
+func (x *Index) relabel(namespaces map[string]struct{}, accounts map[model.Name]*model.ServiceAccount) {
+	again := map[*group]struct{}{}
+	for name := range namespaces {
+		maps.Copy(again, x.byNamespace[name])
+	}
+	for name := range accounts {
+		for g := range x.byNamespace[name.Namespace] {
+			if g.like.ServiceAccount == name.Name {
+				again[g] = struct{}{}
+			}
+		}
+	}
+	asked := map[string]map[*question]struct{}{} // before
+	for name := range namespaces {
+		asked[name] = x.asking[name]
+		delete(x.asking, name)
+	}
+	for g := range again {
+		affected := g.nodes()
+		for _, of := range []map[*question]struct{}{asked[g.like.Name.Namespace], x.askedIn(g.like.Name.Namespace)} {
+			for q := range of {
+				x.evaluate(q, g)
+			}
+		}
+		affected.merge(g.nodes())
+		for slot := range affected.all() {
+			markPods(x.nodes[slot], g.pods)
+		}
+	}
+}
+
+// markPods is mark for pods; a node that takes everything next needs no marks.
+func markPods(n *Node, pods map[model.Name]struct{}) {
+	if n.whole {
+		return
+	}
+	if n.pending.Pods == nil {
+		n.pending.Pods = map[model.Name]*model.Pod{}
+	}
+	for name := range pods {
+		n.pending.Pods[name] = nil
+	}
+}
+
+// put makes the index know a pod as it is now.
+func (x *Index) put(name model.Name) {
+	was := x.pods[name]
+	affected, all := x.wanting(was)
+	if was != nil {
+		x.claim(was.pod, drop)
+		x.leave(was.group, name)
+		drop(x.on, was.pod.Node, name)
+		delete(x.pods, name)
+	}
+	if p := x.c.Pods[name]; p != nil {
+		e := &entry{pod: p, peer: x.asPeer(p)}
+		e.group = x.join(e.peer)
+		x.pods[name] = e
+		put(x.on, p.Node, name)
+		x.claim(p, put)
+		e.everyone = x.needed(e.pod)
+	}
+	after, allNow := x.wanting(x.pods[name])
+	affected.merge(after)
+	x.note(name, affected, all || allNow, was != nil && was.pod == x.c.Pods[name])
+	for _, e := range []*entry{was, x.pods[name]} {
+		if e == nil {
+			continue
+		}
+		for _, a := range e.pod.Addrs {
+			if len(x.claims[a]) > 0 {
+				x.again[a] = struct{}{} // others may be needed by it
+			}
+		}
+		if n := x.byName[e.pod.Node]; n != nil {
+			n.bindLater(name)
+		}
+	}
+	for n := range x.holders[name] {
+		n.bindLater(name)
+	}
+}
+
+// claim enters the addresses of a pod, or takes them out.
+func (x *Index) claim(p *model.Pod, do func(map[netip.Addr]map[model.Name]struct{}, netip.Addr, model.Name)) {
+	if p.HostNetwork || p.Finished {
+		return
+	}
+	for _, a := range p.Addrs {
+		do(x.claims, a, p.Name)
+	}
+}
+
+// wanting returns the nodes whose view a pod is in.
+func (x *Index) wanting(e *entry) (of nodeSet, all bool) {
+	if e == nil {
+		return nil, false
+	}
+	if e.everyone {
+		return nil, true
+	}
+	if e.group != nil {
+		of = e.group.nodes()
+	}
+	if n := x.byName[e.pod.Node]; n != nil {
+		of.add(n.slot)
+	}
+	for n := range x.holders[e.pod.Name] {
+		of.add(n.slot)
+	}
+	if !e.pod.HostNetwork && !e.pod.Finished {
+		for _, a := range e.pod.Addrs {
+			for n := range x.holding[a] {
+				of.add(n.slot)
+			}
+		}
+	}
+	return of, false
+}
+
+// note marks a pod for some nodes, or for all; peers leaves out those that have it whole.
+func (x *Index) note(name model.Name, of nodeSet, all, peers bool) {
+	only := map[model.Name]struct{}{name: {}}
+	for n := range x.all() {
+		if !all && !of.has(n.slot) {
+			continue
+		}
+		if _, own := n.pods[name]; !own || !peers {
+			markPods(n, only)
+		}
+	}
+}

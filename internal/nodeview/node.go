@@ -1,0 +1,501 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeview
+
+import (
+	"iter"
+	"net/netip"
+	"slices"
+
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/peer"
+	"github.com/weir-net/weir/internal/calc/subject"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/selector"
+)
+
+// Node is one node's part of an Index.
+type Node struct {
+	x         *Index
+	name      string
+	slot      int
+	endpoints map[netip.Addr]model.Name
+	// pods are those of the node, by the API or by an endpoint, with the policies that select them
+	// now or would with the staged ones in force.
+	pods map[model.Name][]*model.Policy
+	in   map[string]map[model.Name]struct{} // the same by namespace
+	// hosts are the policies of its host endpoints.
+	hosts     []*model.Policy
+	policies  map[*model.Policy]int // how many pods, or host endpoints, have them
+	questions map[*question]int     // how many policies ask them
+	services  map[model.Name]int
+	sets      map[string]*setUse      // expressions about network sets
+	has       map[model.Name]struct{} // network sets that were taken
+
+	stale   map[model.Name]struct{} // pods whose policies are to be found again
+	pending model.Changes           // keys of what changed since the last Take
+	whole   bool                    // nothing was taken yet
+}
+
+// setUse is an expression about network sets, and how many policies have it.
+type setUse struct {
+	expr  *selector.Selector
+	users int
+}
+
+// Add begins to follow the part of a node. Of one name there is one at a time.
+func (x *Index) Add(node string) *Node {
+	n := &Node{x: x, name: node, slot: slices.Index(x.nodes, nil), endpoints: map[netip.Addr]model.Name{}, pods: map[model.Name][]*model.Policy{},
+		in: map[string]map[model.Name]struct{}{}, policies: map[*model.Policy]int{}, questions: map[*question]int{}, services: map[model.Name]int{},
+		sets: map[string]*setUse{}, has: map[model.Name]struct{}{}, stale: map[model.Name]struct{}{}, whole: true}
+	if n.slot < 0 {
+		n.slot = len(x.nodes)
+		x.nodes = append(x.nodes, nil)
+	}
+	x.nodes[n.slot] = n
+	x.byName[node] = n
+	for name := range x.on[node] {
+		n.bind(name)
+	}
+	n.bindHosts()
+	return n
+}
+
+// Remove ends it.
+func (x *Index) Remove(n *Node) {
+	n.SetEndpoints(nil)
+	delete(x.byName, n.name)
+	for name := range n.pods {
+		n.bind(name)
+	}
+	n.swap(n.hosts, nil)
+	x.nodes[n.slot] = nil
+}
+
+// all yields the nodes.
+func (x *Index) all() iter.Seq[*Node] {
+	return func(yield func(*Node) bool) {
+		for _, n := range x.nodes {
+			if n != nil && !yield(n) {
+				return
+			}
+		}
+	}
+}
+
+// SetEndpoints says whose interfaces the node has, by address: they may be there before the API
+// places the pod on the node, and for longer.
+func (n *Node) SetEndpoints(now map[netip.Addr]model.Name) {
+	names := map[model.Name]struct{}{}
+	change := func(a netip.Addr, name model.Name) {
+		names[name] = struct{}{}
+		markPods(n, n.x.claims[a])
+	}
+	for a, name := range n.endpoints {
+		if now[a] != name {
+			change(a, name)
+			drop(n.x.holding, a, n)
+		}
+	}
+	for a, name := range now {
+		if n.endpoints[a] != name {
+			change(a, name)
+		}
+		put(n.x.holding, a, n)
+		names[name] = struct{}{}
+	}
+	for _, name := range n.endpoints {
+		drop(n.x.holders, name, n)
+	}
+	n.endpoints = now
+	for _, name := range now {
+		put(n.x.holders, name, n)
+	}
+	for name := range names {
+		n.bind(name)
+	}
+}
+
+// bindLater has the policies of a pod found again at the end of an update.
+func (n *Node) bindLater(name model.Name) { n.stale[name] = struct{}{} }
+
+// bind finds the policies of one of the node's pods, or forgets a pod that is not the node's.
+func (n *Node) bind(name model.Name) {
+	x := n.x
+	was, had := n.pods[name]
+	_, held := x.holders[name][n]
+	e := x.pods[name]
+	if has := held || e != nil && e.pod.Node == n.name && x.byName[n.name] == n; !has {
+		if had {
+			delete(n.pods, name)
+			if drop(n.in, name.Namespace, name); len(n.in[name.Namespace]) == 0 {
+				drop(x.localsIn, name.Namespace, n)
+			}
+			n.swap(was, nil)
+			markPods(n, map[model.Name]struct{}{name: {}})
+		}
+		return
+	}
+	list, _ := x.inForce.OfPod(x.view, name)
+	if x.would != x.inForce {
+		would, _ := x.would.OfPod(x.view, name)
+		for _, p := range would {
+			if !slices.Contains(list, p) {
+				list = append(list, p)
+			}
+		}
+	}
+	n.pods[name] = list
+	if !had {
+		put(n.in, name.Namespace, name)
+		put(x.localsIn, name.Namespace, n)
+		markPods(n, map[model.Name]struct{}{name: {}})
+	}
+	n.swap(was, list)
+}
+
+// bindHosts finds the policies of the node's host endpoints.
+func (n *Node) bindHosts() {
+	var list []*model.Policy
+	for _, h := range n.x.c.HostEndpoints {
+		if h.Node == n.name {
+			list = append(list, n.x.inForce.OfHost(n.x.view, h)...)
+			list = append(list, n.x.would.OfHost(n.x.view, h)...)
+		}
+	}
+	was := n.hosts
+	n.hosts = list
+	n.swap(was, list)
+}
+
+// swap makes the node have some policies in the place of others.
+func (n *Node) swap(was, now []*model.Policy) {
+	for _, p := range now {
+		if n.policies[p]++; n.policies[p] == 1 {
+			n.take(p)
+		}
+	}
+	for _, p := range was {
+		if n.policies[p]--; n.policies[p] == 0 {
+			delete(n.policies, p)
+			n.forget(p)
+		}
+	}
+}
+
+// take adds what a policy asks to the node's part.
+func (n *Node) take(p *model.Policy) {
+	a := n.x.asks[p]
+	n.notePolicy(p)
+	for _, q := range a.questions {
+		if n.questions[q]++; n.questions[q] > 1 {
+			continue
+		}
+		n.noteGroups(q)
+		q.nodes.add(n.slot)
+		n.useSets(q.text, q.expr, 1)
+	}
+	for text, expr := range a.own {
+		n.useSets("own "+text, expr, 1)
+	}
+	for s := range a.services {
+		if n.services[s]++; n.services[s] == 1 {
+			n.noteHeadless(s)
+		}
+	}
+}
+
+// forget takes it away again.
+func (n *Node) forget(p *model.Policy) {
+	a := n.x.asks[p]
+	n.notePolicy(p)
+	for _, q := range a.questions {
+		if n.questions[q]--; n.questions[q] > 0 {
+			continue
+		}
+		delete(n.questions, q)
+		q.nodes.remove(n.slot)
+		n.noteGroups(q)
+		n.useSets(q.text, q.expr, -1)
+	}
+	for text, expr := range a.own {
+		n.useSets("own "+text, expr, -1)
+	}
+	for s := range a.services {
+		if n.services[s]--; n.services[s] == 0 {
+			delete(n.services, s)
+			n.noteHeadless(s)
+		}
+	}
+}
+
+// noteGroups marks the pods of which a question is true, and no other one of the node's.
+func (n *Node) noteGroups(q *question) {
+	if n.whole {
+		return
+	}
+	for g := range q.groups {
+		if !g.concerns(n.slot) {
+			markPods(n, g.pods)
+		}
+	}
+}
+
+// notePolicy marks a policy that comes or goes, with what stages another in its place.
+func (n *Node) notePolicy(p *model.Policy) {
+	id := p.ID()
+	if model.KindInForce(p.Kind) != p.Kind {
+		mark(&n.pending.Staged, map[model.PolicyID]*model.StagedPolicy{id: nil})
+		return
+	}
+	mark(&n.pending.Policies, map[model.PolicyID]*model.Policy{id: nil})
+	for staged := range n.x.replacing[id] {
+		mark(&n.pending.Staged, map[model.PolicyID]*model.StagedPolicy{staged: nil})
+	}
+}
+
+func (n *Node) noteHeadless(service model.Name) {
+	for name := range n.x.headless[service] {
+		mark(&n.pending.Slices, map[model.Name]*model.EndpointSlice{name: nil})
+	}
+}
+
+// useSets counts the users of an expression about network sets.
+func (n *Node) useSets(text string, expr *selector.Selector, by int) {
+	if expr == nil {
+		return
+	}
+	u := n.sets[text]
+	if u == nil {
+		u = &setUse{expr: expr}
+		n.sets[text] = u
+	}
+	if u.users += by; u.users == 0 {
+		delete(n.sets, text)
+	}
+	mark(&n.pending.NetworkSets, n.x.c.NetworkSets)
+}
+
+// rebind finds again the policies of pods and host endpoints that a change may concern.
+func (x *Index) rebind(ch *model.Changes, namespaces map[string]struct{}) {
+	in := map[string]struct{}{}
+	everywhere, hosts := len(ch.Tiers) > 0, len(ch.Tiers)+len(ch.HostEndpoints) > 0
+	of := func(p *model.Policy) {
+		if model.KindInForce(p.Kind) == model.KindGlobalNetworkPolicy {
+			hosts = true
+		}
+		switch ns := p.Subject.Namespace; {
+		case subject.ForHostsOnly(p):
+		case ns != "":
+			in[ns] = struct{}{}
+		default:
+			everywhere = true
+		}
+	}
+	for p := range x.asks { // with those that went in this update
+		if x.isCurrent(p) {
+			continue
+		}
+		of(p)
+	}
+	for id := range ch.Policies {
+		if p := x.c.Policies[id]; p != nil {
+			of(p)
+		}
+	}
+	for id := range ch.Staged {
+		if s := x.c.Staged[id]; s != nil {
+			of(&s.Policy)
+		}
+	}
+	for name := range namespaces {
+		in[name] = struct{}{}
+	}
+	for name := range ch.ServiceAccounts {
+		in[name.Namespace] = struct{}{}
+	}
+	for ns := range in {
+		for n := range x.localsIn[ns] {
+			for name := range n.in[ns] {
+				n.bindLater(name)
+			}
+		}
+	}
+	for n := range x.all() {
+		if everywhere {
+			for name := range n.pods {
+				n.bindLater(name)
+			}
+		}
+		for name := range n.stale {
+			n.bind(name)
+		}
+		clear(n.stale)
+		if hosts {
+			n.bindHosts()
+		}
+	}
+	for p := range x.asks {
+		if !x.isCurrent(p) {
+			delete(x.asks, p)
+		}
+	}
+}
+
+// isCurrent reports whether a policy is one of the cluster's as it is now.
+func (x *Index) isCurrent(p *model.Policy) bool {
+	if x.c.Policies[p.ID()] == p {
+		return true
+	}
+	s := x.c.Staged[p.ID()]
+	return s != nil && &s.Policy == p
+}
+
+// Take returns what changed of the node's part since the last call, and all of it the first time.
+func (n *Node) Take() *model.Changes {
+	c, p := n.x.c, n.pending
+	n.pending = model.Changes{}
+	whole := n.whole
+	if whole {
+		n.whole = false
+		p = n.everything()
+	}
+	fill(p.Namespaces, c.Namespaces)
+	fill(p.Nodes, c.Nodes)
+	fill(p.Services, c.Services)
+	fill(p.Tiers, c.Tiers)
+	fill(p.HostEndpoints, c.HostEndpoints)
+	fill(p.Pools, c.Pools)
+	fill(p.Blocks, c.Blocks)
+	if p.ServiceCIDRsChanged {
+		p.ServiceCIDRs = c.ServiceCIDRs
+	}
+	if p.ReservedChanged {
+		p.Reserved = c.Reservations
+	}
+	if n.x.accounts > 0 {
+		fill(p.ServiceAccounts, c.ServiceAccounts)
+	}
+	if !whole {
+		for name := range p.Pods {
+			p.Pods[name] = n.pod(name)
+		}
+	}
+	for id := range p.Policies {
+		if v := c.Policies[id]; v != nil && n.policies[v] > 0 {
+			p.Policies[id] = v
+		}
+	}
+	for id := range p.Staged {
+		if s := c.Staged[id]; s != nil && (n.policies[&s.Policy] > 0 || n.policies[c.Policies[s.Replaces()]] > 0) {
+			p.Staged[id] = s
+		}
+	}
+	for name := range p.Slices {
+		if sl := c.Slices[name]; sl != nil && (!sl.NotCarried || name == cluster.APIServerSlice || n.services[sl.Service] > 0) {
+			p.Slices[name] = sl
+		}
+	}
+	for name := range p.NetworkSets {
+		_, had := n.has[name]
+		switch s := c.NetworkSets[name]; {
+		case s != nil && n.picks(s):
+			p.NetworkSets[name], n.has[name] = s, struct{}{}
+		case had:
+			delete(n.has, name)
+		default:
+			delete(p.NetworkSets, name)
+		}
+	}
+	return &p
+}
+
+// fill looks up what became of the objects of some keys.
+func fill[K comparable, V any](into, from map[K]*V) {
+	for k := range into {
+		into[k] = from[k]
+	}
+}
+
+// allPods returns the pods of the node's part: groups are asked once for all of their pods.
+func (n *Node) allPods() map[model.Name]*model.Pod {
+	out := map[model.Name]*model.Pod{}
+	for _, g := range n.x.groups {
+		if g.concerns(n.slot) {
+			for name := range g.pods {
+				out[name] = n.x.pods[name].peer
+			}
+		}
+	}
+	for name, e := range n.x.pods {
+		if e.everyone {
+			out[name] = e.peer
+		}
+	}
+	for a := range n.endpoints {
+		for name := range n.x.claims[a] {
+			out[name] = n.x.pods[name].peer
+		}
+	}
+	for name := range n.pods {
+		if e := n.x.pods[name]; e != nil {
+			out[name] = e.pod
+		}
+	}
+	return out
+}
+
+// everything marks all that may be in the node's part; its pods are there already.
+func (n *Node) everything() (p model.Changes) {
+	x := n.x
+	mark(&p.Namespaces, x.c.Namespaces)
+	mark(&p.Nodes, x.c.Nodes)
+	mark(&p.Services, x.c.Services)
+	mark(&p.Slices, x.c.Slices)
+	mark(&p.Tiers, x.c.Tiers)
+	mark(&p.HostEndpoints, x.c.HostEndpoints)
+	mark(&p.Pools, x.c.Pools)
+	mark(&p.Blocks, x.c.Blocks)
+	mark(&p.NetworkSets, x.c.NetworkSets)
+	mark(&p.Staged, x.c.Staged)
+	if x.accounts > 0 {
+		mark(&p.ServiceAccounts, x.c.ServiceAccounts)
+	}
+	for v := range n.policies {
+		if model.KindInForce(v.Kind) == v.Kind {
+			mark(&p.Policies, map[model.PolicyID]*model.Policy{v.ID(): nil})
+		}
+	}
+	p.Pods = n.allPods()
+	p.ServiceCIDRsChanged, p.ReservedChanged = true, true
+	return p
+}
+
+// pod returns a pod as the node is to see it, nil where it is not in its part.
+func (n *Node) pod(name model.Name) *model.Pod {
+	e := n.x.pods[name]
+	if e == nil {
+		return nil
+	}
+	if _, own := n.pods[name]; own {
+		return e.pod
+	}
+	if e.everyone || e.group != nil && e.group.concerns(n.slot) {
+		return e.peer
+	}
+	if !e.pod.HostNetwork && !e.pod.Finished && slices.ContainsFunc(e.pod.Addrs, func(a netip.Addr) bool { _, held := n.endpoints[a]; return held }) {
+		return e.peer
+	}
+	return nil
+}
+
+// picks reports whether one of the node's rules may be about a network set.
+func (n *Node) picks(s *model.NetworkSet) bool {
+	labels := peer.SetLabels(n.x.view, s)
+	for _, u := range n.sets {
+		if u.expr.MatchesFunc(labels) {
+			return true
+		}
+	}
+	return false
+}

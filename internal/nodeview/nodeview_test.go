@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeview
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/weir-net/weir/internal/model"
+)
+
+func name(namespace, n string) model.Name { return model.Name{Namespace: namespace, Name: n} }
+
+func requires(key, value string) *model.LabelSelector {
+	return &model.LabelSelector{Requirements: []model.Requirement{{Key: key, Op: model.In, Values: []string{value}}}}
+}
+
+// fleet returns a cluster of some nodes, each with a block and pods of some namespaces in it.
+func fleet(nodes, podsEach, namespaces int) *model.Cluster {
+	c := model.NewCluster()
+	c.Pools["pool"] = &model.Pool{Name: "pool", CIDR: netip.MustParsePrefix("10.0.0.0/8"), BlockBits: 24, Workload: true}
+	for i := range namespaces {
+		ns := fmt.Sprint("ns", i)
+		c.Namespaces[ns] = &model.Namespace{Name: ns, Labels: map[string]string{"team": fmt.Sprint("t", i%7)}}
+	}
+	for i := range nodes {
+		n := &model.Node{Name: fmt.Sprint("node", i), Addrs: []netip.Addr{netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)})}}
+		c.Nodes[n.Name] = n
+		at := netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0})
+		c.Blocks[netip.PrefixFrom(at, 24)] = &model.Block{CIDR: netip.PrefixFrom(at, 24), Node: n.Name}
+		for j := range podsEach {
+			at = at.Next()
+			k := i*podsEach + j
+			p := &model.Pod{Name: name(fmt.Sprint("ns", k%namespaces), fmt.Sprint("pod", k)), Node: n.Name, Addrs: []netip.Addr{at}, UID: fmt.Sprint(k),
+				Labels: map[string]string{"app": fmt.Sprint("app", k/namespaces%5), "pod-template-hash": fmt.Sprint(k % 50)},
+				Ports:  []model.PodPort{{Protocol: model.ProtocolTCP, Port: 8080}}}
+			c.Pods[p.Name] = p
+		}
+	}
+	return c
+}
+
+// everything returns a cluster as changes of an empty one.
+func everything(c *model.Cluster) *model.Changes {
+	return &model.Changes{Namespaces: c.Namespaces, Pods: c.Pods, Nodes: c.Nodes, Services: c.Services, Slices: c.Slices, Policies: c.Policies, Pools: c.Pools, Blocks: c.Blocks}
+}
+
+// follow makes an index of a cluster with all of its nodes, which have taken everything.
+func follow(c *model.Cluster) (*Index, map[string]*Node) {
+	x, nodes := NewIndex(), map[string]*Node{}
+	x.Update(everything(c))
+	for n := range c.Nodes {
+		nodes[n] = x.Add(n)
+		nodes[n].Take()
+	}
+	return x, nodes
+}
+
+// reached returns the nodes whose part changed.
+func reached(nodes map[string]*Node) (out []string) {
+	for n, of := range nodes {
+		if !of.Take().Empty() {
+			out = append(out, n)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// TestChangeReachesTheNodesConcerned holds that a change reaches the nodes whose state may depend
+// on it, and no others.
+func TestChangeReachesTheNodesConcerned(t *testing.T) {
+	t.Parallel()
+	c := fleet(40, 10, 20)
+	x, nodes := follow(c)
+	victim := c.Pods[name("ns3", "pod3")] // of node0
+	allow := &model.Policy{Kind: model.KindNetworkPolicy, Name: name("ns3", "one"), Tier: model.TierDefault, AppliesIngress: true,
+		Subject: model.Selector{Namespace: "ns3", Pods: requires("pod-template-hash", victim.Labels["pod-template-hash"])},
+		Ingress: []model.Rule{{Peers: []model.Peer{{Pods: &model.Selector{Namespace: "ns5", Pods: requires("app", "app1")}}}}}}
+	others := slices.DeleteFunc(selected(c, allow), func(n string) bool { return n == victim.Node })
+	x.Update(&model.Changes{Policies: map[model.PolicyID]*model.Policy{allow.ID(): allow}})
+	if got := reached(nodes); !slices.Contains(got, victim.Node) || len(got) != 1+len(others) {
+		t.Errorf("a policy of %s and %v reached %v", victim.Node, others, got)
+	}
+	peer := func(i int) *model.Pod {
+		for _, p := range c.Pods {
+			if p.Name.Namespace == "ns5" && p.Labels["app"] == "app1" {
+				out := *p
+				out.UID = fmt.Sprint("again ", i)
+				return &out
+			}
+		}
+		t.Fatal("there is no such pod")
+		return nil
+	}
+	now := peer(1)
+	x.Update(&model.Changes{Pods: map[model.Name]*model.Pod{now.Name: now}})
+	want := append([]string{victim.Node, now.Node}, others...)
+	slices.Sort(want)
+	if got := reached(nodes); !slices.Equal(got, slices.Compact(want)) {
+		t.Errorf("a peer on %s reached %v, want %v", now.Node, got, want)
+	}
+	stranger := *c.Pods[name("ns4", "pod4")]
+	stranger.UID = "again"
+	x.Update(&model.Changes{Pods: map[model.Name]*model.Pod{stranger.Name: &stranger}})
+	if got := reached(nodes); !slices.Equal(got, []string{stranger.Node}) {
+		t.Errorf("a pod of no rule reached %v, want its node %s alone", got, stranger.Node)
+	}
+	x.Update(&model.Changes{Policies: map[model.PolicyID]*model.Policy{allow.ID(): nil}})
+	if got := reached(nodes); len(got) != 1+len(others) {
+		t.Errorf("the end of the policy reached %v", got)
+	}
+	if len(x.questions)+len(x.keys)+len(x.asks) > 0 {
+		t.Errorf("without policies the index keeps %d questions, %d labels, %d policies", len(x.questions), len(x.keys), len(x.asks))
+	}
+	if most := 20; len(x.groups) > most {
+		t.Errorf("%d groups of pods in 20 namespaces without rules, at most %d wanted", len(x.groups), most)
+	}
+}
+
+// selected returns the nodes with pods that a policy of one namespace selects.
+func selected(c *model.Cluster, p *model.Policy) (out []string) {
+	for _, pod := range c.Pods {
+		r := p.Subject.Pods.Requirements[0]
+		if pod.Name.Namespace == p.Subject.Namespace && pod.Labels[r.Key] == r.Values[0] && !slices.Contains(out, pod.Node) {
+			out = append(out, pod.Node)
+		}
+	}
+	return out
+}
+
+// TestLabelsNotLookedAtAreNotSent holds that other nodes' pods come with the labels and ports that
+// rules look at, and the node's own with all.
+func TestLabelsNotLookedAtAreNotSent(t *testing.T) {
+	t.Parallel()
+	c := fleet(2, 4, 2)
+	all := &model.Policy{Kind: model.KindNetworkPolicy, Name: name("ns0", "all"), Tier: model.TierDefault, AppliesIngress: true, Subject: model.Selector{Namespace: "ns0"},
+		Ingress: []model.Rule{{Peers: []model.Peer{{Pods: &model.Selector{Namespaces: &model.LabelSelector{}, Pods: &model.LabelSelector{Requirements: []model.Requirement{{Key: "app", Op: model.Exists}}}}}}}}}
+	c.Policies[all.ID()] = all
+	c.Local.Node = "node0"
+	of := Of(c)
+	if len(of.Pods) != len(c.Pods) {
+		t.Fatalf("%d pods of %d, all of which are peers", len(of.Pods), len(c.Pods))
+	}
+	for n, p := range of.Pods {
+		if own := p.Node == "node0"; own != (p == c.Pods[n]) {
+			t.Errorf("pod %s of %s: whole is %v", n, p.Node, p == c.Pods[n])
+		} else if !own && (len(p.Labels) != 1 || p.Labels["app"] == "" || len(p.Ports) > 0) {
+			t.Errorf("pod %s of another node has labels %v and ports %v", n, p.Labels, p.Ports)
+		}
+	}
+}
+
+// TestNodesComeAndGo holds that a node that asks again gets everything, and that nothing is kept
+// for one that went.
+func TestNodesComeAndGo(t *testing.T) {
+	t.Parallel()
+	c := fleet(3, 4, 2)
+	deny := &model.Policy{Kind: model.KindNetworkPolicy, Name: name("ns0", "own"), Tier: model.TierDefault, AppliesIngress: true, Subject: model.Selector{Namespace: "ns0"},
+		Ingress: []model.Rule{{Peers: []model.Peer{{Pods: &model.Selector{Namespace: "ns0"}}}}}}
+	c.Policies[deny.ID()] = deny
+	x, nodes := follow(c)
+	x.Remove(nodes["node1"])
+	for _, q := range x.questions {
+		if q.nodes.has(nodes["node1"].slot) {
+			t.Errorf("a question is still asked for a node that went: %s", q.text)
+		}
+	}
+	if left := x.localsIn["ns0"]; len(left) != 2 {
+		t.Errorf("%d nodes have pods of the namespace, want 2", len(left))
+	}
+	again := x.Add("node1")
+	first := again.Take()
+	if len(first.Policies) != 1 || len(first.Nodes) != 3 || len(first.Pods) < 4 {
+		t.Errorf("a node that asks again got %d policies, %d nodes, %d pods", len(first.Policies), len(first.Nodes), len(first.Pods))
+	}
+}
