@@ -4,7 +4,7 @@ package main
 
 // attacksAdmission are the guards of who may write what.
 var attacksAdmission = append([]mutant{
-	{fault: fault{"a tier that is gone cuts off all that its policies selected", "internal/calc/policy/tiers.go", "	return there\n", "	return there || true\n"},
+	{fault: fault{"a tier that is gone cuts off all that its policies selected", "internal/calc/subject/subject.go", "	return there\n", "	return there || true\n"},
 		pkg: "./internal/calc", run: "^TestHostileMissingTierCutsNobodyOff$"},
 	{fault: fault{"a deleted tier leaves its policies without effect unnoticed", "internal/agent/problems/tiers.go", "there {\n\t\t\treturn", "there || true {\n\t\t\treturn"},
 		pkg: "./internal/agent", run: "^TestHostileMissingTierIsSaid$"},

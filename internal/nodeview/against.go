@@ -177,8 +177,8 @@ func (x *Index) updateOwners(ch *model.Changes, names map[model.Name]struct{}) {
 	})
 }
 
-// updateContested finds the nodes at whose addresses Services ask for ports, and adds the pods whose
-// ports of these nodes come to matter or no longer do.
+// updateContested finds the nodes at whose addresses Services ask for ports, and adds the pods
+// whose ports of these nodes come to matter or no longer do.
 func (x *Index) updateContested(names map[model.Name]struct{}) {
 	now := map[string]struct{}{}
 	if len(x.external) > 0 {

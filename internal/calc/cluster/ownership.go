@@ -175,8 +175,8 @@ func (h *Ownership) OwnsAddr(c *View, p *model.Pod, a netip.Addr) bool {
 	return h.ByBlock(p, a) || h.Pods[a] == p.Name
 }
 
-// ByBlocks returns the claims that count by blocks alone: those of nodes and of pods without a block
-// are left out.
+// ByBlocks returns the claims that count by blocks alone: those of nodes, and of pods without a
+// block, are left out.
 func ByBlocks(c *model.Cluster) *Ownership {
 	h := &Ownership{ByAddr: NewPrefixes[string](), special: specialOf(c)}
 	h.blocks, _ = acceptBlocks(c)
