@@ -187,3 +187,49 @@ func differingKeys[K comparable, V any](a, b map[K]*V) (out []any) {
 	}
 	return out
 }
+
+// TestViewHasThePodsThatServicesAreRefusedFor holds that what a Service is refused because of a pod
+// of another node is refused by the state of the view, where no rule is about the pod.
+func TestViewHasThePodsThatServicesAreRefusedFor(t *testing.T) {
+	t.Parallel()
+	pod := &model.Pod{Name: model.Name{Namespace: "b", Name: "victim"}, Node: "n1", Addrs: []netip.Addr{addr("10.1.1.7")}}
+	web := &model.Pod{Name: model.Name{Namespace: "b", Name: "web"}, Node: "n1", HostNetwork: true, Ports: []model.PodPort{{Protocol: model.ProtocolTCP, Port: 80}}}
+	service := func(external ...netip.Addr) *model.Service {
+		return &model.Service{Name: model.Name{Namespace: "a", Name: "s"}, Created: 9, ClusterIPs: []netip.Addr{addr("10.96.0.9")}, ExternalIPs: external,
+			Ports: []model.ServicePort{{Name: "http", Protocol: model.ProtocolTCP, Port: 80}}}
+	}
+	for name, change := range map[string]func(*model.Cluster){
+		"an endpoint of another namespace": func(c *model.Cluster) {
+			n := model.Name{Namespace: "a", Name: "s-1"}
+			c.Slices[n] = &model.EndpointSlice{Name: n, Service: service().Name, Ports: []model.EndpointPort{{Name: "http", Protocol: model.ProtocolTCP, Port: 80}},
+				Endpoints: []model.ServiceEndpoint{{Addrs: pod.Addrs, Ready: true, Serving: true}}}
+			c.Services[service().Name] = service()
+		},
+		"a pod's address":          func(c *model.Cluster) { c.Services[service().Name] = service(pod.Addrs...) },
+		"a port of a pod's node":   func(c *model.Cluster) { c.Services[service().Name] = service(addr("172.31.1.11")) },
+		"a port of another node's": func(c *model.Cluster) { c.Services[service().Name] = service(addr("172.31.1.12")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newWorld(1).c
+			settle(c)
+			for i := range 3 {
+				n := &model.Node{Name: fmt.Sprint("n", i), Addrs: []netip.Addr{addr(fmt.Sprintf("172.31.1.%d", 10+i))}}
+				c.Nodes[n.Name] = n
+			}
+			c.Namespaces["a"], c.Namespaces["b"] = &model.Namespace{Name: "a"}, &model.Namespace{Name: "b"}
+			c.Pods[pod.Name], c.Pods[web.Name] = pod, web
+			change(c)
+			of := nodeview.Of(c)
+			got, want := Calc(of), Calc(c)
+			if !nodestate.Equal(got, want) {
+				t.Errorf("- from the view, + from the whole\n%s", nodestate.Diff(got, want))
+			}
+			if matters := name != "a port of another node's"; matters == (len(of.Pods) == 0) {
+				t.Errorf("the view has %d pods of another node", len(of.Pods))
+			} else if matters && want.Refused.Len() == 0 {
+				t.Error("nothing is refused: the pod does not matter")
+			}
+		})
+	}
+}
