@@ -15,9 +15,9 @@ import (
 // with the same values of the labels at which rules look, and the same named ports.
 type group struct {
 	key       string
-	like      *model.Pod // one of them, as others see it
-	pods      map[model.Name]struct{}
-	questions map[*question]struct{} // that are true of it
+	like      *model.Pod                // one of them, as others see it
+	pods      map[model.Name]*model.Pod // as others see them
+	questions map[*question]struct{}    // that are true of it
 }
 
 // asPeer returns of a pod what others' states may depend on: the pod itself where that is all.
@@ -71,14 +71,14 @@ func (x *Index) join(p *model.Pod) *group {
 	key := groupKey(p)
 	g := x.groups[key]
 	if g == nil {
-		g = &group{key: key, like: p, pods: map[model.Name]struct{}{}, questions: map[*question]struct{}{}}
+		g = &group{key: key, like: p, pods: map[model.Name]*model.Pod{}, questions: map[*question]struct{}{}}
 		x.groups[key] = g
 		put(x.byNamespace, p.Name.Namespace, g)
 		for q := range x.askedIn(p.Name.Namespace) {
 			x.evaluate(q, g)
 		}
 	}
-	g.pods[p.Name] = struct{}{}
+	g.pods[p.Name] = p
 	return g
 }
 

@@ -325,7 +325,7 @@ func (x *Index) relabel(namespaces map[string]struct{}, accounts map[model.Name]
 }
 
 // markPods is mark for pods; a node that takes everything next needs no marks.
-func markPods(n *Node, pods map[model.Name]struct{}) {
+func markPods[V any](n *Node, pods map[model.Name]V) {
 	if n.whole {
 		return
 	}

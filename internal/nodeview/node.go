@@ -4,6 +4,7 @@ package nodeview
 
 import (
 	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -422,9 +423,7 @@ func (n *Node) allPods() map[model.Name]*model.Pod {
 	out := map[model.Name]*model.Pod{}
 	for _, g := range n.x.groups {
 		if g.concerns(n.slot) {
-			for name := range g.pods {
-				out[name] = n.x.pods[name].peer
-			}
+			maps.Copy(out, g.pods)
 		}
 	}
 	for name, e := range n.x.pods {
