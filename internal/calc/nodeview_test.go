@@ -74,8 +74,9 @@ func TestViewEqualsWhole(t *testing.T) {
 	}
 }
 
-// settle ends the disputes about addresses of pods: each is in a block of its pod's node, and nobody
-// else claims it. Where all is disputed every node needs all pods, and rules decide nothing of views.
+// settle ends the disputes about addresses of pods: each is in a block of its pod's node, and
+// nobody else claims it. Where all is disputed every node needs all pods, and rules decide nothing
+// of views.
 func settle(c *model.Cluster) {
 	c.Reservations = nil
 	clear(c.Blocks)
