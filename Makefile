@@ -88,10 +88,12 @@ generated: setup ## generated files are what their sources give
 	@before=$$(git diff -- . | sha256sum); go generate ./... || exit 1; \
 	[ "$$(git diff -- . | sha256sum)" = "$$before" ] || { git diff --stat -- .; echo "generated files differed from what their sources give: commit what make generate made"; exit 1; }
 
-# An API server and etcd where tests look for them.
-apiserver: lab-build ## an API server and etcd for tests, out of the lab
-	@mkdir -p $(WEIR_CACHE)/apiserver
-	@bin/weir-lab build | while read -r d; do for b in kube-apiserver etcd; do if [ -x "$$d/$$b" ]; then ln -sf "$$d/$$b" $(WEIR_CACHE)/apiserver/; fi; done; done
+# An API server and etcd where tests look for them, and nothing else of the lab.
+apiserver: setup ## an API server and etcd for tests
+	@mkdir -p bin $(WEIR_CACHE)/apiserver
+	@$(BUILD_LAB)
+	@bin/weir-lab build kube-apiserver etcd
+	@bin/weir-lab build kube-apiserver etcd | while read -r f; do if [ -x "$$f" ]; then ln -sf "$$f" $(WEIR_CACHE)/apiserver/; fi; done
 
 # Unit tests, scenarios on the oracle and on the loaded programs, namespace tests. Needs root.
 unit: apiserver ## lane 2: unit tests, scenarios, loaded programs, namespaces (root)
@@ -161,7 +163,8 @@ e2e-policyapi: lab-build ## the suite of network-policy-api in a lab (root)
 	cd test/policyapi && go build -o ../../bin/policyapi .
 	bin/policyapi $(POLICYAPI)
 
-# It ends with what took how long.
+# It ends with what took how long. Compilers of the eBPF programs are not needed, because the tree has the objects.
+demo: export WEIR_SETUP := lab
 demo: ## a real Kubernetes on this machine, and what Weir does, step by step (root)
 	@MAKE="$(MAKE)" hack/timed.sh demo setup build demo-build demo-walk
 demo-build:
