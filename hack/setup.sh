@@ -10,12 +10,14 @@ cache=${WEIR_CACHE:-$HOME/.cache/weir}
 # The toolchain that is brought when the machine's Go is older than go.mod asks for.
 toolchain=1.26.8
 
-# What for:            compilers of the eBPF programs
-packages="clang-19 llvm-19 libbpf-dev bpftool linux-libc-dev
- gcc libc6-dev musl-tools make git ca-certificates curl jq
+# To build Weir and run a lab, as make demo does.
+packages="gcc libc6-dev make git ca-certificates curl jq
  containerd runc debootstrap busybox-static
- iproute2 nftables iptables conntrack ipset ethtool tcpdump socat iputils-ping procps util-linux
- ${WEIR_SETUP_MORE:-}"
+ iproute2 nftables iptables conntrack ipset ethtool tcpdump socat iputils-ping procps util-linux"
+# To change Weir and test it: the compiler of the eBPF programs, of which the tree has the objects,
+# a tool to look at them, and a second libc. WEIR_SETUP=lab leaves these out.
+[ "${WEIR_SETUP:-}" = lab ] || packages="$packages clang-19 llvm-19 libbpf-dev bpftool linux-libc-dev musl-tools"
+packages="$packages ${WEIR_SETUP_MORE:-}"
 
 say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/weir-net/weir/lab/internal/build"
 	"github.com/weir-net/weir/lab/internal/cluster"
 	"github.com/weir-net/weir/lab/internal/images"
 	"github.com/weir-net/weir/lab/internal/nodeinit"
@@ -248,11 +249,18 @@ func loadCommand(name *string) *cobra.Command {
 func buildCommand(cache *string) *cobra.Command {
 	var e2e bool
 	c := &cobra.Command{
-		Use:   "build",
-		Short: "Build the programs and images of a lab into the cache",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			set, _, err := cluster.Prepare(cmd.Context(), *cache, progress.New(cmd.OutOrStdout()), e2e)
+		Use:   "build [PROGRAM...]",
+		Short: "Build the programs and images of a lab into the cache, or some programs alone",
+		RunE: func(cmd *cobra.Command, names []string) error {
+			p := progress.New(cmd.OutOrStdout())
+			if len(names) > 0 {
+				return buildPrograms(cmd, &build.Builder{Cache: *cache, Progress: p}, names)
+			}
+			programs := build.ForLab
+			if e2e {
+				programs = build.ForTests
+			}
+			set, _, err := cluster.Prepare(cmd.Context(), *cache, p, programs)
 			if err != nil {
 				return err
 			}
@@ -264,6 +272,22 @@ func buildCommand(cache *string) *cobra.Command {
 	}
 	c.Flags().BoolVar(&e2e, "e2e", false, "also build e2e.test and ginkgo")
 	return c
+}
+
+// buildPrograms builds what is named and nothing else, and prints where each is.
+func buildPrograms(cmd *cobra.Command, b *build.Builder, names []string) error {
+	programs, err := build.Named(names)
+	if err != nil {
+		return err
+	}
+	set, err := b.Build(cmd.Context(), programs)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		fmt.Fprintln(cmd.OutOrStdout(), set.Path(name))
+	}
+	return nil
 }
 
 func imageCommand() *cobra.Command {

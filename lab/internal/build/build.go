@@ -14,9 +14,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -28,13 +30,15 @@ import (
 const (
 	KubernetesVersion = "v1.34.4"
 	EtcdVersion       = "v3.6.16"
-	CoreDNSVersion    = "v1.12.1"
+	CoreDNSVersion    = "v1.12.4"
 	CNIVersion        = "v1.9.1"
 )
 
 // recipe is raised when the method of building changes, so that cached programs of
 // the old method are not used.
-const recipe = "1"
+const recipe = "2"
+
+const kubernetesModule = "k8s.io/kubernetes"
 
 //go:embed files/coredns.go.txt
 var corednsSource string
@@ -53,8 +57,8 @@ type Group struct {
 	Name    string
 	Module  string
 	Version string
-	// Kubernetes says that Kubernetes' own go.mod is the base of the build.
-	Kubernetes bool
+	// OnKubernetes says that Kubernetes' own go.mod is the base of the build.
+	OnKubernetes bool
 	// Source is the main package of the build's own module, where upstream's has too much.
 	Source   string
 	Programs []Program
@@ -67,7 +71,7 @@ func Groups() []Group {
 		return Program{Name: name, Package: "github.com/containernetworking/plugins/plugins/" + kind + "/" + name}
 	}
 	return []Group{
-		{Name: "kubernetes", Module: "k8s.io/kubernetes", Version: KubernetesVersion, Kubernetes: true, Programs: []Program{
+		{Name: "kubernetes", Module: kubernetesModule, Version: KubernetesVersion, OnKubernetes: true, Programs: []Program{
 			k("kube-apiserver"), k("kube-controller-manager"), k("kube-scheduler"), k("kubectl"), k("kube-proxy"), k("kubelet"),
 			{Name: "agnhost", Package: "k8s.io/kubernetes/test/images/agnhost"},
 			{Name: "regression-issue-74839", Package: "k8s.io/kubernetes/test/images/regression-issue-74839"},
@@ -77,7 +81,8 @@ func Groups() []Group {
 		{Name: "etcd", Module: "go.etcd.io/etcd/server/v3", Version: EtcdVersion, Programs: []Program{
 			{Name: "etcd", Package: "go.etcd.io/etcd/server/v3"},
 		}},
-		{Name: "coredns", Module: "github.com/coredns/coredns", Version: CoreDNSVersion, Source: corednsSource, Programs: []Program{
+		// It is a client of Kubernetes, and shares what is compiled for that.
+		{Name: "coredns", Module: "github.com/coredns/coredns", Version: CoreDNSVersion, OnKubernetes: true, Source: corednsSource, Programs: []Program{
 			{Name: "coredns", Package: "."},
 		}},
 		{Name: "cni", Module: "github.com/containernetworking/plugins", Version: CNIVersion, Programs: []Program{
@@ -115,17 +120,40 @@ type Builder struct {
 
 	gobin   string
 	version string
+	linked  []library
 }
 
-// Build makes what is missing, and says where everything is. With onRequest it
-// also makes the programs that only the end-to-end tests need.
-func (b *Builder) Build(ctx context.Context, onRequest bool) (*Set, error) {
+// ForLab is what a lab needs to run.
+func ForLab(p Program) bool { return !p.OnRequest }
+
+// ForTests is what a lab and the end-to-end tests need.
+func ForTests(Program) bool { return true }
+
+// Named selects the programs of these names, which have to exist.
+func Named(names []string) (func(Program) bool, error) {
+	known := map[string]bool{}
+	for _, g := range Groups() {
+		for _, p := range g.Programs {
+			known[p.Name] = true
+		}
+	}
+	for _, name := range names {
+		if !known[name] {
+			return nil, fmt.Errorf("program %q: want some of %s", name, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+		}
+	}
+	return func(p Program) bool { return slices.Contains(names, p.Name) }, nil
+}
+
+// Build makes what is selected and missing, and says where everything is.
+func (b *Builder) Build(ctx context.Context, selected func(Program) bool) (*Set, error) {
 	if err := b.findGo(ctx); err != nil {
 		return nil, err
 	}
+	b.linked = linked()
 	set := &Set{Dir: filepath.Join(b.Cache, "bin"), dirs: map[string]string{}}
 	for _, g := range Groups() {
-		folder := g.folder(b.version)
+		folder := g.folder(b.version, b.linked)
 		for _, p := range g.Programs {
 			set.dirs[p.Name] = folder
 		}
@@ -136,28 +164,33 @@ func (b *Builder) Build(ctx context.Context, onRequest bool) (*Set, error) {
 	}
 	defer unlock()
 	for _, g := range Groups() {
-		if err := b.group(ctx, g, set, onRequest); err != nil {
+		if err := b.group(ctx, g, set, selected); err != nil {
 			return nil, err
 		}
 	}
 	return set, nil
 }
 
-func (b *Builder) group(ctx context.Context, g Group, set *Set, onRequest bool) error {
-	var missing []Program
+func (b *Builder) group(ctx context.Context, g Group, set *Set, selected func(Program) bool) error {
+	var programs, tests []Program
 	for _, p := range g.Programs {
-		if p.OnRequest && !onRequest {
+		if !selected(p) {
 			continue
 		}
-		if _, err := os.Stat(set.Path(p.Name)); errors.Is(err, fs.ErrNotExist) {
-			missing = append(missing, p)
+		if _, err := os.Stat(set.Path(p.Name)); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if p.Test {
+			tests = append(tests, p)
+		} else {
+			programs = append(programs, p)
 		}
 	}
-	if len(missing) == 0 {
+	if len(programs)+len(tests) == 0 {
 		return nil
 	}
-	src := filepath.Join(b.Cache, "build", g.folder(b.version))
-	out := filepath.Join(set.Dir, g.folder(b.version))
+	folder := g.folder(b.version, b.linked)
+	src, out := filepath.Join(b.Cache, "build", folder), filepath.Join(set.Dir, folder)
 	for _, dir := range []string{src, out} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("make the build folder of %s: %w", g.Name, err)
@@ -169,10 +202,21 @@ func (b *Builder) group(ctx context.Context, g Group, set *Set, onRequest bool) 
 	if err != nil {
 		return err
 	}
-	for i, p := range missing {
-		what := fmt.Sprintf("build %s %s (%d of %d)", p.Name, g.Version, i+1, len(missing))
-		if err := b.Progress.Step(what, func() error {
-			return again.Do(ctx, func() error { return b.program(ctx, g, p, src, out) }) // it fetches modules
+	// One command for all programs: each one looks at a thousand packages before it compiles any.
+	jobs := [][]Program{programs}
+	for _, p := range tests {
+		jobs = append(jobs, []Program{p})
+	}
+	for _, job := range jobs {
+		if len(job) == 0 {
+			continue
+		}
+		var names []string
+		for _, p := range job {
+			names = append(names, p.Name)
+		}
+		if err := b.Progress.Step(fmt.Sprintf("build %s %s", strings.Join(names, ", "), g.Version), func() error {
+			return again.Do(ctx, func() error { return b.programs(ctx, g, job, src, out) }) // it fetches modules
 		}); err != nil {
 			return err
 		}
@@ -180,28 +224,41 @@ func (b *Builder) group(ctx context.Context, g Group, set *Set, onRequest bool) 
 	return nil
 }
 
-// program builds alongside its final place and renames, so that a build that was
-// cut short is never taken for a finished one.
-func (b *Builder) program(ctx context.Context, g Group, p Program, src, out string) error {
-	part := filepath.Join(out, "."+p.Name+".part")
-	defer os.Remove(part)
+// programs builds alongside the final place and renames, so that a build that was cut short is
+// never taken for a finished one. Debug information is not made, because -s and -w drop it.
+func (b *Builder) programs(ctx context.Context, g Group, programs []Program, src, out string) error {
+	part, err := os.MkdirTemp(out, ".part-")
+	if err != nil {
+		return fmt.Errorf("make a folder for programs of %s: %w", g.Name, err)
+	}
+	defer os.RemoveAll(part)
 	args := []string{"build"}
-	if p.Test {
+	if programs[0].Test {
 		args = []string{"test", "-c"}
 	}
-	args = append(args, "-mod=mod", "-trimpath", "-ldflags", g.ldflags(), "-o", part, p.Package)
-	if _, err := b.goTool(ctx, src, args...); err != nil {
-		return fmt.Errorf("build %s %s: %w", p.Name, g.Version, err)
+	args = append(args, "-mod=mod", "-trimpath", "-gcflags", "all=-dwarf=false", "-ldflags", g.ldflags(), "-o")
+	if len(programs) == 1 {
+		args = append(args, filepath.Join(part, programs[0].Name))
+	} else {
+		args = append(args, part+string(filepath.Separator))
 	}
-	if err := os.Rename(part, filepath.Join(out, p.Name)); err != nil {
-		return fmt.Errorf("put %s in place: %w", p.Name, err)
+	for _, p := range programs {
+		args = append(args, p.Package)
+	}
+	if _, err := b.goTool(ctx, src, args...); err != nil {
+		return fmt.Errorf("build %s %s: %w", g.Name, g.Version, err)
+	}
+	for _, p := range programs {
+		if err := os.Rename(filepath.Join(part, p.Name), filepath.Join(out, p.Name)); err != nil {
+			return fmt.Errorf("put %s in place: %w", p.Name, err)
+		}
 	}
 	return nil
 }
 
 func (g Group) ldflags() string {
 	flags := "-s -w"
-	if !g.Kubernetes {
+	if g.Module != kubernetesModule {
 		return flags
 	}
 	major, minor, _ := strings.Cut(strings.TrimPrefix(g.Version, "v"), ".")
@@ -219,8 +276,11 @@ func (g Group) ldflags() string {
 
 // folder names what the programs were built from and with, so that a newer
 // version never overwrites one that a running lab uses.
-func (g Group) folder(goVersion string) string {
+func (g Group) folder(goVersion string, linked []library) string {
 	parts := []string{recipe, g.Module, g.Version, goVersion, g.ldflags()}
+	if g.OnKubernetes {
+		parts = append(parts, KubernetesVersion, fmt.Sprint(linked))
+	}
 	if g.Source != "" {
 		parts = append(parts, g.Source)
 	}
@@ -236,7 +296,7 @@ func (b *Builder) KubernetesSource(ctx context.Context) (string, error) {
 	}
 	var dir string
 	err := again.Do(ctx, func() (err error) {
-		dir, err = b.download(ctx, "k8s.io/kubernetes", KubernetesVersion)
+		dir, err = b.download(ctx, kubernetesModule, KubernetesVersion)
 		return err
 	})
 	return dir, err

@@ -3,35 +3,79 @@
 package build
 
 import (
+	"path"
+	"slices"
 	"strings"
 	"testing"
 )
 
-func TestPublishedModule(t *testing.T) {
+func TestOnKubernetes(t *testing.T) {
 	in := `module k8s.io/kubernetes
 
 go 1.24.0
 
-require k8s.io/api v0.0.0
+require (
+	golang.org/x/net v0.38.0
+	k8s.io/api v0.0.0
+	k8s.io/klog/v2 v2.130.1
+)
 
 replace (
 	k8s.io/api => ./staging/src/k8s.io/api
 	k8s.io/cluster-bootstrap => ./staging/src/k8s.io/cluster-bootstrap
 )
 `
-	out := string(publishedModule([]byte(in), "v1.34.4"))
+	g := Group{Name: "coredns", Module: "github.com/coredns/coredns", Version: "v1.12.4", OnKubernetes: true}
+	out := string(onKubernetes([]byte(in), g, []library{{"golang.org/x/net", "v0.48.0"}, {"github.com/vishvananda/netlink", "v1.3.1"}}))
 	for _, want := range []string{
-		"module weir.local/lab/kubernetes\n",
-		"k8s.io/api => k8s.io/api v0.34.4\n",
-		"k8s.io/cluster-bootstrap => k8s.io/cluster-bootstrap v0.34.4\n",
-		"require k8s.io/kubernetes v1.34.4\n",
+		"module weir.local/lab/coredns\n",
+		"\tk8s.io/api v0.34.4\n",
+		"\tk8s.io/klog/v2 v2.130.1\n",
+		"\tk8s.io/api v0.0.0 => k8s.io/api v0.34.4\n",
+		"\tk8s.io/cluster-bootstrap v0.0.0 => k8s.io/cluster-bootstrap v0.34.4\n",
+		"require golang.org/x/net v0.48.0\n",
+		"require github.com/coredns/coredns v1.12.4\n",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
-	if strings.Contains(out, "staging") {
-		t.Errorf("still points into the source tree:\n%s", out)
+	for _, no := range []string{"staging", "netlink"} {
+		if strings.Contains(out, no) {
+			t.Errorf("%s in\n%s", no, out)
+		}
+	}
+}
+
+// Go puts programs that are built together under the last element of their packages' paths.
+func TestProgramsOfOneBuildHaveTheirPackagesNames(t *testing.T) {
+	for _, g := range Groups() {
+		for _, p := range g.Programs {
+			if len(g.Programs) > 1 && !p.Test && path.Base(p.Package) != p.Name {
+				t.Errorf("%s comes out of %s", p.Name, p.Package)
+			}
+		}
+	}
+}
+
+func TestNamed(t *testing.T) {
+	selected, err := Named([]string{"kube-apiserver", "etcd"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, g := range Groups() {
+		for _, p := range g.Programs {
+			if selected(p) {
+				got = append(got, p.Name)
+			}
+		}
+	}
+	if want := []string{"kube-apiserver", "etcd"}; !slices.Equal(got, want) {
+		t.Errorf("selected %v, want %v", got, want)
+	}
+	if _, err := Named([]string{"etcd", "etdc"}); err == nil || !strings.Contains(err.Error(), `"etdc"`) {
+		t.Errorf("an unknown program: %v", err)
 	}
 }
 
@@ -39,14 +83,15 @@ func TestFolderFollowsItsInputs(t *testing.T) {
 	g := Groups()[0]
 	other := g
 	other.Version = "v1.34.5"
+	with := []library{{"golang.org/x/net", "v0.48.0"}}
 	seen := map[string]bool{}
-	for _, f := range []string{g.folder("go1.26.8"), g.folder("go1.26.9"), other.folder("go1.26.8")} {
+	for _, f := range []string{g.folder("go1.26.8", nil), g.folder("go1.26.9", nil), other.folder("go1.26.8", nil), g.folder("go1.26.8", with)} {
 		if seen[f] {
 			t.Errorf("%s represents two different inputs", f)
 		}
 		seen[f] = true
 	}
-	if g.folder("go1.26.8") != g.folder("go1.26.8") {
+	if g.folder("go1.26.8", with) != g.folder("go1.26.8", with) {
 		t.Error("the folder is not a function of its inputs")
 	}
 }

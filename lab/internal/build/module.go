@@ -8,43 +8,62 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"strings"
 )
 
+// library is a module that this program is linked with.
+type library struct{ path, version string }
+
+// linked are the libraries of this program. Programs that are built on Kubernetes' go.mod get at
+// least these versions, so that client-go and what it needs is compiled once for Weir, the lab,
+// Kubernetes and CoreDNS.
+func linked() []library {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return nil
+	}
+	var out []library
+	for _, m := range info.Deps {
+		out = append(out, library{m.Path, m.Version})
+	}
+	return out
+}
+
 // module writes the go.mod that a group is built with into dir.
 func (b *Builder) module(ctx context.Context, g Group, dir string) error {
-	if !g.Kubernetes {
-		mod := "module weir.local/lab/" + g.Name + "\n\ngo 1.26.0\n"
-		if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte(mod), 0o644); err != nil {
-			return fmt.Errorf("write the module of %s: %w", g.Name, err)
+	mod := []byte("module weir.local/lab/" + g.Name + "\n\ngo 1.26.0\n")
+	if g.OnKubernetes {
+		src, err := b.download(ctx, kubernetesModule, KubernetesVersion)
+		if err != nil {
+			return err
 		}
+		upstream, err := os.ReadFile(filepath.Join(src, "go.mod"))
+		if err != nil {
+			return fmt.Errorf("read Kubernetes' go.mod: %w", err)
+		}
+		sum, err := os.ReadFile(filepath.Join(src, "go.sum"))
+		if err != nil {
+			return fmt.Errorf("read Kubernetes' go.sum: %w", err)
+		}
+		if err := writeModule(g, dir, "go.sum", string(sum)); err != nil {
+			return err
+		}
+		mod = onKubernetes(upstream, g, b.linked)
+	}
+	if err := writeModule(g, dir, "go.mod", string(mod)); err != nil {
+		return err
+	}
+	if g.Source != "" {
+		if err := writeModule(g, dir, "main.go", g.Source); err != nil {
+			return err
+		}
+	}
+	if g.Module != kubernetesModule {
 		if _, err := b.goTool(ctx, dir, "get", g.Module+"@"+g.Version); err != nil {
 			return fmt.Errorf("require %s %s: %w", g.Module, g.Version, err)
 		}
-		if g.Source != "" {
-			if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(g.Source), 0o644); err != nil {
-				return fmt.Errorf("write the program of %s: %w", g.Name, err)
-			}
-		}
 		return nil
-	}
-	src, err := b.download(ctx, g.Module, g.Version)
-	if err != nil {
-		return err
-	}
-	mod, err := os.ReadFile(filepath.Join(src, "go.mod"))
-	if err != nil {
-		return fmt.Errorf("read Kubernetes' go.mod: %w", err)
-	}
-	sum, err := os.ReadFile(filepath.Join(src, "go.sum"))
-	if err != nil {
-		return fmt.Errorf("read Kubernetes' go.sum: %w", err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "go.mod"), publishedModule(mod, g.Version), 0o644); err != nil {
-		return fmt.Errorf("write the module of %s: %w", g.Name, err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "go.sum"), sum, 0o644); err != nil {
-		return fmt.Errorf("write the module of %s: %w", g.Name, err)
 	}
 	// Something has to import what is built, or go would drop ginkgo's requirements.
 	var tools strings.Builder
@@ -53,22 +72,36 @@ func (b *Builder) module(ctx context.Context, g Group, dir string) error {
 		fmt.Fprintf(&tools, "\t_ %q\n", p.Package)
 	}
 	tools.WriteString(")\n")
-	if err := os.WriteFile(filepath.Join(dir, "tools.go"), []byte(tools.String()), 0o644); err != nil {
+	return writeModule(g, dir, "tools.go", tools.String())
+}
+
+func writeModule(g Group, dir, name, content string) error {
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
 		return fmt.Errorf("write the module of %s: %w", g.Name, err)
 	}
 	return nil
 }
 
 var (
-	moduleLine = regexp.MustCompile(`(?m)^module .*$`)
-	staging    = regexp.MustCompile(`=> \./staging/src/(k8s\.io/[a-z0-9-]+)`)
+	moduleLine  = regexp.MustCompile(`(?m)^module .*$`)
+	staging     = regexp.MustCompile(`(?m)^\s*(k8s\.io/[a-z0-9-]+) => \./staging/src/.*$`)
+	unpublished = regexp.MustCompile(`(?m)^(\s*k8s\.io/[a-z0-9-]+) v0\.0\.0$`)
 )
 
-// publishedModule turns Kubernetes' own go.mod, which points into its source
-// tree, into one that requires the published modules of the same release.
-func publishedModule(mod []byte, version string) []byte {
-	library := "v0." + strings.TrimPrefix(version, "v1.")
-	mod = moduleLine.ReplaceAll(mod, []byte("module weir.local/lab/kubernetes"))
-	mod = staging.ReplaceAll(mod, []byte("=> ${1} "+library))
-	return append(mod, "\nrequire k8s.io/kubernetes "+version+"\n"...)
+// onKubernetes turns Kubernetes' own go.mod, which points into its source tree, into one of the
+// group's that requires the published modules of the same release. They are required by their
+// version, and only v0.0.0, which Kubernetes' own module asks for, is replaced: a replaced module
+// would be compiled separately. Kubernetes' libraries that this program is linked with are required
+// in these versions, where those are newer.
+func onKubernetes(mod []byte, g Group, linked []library) []byte {
+	release := "v0." + strings.TrimPrefix(KubernetesVersion, "v1.")
+	out := moduleLine.ReplaceAll(mod, []byte("module weir.local/lab/"+g.Name))
+	out = staging.ReplaceAll(out, []byte("\t${1} v0.0.0 => ${1} "+release))
+	out = unpublished.ReplaceAll(out, []byte("${1} "+release))
+	for _, l := range linked {
+		if regexp.MustCompile(`(?m)^\s*(require )?` + regexp.QuoteMeta(l.path) + ` v`).Match(mod) {
+			out = fmt.Appendf(out, "\nrequire %s %s\n", l.path, l.version)
+		}
+	}
+	return fmt.Appendf(out, "\nrequire %s %s\n", g.Module, g.Version)
 }

@@ -52,9 +52,9 @@ type Options struct {
 var corednsYAML string
 
 // Prepare builds what a lab needs and is missing in the cache.
-func Prepare(ctx context.Context, cache string, p *progress.Reporter, onRequest bool) (set *build.Set, seed string, err error) {
+func Prepare(ctx context.Context, cache string, p *progress.Reporter, programs func(build.Program) bool) (set *build.Set, seed string, err error) {
 	b := &build.Builder{Cache: cache, Progress: p}
-	if set, err = b.Build(ctx, onRequest); err != nil {
+	if set, err = b.Build(ctx, programs); err != nil {
 		return nil, "", err
 	}
 	src, err := b.KubernetesSource(ctx)
@@ -79,7 +79,7 @@ func Up(ctx context.Context, o Options, p *progress.Reporter) error {
 	if err := check(o); err != nil {
 		return err
 	}
-	set, seed, err := Prepare(ctx, o.Cache, p, false)
+	set, seed, err := Prepare(ctx, o.Cache, p, build.ForLab)
 	if err != nil {
 		return err
 	}
