@@ -95,10 +95,12 @@ apiserver: setup ## an API server and etcd for tests
 	@bin/weir-lab build kube-apiserver etcd
 	@bin/weir-lab build kube-apiserver etcd | while read -r f; do if [ -x "$$f" ]; then ln -sf "$$f" $(WEIR_CACHE)/apiserver/; fi; done
 
-# Unit tests, scenarios on the oracle and on the loaded programs, namespace tests. Needs root.
+# Unit tests, scenarios on the oracle and on the loaded programs, namespace tests. Needs root. What takes longest begins first: nothing is
+# left to run beside it in the end. Results come in this order, so the first ones late.
+LONGEST := ./test/netns ./test/scenarios ./internal/dataplane/ebpf
 unit: apiserver ## lane 2: unit tests, scenarios, loaded programs, namespaces (root)
 	go vet ./...
-	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver go test -timeout 60m ./...
+	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver go test -timeout 60m $(LONGEST) ./...
 	cd test/policyapi && go vet . ./sctp && go test . ./sctp
 
 # Weir's tests on other kernels (Debian's 5.10, 6.1, 6.12 and the newest 7), in an emulator; writes out/kernels.json. KERNELS="-kernels 6.1 -only programs" sets more.
@@ -112,7 +114,8 @@ differential: generate ## random policies and packets, programs against the orac
 	WEIR_DIFFERENTIAL=$(PAIRS) go test -v -count 1 -timeout 12h ./test/scenarios -run 'TestDifferential(IPv6|Dual)?$$'
 
 # What looks for faults that come once in hours: random packets for SOAK on both data planes, changes of the data plane under SOAK_SWITCH
-# connections that may lose nothing, floods of SOAK_FLOOD packets, and each fuzz target for SOAK_FUZZ.
+# connections that may lose nothing, floods of SOAK_FLOOD packets, and each fuzz target for SOAK_FUZZ. WEIR_MATRIX=full has all combinations
+# of data plane, family and settings, of which unit plays those in which every two values occur together.
 SOAK ?= 2h
 SOAK_SWITCH ?= 200
 SOAK_FLOOD ?= 1000000
@@ -120,6 +123,7 @@ SOAK_FUZZ ?= 10m
 soak: generate ## random packets, switches, floods and fuzzing for hours (root)
 	WEIR_DIFFERENTIAL=$(SOAK) go test -v -count 1 -timeout 48h ./test/scenarios -run '^TestDifferential'
 	WEIR_SWITCH=$(SOAK_SWITCH) go test -v -count 1 -timeout 6h ./test/netns -run '^TestSwitch'
+	WEIR_MATRIX=full go test -v -count 1 -timeout 6h ./test/netns ./internal/dataplane/ebpf
 	WEIR_FLOOD=$(SOAK_FLOOD) go test -v -count 1 -timeout 6h ./test/netns -run 'TestFlood$$'
 	go run ./hack/fuzz -time $(SOAK_FUZZ)
 

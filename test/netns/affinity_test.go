@@ -14,6 +14,9 @@ func TestAffinityOutlivesTheDriver(t *testing.T) { inBoth(t, affinityOutlivesThe
 
 func affinityOutlivesTheDriver(t *testing.T, fam family) {
 	for _, mode := range connectModes {
+		if !plays(t, fam, one(connectModes, mode)) {
+			continue
+		}
 		t.Run(string(mode), func(t *testing.T) {
 			f := newFixture(t, fam)
 			f.cluster.Settings.ConnectTime = mode

@@ -3,6 +3,7 @@
 package netns
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/weir-net/weir/internal/await"
+	"github.com/weir-net/weir/internal/dataplane/nft/chains"
 	"github.com/weir-net/weir/internal/hostile"
 )
 
@@ -46,33 +48,65 @@ func tracks(t *testing.T, n *node) int {
 	return v
 }
 
-// fill lets pods make connections that are answered, until each is refused or the node has more
-// than `enough` connections.
-func (f *fixture) fill(pods []*pod, enough int) {
+// fill lets pods make connections that are answered, each from the ports from `first` on, until each
+// is refused or the node has more than `enough` connections.
+func (f *fixture) fill(pods []*pod, first, enough int) {
 	f.t.Helper()
 	const turn = 1000
 	refused := make([]bool, len(pods))
-	for port := 10000; slices.Contains(refused, false) && tracks(f.t, f.n1) <= enough; port += turn {
+	for port := first; slices.Contains(refused, false) && tracks(f.t, f.n1) <= enough; port += turn {
 		if port+turn > 65535 {
 			f.t.Fatalf("no port is left; refused: %v", refused)
 		}
-		answers := make([]answer, len(pods))
-		var all sync.WaitGroup
-		for i, p := range pods {
-			if !refused[i] {
-				all.Go(func() {
-					answers[i] = p.call(request{Op: "hold", From: netip.AddrPortFrom(p.local.Addrs[0], uint16(port)).String(), Addr: f.c.at("8080"), Size: turn})
-				})
-			}
-		}
-		all.Wait()
-		for i, a := range answers {
-			if a.Err != "" {
-				f.t.Fatal(a.Err)
-			}
-			refused[i] = refused[i] || a.Again < turn/4
+		for i, made := range f.hold(pods, refused, port, turn) {
+			refused[i] = refused[i] || made < turn/4
 		}
 	}
+}
+
+// hold lets those pods make so many connections, which are answered, that are not refused, and
+// returns how many came about.
+func (f *fixture) hold(pods []*pod, refused []bool, port, turn int) []int {
+	f.t.Helper()
+	made, answers := make([]int, len(pods)), make([]answer, len(pods))
+	var all sync.WaitGroup
+	for i, p := range pods {
+		if !refused[i] {
+			all.Go(func() {
+				answers[i] = p.call(request{Op: "hold", From: netip.AddrPortFrom(p.local.Addrs[0], uint16(port)).String(), Addr: f.c.at("8080"), Size: turn})
+			})
+		}
+	}
+	all.Wait()
+	for i, a := range answers {
+		if a.Err != "" {
+			f.t.Fatal(a.Err)
+		}
+		made[i] = a.Again
+	}
+	return made
+}
+
+// fillHalf lets pods make connections until more than half of the table is used, and the driver has
+// seen that: on a machine that is busy otherwise it is late, and what eight pods begin until then is
+// a matter of the machine. It returns the first port that no pod has used.
+func (f *fixture) fillHalf(pods []*pod) (port int) {
+	f.t.Helper()
+	const turn = 64 // of all together a sixteenth of the table
+	for port = 10000; tracks(f.t, f.n1) <= tracked/2; port += turn {
+		if port > 30000 {
+			f.t.Fatalf("the node has %d connections", tracks(f.t, f.n1))
+		}
+		f.hold(pods, make([]bool, len(pods)), port, turn)
+	}
+	table := map[family]string{ipv4: "ip weir", ipv6: "ip6 weir"}[f.family]
+	await.That(f.t, "the driver sees that the table fills", func() error {
+		if list := run(f.t, "ip netns exec %s nft list map %s %s", f.n1.netns, table, chains.MapShares); !strings.Contains(list, "elements") {
+			return errors.New(list)
+		}
+		return nil
+	})
+	return port
 }
 
 // TestHostileConnections: a pod that fills connection tracking is held to a share of it, and nobody
@@ -87,7 +121,7 @@ func testHostileConnections(t *testing.T, fam family) {
 			t.Fatalf("%s: %s", nw, a.Err)
 		}
 	}
-	f.fill([]*pod{f.a}, tracked*3/4)
+	f.fill([]*pod{f.a}, 10000, tracked*3/4)
 	n := tracks(t, f.n1)
 	t.Logf("the node has %d connections", n)
 	if n > tracked*3/4 {
@@ -138,7 +172,7 @@ func testHostileConnectionsTogether(t *testing.T, fam family) {
 		pods = append(pods, f.n1.newPod(fmt.Sprint("attacker", i), nil))
 	}
 	f.apply()
-	f.fill(pods, tracked)
+	f.fill(pods, f.fillHalf(pods), tracked)
 	n := tracks(t, f.n1)
 	t.Logf("the node has %d connections", n)
 	if n > tracked*7/8 {

@@ -141,6 +141,9 @@ func testHostEndpointHandedOn(t *testing.T, fam family) {
 func TestHostEndpointHandsOn(t *testing.T) {
 	inBoth(t, func(t *testing.T, fam family) {
 		for _, dsr := range []bool{false, true} {
+			if !plays(t, fam, either(dsr)) {
+				continue
+			}
 			t.Run(fmt.Sprintf("dsr=%v", dsr), func(t *testing.T) {
 				f := newFixture(t, fam)
 				f.cluster.Settings.DSR = dsr

@@ -3,7 +3,6 @@
 package netns
 
 import (
-	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -16,13 +15,14 @@ import (
 func inMixed(t *testing.T, play func(t *testing.T, f *fixture)) {
 	t.Parallel()
 	for name, fam := range map[string]family{"mixed-IPv4": ipv4, "mixed-IPv6": ipv6} {
-		for _, mode := range []struct{ routed, dsr bool }{{}, {dsr: true}, {routed: true}, {routed: true, dsr: true}} {
-			t.Run(fmt.Sprintf("%s/tunnel=%v,dsr=%v", name, mode.routed, mode.dsr), func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inModes(t, fam, func(t *testing.T, mode mode) {
 				f := newFixture(t, fam)
 				f.routed, f.cluster.Settings.DSR = mode.routed, mode.dsr
 				play(t, f)
 			})
-		}
+		})
 	}
 }
 

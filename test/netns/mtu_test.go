@@ -3,7 +3,6 @@
 package netns
 
 import (
-	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -80,48 +79,44 @@ func TestPathMTU(t *testing.T) { inBoth(t, testPathMTU) }
 
 func testPathMTU(t *testing.T, fam family) {
 	tunnelIn := tunnelIn - fam.headerMore()
-	for _, mode := range []struct {
-		dsr, routed bool
-	}{{}, {dsr: true}, {routed: true}, {dsr: true, routed: true}} {
-		t.Run(fmt.Sprintf("dsr=%v,tunnel=%v", mode.dsr, mode.routed), func(t *testing.T) {
-			f := newFixture(t, fam)
-			far := f.behindTwoRouters()
-			f.routed = mode.routed
-			f.cluster.Settings.DSR = mode.dsr
-			f.cluster.Settings.ConnectTime = model.ConnectTimeDisabled
-			f.service("far", "10.96.0.2", 30002, f.c)
-			f.service("near", "10.96.0.3", 30003, f.a)
-			if mode.routed {
-				f.encapsulate(model.EncapAlways)
-			}
-			f.apply()
-			for _, w := range []*worker{f.a.worker, f.c.worker, far.worker, f.n1.worker} {
-				w.listen("tcp", ":8090")
-			}
-			far.listen("udp", ":8080")
-			f.echoService("bulk", "10.96.0.4", 30004, f.c)
-			f.apply()
+	inModes(t, fam, func(t *testing.T, mode mode) {
+		f := newFixture(t, fam)
+		far := f.behindTwoRouters()
+		f.routed = mode.routed
+		f.cluster.Settings.DSR = mode.dsr
+		f.cluster.Settings.ConnectTime = model.ConnectTimeDisabled
+		f.service("far", "10.96.0.2", 30002, f.c)
+		f.service("near", "10.96.0.3", 30003, f.a)
+		if mode.routed {
+			f.encapsulate(model.EncapAlways)
+		}
+		f.apply()
+		for _, w := range []*worker{f.a.worker, f.c.worker, far.worker, f.n1.worker} {
+			w.listen("tcp", ":8090")
+		}
+		far.listen("udp", ":8080")
+		f.echoService("bulk", "10.96.0.4", 30004, f.c)
+		f.apply()
 
-			f.a.bulk("out, translated", farAddr+":8090")
-			f.a.learns("out, translated", farAddr+":8080", narrow)
-			f.n1.bulk("node to outside", farAddr+":8090")
-			far.bulk("node port, backend elsewhere", "172.30.0.8:30004")
-			far.bulk("node port, backend there", "172.30.0.9:30004")
-			f.a.bulk("Service", "10.96.0.4:80")
-			f.n1.bulk("node to Service", "10.96.0.4:80")
-			f.a.bulk("pod", f.c.at("8090"))
-			f.n1.bulk("node to pod", f.c.at("8090"))
-			if !mode.routed {
-				return
-			}
-			f.a.learns("pod, tunnel", f.c.at("8080"), tunnelIn)
-			f.a.learns("Service, tunnel", "10.96.0.2:80", tunnelIn)
-			f.client.learns("node port, handed on by the tunnel", "172.30.0.8:30002", tunnelIn)
-			if a := f.a.call(request{Op: "probe", Net: "udp", Addr: f.d.at("8080"), Size: 1500 - 28, Timeout: 20_000}); a.Err != "" {
-				t.Errorf("a datagram that may be fragmented, through the tunnel: %s", a.Err)
-			}
-		})
-	}
+		f.a.bulk("out, translated", farAddr+":8090")
+		f.a.learns("out, translated", farAddr+":8080", narrow)
+		f.n1.bulk("node to outside", farAddr+":8090")
+		far.bulk("node port, backend elsewhere", "172.30.0.8:30004")
+		far.bulk("node port, backend there", "172.30.0.9:30004")
+		f.a.bulk("Service", "10.96.0.4:80")
+		f.n1.bulk("node to Service", "10.96.0.4:80")
+		f.a.bulk("pod", f.c.at("8090"))
+		f.n1.bulk("node to pod", f.c.at("8090"))
+		if !mode.routed {
+			return
+		}
+		f.a.learns("pod, tunnel", f.c.at("8080"), tunnelIn)
+		f.a.learns("Service, tunnel", "10.96.0.2:80", tunnelIn)
+		f.client.learns("node port, handed on by the tunnel", "172.30.0.8:30002", tunnelIn)
+		if a := f.a.call(request{Op: "probe", Net: "udp", Addr: f.d.at("8080"), Size: 1500 - 28, Timeout: 20_000}); a.Err != "" {
+			t.Errorf("a datagram that may be fragmented, through the tunnel: %s", a.Err)
+		}
+	})
 }
 
 // TestFragmentsOnTheWay: the node's own route takes less than a pod sends, and the pod allows to

@@ -39,7 +39,7 @@ type pair struct {
 
 func testSwitchSamePorts(t *testing.T, fam family, isolated bool) {
 	f := newFixture(t, fam)
-	pairs, every, turns := 4, 50*time.Millisecond, 6
+	pairs, every, turns := 4, 50*time.Millisecond, 4
 	if strictSwitch() {
 		pairs, every, turns = switchSize(t)
 	}

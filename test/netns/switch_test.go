@@ -131,8 +131,8 @@ const fewLost = 10
 func switchSize(t *testing.T) (conns int, every time.Duration, turns int) {
 	t.Helper()
 	text := os.Getenv("WEIR_SWITCH")
-	if text == "" {
-		return 3, 10 * time.Millisecond, 6
+	if text == "" { // each node goes there and back, while the other one has each of both
+		return 3, 20 * time.Millisecond, 4
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 3 {

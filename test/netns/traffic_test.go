@@ -101,7 +101,10 @@ func testVXLAN(t *testing.T, fam family) {
 func TestServices(t *testing.T) { inBoth(t, testServices) }
 
 func testServices(t *testing.T, fam family) {
-	for _, mode := range []model.ConnectTimeLB{model.ConnectTimeTCP, model.ConnectTimeEnabled, model.ConnectTimeDisabled} {
+	for _, mode := range connectModes {
+		if !plays(t, fam, one(connectModes, mode)) {
+			continue
+		}
 		t.Run(string(mode), func(t *testing.T) {
 			f := newFixture(t, fam)
 			f.cluster.Settings.ConnectTime = mode
@@ -129,6 +132,9 @@ func TestNodePortKeepsTheClient(t *testing.T) { inBoth(t, testNodePortKeepsTheCl
 
 func testNodePortKeepsTheClient(t *testing.T, fam family) {
 	for name, dsr := range map[string]bool{"tunnel": false, "dsr": true} {
+		if !plays(t, fam, either(dsr)) {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, fam)
 			f.cluster.Settings.DSR = dsr
@@ -155,6 +161,9 @@ func TestHandOnThroughTheTunnel(t *testing.T) { inBoth(t, testHandOnThroughTheTu
 
 func testHandOnThroughTheTunnel(t *testing.T, fam family) {
 	for name, dsr := range map[string]bool{"tunnel": false, "dsr": true} {
+		if !plays(t, fam, either(dsr)) {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, fam)
 			f.routed = true

@@ -3,6 +3,7 @@
 package scenarios_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -64,18 +65,41 @@ func timely(t *testing.T, r *programs.Runner, limit time.Duration, play func() e
 	}
 }
 
+// loaded are the programs that tests play on one after the other: to load them takes as long as some
+// thirty scenarios. A test that fails leaves none to the next.
+var loaded *programs.Runner
+
 func newRunner(t *testing.T) *programs.Runner {
 	t.Helper()
 	skipInShort(t)
 	nettest.NeedRoot(t, "loading programs")
-	r, err := programs.NewRunner()
-	if err != nil {
-		t.Fatal(err)
+	if loaded == nil {
+		var err error
+		if loaded, err = programs.NewRunner(); err != nil {
+			t.Fatal(err)
+		}
 	}
+	r := loaded
+	r.Skipped = 0
 	t.Cleanup(func() {
-		if err := r.Close(); err != nil {
+		err := r.Reset()
+		if t.Failed() && loaded == r {
+			loaded, err = nil, errors.Join(err, r.Close())
+		}
+		if err != nil {
 			t.Error(err)
 		}
 	})
 	return r
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if loaded != nil {
+		if err := loaded.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, "unloading programs:", err)
+			code = max(code, 1)
+		}
+	}
+	os.Exit(code)
 }

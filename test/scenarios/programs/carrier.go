@@ -17,12 +17,14 @@ import (
 	"github.com/weir-net/weir/test/scenarios/scenario"
 )
 
-// Runner keeps loaded programs from one scenario to the next. It is for one goroutine.
+// Runner keeps loaded programs and network namespaces from one scenario to the next. It is for one
+// goroutine.
 type Runner struct {
 	sets   map[string]*set // by the node's name
 	layout *layouts
 	hz     int
 	open   []*carrier
+	free   map[string]*namespace // by who uses it, see likeness
 
 	// Skipped counts lines of scenarios that nobody can play here: those about sockets.
 	Skipped int
@@ -34,27 +36,43 @@ func NewRunner() (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Runner{sets: map[string]*set{}, hz: hz}, nil
+	return &Runner{sets: map[string]*set{}, hz: hz, free: map[string]*namespace{}}, nil
 }
 
 // Close unloads the programs.
 func (r *Runner) Close() error {
-	err := r.Reset()
+	errs := []error{r.Reset()}
 	for _, s := range r.sets {
 		s.close()
 	}
-	return err
+	for _, ns := range r.free {
+		errs = append(errs, ns.close())
+	}
+	clear(r.free)
+	return errors.Join(errs...)
 }
 
-// Reset ends a scenario: its network namespaces go.
+// mostFree is how many network namespaces a Runner keeps.
+const mostFree = 16
+
+// Reset ends a scenario. Network namespaces take the kernel longer to make and to remove than a
+// scenario takes: those that a machine with the same addresses can use as they are stay.
 func (r *Runner) Reset() error {
 	var errs []error
 	for _, c := range r.open {
-		errs = append(errs, c.ns.close())
+		like := likeness(c.machine)
+		if c.ns.plain() && r.free[like] == nil && len(r.free) < mostFree {
+			r.free[like] = c.ns
+		} else {
+			errs = append(errs, c.ns.close())
+		}
 	}
 	r.open = nil
 	return errors.Join(errs...)
 }
+
+// likeness says who can use a machine's network namespace after it.
+func likeness(m *scenario.Machine) string { return fmt.Sprint(m.Addr, m.Addr6, m.Subnets) }
 
 // Frames is a Carrier that takes frames as bytes.
 type Frames interface {
@@ -81,10 +99,13 @@ func (r *Runner) New(m *scenario.Machine) (scenario.Carrier, error) {
 			return nil, err
 		}
 	}
-	ns, err := newNamespace()
-	if err != nil {
-		return nil, err
+	ns := r.free[likeness(m)]
+	if ns == nil {
+		if ns, err = newNamespace(); err != nil {
+			return nil, err
+		}
 	}
+	delete(r.free, likeness(m))
 	c := &carrier{runner: r, set: s, ns: ns, machine: m, begin: time.Now()}
 	r.open = append(r.open, c)
 	return c, nil

@@ -80,6 +80,10 @@ func (n *namespace) in(do func() error) error {
 	})
 }
 
+// plain reports whether there is nothing in it but what Apply makes and changes: no address and no
+// uplink besides the usual ones.
+func (n *namespace) plain() bool { return len(n.own) == 0 && !n.links[scenario.Uplink2] }
+
 func (n *namespace) close() error { return errors.Join(n.frames.close(), n.handle.Close()) }
 
 // link makes sure that an interface of that index exists and is up. Call it inside.
