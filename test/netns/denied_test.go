@@ -143,9 +143,9 @@ func arrivals() answer {
 	return answer{Arrived: maps.Clone(arrived)}
 }
 
-// TestSwitchDenied: what policy denies arrives at no moment of four changes of the data plane, of ten
-// with WEIR_SWITCH: datagrams of open flows and of new ones, and connections, between pods on one
-// node and on two, by Services, from outside and to there.
+// TestSwitchDenied: what policy denies arrives at no moment of four changes of the data plane, of
+// ten with WEIR_SWITCH: datagrams of open flows and of new ones, and connections, between pods on
+// one node and on two, by Services, from outside and to there.
 func TestSwitchDenied(t *testing.T) {
 	t.Parallel()
 	for name, fam := range map[string]family{"IPv4": ipv4, "IPv6": ipv6} {

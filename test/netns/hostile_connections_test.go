@@ -48,8 +48,8 @@ func tracks(t *testing.T, n *node) int {
 	return v
 }
 
-// fill lets pods make connections that are answered, each from the ports from `first` on, until each
-// is refused or the node has more than `enough` connections.
+// fill lets pods make connections that are answered, each from the ports from `first` on, until
+// each is refused or the node has more than `enough` connections.
 func (f *fixture) fill(pods []*pod, first, enough int) {
 	f.t.Helper()
 	const turn = 1000
@@ -87,9 +87,9 @@ func (f *fixture) hold(pods []*pod, refused []bool, port, turn int) []int {
 	return made
 }
 
-// fillHalf lets pods make connections until more than half of the table is used, and the driver has
-// seen that: on a machine that is busy otherwise it is late, and what eight pods begin until then is
-// a matter of the machine. It returns the first port that no pod has used.
+// fillHalf lets pods make connections until more than half of the table is used, and the driver
+// has seen that: on a machine that is busy otherwise it is late, and what eight pods begin until
+// then is a matter of the machine. It returns the first port that no pod has used.
 func (f *fixture) fillHalf(pods []*pod) (port int) {
 	f.t.Helper()
 	const turn = 64 // of all together a sixteenth of the table

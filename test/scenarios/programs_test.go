@@ -65,8 +65,8 @@ func timely(t *testing.T, r *programs.Runner, limit time.Duration, play func() e
 	}
 }
 
-// loaded are the programs that tests play on one after the other: to load them takes as long as some
-// thirty scenarios. A test that fails leaves none to the next.
+// loaded are the programs that tests play on one after the other: to load them takes as long as
+// some thirty scenarios. A test that fails leaves none to the next.
 var loaded *programs.Runner
 
 func newRunner(t *testing.T) *programs.Runner {
