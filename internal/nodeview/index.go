@@ -23,6 +23,7 @@ type Index struct {
 	asks      map[*model.Policy]*asks // of the policies of the cluster, and the staged ones
 	accounts  int                     // how many of them look at labels of service accounts
 	keys      map[string]int          // labels of other pods at which they look
+	rekeyed   bool                    // in this update these became others
 	replacing map[model.PolicyID]map[model.PolicyID]struct{}
 
 	questions   map[string]*question
@@ -118,15 +119,17 @@ func (x *Index) Update(ch *model.Changes) {
 		x.put(name)
 	}
 	x.updateAgainst(ch)
-	x.rebind(ch, relabelled)
-	for _, a := range gone {
-		x.release(a)
+	x.rebind(ch, relabelled, gone)
+	for _, p := range gone {
+		x.release(x.asks[p])
+		delete(x.asks, p)
 	}
 }
 
-// askAnew reads the policies that come, and returns what those that go asked: it is released when
+// askAnew reads the policies that come, and returns those that go: what they ask is released when
 // no node has them any more.
-func (x *Index) askAnew(ch *model.Changes) (gone []*asks) {
+func (x *Index) askAnew(ch *model.Changes) (gone []*model.Policy) {
+	x.rekeyed = false
 	swap := func(was, now *model.Policy) {
 		if was == now {
 			return
@@ -137,9 +140,8 @@ func (x *Index) askAnew(ch *model.Changes) (gone []*asks) {
 			x.count(a, 1)
 		}
 		if was != nil {
-			a := x.asks[was]
-			x.count(a, -1)
-			gone = append(gone, a)
+			x.count(x.asks[was], -1)
+			gone = append(gone, was)
 		}
 	}
 	for id, now := range ch.Policies {
@@ -163,8 +165,13 @@ func (x *Index) askAnew(ch *model.Changes) (gone []*asks) {
 // count adds what a policy looks at, or takes it off.
 func (x *Index) count(a *asks, by int) {
 	for key := range a.keys {
-		if x.keys[key] += by; x.keys[key] == 0 {
+		x.keys[key] += by
+		switch x.keys[key] {
+		case 0:
 			delete(x.keys, key)
+			x.rekeyed = true
+		case by:
+			x.rekeyed = true
 		}
 	}
 	if !a.accounts {
@@ -185,12 +192,9 @@ func (x *Index) movedPods(ch *model.Changes) map[model.Name]struct{} {
 	for name := range ch.Pods {
 		out[name] = struct{}{}
 	}
-	if len(ch.Policies)+len(ch.Staged) > 0 {
+	if x.rekeyed {
 		for name, e := range x.pods {
-			if e.peer.Labels == nil && e.pod.Labels == nil {
-				continue
-			}
-			if !maps.Equal(x.asPeer(e.pod).Labels, e.peer.Labels) {
+			if len(e.pod.Labels) > 0 && !maps.Equal(x.asPeer(e.pod).Labels, e.peer.Labels) {
 				out[name] = struct{}{}
 			}
 		}

@@ -278,7 +278,7 @@ func (n *Node) useSets(text string, expr *selector.Selector, by int) {
 }
 
 // rebind finds again the policies of pods and host endpoints that a change may concern.
-func (x *Index) rebind(ch *model.Changes, namespaces map[string]struct{}) {
+func (x *Index) rebind(ch *model.Changes, namespaces map[string]struct{}, gone []*model.Policy) {
 	in := map[string]struct{}{}
 	everywhere, hosts := len(ch.Tiers) > 0, len(ch.Tiers)+len(ch.HostEndpoints) > 0
 	of := func(p *model.Policy) {
@@ -293,10 +293,7 @@ func (x *Index) rebind(ch *model.Changes, namespaces map[string]struct{}) {
 			everywhere = true
 		}
 	}
-	for p := range x.asks { // with those that went in this update
-		if x.isCurrent(p) {
-			continue
-		}
+	for _, p := range gone {
 		of(p)
 	}
 	for id := range ch.Policies {
@@ -336,20 +333,6 @@ func (x *Index) rebind(ch *model.Changes, namespaces map[string]struct{}) {
 			n.bindHosts()
 		}
 	}
-	for p := range x.asks {
-		if !x.isCurrent(p) {
-			delete(x.asks, p)
-		}
-	}
-}
-
-// isCurrent reports whether a policy is one of the cluster's as it is now.
-func (x *Index) isCurrent(p *model.Policy) bool {
-	if x.c.Policies[p.ID()] == p {
-		return true
-	}
-	s := x.c.Staged[p.ID()]
-	return s != nil && &s.Policy == p
 }
 
 // Take returns what changed of the node's part since the last call, and all of it the first time.
