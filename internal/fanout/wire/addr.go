@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"encoding/hex"
+	"net/netip"
+)
+
+// addrBytes is an address as 4 or 16 bytes, none of an invalid one. The model has none with a zone.
+func addrBytes(a netip.Addr) []byte { return a.AsSlice() }
+
+func (r *reader) addr(b []byte) netip.Addr {
+	a, ok := netip.AddrFromSlice(b)
+	if !ok && len(b) > 0 {
+		r.fail("", "%d bytes are no address", len(b))
+	}
+	return a
+}
+
+// prefixBytes is a prefix as its address and its length, none of an invalid one.
+func prefixBytes(p netip.Prefix) []byte {
+	if !p.IsValid() {
+		return nil
+	}
+	return append(p.Addr().AsSlice(), byte(p.Bits()))
+}
+
+func (r *reader) prefix(b []byte) netip.Prefix {
+	if len(b) == 0 {
+		return netip.Prefix{}
+	}
+	a, ok := netip.AddrFromSlice(b[:len(b)-1])
+	if !ok {
+		r.fail("", "%d bytes are no prefix", len(b))
+		return netip.Prefix{}
+	}
+	p := netip.PrefixFrom(a, int(b[len(b)-1]))
+	if !p.IsValid() {
+		r.fail("", "a prefix of %s with %d bits", a, b[len(b)-1])
+	}
+	return p
+}
+
+// linkBytes is a link address, none of the zero one.
+func linkBytes(mac [6]byte) []byte {
+	if mac == ([6]byte{}) {
+		return nil
+	}
+	return mac[:]
+}
+
+func (r *reader) link(field string, b []byte) (mac [6]byte) {
+	if copy(mac[:], b); len(b) != 0 && len(b) != len(mac) {
+		r.fail(field, "%d bytes are no link address", len(b))
+	}
+	return mac
+}
+
+// dashes are where a UUID has them, as text.
+var dashes = [4]int{8, 13, 18, 23}
+
+// uuidBytes returns the 16 bytes of a UUID that is written as the API writes it.
+func uuidBytes(text string) ([]byte, bool) {
+	if len(text) != 36 {
+		return nil, false
+	}
+	var digits [32]byte
+	n := 0
+	for i := range len(text) {
+		c := text[i]
+		switch i {
+		case dashes[0], dashes[1], dashes[2], dashes[3]:
+			if c != '-' {
+				return nil, false
+			}
+			continue
+		}
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return nil, false
+		}
+		digits[n] = c
+		n++
+	}
+	out := make([]byte, 16)
+	_, err := hex.Decode(out, digits[:])
+	return out, err == nil
+}
+
+func uuidText(b []byte) string {
+	var out [36]byte
+	hex.Encode(out[:8], b[:4])
+	out[8] = '-'
+	hex.Encode(out[9:13], b[4:6])
+	out[13] = '-'
+	hex.Encode(out[14:18], b[6:8])
+	out[18] = '-'
+	hex.Encode(out[19:23], b[8:10])
+	out[23] = '-'
+	hex.Encode(out[24:], b[10:])
+	return string(out[:])
+}
