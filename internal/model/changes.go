@@ -29,6 +29,16 @@ type Changes struct {
 	ReservedChanged bool
 }
 
+// Everything returns a cluster as what changes an empty one into it; settings and what the machine
+// says are no changes. It shares the cluster's maps.
+func (c *Cluster) Everything() *Changes {
+	return &Changes{
+		Namespaces: c.Namespaces, Pods: c.Pods, Nodes: c.Nodes, Services: c.Services, Slices: c.Slices, Policies: c.Policies, Staged: c.Staged,
+		Tiers: c.Tiers, NetworkSets: c.NetworkSets, ServiceAccounts: c.ServiceAccounts, HostEndpoints: c.HostEndpoints, Pools: c.Pools, Blocks: c.Blocks,
+		ServiceCIDRs: c.ServiceCIDRs, ServiceCIDRsChanged: true, Reserved: c.Reservations, ReservedChanged: true,
+	}
+}
+
 // Empty reports whether nothing changed.
 func (x *Changes) Empty() bool {
 	return len(x.Namespaces)+len(x.Pods)+len(x.Nodes)+len(x.Services)+len(x.Slices)+len(x.Policies)+len(x.Staged)+len(x.Tiers)+

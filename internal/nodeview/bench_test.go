@@ -56,7 +56,7 @@ func BenchmarkIndex(b *testing.B) {
 	runtime.ReadMemStats(&before)
 	began := time.Now()
 	x := NewIndex()
-	x.Update(everything(c))
+	x.Update(c.Everything())
 	b.ReportMetric(time.Since(began).Seconds(), "s/load")
 	began = time.Now()
 	nodes := make([]*Node, 0, len(c.Nodes))

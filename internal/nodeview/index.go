@@ -77,11 +77,7 @@ func NewIndex() *Index {
 // the endpoints alone. Values are shared with the cluster.
 func Of(c *model.Cluster) *model.Cluster {
 	x := NewIndex()
-	x.Update(&model.Changes{
-		Namespaces: c.Namespaces, Pods: c.Pods, Nodes: c.Nodes, Services: c.Services, Slices: c.Slices, Policies: c.Policies, Staged: c.Staged,
-		Tiers: c.Tiers, NetworkSets: c.NetworkSets, ServiceAccounts: c.ServiceAccounts, HostEndpoints: c.HostEndpoints, Pools: c.Pools, Blocks: c.Blocks,
-		ServiceCIDRs: c.ServiceCIDRs, ServiceCIDRsChanged: true, Reserved: c.Reservations, ReservedChanged: true,
-	})
+	x.Update(c.Everything())
 	n := x.Add(c.Local.Node)
 	n.SetEndpoints(EndpointsOf(&c.Local))
 	out := model.NewCluster()
@@ -105,8 +101,15 @@ func (x *Index) Update(ch *model.Changes) {
 	gone := x.askAnew(ch)
 	moved := x.movedPods(ch)
 	relabelled, everybodys := x.relabelled(ch), x.carried(ch)
+	x.markOthers(ch)
 	ch.Apply(x.c)
+	x.markOthers(ch)
 	x.broadcast(ch, everybodys)
+	for name, now := range ch.Slices {
+		if now != nil && now.NotCarried {
+			put(x.headless, now.Service, name)
+		}
+	}
 	if len(ch.Policies)+len(ch.Staged) > 0 {
 		x.inForce = subject.NewIndex(x.c.Policies, x.inForce)
 		x.would = x.inForce
@@ -222,39 +225,36 @@ func (x *Index) broadcast(ch *model.Changes, everybodys map[model.Name]*model.En
 			mark(&p.NetworkSets, x.c.NetworkSets)
 		}
 	}
-	for name := range ch.Slices {
-		sl := x.c.Slices[name]
-		if sl == nil || !sl.NotCarried {
-			continue
-		}
-		put(x.headless, sl.Service, name)
-		for n := range x.all() {
-			if n.services[sl.Service] > 0 {
-				mark(&n.pending.Slices, map[model.Name]*model.EndpointSlice{name: nil})
-			}
-		}
-	}
-	x.markStaged(ch)
 }
 
-// carried returns those of some EndpointSlices that were or will be every node's, and marks the
-// others, and what stages policies, for the nodes that have them. It is called before the change.
+// carried returns those of some EndpointSlices that were, before the change, or will be every
+// node's.
 func (x *Index) carried(ch *model.Changes) map[model.Name]*model.EndpointSlice {
 	out := map[model.Name]*model.EndpointSlice{}
 	for name, now := range ch.Slices {
 		was := x.c.Slices[name]
 		if name == cluster.APIServerSlice || was != nil && !was.NotCarried || now != nil && !now.NotCarried {
 			out[name] = now
+		}
+	}
+	return out
+}
+
+// markOthers marks what is of some nodes only, for the nodes that have it or come to: before the
+// change, and after it.
+func (x *Index) markOthers(ch *model.Changes) {
+	x.markStaged(ch)
+	for name := range ch.Slices {
+		sl := x.c.Slices[name]
+		if sl == nil || !sl.NotCarried {
 			continue
 		}
 		for n := range x.all() {
-			if was != nil && n.services[was.Service] > 0 {
-				mark(&n.pending.Slices, map[model.Name]*model.EndpointSlice{name: nil})
+			if n.services[sl.Service] > 0 {
+				markKey(&n.pending.Slices, name)
 			}
 		}
 	}
-	x.markStaged(ch)
-	return out
 }
 
 // markStaged marks staged policies for the nodes that have what they would replace.
@@ -266,23 +266,24 @@ func (x *Index) markStaged(ch *model.Changes) {
 		}
 		for n := range x.all() {
 			if n.policies[x.c.Policies[s.Replaces()]] > 0 {
-				mark(&n.pending.Staged, map[model.PolicyID]*model.StagedPolicy{id: nil})
+				markKey(&n.pending.Staged, id)
 			}
 		}
 	}
 }
 
 // mark notes the keys of objects; what becomes of them is looked up when a node takes them.
-func mark[K comparable, V any](into *map[K]*V, of map[K]*V) {
-	if len(of) == 0 {
-		return
-	}
-	if *into == nil {
-		*into = make(map[K]*V, len(of))
-	}
+func mark[K comparable, V, W any](into *map[K]*V, of map[K]W) {
 	for k := range of {
-		(*into)[k] = nil
+		markKey(into, k)
 	}
+}
+
+func markKey[K comparable, V any](into *map[K]*V, k K) {
+	if *into == nil {
+		*into = map[K]*V{}
+	}
+	(*into)[k] = nil
 }
 
 // relabelled returns the namespaces that come, go, or have other labels than before.
@@ -330,14 +331,8 @@ func (x *Index) relabel(namespaces map[string]struct{}, accounts map[model.Name]
 
 // markPods is mark for pods; a node that takes everything next needs no marks.
 func markPods[V any](n *Node, pods map[model.Name]V) {
-	if n.whole {
-		return
-	}
-	if n.pending.Pods == nil {
-		n.pending.Pods = map[model.Name]*model.Pod{}
-	}
-	for name := range pods {
-		n.pending.Pods[name] = nil
+	if !n.whole {
+		mark(&n.pending.Pods, pods)
 	}
 }
 

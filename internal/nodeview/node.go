@@ -246,19 +246,15 @@ func (n *Node) noteGroups(q *question) {
 func (n *Node) notePolicy(p *model.Policy) {
 	id := p.ID()
 	if model.KindInForce(p.Kind) != p.Kind {
-		mark(&n.pending.Staged, map[model.PolicyID]*model.StagedPolicy{id: nil})
+		markKey(&n.pending.Staged, id)
 		return
 	}
-	mark(&n.pending.Policies, map[model.PolicyID]*model.Policy{id: nil})
-	for staged := range n.x.replacing[id] {
-		mark(&n.pending.Staged, map[model.PolicyID]*model.StagedPolicy{staged: nil})
-	}
+	markKey(&n.pending.Policies, id)
+	mark(&n.pending.Staged, n.x.replacing[id])
 }
 
 func (n *Node) noteHeadless(service model.Name) {
-	for name := range n.x.headless[service] {
-		mark(&n.pending.Slices, map[model.Name]*model.EndpointSlice{name: nil})
-	}
+	mark(&n.pending.Slices, n.x.headless[service])
 }
 
 // useSets counts the users of an expression about network sets.
@@ -445,7 +441,7 @@ func (n *Node) everything() (p model.Changes) {
 	}
 	for v := range n.policies {
 		if model.KindInForce(v.Kind) == v.Kind {
-			mark(&p.Policies, map[model.PolicyID]*model.Policy{v.ID(): nil})
+			markKey(&p.Policies, v.ID())
 		}
 	}
 	p.Pods = n.allPods()

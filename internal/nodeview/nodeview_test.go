@@ -42,15 +42,10 @@ func fleet(nodes, podsEach, namespaces int) *model.Cluster {
 	return c
 }
 
-// everything returns a cluster as changes of an empty one.
-func everything(c *model.Cluster) *model.Changes {
-	return &model.Changes{Namespaces: c.Namespaces, Pods: c.Pods, Nodes: c.Nodes, Services: c.Services, Slices: c.Slices, Policies: c.Policies, Pools: c.Pools, Blocks: c.Blocks}
-}
-
 // follow makes an index of a cluster with all of its nodes, which have taken everything.
 func follow(c *model.Cluster) (*Index, map[string]*Node) {
 	x, nodes := NewIndex(), map[string]*Node{}
-	x.Update(everything(c))
+	x.Update(c.Everything())
 	for n := range c.Nodes {
 		nodes[n] = x.Add(n)
 		nodes[n].Take()

@@ -142,10 +142,7 @@ func (h *OwnershipIndex) Update(c *model.Cluster, dirty *model.Dirty) *Ownership
 func (h *OwnershipIndex) updateBlocks(c *model.Cluster, next *Ownership, dirty *model.Dirty) {
 	blocks, refused := acceptBlocks(c)
 	if next.blocks == nil || !maps.EqualFunc(blocks, next.blocks, func(a, b *model.Block) bool { return a.Node == b.Node }) {
-		next.ByAddr = NewPrefixes[string]()
-		for cidr, b := range blocks {
-			next.ByAddr.Set(cidr, b.Node)
-		}
+		next.ByAddr = nodesOfBlocks(blocks)
 		dirty.Add(model.KindBlocks)
 	}
 	next.blocks, next.refused[refusedBlocks] = blocks, refused
@@ -178,12 +175,17 @@ func (h *Ownership) OwnsAddr(c *View, p *model.Pod, a netip.Addr) bool {
 // ByBlocks returns the claims that count by blocks alone: those of nodes, and of pods without a
 // block, are left out.
 func ByBlocks(c *model.Cluster) *Ownership {
-	h := &Ownership{ByAddr: NewPrefixes[string](), special: specialOf(c)}
-	h.blocks, _ = acceptBlocks(c)
-	for cidr, b := range h.blocks {
-		h.ByAddr.Set(cidr, b.Node)
+	blocks, _ := acceptBlocks(c)
+	return &Ownership{blocks: blocks, ByAddr: nodesOfBlocks(blocks), special: specialOf(c)}
+}
+
+// nodesOfBlocks finds the node of the block that holds an address.
+func nodesOfBlocks(blocks map[netip.Prefix]*model.Block) *Prefixes[string] {
+	out := NewPrefixes[string]()
+	for cidr, b := range blocks {
+		out.Set(cidr, b.Node)
 	}
-	return h
+	return out
 }
 
 // ByBlock reports whether the block of its node alone decides that an address is a pod's, so that
