@@ -96,7 +96,7 @@ apiserver: setup ## an API server and etcd for tests
 	@bin/weir-lab build kube-apiserver etcd | while read -r f; do if [ -x "$$f" ]; then ln -sf "$$f" $(WEIR_CACHE)/apiserver/; fi; done
 
 # Unit tests, scenarios on the oracle and on the loaded programs, namespace tests. Needs root. What takes longest begins first: nothing is
-# left to run beside it in the end. Results come in this order, so the first ones late.
+# left to run alongside it in the end. Results come in this order, so the first ones late.
 LONGEST := ./test/netns ./test/scenarios ./internal/dataplane/ebpf
 unit: apiserver ## lane 2: unit tests, scenarios, loaded programs, namespaces (root)
 	go vet ./...

@@ -161,18 +161,8 @@ func (x *Index) updateOwners(ch *model.Changes, names map[model.Name]struct{}) {
 		x.hostAddrs = now
 	}
 	before.EachChange(x.owners, func(p netip.Prefix) {
-		if free := p.Addr().BitLen() - p.Bits(); free > 10 {
-			for a := range x.claims {
-				if p.Contains(a) {
-					x.again[a] = struct{}{}
-				}
-			}
-			return
-		}
-		for a := p.Masked().Addr(); a.IsValid() && p.Contains(a); a = a.Next() {
-			if len(x.claims[a]) > 0 {
-				x.again[a] = struct{}{}
-			}
+		for a := range cluster.AddrsIn(x.claims, p) {
+			x.again[a] = struct{}{}
 		}
 	})
 }

@@ -226,15 +226,7 @@ func (x *PodIndex) claimants(a netip.Addr, f func(*peerPod)) {
 
 // claimantsIn calls f for the pods that claim an address of a prefix.
 func (x *PodIndex) claimantsIn(p netip.Prefix, f func(*peerPod)) {
-	if size := p.Addr().BitLen() - p.Bits(); size > 16 || len(x.byClaim) < 1<<size {
-		for a := range x.byClaim {
-			if p.Contains(a) {
-				x.claimants(a, f)
-			}
-		}
-		return
-	}
-	for a := p.Addr(); a.IsValid() && p.Contains(a); a = a.Next() {
+	for a := range cluster.AddrsIn(x.byClaim, p) {
 		x.claimants(a, f)
 	}
 }

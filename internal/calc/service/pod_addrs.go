@@ -131,15 +131,7 @@ func (p *podAddrs) updateLocal(c *cluster.View, moved *[]netip.Addr) {
 
 // claimantsIn returns the pods that claim an address of a network.
 func (p *podAddrs) claimantsIn(at netip.Prefix) (out []model.Name) {
-	if free := at.Addr().BitLen() - at.Bits(); free > 10 {
-		for a, names := range p.claimed {
-			if at.Contains(a) {
-				out = append(out, names...)
-			}
-		}
-		return out
-	}
-	for a := at.Masked().Addr(); at.Contains(a); a = a.Next() {
+	for a := range cluster.AddrsIn(p.claimed, at) {
 		out = append(out, p.claimed[a]...)
 	}
 	return out
