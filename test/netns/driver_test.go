@@ -78,7 +78,7 @@ func startDriver(t *testing.T, n *node) *driverProcess {
 	}
 	t.Cleanup(func() {
 		d.kill()
-		if err := errors.Join(unix.Unmount(d.bpffs, 0), os.Remove(d.bpffs)); err != nil {
+		if err := errors.Join(unmount(d.bpffs), os.Remove(d.bpffs)); err != nil {
 			t.Errorf("removing %s: %v", d.bpffs, err)
 		}
 	})

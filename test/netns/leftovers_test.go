@@ -4,11 +4,14 @@ package netns
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -66,4 +69,32 @@ func removeCgroups(path string) error {
 		}
 	}
 	return errors.Join(append(errs, os.Remove(path))...)
+}
+
+// unmount unmounts a file system. It waits for what holds a reference for a moment only, as whoever
+// looks at all mounts of the machine does; the error names the processes that keep files open.
+func unmount(path string) error {
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		err := unix.Unmount(path, 0)
+		if !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%w; held by %v", err, holders(path))
+		}
+	}
+}
+
+// holders are the open files and folders of processes below path.
+func holders(path string) []string {
+	var out []string
+	for _, pattern := range []string{"/proc/[0-9]*/fd/*", "/proc/[0-9]*/cwd", "/proc/[0-9]*/root"} {
+		links, _ := filepath.Glob(pattern)
+		for _, link := range links {
+			if to, err := os.Readlink(link); err == nil && (to == path || strings.HasPrefix(to, path+"/")) {
+				out = append(out, link+" -> "+to)
+			}
+		}
+	}
+	return out
 }
