@@ -56,6 +56,9 @@ func TestViewEqualsWhole(t *testing.T) {
 			if of := nodeview.Of(w.c); !reflect.DeepEqual(of, mirror) {
 				t.Fatalf("seed %d step %d: the view that followed differs from the one made at once: %s", seed, step, differing(of, mirror))
 			}
+			if step%2 == 0 { // a node that comes gets parts that were made for others
+				newcomer(t, x, w.c, fmt.Sprint("n", step/2%3), at)
+			}
 			got, _ := calculator(seed).Update(mirror, model.AllDirty())
 			want, _ := calculator(seed).Update(w.c, model.AllDirty())
 			if !nodestate.Equal(got, want) {
@@ -71,6 +74,23 @@ func TestViewEqualsWhole(t *testing.T) {
 	t.Logf("pods %d of %d, policies %d of %d", view.pods, whole.pods, view.policies, whole.policies)
 	if view.pods*10 > whole.pods*9 || view.policies*10 > whole.policies*9 {
 		t.Errorf("views leave out little: pods %d of %d, policies %d of %d", view.pods, whole.pods, view.policies, whole.policies)
+	}
+}
+
+// newcomer compares the first view that an index gives to a node with the one made at once.
+func newcomer(t *testing.T, x *nodeview.Index, c *model.Cluster, node, there string) {
+	t.Helper()
+	if node == there {
+		return
+	}
+	n := x.Add(node)
+	defer x.Remove(n)
+	got, alone := model.NewCluster(), *c
+	n.Take().Apply(got)
+	alone.Local = model.Local{Node: node}
+	got.Settings, got.Local = alone.Settings, alone.Local
+	if of := nodeview.Of(&alone); !reflect.DeepEqual(of, got) {
+		t.Fatalf("the first view of node %s differs from the one made at once: %s", node, differing(of, got))
 	}
 }
 

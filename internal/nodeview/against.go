@@ -128,7 +128,7 @@ func (x *Index) updateAgainst(ch *model.Changes) {
 			continue
 		}
 		if needed := x.needed(e.pod); needed != e.everyone {
-			e.everyone = needed
+			x.setEveryone(e, needed)
 			x.note(name, nil, true, true)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 // with the same values of the labels at which rules look, and the same named ports.
 type group struct {
 	key       string
+	number    int                       // no other one has it, nor had
 	like      *model.Pod                // one of them, as others see it
 	pods      map[model.Name]*model.Pod // as others see them
 	questions map[*question]struct{}    // that are true of it
@@ -71,7 +72,8 @@ func (x *Index) join(p *model.Pod) *group {
 	key := groupKey(p)
 	g := x.groups[key]
 	if g == nil {
-		g = &group{key: key, like: p, pods: map[model.Name]*model.Pod{}, questions: map[*question]struct{}{}}
+		x.lastGroup++
+		g = &group{key: key, number: x.lastGroup, like: p, pods: map[model.Name]*model.Pod{}, questions: map[*question]struct{}{}}
 		x.groups[key] = g
 		put(x.byNamespace, p.Name.Namespace, g)
 		for q := range x.askedIn(p.Name.Namespace) {
@@ -79,6 +81,7 @@ func (x *Index) join(p *model.Pod) *group {
 		}
 	}
 	g.pods[p.Name] = p
+	delete(x.parts.pods, p.Name.Namespace)
 	return g
 }
 
@@ -87,6 +90,7 @@ func (x *Index) leave(g *group, name model.Name) {
 	if g == nil {
 		return
 	}
+	delete(x.parts.pods, name.Namespace)
 	if delete(g.pods, name); len(g.pods) > 0 {
 		return
 	}

@@ -31,12 +31,16 @@ type Index struct {
 	wide        map[*question]struct{}            // the others
 	asking      map[string]map[*question]struct{} // those that can be about the pods of a namespace; see askedIn
 	groups      map[string]*group
+	lastGroup   int // the number that a group got last
 	byNamespace map[string]map[*group]struct{}
 
 	pods   map[model.Name]*entry
 	claims map[netip.Addr]map[model.Name]struct{} // the pods that claim an address, rightly or not
 	on     map[string]map[model.Name]struct{}     // pods by the nodes that the API places them on
 	against
+	everyones       map[model.Name]struct{} // pods that every node needs
+	parts           parts
+	accountsChanged bool // whether rules look at labels of service accounts, in this update
 
 	nodes    []*Node // by slot; nil where none is
 	byName   map[string]*Node
@@ -69,7 +73,7 @@ func NewIndex() *Index {
 	x.view = &cluster.View{Cluster: x.c}
 	x.inForce = subject.NewIndex(nil, nil)
 	x.would = x.inForce
-	x.against = newAgainst(x.c)
+	x.against, x.everyones, x.parts = newAgainst(x.c), map[model.Name]struct{}{}, newParts()
 	return x
 }
 
@@ -105,6 +109,7 @@ func (x *Index) Update(ch *model.Changes) {
 	ch.Apply(x.c)
 	x.markOthers(ch)
 	x.broadcast(ch, everybodys)
+	x.forget(ch, everybodys)
 	for name, now := range ch.Slices {
 		if now != nil && now.NotCarried {
 			put(x.headless, now.Service, name)
@@ -182,6 +187,7 @@ func (x *Index) count(a *asks, by int) {
 	}
 	before := x.accounts > 0
 	if x.accounts += by; before != (x.accounts > 0) {
+		x.accountsChanged = true
 		for n := range x.all() {
 			mark(&n.pending.ServiceAccounts, x.c.ServiceAccounts)
 		}
@@ -238,6 +244,12 @@ func (x *Index) carried(ch *model.Changes) map[model.Name]*model.EndpointSlice {
 		}
 	}
 	return out
+}
+
+// ofEverybody reports whether every node has an EndpointSlice.
+func (x *Index) ofEverybody(name model.Name) bool {
+	sl := x.c.Slices[name]
+	return sl != nil && (!sl.NotCarried || name == cluster.APIServerSlice)
 }
 
 // markOthers marks what is of some nodes only, for the nodes that have it or come to: before the
@@ -345,6 +357,7 @@ func (x *Index) put(name model.Name) {
 		x.leave(was.group, name)
 		drop(x.on, was.pod.Node, name)
 		delete(x.pods, name)
+		delete(x.everyones, name)
 	}
 	if p := x.c.Pods[name]; p != nil {
 		e := &entry{pod: p, peer: x.asPeer(p)}
@@ -352,7 +365,7 @@ func (x *Index) put(name model.Name) {
 		x.pods[name] = e
 		put(x.on, p.Node, name)
 		x.claim(p, put)
-		e.everyone = x.needed(e.pod)
+		x.setEveryone(e, x.needed(e.pod))
 	}
 	after, allNow := x.wanting(x.pods[name])
 	affected.merge(after)
@@ -372,6 +385,15 @@ func (x *Index) put(name model.Name) {
 	}
 	for n := range x.holders[name] {
 		n.bindLater(name)
+	}
+}
+
+// setEveryone notes whether every node needs a pod.
+func (x *Index) setEveryone(e *entry, is bool) {
+	if e.everyone = is; is {
+		x.everyones[e.pod.Name] = struct{}{}
+	} else {
+		delete(x.everyones, e.pod.Name)
 	}
 }
 

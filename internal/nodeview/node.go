@@ -4,11 +4,9 @@ package nodeview
 
 import (
 	"iter"
-	"maps"
 	"net/netip"
 	"slices"
 
-	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/calc/peer"
 	"github.com/weir-net/weir/internal/calc/subject"
 	"github.com/weir-net/weir/internal/model"
@@ -331,15 +329,14 @@ func (x *Index) rebind(ch *model.Changes, namespaces map[string]struct{}, gone [
 	}
 }
 
-// Take returns what changed of the node's part since the last call, and all of it the first time.
+// Take returns what changed of the node's part since the last call, and all of it the first time,
+// unless that was Snapshot.
 func (n *Node) Take() *model.Changes {
+	if n.whole {
+		return n.all()
+	}
 	c, p := n.x.c, n.pending
 	n.pending = model.Changes{}
-	whole := n.whole
-	if whole {
-		n.whole = false
-		p = n.everything()
-	}
 	fill(p.Namespaces, c.Namespaces)
 	fill(p.Nodes, c.Nodes)
 	fill(p.Services, c.Services)
@@ -356,11 +353,31 @@ func (n *Node) Take() *model.Changes {
 	if n.x.accounts > 0 {
 		fill(p.ServiceAccounts, c.ServiceAccounts)
 	}
-	if !whole {
-		for name := range p.Pods {
-			p.Pods[name] = n.pod(name)
-		}
+	for name := range p.Pods {
+		p.Pods[name] = n.pod(name)
 	}
+	n.fillOwn(&p)
+	return &p
+}
+
+// Pending reports whether Take has something to return.
+func (n *Node) Pending() bool { return n.whole || !n.pending.Empty() }
+
+// all returns the whole of the node's part.
+func (n *Node) all() *model.Changes {
+	parts, own := n.Snapshot()
+	c := model.NewCluster()
+	for _, p := range parts {
+		p.changes.Apply(c)
+	}
+	out := c.Everything()
+	own.Apply(c)
+	return out
+}
+
+// fillOwn looks up what became of objects of which each node has its own.
+func (n *Node) fillOwn(p *model.Changes) {
+	c := n.x.c
 	for id := range p.Policies {
 		if v := c.Policies[id]; v != nil && n.policies[v] > 0 {
 			p.Policies[id] = v
@@ -372,7 +389,7 @@ func (n *Node) Take() *model.Changes {
 		}
 	}
 	for name := range p.Slices {
-		if sl := c.Slices[name]; sl != nil && (!sl.NotCarried || name == cluster.APIServerSlice || n.services[sl.Service] > 0) {
+		if sl := c.Slices[name]; sl != nil && (n.x.ofEverybody(name) || n.services[sl.Service] > 0) {
 			p.Slices[name] = sl
 		}
 	}
@@ -387,7 +404,6 @@ func (n *Node) Take() *model.Changes {
 			delete(p.NetworkSets, name)
 		}
 	}
-	return &p
 }
 
 // fill looks up what became of the objects of some keys.
@@ -395,58 +411,6 @@ func fill[K comparable, V any](into, from map[K]*V) {
 	for k := range into {
 		into[k] = from[k]
 	}
-}
-
-// allPods returns the pods of the node's part: groups are asked once for all of their pods.
-func (n *Node) allPods() map[model.Name]*model.Pod {
-	out := map[model.Name]*model.Pod{}
-	for _, g := range n.x.groups {
-		if g.concerns(n.slot) {
-			maps.Copy(out, g.pods)
-		}
-	}
-	for name, e := range n.x.pods {
-		if e.everyone {
-			out[name] = e.peer
-		}
-	}
-	for a := range n.endpoints {
-		for name := range n.x.claims[a] {
-			out[name] = n.x.pods[name].peer
-		}
-	}
-	for name := range n.pods {
-		if e := n.x.pods[name]; e != nil {
-			out[name] = e.pod
-		}
-	}
-	return out
-}
-
-// everything marks all that may be in the node's part; its pods are there already.
-func (n *Node) everything() (p model.Changes) {
-	x := n.x
-	mark(&p.Namespaces, x.c.Namespaces)
-	mark(&p.Nodes, x.c.Nodes)
-	mark(&p.Services, x.c.Services)
-	mark(&p.Slices, x.c.Slices)
-	mark(&p.Tiers, x.c.Tiers)
-	mark(&p.HostEndpoints, x.c.HostEndpoints)
-	mark(&p.Pools, x.c.Pools)
-	mark(&p.Blocks, x.c.Blocks)
-	mark(&p.NetworkSets, x.c.NetworkSets)
-	mark(&p.Staged, x.c.Staged)
-	if x.accounts > 0 {
-		mark(&p.ServiceAccounts, x.c.ServiceAccounts)
-	}
-	for v := range n.policies {
-		if model.KindInForce(v.Kind) == v.Kind {
-			markKey(&p.Policies, v.ID())
-		}
-	}
-	p.Pods = n.allPods()
-	p.ServiceCIDRsChanged, p.ReservedChanged = true, true
-	return p
 }
 
 // pod returns a pod as the node is to see it, nil where it is not in its part.
