@@ -2,7 +2,10 @@
 
 package model
 
-import "net/netip"
+import (
+	"maps"
+	"net/netip"
+)
 
 // Changes are what changed of a cluster. In every map a nil value says that the object is gone.
 // Values are never changed after they were handed on.
@@ -43,6 +46,66 @@ func (c *Cluster) Everything() *Changes {
 func (x *Changes) Empty() bool {
 	return len(x.Namespaces)+len(x.Pods)+len(x.Nodes)+len(x.Services)+len(x.Slices)+len(x.Policies)+len(x.Staged)+len(x.Tiers)+
 		len(x.NetworkSets)+len(x.ServiceAccounts)+len(x.HostEndpoints)+len(x.Pools)+len(x.Blocks) == 0 && !x.ServiceCIDRsChanged && !x.ReservedChanged
+}
+
+// Merge adds later changes: of one object only the last one is kept.
+func (x *Changes) Merge(later *Changes) {
+	overlay(&x.Namespaces, later.Namespaces)
+	overlay(&x.Pods, later.Pods)
+	overlay(&x.Nodes, later.Nodes)
+	overlay(&x.Services, later.Services)
+	overlay(&x.Slices, later.Slices)
+	overlay(&x.Policies, later.Policies)
+	overlay(&x.Staged, later.Staged)
+	overlay(&x.Tiers, later.Tiers)
+	overlay(&x.NetworkSets, later.NetworkSets)
+	overlay(&x.ServiceAccounts, later.ServiceAccounts)
+	overlay(&x.HostEndpoints, later.HostEndpoints)
+	overlay(&x.Pools, later.Pools)
+	overlay(&x.Blocks, later.Blocks)
+	if later.ServiceCIDRsChanged {
+		x.ServiceCIDRs, x.ServiceCIDRsChanged = later.ServiceCIDRs, true
+	}
+	if later.ReservedChanged {
+		x.Reserved, x.ReservedChanged = later.Reserved, true
+	}
+}
+
+func overlay[K comparable, V any](into *map[K]*V, later map[K]*V) {
+	if *into == nil {
+		*into = later
+		return
+	}
+	maps.Copy(*into, later)
+}
+
+// Replace adds to changes that hold a whole cluster that everything else which c has is gone.
+func (x *Changes) Replace(c *Cluster) {
+	endOthers(&x.Namespaces, c.Namespaces)
+	endOthers(&x.Pods, c.Pods)
+	endOthers(&x.Nodes, c.Nodes)
+	endOthers(&x.Services, c.Services)
+	endOthers(&x.Slices, c.Slices)
+	endOthers(&x.Policies, c.Policies)
+	endOthers(&x.Staged, c.Staged)
+	endOthers(&x.Tiers, c.Tiers)
+	endOthers(&x.NetworkSets, c.NetworkSets)
+	endOthers(&x.ServiceAccounts, c.ServiceAccounts)
+	endOthers(&x.HostEndpoints, c.HostEndpoints)
+	endOthers(&x.Pools, c.Pools)
+	endOthers(&x.Blocks, c.Blocks)
+	x.ServiceCIDRsChanged, x.ReservedChanged = true, true
+}
+
+func endOthers[K comparable, V any](into *map[K]*V, have map[K]*V) {
+	for k := range have {
+		if (*into)[k] == nil {
+			if *into == nil {
+				*into = map[K]*V{}
+			}
+			(*into)[k] = nil
+		}
+	}
 }
 
 // Apply changes the cluster, and says what of it is dirty.

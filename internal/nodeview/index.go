@@ -446,3 +446,24 @@ func (x *Index) note(name model.Name, of nodeSet, all, peers bool) {
 		}
 	}
 }
+
+// HasNode reports whether the cluster has a Node.
+func (x *Index) HasNode(name string) bool { return x.c.Nodes[name] != nil }
+
+// PodOn returns the pod that the API places on a node and that has a UID.
+func (x *Index) PodOn(node, uid string) (model.Name, bool) {
+	for name := range x.on[node] {
+		if x.pods[name].pod.UID == uid {
+			return name, true
+		}
+	}
+	return model.Name{}, false
+}
+
+// Placed returns the node that the API places a pod on; empty = none, or the pod is not known.
+func (x *Index) Placed(name model.Name) string {
+	if e := x.pods[name]; e != nil {
+		return e.pod.Node
+	}
+	return ""
+}

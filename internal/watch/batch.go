@@ -15,7 +15,8 @@ import (
 // the last one is here. In every map a nil value says that the object is gone. Values are never
 // changed after they were handed on.
 type Batch struct {
-	// Full is set in the first batch, which holds the whole cluster.
+	// Full is set in the first batch, which holds the whole cluster. Where another one is, it comes
+	// from somebody else, and takes the place of all that was there.
 	Full bool
 
 	// Changes are what changed of the model.
@@ -64,10 +65,41 @@ func (b *Batch) Empty() bool {
 	return !b.Full && b.Changes.Empty() && len(b.Reservations) == 0 && b.IPAM == nil && len(b.Configs) == 0 && !b.ProblemsChanged
 }
 
+// Merge adds a later batch: of one object only the last change is kept.
+func (b *Batch) Merge(later *Batch) {
+	if later.Full {
+		b.Full, b.Changes = true, later.Changes
+	} else {
+		b.Changes.Merge(&later.Changes)
+	}
+	if later.PoolOrder != nil {
+		b.PoolOrder = later.PoolOrder
+	}
+	if later.IPAM != nil {
+		b.IPAM = later.IPAM
+	}
+	mergeMap(&b.Reservations, later.Reservations)
+	mergeMap(&b.Configs, later.Configs)
+	if later.ProblemsChanged {
+		b.Problems, b.ProblemsChanged = later.Problems, true
+	}
+}
+
+func mergeMap[V any](into *map[string]*V, later map[string]*V) {
+	if *into == nil {
+		*into = later
+		return
+	}
+	maps.Copy(*into, later)
+}
+
 // Apply changes the cluster, and says what of it is dirty: everything but the settings and what the
-// machine says, where the batch is full. Configs, IPAM and Problems are not part of a cluster: the
-// caller looks at them itself.
+// machine says, where the batch is full. What a cluster has and a full batch does not is gone.
+// Configs, IPAM and Problems are not part of a cluster: the caller looks at them itself.
 func (b *Batch) Apply(c *model.Cluster) model.Dirty {
+	if b.Full {
+		b.Replace(c)
+	}
 	d := b.Changes.Apply(c)
 	if b.Full {
 		d.Add(model.AllKinds &^ (model.KindLocal | model.KindSettings))

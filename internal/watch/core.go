@@ -52,12 +52,13 @@ func (w *Watcher) addCore(k client.Core) {
 		record: func(b *Batch, n model.Name, _ any, now, _ *model.Node) {
 			if now == nil {
 				delete(w.nodes, n.Name)
-				delete(w.since, n.Name)
+				w.claims.Gone(n.Name)
 				put(&b.Nodes, n.Name, (*model.Node)(nil))
 				return
 			}
-			w.noteAddrs(now)
-			w.nodes[n.Name] = now
+			with := *now
+			with.Since = w.claims.Note(now)
+			w.nodes[n.Name] = &with
 			w.recordNode(b, n.Name)
 		},
 	})

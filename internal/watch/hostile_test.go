@@ -88,16 +88,14 @@ func TestHostileUnseenClaims(t *testing.T) {
 	hostile.Record(t, "a node claims addresses while no agent runs, which then passes for older", hostile.Node, hostile.ControlPlane, hostile.Both)
 	old, later, new := netip.MustParseAddr("172.31.2.20"), netip.MustParseAddr("172.31.2.21"), netip.MustParseAddr("172.31.1.194")
 	before := ClaimsOf(&model.Node{Name: "far", UID: "1", Addrs: []netip.Addr{old, later}, Since: map[netip.Addr]int64{later: 400}})
-	w := &Watcher{nodes: map[string]*model.Node{}, since: map[string]map[netip.Addr]int64{}, claimed: map[string]NodeClaims{"far": before}}
-	w.noteAddrs(&model.Node{Name: "far", UID: "1", Addrs: []netip.Addr{new, old, later}})
-	since := w.since["far"]
+	c := NewClaims(map[string]NodeClaims{"far": before})
+	since := c.Note(&model.Node{Name: "far", UID: "1", Addrs: []netip.Addr{new, old, later}})
 	if since[old] != 0 || since[later] != 400 || since[new] < 1_600_000_000 {
 		t.Errorf("the node has its addresses since %v", since)
 	}
 	// Another Node of the name begins anew.
-	w.noteAddrs(&model.Node{Name: "far", UID: "2", Addrs: []netip.Addr{new, old}})
-	if len(w.since["far"]) != 0 {
-		t.Errorf("another Node of the name has its addresses since %v", w.since["far"])
+	if since := c.Note(&model.Node{Name: "far", UID: "2", Addrs: []netip.Addr{new, old}}); len(since) != 0 {
+		t.Errorf("another Node of the name has its addresses since %v", since)
 	}
 }
 

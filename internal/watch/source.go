@@ -40,6 +40,8 @@ type Status struct {
 	Err string
 	// Missing are resources that the API server does not know: CRDs that are not installed.
 	Missing []string
+	// FanOut is the fan-out that all of it comes from, host:port; empty = the API server.
+	FanOut string
 }
 
 // health follows the sources' requests.

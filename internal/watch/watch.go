@@ -13,7 +13,6 @@ package watch
 import (
 	"context"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -39,22 +38,6 @@ type Config struct {
 	Log     *slog.Logger
 	// Claims are what was known at the end of another run of the addresses of Nodes, by name.
 	Claims map[string]NodeClaims
-}
-
-// NodeClaims says since when a Node has its addresses: since it was first seen (0), or since a
-// later time, in Unix seconds.
-type NodeClaims struct {
-	UID   string               `json:"uid"`
-	Addrs map[netip.Addr]int64 `json:"addresses"`
-}
-
-// ClaimsOf returns what is to be remembered of a node.
-func ClaimsOf(n *model.Node) NodeClaims {
-	c := NodeClaims{UID: n.UID, Addrs: make(map[netip.Addr]int64, len(n.Addrs))}
-	for _, a := range n.Addrs {
-		c.Addrs[a] = n.Since[a]
-	}
-	return c
 }
 
 // Sink receives a batch. While it is busy changes are squashed into the next one. It is called by
@@ -84,8 +67,7 @@ type Watcher struct {
 	poolAge  map[string]metav1.Time
 	ranges   map[string]*ServiceCIDR
 	reserved map[string]*Reservation
-	since    map[string]map[netip.Addr]int64 // when a node's addresses came that it did not have at first, Unix seconds
-	claimed  map[string]NodeClaims           // of nodes that were not seen yet
+	claims   *Claims
 }
 
 // source is one watched resource.
@@ -104,8 +86,8 @@ func New(cfg Config) (*Watcher, error) {
 		core: cfg.Core, log: cfg.Log, health: newHealth(cfg.Log), wake: make(chan struct{}, 1), pending: &Batch{},
 		problems: problems{byObject: map[string][]weirv1.Problem{}},
 		nodes:    map[string]*model.Node{}, statuses: map[string]*Published{}, poolAge: map[string]metav1.Time{},
-		ranges: map[string]*ServiceCIDR{}, reserved: map[string]*Reservation{}, since: map[string]map[netip.Addr]int64{},
-		claimed: maps.Clone(cfg.Claims),
+		ranges: map[string]*ServiceCIDR{}, reserved: map[string]*Reservation{},
+		claims: NewClaims(cfg.Claims),
 	}
 	w.addCore(cfg.Core)
 	if err := firstError(w.addCRDs(cfg.Dynamic), w.addPolicies(cfg.Dynamic)); err != nil {
@@ -357,44 +339,9 @@ func (w *Watcher) reservedRanges() []netip.Prefix {
 	return slices.Compact(out)
 }
 
-// noteAddrs remembers since when a node has addresses that it did not have when it was first seen:
-// what a node claims later takes nothing from those who had it before. w.mu is held.
-func (w *Watcher) noteAddrs(now *model.Node) {
-	before := NodeClaims{}
-	if n := w.nodes[now.Name]; n != nil {
-		before = ClaimsOf(n)
-		for a, at := range w.since[now.Name] {
-			before.Addrs[a] = at
-		}
-	} else {
-		before = w.claimed[now.Name]
-		delete(w.claimed, now.Name)
-	}
-	if before.Addrs == nil || before.UID != now.UID {
-		delete(w.since, now.Name)
-		return
-	}
-	since := map[netip.Addr]int64{}
-	for _, a := range now.Addrs {
-		if at, ok := before.Addrs[a]; !ok {
-			since[a] = time.Now().Unix()
-		} else if at != 0 {
-			since[a] = at
-		}
-	}
-	if w.since[now.Name] = since; len(since) == 0 {
-		delete(w.since, now.Name)
-	}
-}
-
 // recordNode notes a node together with what was published about it. w.mu is held.
 func (w *Watcher) recordNode(b *Batch, name string) {
 	if n := w.nodes[name]; n != nil {
-		if since := w.since[name]; since != nil {
-			with := *n
-			with.Since = since
-			n = &with
-		}
 		put(&b.Nodes, name, AddNodeStatus(n, w.statuses[name]))
 	}
 }

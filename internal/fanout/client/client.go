@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package client feeds an agent from a fan-out: it connects to one of the replicas, says which
+// interfaces the node has, and hands on what it is sent as a watch does (watch.Batch). Nothing is
+// handed on before the first snapshot is whole; a later one, of another replica, is a batch that
+// says so (Full), and takes the place of what was there without anything being empty in between.
+// While no replica can be reached the agent goes on with what it has.
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/weir-net/weir/internal/fanout/stream"
+	"github.com/weir-net/weir/internal/fanout/wire"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/watch"
+)
+
+// Config is what a Client needs.
+type Config struct {
+	Log     *slog.Logger
+	Node    string
+	Program string // version of the agent, for people
+	// Replicas returns where fan-outs are, host:port.
+	Replicas func(context.Context) ([]string, error)
+	Dial     func(ctx context.Context, addr string) (net.Conn, error)
+	// TLS and Token are asked for each connection, Token also now and then while it lasts.
+	TLS   func() (*tls.Config, error)
+	Token func() (string, error)
+	// Expression says whether an expression of the selector language can be read.
+	Expression func(string) error
+	// Lookup reads a pod from the API server, for a CNI ADD.
+	Lookup func(ctx context.Context, name model.Name, uid string) (*watch.AddPod, error)
+	Claims map[string]watch.NodeClaims // see watch.Config
+}
+
+// Time bounds of a connection.
+const (
+	connectWithin = 5 * time.Second
+	silence       = 10 * time.Second // a fan-out says at least every two seconds how fresh it is
+	retryFirst    = 100 * time.Millisecond
+	retryMost     = 5 * time.Second
+	tokenEvery    = time.Minute
+	// staleAfter is how long a fan-out may be without the API server until another one is asked;
+	// otherEvery is the time between two such attempts.
+	staleAfter = 10 * time.Second
+	otherEvery = 15 * time.Second
+)
+
+// Client follows the cluster by a fan-out. It is safe for concurrent use.
+type Client struct {
+	cfg    Config
+	claims *watch.Claims
+
+	reading sync.WaitGroup
+	stop    context.CancelFunc // nil before Start
+	extra   *stream.Extra      // what the settings were last; of one goroutine
+	wake    chan struct{}      // capacity 1: pending is not empty
+	moved   chan struct{}      // capacity 1: endpoints changed
+
+	mu        sync.Mutex
+	pending   *watch.Batch
+	synced    bool
+	endpoints map[netip.Addr]model.Name
+	own       map[model.Name]*model.Pod // pods that the API places on the node
+	replica   string                    // that serves; empty = none
+	since     time.Time                 // when that became so
+	err       string
+	fresh     *stream.Fresh
+	freshAt   time.Time
+}
+
+// New returns a Client; nothing is sent before Start or Run.
+func New(cfg Config) *Client {
+	return &Client{cfg: cfg, claims: watch.NewClaims(cfg.Claims), extra: &stream.Extra{}, wake: make(chan struct{}, 1), moved: make(chan struct{}, 1), own: map[model.Name]*model.Pod{},
+		since: time.Now(), err: "not connected yet"}
+}
+
+// Start begins to follow, until ctx or Run ends.
+func (c *Client) Start(ctx context.Context) {
+	ctx, c.stop = context.WithCancel(ctx)
+	c.reading.Go(func() { c.follow(ctx) })
+}
+
+// AwaitRead waits until the first snapshot is there.
+func (c *Client) AwaitRead(ctx context.Context) error {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !c.Status().Synced {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+// Run hands on what comes until ctx ends, and returns ctx's error.
+func (c *Client) Run(ctx context.Context, sink watch.Sink) error {
+	if c.stop == nil {
+		c.Start(ctx)
+	}
+	defer c.reading.Wait()
+	defer c.stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.wake:
+		}
+		c.mu.Lock()
+		b := c.pending
+		c.pending = nil
+		c.mu.Unlock()
+		if b != nil {
+			sink(ctx, b)
+		}
+	}
+}
+
+// SetEndpoints says whose interfaces the node has, by address.
+func (c *Client) SetEndpoints(now map[netip.Addr]model.Name) {
+	c.mu.Lock()
+	same := maps.Equal(c.endpoints, now)
+	c.endpoints = now
+	c.mu.Unlock()
+	if !same {
+		signal(c.moved)
+	}
+}
+
+func signal(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// Status says how the client gets on: connected is one whose fan-out is in touch with the API
+// server.
+func (c *Client) Status() watch.Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	st := watch.Status{Synced: c.synced, Connected: c.err == "", Since: c.since, Err: c.err, FanOut: c.replica}
+	if c.err == "" && c.fresh != nil && !c.fresh.Connected {
+		st.Connected, st.Err = false, fmt.Sprintf("fan-out %s is not in touch with the API server: %s", c.fresh.Replica, c.fresh.Error)
+		st.Since = c.freshAt.Add(-time.Duration(c.fresh.SinceMs) * time.Millisecond)
+	}
+	return st
+}
+
+// PodForAdd returns the pod of a CNI ADD, from the API server.
+func (c *Client) PodForAdd(ctx context.Context, name model.Name, uid string) (*watch.AddPod, error) {
+	return c.cfg.Lookup(ctx, name, uid)
+}
+
+// PodLives reports whether the pod with that UID (any, when empty) exists, is on the node and has
+// not finished. When in doubt it does. The UID of a static pod is not the one that the kubelet
+// knows it by.
+func (c *Client) PodLives(name model.Name, uid, node string) bool {
+	c.mu.Lock()
+	p := c.own[name]
+	c.mu.Unlock()
+	if p == nil {
+		s := c.Status()
+		return !s.Synced || !s.Connected
+	}
+	if static := len(name.Name) > len(node) && name.Name[len(name.Name)-len(node)-1:] == "-"+node; uid != "" && p.UID != uid && !static {
+		return false
+	}
+	return p.Node == node && !p.Finished
+}
+
+// note sets why there is no connection, or which replica serves.
+func (c *Client) note(replica string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if (c.err == "") != (text == "") || c.replica != replica {
+		c.since = time.Now()
+	}
+	if c.replica, c.err = replica, text; err != nil {
+		c.fresh = nil
+	}
+}
+
+// follow keeps a connection to a fan-out until ctx ends.
+func (c *Client) follow(ctx context.Context) {
+	wait, avoid := retryFirst, ""
+	for said := ""; ctx.Err() == nil; {
+		began := time.Now()
+		addr, err := c.choose(ctx, avoid)
+		if err == nil {
+			err = c.followOne(ctx, addr)
+			avoid = addr
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		c.note("", err)
+		if text := err.Error(); text != said {
+			said = text
+			c.cfg.Log.Warn("no fan-out feeds this agent; it goes on with what it has", "err", err)
+		}
+		if time.Since(began) > time.Minute {
+			wait, said = retryFirst, ""
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Duration((0.5 + rand.Float64()) * float64(wait))):
+		}
+		wait = min(2*wait, retryMost)
+	}
+}
+
+// choose returns the address of a fan-out, another one than avoid where there is one.
+func (c *Client) choose(ctx context.Context, avoid string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectWithin)
+	defer cancel()
+	all, err := c.cfg.Replicas(ctx)
+	if err != nil {
+		return "", fmt.Errorf("look for fan-outs: %w", err)
+	}
+	if others := slices.DeleteFunc(slices.Clone(all), func(a string) bool { return a == avoid }); len(others) > 0 {
+		all = others
+	}
+	if len(all) == 0 {
+		return "", errors.New("no fan-out is ready")
+	}
+	return all[rand.IntN(len(all))], nil
+}
+
+// connect opens a stream and waits for what the fan-out says first, which is how fresh it is.
+func (c *Client) connect(ctx context.Context, addr string) (*connection, error) {
+	conf, err := c.cfg.TLS()
+	if err != nil {
+		return nil, err
+	}
+	conf.NextProtos = []string{"h2"}
+	token, err := c.cfg.Token()
+	if err != nil {
+		return nil, err
+	}
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(credentials.NewTLS(conf)), grpc.WithContextDialer(c.cfg.Dial),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(wire.MostSize+stream.MostRequest)), grpc.WithDisableServiceConfig(),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: silence, Timeout: silence}), grpc.WithReadBufferSize(16<<10), grpc.WithWriteBufferSize(4<<10),
+		grpc.WithDisableRetry())
+	if err != nil {
+		return nil, fmt.Errorf("fan-out %s: %w", addr, err)
+	}
+	k := &connection{addr: addr, conn: conn}
+	ctx, k.cancel = context.WithCancel(ctx)
+	late := time.AfterFunc(connectWithin, k.cancel)
+	defer late.Stop()
+	if k.stream, err = stream.Follow(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token), conn); err == nil {
+		c.mu.Lock()
+		first := &stream.Request{Endpoints: stream.EndpointsFrom(c.endpoints), Program: c.cfg.Program}
+		c.mu.Unlock()
+		if err = k.stream.Send(first); err == nil {
+			k.first, err = k.stream.Recv()
+		}
+	}
+	if err != nil {
+		state := conn.GetState()
+		k.close()
+		if state != connectivity.Ready && ctx.Err() != nil {
+			err = errors.Join(errors.New("no connection in time"), err)
+		}
+		return nil, fmt.Errorf("fan-out %s: %w", addr, err)
+	}
+	return k, nil
+}
+
+// connection is a stream of one fan-out.
+type connection struct {
+	addr   string
+	conn   *grpc.ClientConn
+	stream stream.Client
+	first  *stream.Response
+	cancel context.CancelFunc
+}
+
+func (k *connection) close() {
+	k.cancel()
+	k.conn.Close()
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are of all nodes together: a series for each would be a thousand.
+type metrics struct {
+	streams         prometheus.GaugeFunc
+	oldest          prometheus.GaugeFunc
+	merges          prometheus.CounterFunc
+	messages, bytes prometheus.Counter
+	endpoints       prometheus.Counter
+	refused         *prometheus.CounterVec
+	snapshots, lag  prometheus.Histogram
+	updates         prometheus.Histogram
+}
+
+// Register offers the server's metrics.
+func (s *Server) Register(r prometheus.Registerer) {
+	m := &s.metrics
+	r.MustRegister(m.streams, m.oldest, m.merges, m.messages, m.bytes, m.endpoints, m.refused, m.snapshots, m.lag, m.updates)
+}
+
+func newMetrics(s *Server) metrics {
+	const ns = "weir_fanout"
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Name: name, Help: help})
+	}
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: ns, Name: name, Help: help, Buckets: buckets})
+	}
+	locked := func(f func() float64) func() float64 {
+		return func() float64 {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return f()
+		}
+	}
+	return metrics{
+		streams: prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: ns, Name: "streams", Help: "Agents that are served."},
+			locked(func() float64 { return float64(len(s.followers)) })),
+		oldest: prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: ns, Name: "oldest_unsent_seconds", Help: "Since when the oldest change that some agent was not sent yet waits."},
+			locked(func() float64 {
+				oldest := 0.0
+				for _, f := range s.followers {
+					if !f.since.IsZero() {
+						oldest = max(oldest, time.Since(f.since).Seconds())
+					}
+				}
+				return oldest
+			})),
+		merges: prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: ns, Name: "merged_changes_total", Help: "Changes for an agent that were merged with earlier ones that it was not sent yet."},
+			locked(func() float64 { return float64(s.merges) })),
+		messages:  counter("messages_total", "Messages that were sent to agents."),
+		bytes:     counter("sent_bytes_total", "Bytes of changes that were sent to agents."),
+		endpoints: counter("endpoints_refused_total", "Endpoints that an agent named and whose pod is on another node."),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "refused_total", Help: "Streams that were refused or ended, by why."},
+			[]string{"why"}),
+		snapshots: histogram("snapshot_seconds", "Time to send an agent all that its node needs.", prometheus.ExponentialBuckets(0.01, 2, 13)),
+		lag:       histogram("lag_seconds", "Time from a change that was read of the API until an agent was sent it.", prometheus.ExponentialBuckets(0.001, 2, 15)),
+		updates:   histogram("update_seconds", "Time to find the nodes that changes concern.", prometheus.ExponentialBuckets(0.0001, 2, 16)),
+	}
+}
+
+// NodeStatus says how an agent is served.
+type NodeStatus struct {
+	Node    string        `json:"node"`
+	Program string        `json:"program"`
+	For     time.Duration `json:"for"`    // how long it has been served
+	Behind  time.Duration `json:"behind"` // how long it has waited for what was not sent yet
+}
+
+// Followers returns how the agents are served, by node.
+func (s *Server) Followers() []NodeStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]NodeStatus, 0, len(s.followers))
+	for node, f := range s.followers {
+		st := NodeStatus{Node: node, Program: f.program, For: time.Since(f.began)}
+		if !f.since.IsZero() {
+			st.Behind = time.Since(f.since)
+		}
+		out = append(out, st)
+	}
+	slices.SortFunc(out, func(a, b NodeStatus) int { return cmp.Compare(a.Node, b.Node) })
+	return out
+}
