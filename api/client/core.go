@@ -37,6 +37,9 @@ type Core struct {
 	Policies   Lister[*networkingv1.NetworkPolicyList]
 	// Pod reads one pod.
 	Pod func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
+	// Namespace reads one namespace, and Slice one EndpointSlice.
+	Namespace func(ctx context.Context, name string) (*corev1.Namespace, error)
+	Slice     func(ctx context.Context, namespace, name string) (*discoveryv1.EndpointSlice, error)
 }
 
 // newCore connects with a tuned configuration.
@@ -75,6 +78,14 @@ func newCore(cfg *rest.Config) (Core, error) {
 		Pod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 			pod := &corev1.Pod{}
 			return pod, core.Get().Namespace(namespace).Resource("pods").Name(name).Do(ctx).Into(pod)
+		},
+		Namespace: func(ctx context.Context, name string) (*corev1.Namespace, error) {
+			ns := &corev1.Namespace{}
+			return ns, core.Get().Resource("namespaces").Name(name).Do(ctx).Into(ns)
+		},
+		Slice: func(ctx context.Context, namespace, name string) (*discoveryv1.EndpointSlice, error) {
+			slice := &discoveryv1.EndpointSlice{}
+			return slice, discovery.Get().Namespace(namespace).Resource("endpointslices").Name(name).Do(ctx).Into(slice)
 		},
 	}, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/weir-net/weir/api/client"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
 )
@@ -52,7 +53,16 @@ func (w *Watcher) PodForAdd(ctx context.Context, name model.Name, uid string) (*
 		case <-tick.C:
 		}
 	}
-	o, err := w.core.Pod(ctx, name.Namespace, name.Name)
+	p, err := readPod(ctx, w.core, name, uid)
+	if err != nil {
+		return nil, err
+	}
+	return w.addPod(p), nil
+}
+
+// readPod reads the pod of a CNI ADD from the API server.
+func readPod(ctx context.Context, core client.Core, name model.Name, uid string) (*podEntry, error) {
+	o, err := core.Pod(ctx, name.Namespace, name.Name)
 	if err != nil {
 		return nil, fmt.Errorf("look up pod %s, which the watch has not seen: %w", name, err)
 	}
@@ -62,7 +72,23 @@ func (w *Watcher) PodForAdd(ctx context.Context, name model.Name, uid string) (*
 	if !p.is(uid) {
 		return nil, fmt.Errorf("look up pod %s with UID %s: %w (UID %s)", name, uid, ErrPodReplaced, o.UID)
 	}
-	return w.addPod(p), nil
+	return p, nil
+}
+
+// LookUpPod returns the pod of a CNI ADD with its namespace as the API server has them, for those
+// who watch neither. Errors are as of PodForAdd.
+func LookUpPod(ctx context.Context, core client.Core, name model.Name, uid string) (*AddPod, error) {
+	p, err := readPod(ctx, core, name, uid)
+	if err != nil {
+		return nil, err
+	}
+	ns, err := core.Namespace(ctx, name.Namespace)
+	if err != nil {
+		return nil, fmt.Errorf("look up namespace %s: %w", name.Namespace, err)
+	}
+	stripMeta(ns)
+	v, _ := ConvertNamespace(ns)
+	return &AddPod{Pod: p.pod, UID: p.uid, Annotations: p.annotations, Problems: p.problems, Namespace: v, NamespaceAnnotations: ns.Annotations}, nil
 }
 
 // podEntry is what is kept of a pod in addition to its value in the model.

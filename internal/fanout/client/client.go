@@ -8,6 +8,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -79,7 +80,7 @@ type Client struct {
 	pending   *watch.Batch
 	synced    bool
 	endpoints map[netip.Addr]model.Name
-	own       map[model.Name]*model.Pod // pods that the API places on the node
+	own       map[model.Name]*model.Pod // pods that the API places on the node, of what was handed on
 	replica   string                    // that serves; empty = none
 	since     time.Time                 // when that became so
 	err       string
@@ -132,6 +133,7 @@ func (c *Client) Run(ctx context.Context, sink watch.Sink) error {
 		c.mu.Unlock()
 		if b != nil {
 			sink(ctx, b)
+			c.noteOwn(b)
 		}
 	}
 }
@@ -167,9 +169,36 @@ func (c *Client) Status() watch.Status {
 	return st
 }
 
-// PodForAdd returns the pod of a CNI ADD, from the API server.
+// podWithin is how long PodForAdd waits for the fan-out to send a pod: the kubelet learns of it from
+// the API server when the fan-out does.
+const podWithin = 10 * time.Second
+
+// PodForAdd returns the pod of a CNI ADD: its annotations are the API server's, the pod itself is
+// the one that was handed on, together with the policies that select it. A pod for which these are
+// not there would start without them, so it waits, and in the end is refused.
 func (c *Client) PodForAdd(ctx context.Context, name model.Name, uid string) (*watch.AddPod, error) {
-	return c.cfg.Lookup(ctx, name, uid)
+	found, err := c.cfg.Lookup(ctx, name, uid)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, podWithin)
+	defer cancel()
+	for tick := time.NewTicker(2 * time.Millisecond); ; {
+		c.mu.Lock()
+		p := c.own[name]
+		c.mu.Unlock()
+		if p != nil && p.UID == found.UID {
+			tick.Stop()
+			found.Pod = p
+			return found, nil
+		}
+		select {
+		case <-ctx.Done():
+			tick.Stop()
+			return nil, fmt.Errorf("the policies of pod %s are not known: no fan-out has sent them (%s)", name, cmp.Or(c.Status().Err, "it has not seen the pod"))
+		case <-tick.C:
+		}
+	}
 }
 
 // PodLives reports whether the pod with that UID (any, when empty) exists, is on the node and has

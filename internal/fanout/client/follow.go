@@ -192,6 +192,19 @@ func (c *Client) deliver(b *watch.Batch) {
 			c.claims.Gone(name)
 		}
 	}
+	if c.pending == nil {
+		c.pending = b
+	} else {
+		c.pending.Merge(b)
+	}
+	c.synced = c.synced || b.Full
+	signal(c.wake)
+}
+
+// noteOwn keeps the pods of the node that a batch brings.
+func (c *Client) noteOwn(b *watch.Batch) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if b.Full {
 		clear(c.own)
 	}
@@ -202,11 +215,4 @@ func (c *Client) deliver(b *watch.Batch) {
 			delete(c.own, name)
 		}
 	}
-	if c.pending == nil {
-		c.pending = b
-	} else {
-		c.pending.Merge(b)
-	}
-	c.synced = c.synced || b.Full
-	signal(c.wake)
 }

@@ -14,10 +14,12 @@ import (
 	"strings"
 )
 
-// Files in a folder: the certificates of authorities, and the token.
+// Files in a folder: the certificates of authorities, and the tokens for controllers and for
+// fan-outs.
 const (
-	bundleFile = "ca.crt"
-	tokenFile  = "token"
+	bundleFile      = "ca.crt"
+	tokenFile       = "token"
+	fanOutTokenFile = "fanout-token"
 )
 
 // DefaultDir is where the agent's pod has them.
@@ -41,15 +43,20 @@ func (f Folder) Client(server string) (*tls.Config, error) {
 	return &tls.Config{MinVersion: tls.VersionTLS13, ServerName: server, RootCAs: roots, NextProtos: []string{"http/1.1"}}, nil
 }
 
-// Token returns the token.
-func (f Folder) Token() (string, error) {
-	text, err := os.ReadFile(filepath.Join(string(f), tokenFile))
+// Token returns the token for controllers.
+func (f Folder) Token() (string, error) { return f.token(tokenFile) }
+
+// FanOutToken returns the token for fan-outs.
+func (f Folder) FanOutToken() (string, error) { return f.token(fanOutTokenFile) }
+
+func (f Folder) token(file string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(string(f), file))
 	if err != nil {
 		return "", fmt.Errorf("read the token: %w", err)
 	}
 	token := strings.TrimSpace(string(text))
 	if token == "" {
-		return "", fmt.Errorf("%s is empty", tokenFile)
+		return "", fmt.Errorf("%s is empty", file)
 	}
 	return token, nil
 }

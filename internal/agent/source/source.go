@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package source decides from whom an agent has the cluster: from the API server, which each agent
+// then watches by itself, or from a fan-out. Where it may choose it takes a fan-out while there are
+// replicas of one, and changes over while it works: what the new source has takes the place of what
+// the old one had once all of it was read.
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/weir-net/weir/internal/fanout/client"
+	"github.com/weir-net/weir/internal/fanout/names"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/watch"
+)
+
+// Mode says which sources an agent may have.
+type Mode string
+
+const (
+	Auto   Mode = "auto"   // a fan-out while there are replicas of one, else the API server
+	Never  Mode = "never"  // the API server
+	Always Mode = "always" // a fan-out
+)
+
+// ParseMode reads a mode; empty = Auto.
+func ParseMode(text string) (Mode, error) {
+	switch m := Mode(text); m {
+	case "":
+		return Auto, nil
+	case Auto, Never, Always:
+		return m, nil
+	}
+	return "", fmt.Errorf("%q is none of auto, never, always", text)
+}
+
+// Source follows the cluster: a watch.Watcher, or a client.Client.
+type Source interface {
+	Start(context.Context)
+	AwaitRead(context.Context) error
+	Run(context.Context, watch.Sink) error
+	Status() watch.Status
+	PodForAdd(ctx context.Context, name model.Name, uid string) (*watch.AddPod, error)
+	PodLives(name model.Name, uid, node string) bool
+}
+
+// Config is what a Chooser needs.
+type Config struct {
+	Mode Mode
+	Log  *slog.Logger
+	// API and FanOut make a source; it is not started.
+	API    func() (Source, error)
+	FanOut func() *client.Client
+	// Replicas finds fan-outs.
+	Replicas *Replicas
+	// CheckEvery is about the time between two looks whether another source is to be used; 0 = a
+	// minute, so that the agents of a large cluster change over within some minutes.
+	CheckEvery time.Duration
+}
+
+// Chooser follows the cluster by the source that is to be used. It is safe for concurrent use.
+type Chooser struct {
+	cfg Config
+
+	mu        sync.Mutex
+	current   Source
+	feeding   *client.Client // the same, where it is a fan-out's
+	endpoints map[netip.Addr]model.Name
+}
+
+// New returns a Chooser that has chosen its first source: with Auto, what can be said of fan-outs
+// within a moment decides.
+func New(ctx context.Context, cfg Config) (*Chooser, error) {
+	if cfg.CheckEvery == 0 {
+		cfg.CheckEvery = time.Minute
+	}
+	c := &Chooser{cfg: cfg}
+	fanOut := cfg.Mode == Always
+	if cfg.Mode == Auto {
+		ctx, cancel := context.WithTimeout(ctx, firstLook)
+		defer cancel()
+		found, err := cfg.Replicas.Find(ctx)
+		fanOut = err == nil && len(found) > 0
+	}
+	_, err := c.use(fanOut)
+	return c, err
+}
+
+// firstLook bounds how long the agent's start waits to know whether there is a fan-out.
+const firstLook = 2 * time.Second
+
+// make makes a source.
+func (c *Chooser) make(fanOut bool) (Source, *client.Client, error) {
+	if !fanOut {
+		s, err := c.cfg.API()
+		return s, nil, err
+	}
+	f := c.cfg.FanOut()
+	c.mu.Lock()
+	f.SetEndpoints(c.endpoints)
+	c.mu.Unlock()
+	return f, f, nil
+}
+
+func (c *Chooser) use(fanOut bool) (Source, error) {
+	s, feeding, err := c.make(fanOut)
+	if err != nil {
+		return nil, err
+	}
+	c.set(s, feeding)
+	return s, nil
+}
+
+func (c *Chooser) set(s Source, feeding *client.Client) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.current, c.feeding = s, feeding
+	if feeding != nil {
+		feeding.SetEndpoints(c.endpoints)
+	}
+}
+
+func (c *Chooser) get() Source {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.current
+}
+
+// Start begins to read.
+func (c *Chooser) Start(ctx context.Context) { c.get().Start(ctx) }
+
+// AwaitRead waits until everything was read once.
+func (c *Chooser) AwaitRead(ctx context.Context) error { return c.get().AwaitRead(ctx) }
+
+// Status says how the source gets on.
+func (c *Chooser) Status() watch.Status { return c.get().Status() }
+
+// PodForAdd returns the pod of a CNI ADD.
+func (c *Chooser) PodForAdd(ctx context.Context, name model.Name, uid string) (*watch.AddPod, error) {
+	return c.get().PodForAdd(ctx, name, uid)
+}
+
+// PodLives reports whether a pod exists and is on the node; when in doubt it does.
+func (c *Chooser) PodLives(name model.Name, uid, node string) bool {
+	return c.get().PodLives(name, uid, node)
+}
+
+// SetEndpoints says whose interfaces the node has, by address: what a fan-out sends depends on it.
+func (c *Chooser) SetEndpoints(now map[netip.Addr]model.Name) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.endpoints = now
+	if c.feeding != nil {
+		c.feeding.SetEndpoints(now)
+	}
+}
+
+// Run hands on what the sources bring until ctx ends.
+func (c *Chooser) Run(ctx context.Context, sink watch.Sink) error {
+	for {
+		err := c.runOne(ctx, sink)
+		if ctx.Err() != nil || err != nil {
+			return err
+		}
+	}
+}
+
+// runOne runs the source that is used now until another one has taken its place; nil = it has.
+func (c *Chooser) runOne(ctx context.Context, sink watch.Sink) error {
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- c.get().Run(running, sink) }()
+	for {
+		next, feeding := c.another(ctx)
+		if next == nil { // ctx has ended, or it is always the same source
+			return <-ended
+		}
+		// It goes on reading where ctx ends before: Run stops it.
+		next.Start(ctx)
+		if err := next.AwaitRead(ctx); err != nil {
+			return errors.Join(err, <-ended)
+		}
+		stop()
+		<-ended
+		c.set(next, feeding)
+		from := "the API server"
+		if feeding != nil {
+			from = "a fan-out"
+		}
+		c.cfg.Log.Info("the cluster is followed by another source from now on", "source", from)
+		return nil
+	}
+}
+
+// another waits until another source is to be used, and returns it; nil = ctx has ended.
+func (c *Chooser) another(ctx context.Context) (Source, *client.Client) {
+	if c.cfg.Mode != Auto {
+		<-ctx.Done()
+		return nil, nil
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, nil
+		case <-time.After(time.Duration((0.5 + rand.Float64()) * float64(c.cfg.CheckEvery))):
+		}
+		look, cancel := context.WithTimeout(ctx, firstLook)
+		found, err := c.cfg.Replicas.Find(look)
+		cancel()
+		if err != nil {
+			continue // what is used goes on
+		}
+		c.mu.Lock()
+		fed := c.feeding != nil
+		c.mu.Unlock()
+		if fed == (len(found) > 0) || fed && !c.cfg.Replicas.NoneWanted() {
+			continue
+		}
+		next, feeding, err := c.make(!fed)
+		if err != nil {
+			c.cfg.Log.Warn("another source of the cluster cannot be used", "err", err)
+			continue
+		}
+		return next, feeding
+	}
+}
+
+// Replicas finds fan-outs: by EndpointSlices of fixed names, which the controller writes. It
+// remembers what was found, for when the API server is away. It is safe for concurrent use.
+type Replicas struct {
+	// Slice reads an EndpointSlice.
+	Slice     func(ctx context.Context, namespace, name string) (*discoveryv1.EndpointSlice, error)
+	Namespace string
+
+	mu         sync.Mutex
+	last       []string
+	noneWanted bool
+}
+
+// Find returns the replicas that are ready, host:port.
+func (r *Replicas) Find(ctx context.Context) ([]string, error) {
+	var out []string
+	none := true
+	for _, name := range []string{names.Slice, names.Slice6} {
+		s, err := r.Slice(ctx, r.Namespace, name)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read EndpointSlice %s: %w", name, err)
+		}
+		none = none && s.Annotations[names.WantedAnnotation] == "0"
+		for _, e := range s.Endpoints {
+			if e.Conditions.Ready != nil && !*e.Conditions.Ready {
+				continue
+			}
+			for _, a := range e.Addresses {
+				out = append(out, net.JoinHostPort(a, strconv.Itoa(names.Port)))
+			}
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last, r.noneWanted = out, none
+	return out, nil
+}
+
+// Known is Find, and what was found last where the API server does not answer.
+func (r *Replicas) Known(ctx context.Context) ([]string, error) {
+	found, err := r.Find(ctx)
+	if err == nil {
+		return found, nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.last) > 0 {
+		return r.last, nil
+	}
+	return nil, err
+}
+
+// NoneWanted reports whether the controller wants no replica, rather than that none is ready.
+func (r *Replicas) NoneWanted() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.noneWanted
+}
