@@ -20,6 +20,7 @@ import (
 
 	"github.com/weir-net/weir/internal/agent"
 	"github.com/weir-net/weir/internal/agent/nodelock"
+	"github.com/weir-net/weir/internal/agent/source"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/gctuner"
 	"github.com/weir-net/weir/internal/kernel"
@@ -57,7 +58,7 @@ func tune() *gctuner.Collector {
 
 func command(collector *gctuner.Collector) *cobra.Command {
 	o := agent.Options{Environ: os.Environ(), GCTuner: collector}
-	var level string
+	var level, fanOut string
 	cmd := &cobra.Command{
 		Use:   "weir-agent",
 		Short: "The node daemon of Weir",
@@ -77,6 +78,9 @@ policy go on as they were; weir-agent started again takes over.`,
 			if o.Node == "" {
 				return fmt.Errorf("the node's name is not known: set --node-name or NODE_NAME")
 			}
+			if o.FanOut, err = source.ParseMode(fanOut); err != nil {
+				return fmt.Errorf("--fanout: %w", err)
+			}
 			return run(cmd.Context(), o)
 		},
 	}
@@ -90,6 +94,7 @@ policy go on as they were; weir-agent started again takes over.`,
 	f.StringVar(&o.Cgroup, "cgroup", "", "folder of the unified control group hierarchy whose sockets are this node's; default: FELIX_CGROUPV2PATH, then the mount of the hierarchy")
 	f.StringVar(&o.CNIConfDir, "cni-conf-dir", agent.DefaultCNIConfDir, "where the container runtime looks for network configurations")
 	f.StringVar(&o.PeersDir, "peers-dir", trust.DefaultDir, "folder with the certificates of Weir's authorities and a token for its controllers")
+	f.StringVar(&fanOut, "fanout", os.Getenv("WEIR_FANOUT"), "from whom to have the cluster: auto (a fan-out while there are replicas of one, else the API server), never or always; default: auto (WEIR_FANOUT)")
 	f.StringVar(&level, "log-level", envOr("WEIR_LOG_LEVEL", "info"), "debug, info, warn or error (WEIR_LOG_LEVEL)")
 	cmd.AddCommand(probeCommand(), askCommand(), startedCommand(), cleanUpCommand(&level))
 	return cmd

@@ -3,7 +3,7 @@
 // Package agent is the node daemon: it follows the cluster, computes the node's state, hands it to
 // the data plane, answers the CNI plugin, and reports how the node is.
 //
-//	watch ─ cluster (cluster*.go): the model, one goroutine ─ calc ─► dataplane.Loop ─► driver
+//	source ─ cluster (cluster*.go): the model, one goroutine ─ calc ─► dataplane.Loop ─► driver
 //	           ▲                                                           (dataplane*.go)
 //	machine ───┘      cni.go: pods come and go      status.go, metrics.go: what is in force
 //
@@ -18,7 +18,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -36,6 +35,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/machine"
 	"github.com/weir-net/weir/internal/agent/nodelock"
 	"github.com/weir-net/weir/internal/agent/problems"
+	"github.com/weir-net/weir/internal/agent/source"
 	apiwire "github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/announce"
 	"github.com/weir-net/weir/internal/cni"
@@ -53,7 +53,6 @@ import (
 	"github.com/weir-net/weir/internal/kubeproxy"
 	"github.com/weir-net/weir/internal/localsock"
 	"github.com/weir-net/weir/internal/peerauth/trust"
-	"github.com/weir-net/weir/internal/watch"
 	"github.com/weir-net/weir/internal/why"
 )
 
@@ -70,7 +69,8 @@ type Options struct {
 	BPFFSMount string // where one is mounted when there is none; empty = it must be there
 	Cgroup     string // folder of the unified hierarchy; empty = configuration, else found
 	CNIConfDir string
-	PeersDir   string // what controllers are known by, and the token for them; see package trust
+	PeersDir   string      // what controllers and fan-outs are known by, and the tokens for them; see package trust
+	FanOut     source.Mode // from whom the agent has the cluster
 
 	// GCTuner gets to know when changes are over, and runs once the first state is in place; nil =
 	// the runtime does as it likes.
@@ -96,7 +96,7 @@ type Agent struct {
 	clients        *client.Clients
 	servers        *apiserver.Dialer
 	reached        apiserver.Reached
-	watcher        *watch.Watcher
+	source         *source.Chooser // of the cluster
 	claims         *nodeClaims
 	driver         dataPlane
 	programs       func(context.Context) error // waits for what the kernel says of the programs; nil = that is known
@@ -182,6 +182,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.cluster.changed, a.cluster.reached = a.noteChange, a.reached.Addrs
 	a.cluster.noteConfig = a.lastGood.note
 	a.cluster.noteClaims = a.claims.note
+	a.cluster.noteEndpoints = a.source.SetEndpoints
 	a.reached.OnChange(a.cluster.noteLocal)
 	a.events = events.NewHub(o.Node, eventNames{a.cluster}, a.driver.Listen, o.Log.With("part", "events"))
 	a.announcer = announce.New(announce.Config{Log: o.Log.With("part", "announce"), Links: a.cluster.uplinks, Silent: a.cluster.noteSilent})
@@ -193,8 +194,8 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	}
 	a.cluster.setPools = a.ipam.Configure
 	a.cni, err = cni.New(cni.Options{
-		IPAM: a.ipam, Pods: pods{a.watcher, o.Node}, Settings: a.cluster.cniSettings, Ready: a.cniReady, Log: o.Log.With("part", "cni"),
-		Enforcer: &enforcer{cluster: a.cluster, loop: a.loop, driver: a.driver, pods: a.watcher, log: o.Log},
+		IPAM: a.ipam, Pods: pods{a.source, o.Node}, Settings: a.cluster.cniSettings, Ready: a.cniReady, Log: o.Log.With("part", "cni"),
+		Enforcer: &enforcer{cluster: a.cluster, loop: a.loop, driver: a.driver, pods: a.source, log: o.Log},
 	})
 	if err != nil {
 		return nil, errors.Join(err, a.driver.Close())
@@ -225,15 +226,15 @@ func (a *Agent) acquireNode(ctx, reading context.Context) error {
 			return err
 		}
 	}
-	if err = a.connect(); err != nil {
+	if err = a.connect(ctx); err != nil {
 		return err
 	}
-	a.watcher.Start(reading)
+	a.source.Start(reading)
 	if !held && !idle {
 		err = t.Acquire(ctx, true, func(ctx context.Context) {
 			ctx, cancel := context.WithTimeout(ctx, readWithin)
 			defer cancel()
-			if err := a.watcher.AwaitRead(ctx); err != nil {
+			if err := a.source.AwaitRead(ctx); err != nil {
 				a.log.Warn("taking the place of the other agent before the cluster was read", "error", err)
 			}
 			a.preload()
@@ -270,7 +271,7 @@ func (a *Agent) openDataPlane(lacks error, e config.Effective) error {
 	return err
 }
 
-func (a *Agent) connect() error {
+func (a *Agent) connect(ctx context.Context) error {
 	cfg, err := client.LoadConfig(a.opts.Kubeconfig)
 	if err != nil {
 		return err
@@ -285,7 +286,7 @@ func (a *Agent) connect() error {
 		return err
 	}
 	a.claims = newNodeClaims(filepath.Join(a.opts.StateDir, "nodes.json"), a.log)
-	a.watcher, err = watch.New(watch.Config{Core: a.clients.Core, Dynamic: a.clients.Dynamic, Log: a.log.With("part", "watch"), Claims: maps.Clone(a.claims.known)})
+	a.source, err = source.New(ctx, source.Connect(a.opts.FanOut, a.opts.Node, a.clients, trust.Folder(a.opts.PeersDir), a.claims.all, a.log))
 	return err
 }
 
@@ -333,7 +334,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	})
 	run("watching the node's interfaces", func(ctx context.Context) error { return watcher.Run(ctx, a.cluster.noteLocal) })
-	run("watching the cluster", func(ctx context.Context) error { return a.watcher.Run(ctx, a.cluster.applyBatch) })
+	run("watching the cluster", func(ctx context.Context) error { return a.source.Run(ctx, a.cluster.applyBatch) })
 	run("computing the node's state", a.cluster.run)
 	run("applying the node's state", a.loop.Run)
 	run("keeping the data plane", a.driver.Run)
@@ -430,14 +431,14 @@ func (a *Agent) podsGetIPv6() bool {
 
 // cniReady says what is missing before a pod can be started.
 func (a *Agent) cniReady() error {
-	if !a.watcher.Status().Synced {
+	if !a.source.Status().Synced {
 		return errors.New("the cluster was not read yet")
 	}
 	if a.loop.Applied() == 0 {
 		return errors.New("the data plane is not in place yet")
 	}
-	if !a.watcher.Status().Connected && a.ipam.Free() == 0 {
-		return &cni.LimitedError{Reason: "this node's blocks are full and the API server does not answer: " + a.watcher.Status().Err}
+	if !a.source.Status().Connected && a.ipam.Free() == 0 {
+		return &cni.LimitedError{Reason: "this node's blocks are full and the API server does not answer: " + a.source.Status().Err}
 	}
 	return nil
 }

@@ -17,10 +17,12 @@ import (
 	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/fanout/stream"
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/kubeproxy"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/nodeview"
 	"github.com/weir-net/weir/internal/watch"
 )
 
@@ -40,6 +42,8 @@ type cluster struct {
 	reached func() []netip.AddrPort
 	// announce gets what this node answers neighbours for, and which nodes it watches.
 	announce func(announced map[netip.Addr]bool, watched map[netip.Addr][6]byte)
+	// noteEndpoints gets whose interfaces the node has, when they may be others.
+	noteEndpoints func(map[netip.Addr]model.Name)
 	// noteClaims is called with Nodes that changed; full = with all that there are.
 	noteClaims func(nodes map[string]*model.Node, full bool)
 
@@ -79,7 +83,8 @@ func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, lo
 		model: model.NewCluster(), calc: calc.New(), resolver: resolver, changed: func() {}, setPools: func(ipam.Config) {},
 		noteConfig: func(map[string]string) {},
 		announce:   func(map[netip.Addr]bool, map[netip.Addr][6]byte) {}, noteClaims: func(map[string]*model.Node, bool) {},
-		earlyPods: map[model.Name]*model.Pod{}, podsByAddr: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{},
+		noteEndpoints: func(map[netip.Addr]model.Name) {},
+		earlyPods:     map[model.Name]*model.Pod{}, podsByAddr: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{},
 		servers: map[model.Name]*model.EndpointSlice{}, controllers: map[model.Name]*model.EndpointSlice{},
 		ipamConf: ipamInputs{reservations: map[string]*watch.Reservation{}, settings: watch.IPAMConfig{StrictAffinity: true}},
 	}
@@ -167,6 +172,9 @@ func (c *cluster) change(ctx context.Context, f func()) (uint64, error) {
 
 // compute hands on a state when something changed.
 func (c *cluster) compute() {
+	if c.dirty.Has(model.KindLocal) {
+		c.noteEndpoints(nodeview.EndpointsOf(&c.model.Local))
+	}
 	if c.complete && !c.dirty.Empty() {
 		c.refreshLocal()
 		began := time.Now()
@@ -205,6 +213,10 @@ func (c *cluster) applyBatch(ctx context.Context, b *watch.Batch) {
 }
 
 func (c *cluster) merge(b *watch.Batch) {
+	if b.Full { // of another source than before, perhaps
+		b.Replace(c.model)
+		c.replaceSettings(b)
+	}
 	c.indexPods(b.Pods)
 	c.dirty.Merge(b.Apply(c.model))
 	c.noteTiers(b)
@@ -221,9 +233,7 @@ func (c *cluster) merge(b *watch.Batch) {
 		c.dirty.Merge(model.AllDirty())
 		c.log.Info("the cluster is known", "nodes", len(c.model.Nodes), "pods", len(c.model.Pods), "services", len(c.model.Services), "policies", len(c.model.Policies))
 	}
-	// Once all is known, that there is none is known too, and what was remembered of one is
-	// forgotten.
-	configured := b.Full && b.Configs["default"] == nil && c.resolver.Set("default", nil)
+	configured := false
 	for name, conf := range b.Configs {
 		var spec map[string]any
 		if conf != nil {
@@ -247,6 +257,30 @@ func (c *cluster) merge(b *watch.Batch) {
 		c.dirty.Add(model.KindLocal)
 	}
 	c.configureIPAM(b, ownNode)
+}
+
+// replaceSettings adds to a batch that holds the whole cluster that what it does not have is gone: a
+// configuration, too, that was only remembered.
+func (c *cluster) replaceSettings(b *watch.Batch) {
+	if b.Configs == nil {
+		b.Configs = map[string]*watch.FelixConfig{}
+	}
+	for _, name := range []string{"default", stream.NodeConfig(c.node)} {
+		if b.Configs[name] == nil {
+			b.Configs[name] = nil
+		}
+	}
+	if b.Reservations == nil {
+		b.Reservations = map[string]*watch.Reservation{}
+	}
+	for name := range c.ipamConf.reservations {
+		if b.Reservations[name] == nil {
+			b.Reservations[name] = nil
+		}
+	}
+	if b.IPAM == nil {
+		b.IPAM = &watch.IPAMConfig{StrictAffinity: true}
+	}
 }
 
 // resolve puts the configuration in force.

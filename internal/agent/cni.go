@@ -13,6 +13,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/weir-net/weir/internal/agent/source"
 	"github.com/weir-net/weir/internal/cni"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/model"
@@ -104,13 +105,13 @@ func concerning(ep model.LocalEndpoint) func(*dataplane.KeyError) bool {
 
 // pods is cni.Pods.
 type pods struct {
-	watcher *watch.Watcher
-	node    string
+	source *source.Chooser
+	node   string
 }
 
 // PodForAdd implements cni.Pods.
 func (p pods) PodForAdd(ctx context.Context, name model.Name, uid string) (cni.Pod, error) {
-	pod, err := p.watcher.PodForAdd(ctx, name, uid)
+	pod, err := p.source.PodForAdd(ctx, name, uid)
 	switch {
 	case apierrors.IsNotFound(err), errors.Is(err, watch.ErrPodReplaced):
 		return cni.Pod{}, fmt.Errorf("%w: %w", cni.ErrPodNotFound, err)
@@ -127,5 +128,5 @@ func (p pods) PodForAdd(ctx context.Context, name model.Name, uid string) (cni.P
 
 // PodLives implements cni.Pods.
 func (p pods) PodLives(name model.Name, uid string) bool {
-	return p.watcher.PodLives(name, uid, p.node)
+	return p.source.PodLives(name, uid, p.node)
 }

@@ -60,7 +60,7 @@ func (a *Agent) reconcilePlane(ctx context.Context) error {
 			continue
 		case <-tick.C:
 		}
-		if a.loop.Applied() == 0 || !a.watcher.Status().Synced {
+		if a.loop.Applied() == 0 || !a.source.Status().Synced {
 			continue
 		}
 		if a.planes.unsaved && a.planes.save() != nil {

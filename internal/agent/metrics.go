@@ -74,7 +74,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(descProblems, float64(len(a.problems(snap))))
 	gauge(descUnsupported, float64(len(snap.config.Unsupported)))
 	connected := 0.0
-	if a.watcher.Status().Connected {
+	if a.source.Status().Connected {
 		connected = 1
 	}
 	gauge(descConnected, connected)

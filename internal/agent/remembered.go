@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"path/filepath"
+	"sync"
 
 	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/model"
@@ -15,7 +16,9 @@ import (
 // nodeClaims remembers over restarts since when Nodes have their addresses: what a node claims
 // while no agent runs here came later, too.
 type nodeClaims struct {
-	file  *statefile.File[map[string]watch.NodeClaims]
+	file *statefile.File[map[string]watch.NodeClaims]
+
+	mu    sync.Mutex
 	known map[string]watch.NodeClaims // by the name of the Node
 }
 
@@ -27,8 +30,17 @@ func newNodeClaims(path string, log *slog.Logger) *nodeClaims {
 	return c
 }
 
+// all returns what is known.
+func (c *nodeClaims) all() map[string]watch.NodeClaims {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.known)
+}
+
 // note keeps what changed of nodes; nil = gone. full = they are all that there are.
 func (c *nodeClaims) note(nodes map[string]*model.Node, full bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	changed := false
 	for name, n := range nodes {
 		was, had := c.known[name]

@@ -36,7 +36,7 @@ func (a *Agent) alive() error {
 
 // ready says why pods of this node are not connected and enforced.
 func (a *Agent) ready() error {
-	if !a.watcher.Status().Synced {
+	if !a.source.Status().Synced {
 		return errors.New("the cluster was not read yet")
 	}
 	if a.loop.Applied() == 0 {

@@ -193,7 +193,7 @@ func dataplaneCondition(err error) weirv1.Condition {
 }
 
 func (a *Agent) conditions(snap snapshot) []weirv1.Condition {
-	w := a.watcher.Status()
+	w := a.source.Status()
 	var api, conf error
 	if !w.Connected {
 		api = fmt.Errorf("%s; traffic and policy go on as known since %s", w.Err, w.Since.UTC().Format(time.RFC3339))

@@ -10,6 +10,8 @@ const (
 	// Name is that of the Deployment, of its service account, of the EndpointSlice, and the value
 	// of the label k8s-app of its pods.
 	Name = "weir-fanout"
+	// Namespace is where they are.
+	Namespace = "kube-system"
 	// ServerName is what replicas have certificates for, and the audience of the tokens by which
 	// agents prove themselves.
 	ServerName = "weir-fanout.kube-system.svc"
@@ -17,6 +19,8 @@ const (
 	Port = model.FanOutPort
 	// HealthAddr is where a replica answers the probes of its node's kubelet.
 	HealthAddr = "127.0.0.1:9095"
+	// WantedAnnotation on Slice says how many replicas the controller wants there to be.
+	WantedAnnotation = "weir.dev/replicas-wanted"
 	// Slice and Slice6 are the EndpointSlices with the replicas that are ready. Agents read these
 	// by name: there is no Service.
 	Slice  = "weir-fanout"

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command weir-fanout follows the API once and sends each agent what its node needs of the cluster.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/klog/v2"
+
+	"github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/api/client/clientset"
+	"github.com/weir-net/weir/internal/fanout/names"
+	"github.com/weir-net/weir/internal/fanout/server"
+	"github.com/weir-net/weir/internal/httplimit"
+	"github.com/weir-net/weir/internal/peerauth"
+	"github.com/weir-net/weir/internal/version"
+	"github.com/weir-net/weir/internal/watch"
+)
+
+// agentUser is the user whose tokens agents have.
+const agentUser = "system:serviceaccount:" + names.Namespace + ":weir-node"
+
+func main() {
+	kubeconfig := flag.String("kubeconfig", "", "kubeconfig `file` (default: the pod's service account)")
+	listen := flag.String("addr", fmt.Sprintf(":%d", names.Port), "`address` for agents")
+	health := flag.String("health-addr", names.HealthAddr, "`address` of /liveness, /readiness, /metrics, /agents and /debug/pprof/; it should be on loopback")
+	interval := flag.Duration("interval", server.DefaultInterval, "least time between two changes that one agent is sent")
+	flag.Parse()
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	klog.SetSlogLogger(log)
+	tune()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, log, *kubeconfig, *listen, *health, *interval); err != nil && ctx.Err() == nil {
+		log.Error("weir-fanout ends", "err", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+// tune has the first objects streamed one by one (KEP-3157) rather than read as lists, and garbage
+// collected more often than usual: most of the memory is the cluster, which stays.
+func tune() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
+	}
+	const stream = "KUBE_FEATURE_WatchListClient"
+	if os.Getenv(stream) == "" {
+		_ = os.Setenv(stream, "true") // fails for names that are not valid only
+	}
+}
+
+func run(ctx context.Context, log *slog.Logger, kubeconfig, listen, health string, interval time.Duration) error {
+	cfg, err := client.LoadConfig(kubeconfig)
+	if err != nil {
+		return err
+	}
+	readers, err := client.New(cfg, "weir-fanout/"+version.Version)
+	if err != nil {
+		return err
+	}
+	clients, err := clientset.New(cfg, "weir-fanout/"+version.Version)
+	if err != nil {
+		return err
+	}
+	watcher, err := watch.New(watch.Config{Core: readers.Core, Dynamic: readers.Dynamic, Log: log.With("part", "watch")})
+	if err != nil {
+		return err
+	}
+	serving := &peerauth.Serving{Kube: clients.Kube, Namespace: names.Namespace, Name: names.ServerName, Log: log, Now: time.Now}
+	s := server.New(server.Config{Log: log, Reviewer: peerauth.NewReviewer(clients.Kube, agentUser, names.ServerName), Status: watcher.Status,
+		Replica: identity(), Interval: interval})
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return fmt.Errorf("listen for agents: %w", err)
+	}
+	log.Info("weir-fanout starts", "version", version.Version, "api server", cfg.Host, "address", l.Addr())
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return watcher.Run(ctx, s.Update) })
+	g.Go(func() error { serving.Run(ctx); return nil })
+	g.Go(func() error { return s.Serve(ctx, l, serving.Config()) })
+	g.Go(func() error { return serveHealth(ctx, health, mux(s, serving, watcher)) })
+	return g.Wait()
+}
+
+func serveHealth(ctx context.Context, addr string, handler http.Handler) error {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return fmt.Errorf("listen for health checks: %w", err)
+	}
+	h := httplimit.NewServer(handler)
+	h.WriteTimeout = 2 * time.Minute // profiles take a while
+	stop := context.AfterFunc(ctx, func() { h.Close() })
+	defer stop()
+	err = h.Serve(httplimit.NewListener(l, httplimit.DefaultTotal, httplimit.DefaultPerSource))
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// mux answers probes and people of the machine.
+func mux(s *server.Server, serving *peerauth.Serving, watcher *watch.Watcher) http.Handler {
+	m := http.NewServeMux()
+	m.HandleFunc("/liveness", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	m.HandleFunc("/readiness", func(w http.ResponseWriter, _ *http.Request) {
+		switch {
+		case !s.Ready():
+			http.Error(w, "the cluster was not read yet", http.StatusServiceUnavailable)
+		case !serving.Ready():
+			http.Error(w, "there is no serving certificate yet", http.StatusServiceUnavailable)
+		default:
+			fmt.Fprintln(w, "ok")
+		}
+	})
+	m.HandleFunc("/agents", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(map[string]any{"watch": watcher.Status(), "agents": s.Followers()}) // who asked may be gone
+	})
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	s.Register(registry)
+	m.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	m.HandleFunc("/debug/pprof/", pprof.Index)
+	m.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	return m
+}
+
+func identity() string {
+	if n := os.Getenv("POD_NAME"); n != "" {
+		return n
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s-%d", host, os.Getpid())
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"time"
+
+	apiclient "github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/internal/fanout/client"
+	"github.com/weir-net/weir/internal/fanout/names"
+	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/peerauth/trust"
+	"github.com/weir-net/weir/internal/selector"
+	"github.com/weir-net/weir/internal/version"
+	"github.com/weir-net/weir/internal/watch"
+)
+
+// Connect returns the configuration of an agent's sources: of the API server that clients are
+// connected to, and of the fan-outs that it knows. claims returns what is known of the addresses of
+// nodes.
+func Connect(mode Mode, node string, clients *apiclient.Clients, peers trust.Folder, claims func() map[string]watch.NodeClaims, log *slog.Logger) Config {
+	replicas := &Replicas{Slice: clients.Core.Slice, Namespace: names.Namespace}
+	// No table of Weir's applies to the agent's own sockets: wrong ones do not keep it from what
+	// puts them right.
+	dialer := &net.Dialer{Timeout: 3 * time.Second, Control: kernel.MarkOwn}
+	return Config{
+		Mode: mode, Log: log.With("part", "source"), Replicas: replicas,
+		API: func() (Source, error) {
+			return watch.New(watch.Config{Core: clients.Core, Dynamic: clients.Dynamic, Log: log.With("part", "watch"), Claims: claims()})
+		},
+		FanOut: func() *client.Client {
+			return client.New(client.Config{
+				Log: log.With("part", "fanout"), Node: node, Program: version.Version, Claims: claims(), Replicas: replicas.Known,
+				Dial:  func(ctx context.Context, addr string) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", addr) },
+				TLS:   func() (*tls.Config, error) { return peers.Client(names.ServerName) },
+				Token: peers.FanOutToken,
+				Expression: func(text string) error {
+					_, err := selector.Parse(text)
+					return err
+				},
+				Lookup: func(ctx context.Context, name model.Name, uid string) (*watch.AddPod, error) {
+					return watch.LookUpPod(ctx, clients.Core, name, uid)
+				},
+			})
+		},
+	}
+}
