@@ -259,8 +259,8 @@ func (c *cluster) merge(b *watch.Batch) {
 	c.configureIPAM(b, ownNode)
 }
 
-// replaceSettings adds to a batch that holds the whole cluster that what it does not have is gone: a
-// configuration, too, that was only remembered.
+// replaceSettings adds to a batch that holds the whole cluster that what it does not have is gone:
+// a configuration, too, that was only remembered.
 func (c *cluster) replaceSettings(b *watch.Batch) {
 	if b.Configs == nil {
 		b.Configs = map[string]*watch.FelixConfig{}

@@ -50,6 +50,9 @@ type Config struct {
 	// Lookup reads a pod from the API server, for a CNI ADD.
 	Lookup func(ctx context.Context, name model.Name, uid string) (*watch.AddPod, error)
 	Claims map[string]watch.NodeClaims // see watch.Config
+	// OtherEvery is the time between two looks for a fan-out that is in touch with the API server,
+	// while the one that feeds this agent is not; 0 = 15 s.
+	OtherEvery time.Duration
 }
 
 // Time bounds of a connection.
@@ -59,10 +62,7 @@ const (
 	retryFirst    = 100 * time.Millisecond
 	retryMost     = 5 * time.Second
 	tokenEvery    = time.Minute
-	// staleAfter is how long a fan-out may be without the API server until another one is asked;
-	// otherEvery is the time between two such attempts.
-	staleAfter = 10 * time.Second
-	otherEvery = 15 * time.Second
+	staleAfter    = 10 * time.Second // how long a fan-out may be without the API server until another one is asked
 )
 
 // Client follows the cluster by a fan-out. It is safe for concurrent use.
@@ -90,6 +90,7 @@ type Client struct {
 
 // New returns a Client; nothing is sent before Start or Run.
 func New(cfg Config) *Client {
+	cfg.OtherEvery = cmp.Or(cfg.OtherEvery, 15*time.Second)
 	return &Client{cfg: cfg, claims: watch.NewClaims(cfg.Claims), extra: &stream.Extra{}, wake: make(chan struct{}, 1), moved: make(chan struct{}, 1), own: map[model.Name]*model.Pod{},
 		since: time.Now(), err: "not connected yet"}
 }
@@ -169,8 +170,8 @@ func (c *Client) Status() watch.Status {
 	return st
 }
 
-// podWithin is how long PodForAdd waits for the fan-out to send a pod: the kubelet learns of it from
-// the API server when the fan-out does.
+// podWithin is how long PodForAdd waits for the fan-out to send a pod: the kubelet learns of it
+// from the API server when the fan-out does.
 const podWithin = 10 * time.Second
 
 // PodForAdd returns the pod of a CNI ADD: its annotations are the API server's, the pod itself is

@@ -56,7 +56,7 @@ func (c *Client) serve(ctx context.Context, k *connection) (*connection, error) 
 	defer heard.Stop()
 	token := time.NewTicker(tokenEvery)
 	defer token.Stop()
-	other := time.NewTicker(otherEvery)
+	other := time.NewTicker(c.cfg.OtherEvery)
 	defer other.Stop()
 	for {
 		select {

@@ -325,8 +325,8 @@ func (s *Server) deliver(f *follower, up stream.Server, d *due) error {
 	return nil
 }
 
-// push sends one message. An agent that does not read for long is left: what waits in Send ends with
-// the stream.
+// push sends one message. An agent that does not read for long is left: what waits in Send ends
+// with the stream.
 func (s *Server) push(f *follower, up stream.Server, resp *stream.Response) error {
 	late := time.AfterFunc(sendWithin, func() { f.end(errSlow) })
 	defer late.Stop()

@@ -139,7 +139,7 @@ func newAgent(t *testing.T, node, token string, places ...*place) *agent {
 		addrs = append(addrs, p.addr)
 		roots.AddCert(p.cert)
 	}
-	a.Client = client.New(client.Config{Log: slog.New(slog.DiscardHandler), Node: node, Program: "test",
+	a.Client = client.New(client.Config{Log: slog.New(slog.DiscardHandler), Node: node, Program: "test", OtherEvery: 100 * time.Millisecond,
 		Replicas: func(context.Context) ([]string, error) { return addrs, nil },
 		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
