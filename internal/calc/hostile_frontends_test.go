@@ -131,8 +131,9 @@ func TestHostileExternalIPOfAgent(t *testing.T) {
 	for _, p := range []struct {
 		proto model.Protocol
 		port  uint16
-	}{{model.ProtocolTCP, 9099}, {model.ProtocolTCP, 9091}, {model.ProtocolTCP, 5474}, {model.ProtocolTCP, 10256}, {model.ProtocolUDP, 4789}} {
+	}{{model.ProtocolTCP, 9099}, {model.ProtocolTCP, 9091}, {model.ProtocolTCP, 5474}, {model.ProtocolTCP, 5473}, {model.ProtocolTCP, 10256}, {model.ProtocolUDP, 4789}} {
 		c := attacked()
+		c.Settings.FailsafeIn = nil // some of these ports are there, too
 		evilService(c, p.port, external("172.31.1.8", "fd00:31:1::207"))
 		keeps(t, c, p.proto, p.port, "172.31.1.8", "fd00:31:1::207")
 	}

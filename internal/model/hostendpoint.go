@@ -77,9 +77,9 @@ const (
 	ToHostReturn ToHostAction = "RETURN"
 )
 
-// DefaultFailsafes returns the ports that are open by default: SSH, DHCP, BGP, etcd, Typha's, the
-// controller's, and API servers'; DNS. Without the controller's the API server would take its
-// APIService for unavailable, and deletions of namespaces would wait.
+// DefaultFailsafes returns the ports that are open by default: SSH, DHCP, BGP, etcd, the
+// fan-out's (and Typha's), the controller's, and API servers'; DNS. Without the controller's the
+// API server would take its APIService for unavailable, and deletions of namespaces would wait.
 func DefaultFailsafes() (inbound, outbound []Failsafe) {
 	tcp := func(ports ...uint16) (out []Failsafe) {
 		for _, p := range ports {
@@ -88,7 +88,7 @@ func DefaultFailsafes() (inbound, outbound []Failsafe) {
 		return out
 	}
 	udp := func(p uint16) Failsafe { return Failsafe{Protocol: ProtocolUDP, Port: p} }
-	common := tcp(179, 2379, 2380, 5473, ControllerPort, 6443, 6666, 6667)
+	common := tcp(179, 2379, 2380, FanOutPort, ControllerPort, 6443, 6666, 6667)
 	inbound = append(slices.Concat(tcp(22), common), udp(68))
 	return inbound, append(slices.Clone(common), udp(53), udp(67))
 }

@@ -64,17 +64,23 @@ type Settings struct {
 	// FailsafeIn and FailsafeOut are failsafeInboundHostPorts and failsafeOutboundHostPorts.
 	FailsafeIn, FailsafeOut []Failsafe
 	Timeouts                Timeouts
-	// AgentPorts are the TCP ports on which the agent or the controller listens: no Service takes
-	// them on a node. Sorted, each once.
+	// AgentPorts are the TCP ports on which the agent, the controller or the fan-out listens: no
+	// Service takes them on a node. Sorted, each once.
 	AgentPorts []uint16
 	// ServiceExternalIPs are what spec.externalIPs of Services may name, sorted, each once; nil =
 	// every address that is nobody's, empty = none.
 	ServiceExternalIPs []netip.Prefix
 }
 
-// DefaultAgentPorts are those of the controller, of metrics, health, the proxy mode, and the health
-// of the node.
-func DefaultAgentPorts() []uint16 { return []uint16{ControllerPort, 9091, 9099, 10249, 10256} }
+// DefaultAgentPorts are those of the fan-out, of the controller, of metrics, health, the proxy mode,
+// and the health of the node.
+func DefaultAgentPorts() []uint16 {
+	return []uint16{FanOutPort, ControllerPort, 9091, 9099, 10249, 10256}
+}
+
+// FanOutPort is where replicas of the fan-out listen on their nodes, for agents. It is a failsafe
+// port by default, as Typha's, which has the same number.
+const FanOutPort = 5473
 
 // ControllerPort is where instances of the controller listen on their nodes, for agents and API
 // servers.
