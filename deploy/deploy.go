@@ -55,11 +55,15 @@ type Options struct {
 	// ServiceExternalIPs are the networks that spec.externalIPs of Services may name, with commas
 	// between, or none; empty = all.
 	ServiceExternalIPs string
+	// FanOut says who tells agents what their nodes need: auto = the fan-out where it has replicas,
+	// otherwise the API server; never = always the API server; always = always the fan-out, and
+	// agents have no rights to read the cluster by themselves.
+	FanOut string
 }
 
 // Defaults are the options of deploy/weir.yaml.
 func Defaults() Options {
-	return Options{Image: "weir.local/weir:dev", PodCIDR: "10.244.0.0/16", VXLANMode: "CrossSubnet"}
+	return Options{Image: "weir.local/weir:dev", PodCIDR: "10.244.0.0/16", VXLANMode: "CrossSubnet", FanOut: "auto"}
 }
 
 // Validate says which option cannot be, and what it may be.
@@ -74,6 +78,11 @@ func (o Options) Validate() error {
 	case "Never", "Always", "CrossSubnet":
 	default:
 		return fmt.Errorf("VXLAN mode %q is none of Never, Always, CrossSubnet", o.VXLANMode)
+	}
+	switch o.FanOut {
+	case "auto", "never", "always":
+	default:
+		return fmt.Errorf("fan-out %q is none of auto, never, always", o.FanOut)
 	}
 	if err := validNetworks(o.ServiceExternalIPs); err != nil {
 		return err

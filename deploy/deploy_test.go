@@ -41,7 +41,7 @@ func find(t *testing.T, o Options, kind, name string) *unstructured.Unstructured
 }
 
 func TestOptionsTakeEffect(t *testing.T) {
-	o := Options{Image: "example.com/weir:v1", PodCIDR: "10.1.0.0/16", VXLANMode: "Always", APIServerHost: "fd00::1", APIServerPort: "6443"}
+	o := Options{Image: "example.com/weir:v1", PodCIDR: "10.1.0.0/16", VXLANMode: "Always", APIServerHost: "fd00::1", APIServerPort: "6443", FanOut: "auto"}
 	data, _, _ := unstructured.NestedStringMap(find(t, o, "ConfigMap", "weir-config").Object, "data")
 	for k, want := range map[string]string{"pod_cidr": "10.1.0.0/16", "vxlan_mode": "Always", "kubernetes_service_host": "fd00::1", "kubernetes_service_port": "6443"} {
 		if data[k] != want {
@@ -52,8 +52,8 @@ func TestOptionsTakeEffect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := strings.Count(string(text), "image: example.com/weir:v1"); n != 3 {
-		t.Errorf("the image is named %d times, want 3", n)
+	if n := strings.Count(string(text), "image: example.com/weir:v1"); n != 4 {
+		t.Errorf("the image is named %d times, want 4", n)
 	}
 	data, _, _ = unstructured.NestedStringMap(find(t, Defaults(), "ConfigMap", "weir-config").Object, "data")
 	if _, ok := data["kubernetes_service_host"]; ok {
@@ -71,6 +71,8 @@ func TestOptionsThatCannotBe(t *testing.T) {
 		"pod CIDR, twice":     func(o *Options) { o.PodCIDR = "10.1.0.0/16,10.2.0.0/16" },
 		"pod CIDR, three":     func(o *Options) { o.PodCIDR = "10.1.0.0/16,fd00::/56,fd01::/56" },
 		"pod CIDR, comma":     func(o *Options) { o.PodCIDR = "10.1.0.0/16," },
+		"fan-out":             func(o *Options) { o.FanOut = "on" },
+		"fan-out, none":       func(o *Options) { o.FanOut = "" },
 		"mode":                func(o *Options) { o.VXLANMode = "never" },
 		"port":                func(o *Options) { o.APIServerHost, o.APIServerPort = "a", "70000" },
 		"host without port":   func(o *Options) { o.APIServerHost = "a" },
@@ -135,26 +137,36 @@ func TestAgentIsConfined(t *testing.T) {
 // No rule grants a wildcard, a secret other than that of Weir's own authorities, or the right to
 // give oneself more rights.
 func TestRightsAreNarrow(t *testing.T) {
-	objects, err := Objects(Defaults())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, u := range objects {
-		if k := u.GetKind(); k != "ClusterRole" && k != "Role" {
-			continue
+	for _, fanOut := range []string{"auto", "never", "always"} {
+		o := Defaults()
+		o.FanOut = fanOut
+		objects, err := Objects(o)
+		if err != nil {
+			t.Fatal(err)
 		}
-		rules, _, _ := unstructured.NestedSlice(u.Object, "rules")
-		for _, r := range rules {
-			m := r.(map[string]any)
-			if names, _, _ := unstructured.NestedStringSlice(m, "resourceNames"); slices.Equal(names, []string{"weir-peer-ca"}) && u.GetName() == "weir-controller" {
+		for _, u := range objects {
+			if k := u.GetKind(); k != "ClusterRole" && k != "Role" {
 				continue
 			}
-			for _, key := range []string{"apiGroups", "resources", "verbs"} {
-				for _, v := range m[key].([]any) {
-					if slices.Contains([]any{"*", "secrets", "serviceaccounts/token", "escalate", "bind", "impersonate", "pods/exec"}, v) {
-						t.Errorf("%s %s grants %v", u.GetKind(), u.GetName(), v)
-					}
-				}
+			rules, _, _ := unstructured.NestedSlice(u.Object, "rules")
+			for _, r := range rules {
+				rightIsNarrow(t, u, r.(map[string]any))
+			}
+		}
+	}
+}
+
+func rightIsNarrow(t *testing.T, of *unstructured.Unstructured, rule map[string]any) {
+	t.Helper()
+	names, _, _ := unstructured.NestedStringSlice(rule, "resourceNames")
+	verbs, _, _ := unstructured.NestedStringSlice(rule, "verbs")
+	if slices.Equal(names, []string{"weir-peer-ca"}) && (of.GetName() == "weir-controller" || of.GetName() == "weir-fanout" && slices.Equal(verbs, []string{"get"})) {
+		return
+	}
+	for _, key := range []string{"apiGroups", "resources", "verbs"} {
+		for _, v := range rule[key].([]any) {
+			if slices.Contains([]any{"*", "secrets", "serviceaccounts/token", "escalate", "bind", "impersonate", "pods/exec"}, v) {
+				t.Errorf("%s %s grants %v", of.GetKind(), of.GetName(), v)
 			}
 		}
 	}

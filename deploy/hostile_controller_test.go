@@ -20,7 +20,8 @@ const (
 func controllerWorkloads(t *testing.T, c cluster) {
 	c.mayNot(t, controllerUser, writing+" /pods", "create /pods/exec", "create /pods/attach", "create /pods/ephemeralcontainers", "create /pods/portforward",
 		writing+" apps/daemonsets", writing+" apps/deployments", writing+" apps/statefulsets", writing+" batch/jobs", writing+" batch/cronjobs",
-		writing+" /configmaps", "create,update,patch,delete /services", writing+" discovery.k8s.io/endpointslices", writing+" /endpoints")
+		writing+" /configmaps", "create,update,patch,delete /services", "update,patch,delete,deletecollection discovery.k8s.io/endpointslices", writing+" /endpoints",
+		"update,patch apps/deployments/scale", "update,patch apps/statefulsets/scale", "update,patch apps/replicasets/scale", writing+" apps/replicasets")
 	pod := object("v1", "Pod", Namespace, "mine", map[string]any{"containers": []any{map[string]any{"name": "c", "image": "i"}}})
 	c.refused(t, c.as(controllerUser, ""), "create", pod, cannot)
 }

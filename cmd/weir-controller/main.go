@@ -26,6 +26,7 @@ import (
 	"github.com/weir-net/weir/api/client/clientset"
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/controller"
+	"github.com/weir-net/weir/internal/controller/fanout"
 	"github.com/weir-net/weir/internal/httplimit"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/relay"
@@ -39,15 +40,19 @@ func main() {
 	grace := flag.Duration("grace", controller.DefaultGrace, "how long a node must be gone until its blocks are given back")
 	podCIDR := flag.String("pod-cidr", client.Configured("POD_CIDR", "pod_cidr"), "addresses of the first IPPool, or of the first two: IPv4,IPv6; empty = make none ($POD_CIDR)")
 	vxlanMode := flag.String("vxlan-mode", cmp.Or(client.Configured("VXLAN_MODE", "vxlan_mode"), "CrossSubnet"), "vxlanMode of the first IPPool ($VXLAN_MODE)")
+	minNodes := flag.String("fanout-min-nodes", client.Configured("FANOUT_MIN_NODES", "fanout_min_nodes"), "`number` of nodes from which on Deployment weir-fanout has replicas, or never; empty = 100 ($FANOUT_MIN_NODES)")
 	flag.Parse()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	klog.SetSlogLogger(log)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := run(ctx, log, *kubeconfig, *health, *listen, controller.Config{
-		Log: log, Identity: identity(), Namespace: deploy.Namespace, PodCIDR: *podCIDR, VXLANMode: *vxlanMode,
-		Environ: os.Environ(), Grace: *grace, Interval: controller.DefaultInterval,
-	})
+	from, err := fanout.ParseMinNodes(*minNodes)
+	if err == nil {
+		err = run(ctx, log, *kubeconfig, *health, *listen, controller.Config{
+			Log: log, Identity: identity(), Namespace: deploy.Namespace, PodCIDR: *podCIDR, VXLANMode: *vxlanMode,
+			Environ: os.Environ(), FanOutMinNodes: from, Grace: *grace, Interval: controller.DefaultInterval,
+		})
+	}
 	if err != nil && ctx.Err() == nil {
 		log.Error("weir-controller ends", "err", err)
 		stop()

@@ -26,7 +26,7 @@ var metricSources = []struct {
 	dirs           []string
 }{
 	{"weir-agent", "Served on port 9091 of each node where `prometheusMetricsEnabled` is set ([settings](settings.md)).", []string{"internal/agent"}},
-	{"weir-controller", "Served at 127.0.0.1:9094 of the controller's nodes, path `/metrics`.", []string{"internal/controller", "internal/loadbalancer", "internal/relay"}},
+	{"weir-controller", "Served at 127.0.0.1:9094 of the controller's nodes, path `/metrics`.", []string{"internal/controller", "internal/controller/fanout", "internal/loadbalancer", "internal/relay"}},
 }
 
 // metrics is a table for each program.

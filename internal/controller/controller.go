@@ -5,7 +5,8 @@
 // first pool of a new installation, says in the status of cluster-wide policies whether they are
 // enforced as written, keeps tiers that have policies and pools that have addresses, writes events
 // about Services that ask for what they may not have, keeps the certificate authorities of Weir's
-// own connections, and gives addresses to load balancers. One instance leads at a time.
+// own connections, and has parts that give addresses to load balancers (internal/loadbalancer) and
+// that look after the fan-out (package fanout). One instance leads at a time.
 package controller
 
 import (
@@ -27,6 +28,7 @@ import (
 
 	"github.com/weir-net/weir/api/client"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/controller/fanout"
 	"github.com/weir-net/weir/internal/loadbalancer"
 	"github.com/weir-net/weir/internal/peerauth"
 )
@@ -43,6 +45,8 @@ type Config struct {
 	// Environ has the form of os.Environ: FELIX_… are the agents' settings, as far as they were
 	// given to the controller too.
 	Environ []string
+	// FanOutMinNodes is the number of nodes from which on there is a fan-out.
+	FanOutMinNodes fanout.MinNodes
 	// Grace is how long a node must be gone until what it had is given back.
 	Grace time.Duration
 	// Interval is the time between two looks at the cluster.
@@ -74,8 +78,10 @@ type Controller struct {
 	metrics metrics
 	// balancers gives addresses to Services while this instance leads.
 	balancers *loadbalancer.Controller
-	refusals  serviceRefusals
-	peers     *peerauth.Keeper
+	// fanout looks after the fan-out while this instance leads.
+	fanout   *fanout.Controller
+	refusals serviceRefusals
+	peers    *peerauth.Keeper
 }
 
 // metrics count what was done.
@@ -89,6 +95,7 @@ type metrics struct {
 func (c *Controller) Register(r prometheus.Registerer) {
 	r.MustRegister(c.metrics.leader, c.metrics.looks, c.metrics.failures, c.metrics.blocks, c.metrics.statuses)
 	c.balancers.Register(r)
+	c.fanout.Register(r)
 }
 
 func newMetrics(c *Controller) metrics {
@@ -118,6 +125,7 @@ func New(cfg Config) *Controller {
 	c.peers = &peerauth.Keeper{Kube: cfg.Kube, Namespace: cfg.Namespace, Domain: cfg.Namespace + ".svc", Now: func() time.Time { return c.now() }}
 	c.metrics = newMetrics(c)
 	c.balancers = loadbalancer.New(loadbalancer.Config{Kube: cfg.Kube, Dynamic: cfg.Dynamic, Log: cfg.Log})
+	c.fanout = fanout.New(fanout.Config{Kube: cfg.Kube, Log: cfg.Log, Namespace: cfg.Namespace, MinNodes: cfg.FanOutMinNodes, Interval: cfg.Interval})
 	return c
 }
 
@@ -165,6 +173,7 @@ func (c *Controller) lead(ctx context.Context) {
 	defer c.alive.Store(0)
 	var background sync.WaitGroup
 	background.Go(func() { c.balancers.Run(ctx) })
+	background.Go(func() { c.fanout.Run(ctx) })
 	for _, k := range c.keepers() {
 		background.Go(func() { k.run(ctx) })
 	}

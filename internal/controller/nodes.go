@@ -24,6 +24,7 @@ func (c *Controller) collectNodes(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list nodes: %w", err)
 	}
+	c.fanout.SetNodes(len(nodes.Items))
 	exists := map[string]bool{}
 	for i := range nodes.Items {
 		exists[nodes.Items[i].Name] = true
