@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/weir-net/weir/deploy"
+	"github.com/weir-net/weir/internal/httplimit"
 	"github.com/weir-net/weir/internal/peerauth"
 	"github.com/weir-net/weir/internal/relay"
 	"github.com/weir-net/weir/internal/relay/tunnel"
@@ -39,5 +40,5 @@ func newLive(kube kubernetes.Interface, log *slog.Logger) *live {
 func (v *live) run(ctx context.Context, addr string) {
 	go v.serving.Run(ctx)
 	go v.proxy.Run(ctx)
-	listenInTurn(ctx, addr, "questions about nodes", func(l net.Listener) error { return v.Serve(ctx, l, v.serving.Config()) })
+	httplimit.ListenInTurn(ctx, addr, "questions about nodes", slog.Default(), func(l net.Listener) error { return v.Serve(ctx, l, v.serving.Config()) })
 }

@@ -6,7 +6,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -15,7 +14,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -89,39 +87,12 @@ func run(ctx context.Context, log *slog.Logger, kubeconfig, health, listen strin
 	return c.Run(ctx)
 }
 
-// listenRetry is the time between two attempts to listen.
-const listenRetry = time.Second
-
 // serveHealth serves where the kubelet asks for both instances of one node at the same address: it
 // hears of the one that has it.
 func serveHealth(ctx context.Context, addr string, s *http.Server) {
-	listenInTurn(ctx, addr, "/liveness and /metrics", func(l net.Listener) error {
+	httplimit.ListenInTurn(ctx, addr, "/liveness and /metrics", slog.Default(), func(l net.Listener) error {
 		return s.Serve(httplimit.NewListener(l, httplimit.DefaultTotal, httplimit.DefaultPerSource))
 	})
-}
-
-// listenInTurn listens at an address as soon as nobody else does, and serves until ctx or the
-// server ends. Two instances on one node have it in turn.
-func listenInTurn(ctx context.Context, addr, what string, serve func(net.Listener) error) {
-	for said := false; ; {
-		l, err := net.Listen("tcp", addr)
-		if err == nil {
-			err = serve(l)
-			l.Close()
-		}
-		if errors.Is(err, http.ErrServerClosed) || ctx.Err() != nil {
-			return
-		}
-		if !said {
-			slog.Warn("cannot serve; trying again: another instance on this node may do so", "what", what, "address", addr, "err", err)
-			said = true
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(listenRetry):
-		}
-	}
 }
 
 func healthServer(c *controller.Controller, live *relay.Relay) *http.Server {

@@ -29,7 +29,7 @@ func TestHealthIsServedInTurn(t *testing.T) {
 		serveHealth(t.Context(), addr, second)
 		close(done)
 	}()
-	time.Sleep(listenRetry / 4) // it has met the first one, or will: either is fine
+	time.Sleep(250 * time.Millisecond) // it has met the first one, or will: either is fine
 	first.Close()
 	await.Within(t, 10*time.Second, "the second instance", func() error {
 		resp, err := http.Get("http://" + addr)

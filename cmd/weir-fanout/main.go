@@ -6,7 +6,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -88,33 +87,28 @@ func run(ctx context.Context, log *slog.Logger, kubeconfig, listen, health strin
 	serving := &peerauth.Serving{Kube: clients.Kube, Namespace: names.Namespace, Name: names.ServerName, Log: log, Now: time.Now}
 	s := server.New(server.Config{Log: log, Reviewer: peerauth.NewReviewer(clients.Kube, agentUser, names.ServerName), Status: watcher.Status,
 		Replica: identity(), Interval: interval})
-	l, err := net.Listen("tcp", listen)
-	if err != nil {
-		return fmt.Errorf("listen for agents: %w", err)
-	}
-	log.Info("weir-fanout starts", "version", version.Version, "api server", cfg.Host, "address", l.Addr())
+	log.Info("weir-fanout starts", "version", version.Version, "api server", cfg.Host, "address", listen)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return watcher.Run(ctx, s.Update) })
 	g.Go(func() error { serving.Run(ctx); return nil })
-	g.Go(func() error { return s.Serve(ctx, l, serving.Config()) })
-	g.Go(func() error { return serveHealth(ctx, health, mux(s, serving, watcher)) })
+	g.Go(func() error {
+		httplimit.ListenInTurn(ctx, listen, "agents", log, func(l net.Listener) error { return s.Serve(ctx, l, serving.Config()) })
+		return nil
+	})
+	g.Go(func() error { serveHealth(ctx, health, log, mux(s, serving, watcher)); return nil })
 	return g.Wait()
 }
 
-func serveHealth(ctx context.Context, addr string, handler http.Handler) error {
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return fmt.Errorf("listen for health checks: %w", err)
-	}
+// serveHealth serves where the kubelet asks for both instances of one node at the same address, as
+// while a new version takes over: it hears of the one that has it.
+func serveHealth(ctx context.Context, addr string, log *slog.Logger, handler http.Handler) {
 	h := httplimit.NewServer(handler)
 	h.WriteTimeout = 2 * time.Minute // profiles take a while
 	stop := context.AfterFunc(ctx, func() { h.Close() })
 	defer stop()
-	err = h.Serve(httplimit.NewListener(l, httplimit.DefaultTotal, httplimit.DefaultPerSource))
-	if errors.Is(err, http.ErrServerClosed) {
-		return nil
-	}
-	return err
+	httplimit.ListenInTurn(ctx, addr, "health and metrics", log, func(l net.Listener) error {
+		return h.Serve(httplimit.NewListener(l, httplimit.DefaultTotal, httplimit.DefaultPerSource))
+	})
 }
 
 // mux answers probes and people of the machine.

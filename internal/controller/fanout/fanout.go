@@ -197,5 +197,6 @@ func (c *Controller) publish(ctx context.Context, pods listers.PodNamespaceListe
 	c.deployments = owners
 	v4, v6 := endpoints(replicas)
 	c.ready.Store(int64(max(len(v4), len(v6))))
-	return errors.Join(c.write(ctx, sliceOf(c.cfg.Namespace, deployment, v4, false)), c.write(ctx, sliceOf(c.cfg.Namespace, deployment, v6, true)))
+	wanted := int(c.wanted.Load())
+	return errors.Join(c.write(ctx, sliceOf(c.cfg.Namespace, deployment, v4, wanted, false)), c.write(ctx, sliceOf(c.cfg.Namespace, deployment, v6, wanted, true)))
 }

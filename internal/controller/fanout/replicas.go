@@ -6,8 +6,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -100,13 +102,15 @@ func endpoints(replicas []*corev1.Pod) (v4, v6 []discoveryv1.Endpoint) {
 	return v4, v6
 }
 
-// sliceOf is the slice of a family. It goes with the Deployment.
-func sliceOf(namespace string, deployment types.UID, endpoints []discoveryv1.Endpoint, v6 bool) *discoveryv1.EndpointSlice {
+// sliceOf is the slice of a family, with how many replicas there are to be: where none is ready,
+// agents see whether that is meant so. It goes with the Deployment.
+func sliceOf(namespace string, deployment types.UID, endpoints []discoveryv1.Endpoint, wanted int, v6 bool) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: names.Slice,
 			// No label of a Service: it is nobody's backend.
 			Labels:          map[string]string{discoveryv1.LabelManagedBy: "weir-controller"},
+			Annotations:     map[string]string{names.WantedAnnotation: strconv.Itoa(wanted)},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: names.Name, UID: deployment}},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: endpoints,
@@ -129,10 +133,13 @@ func (c *Controller) write(ctx context.Context, want *discoveryv1.EndpointSlice)
 		_, err = api.Create(ctx, want, metav1.CreateOptions{})
 	case err == nil:
 		if equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints) && equality.Semantic.DeepEqual(have.Ports, want.Ports) &&
-			equality.Semantic.DeepEqual(have.Labels, want.Labels) && equality.Semantic.DeepEqual(have.OwnerReferences, want.OwnerReferences) {
+			equality.Semantic.DeepEqual(have.Labels, want.Labels) && equality.Semantic.DeepEqual(have.OwnerReferences, want.OwnerReferences) &&
+			have.Annotations[names.WantedAnnotation] == want.Annotations[names.WantedAnnotation] {
 			return nil
 		}
-		want.ResourceVersion, want.Annotations, want.Finalizers = have.ResourceVersion, have.Annotations, have.Finalizers
+		others := maps.Clone(have.Annotations)
+		maps.Copy(others, want.Annotations)
+		want.ResourceVersion, want.Annotations, want.Finalizers = have.ResourceVersion, others, have.Finalizers
 		_, err = api.Update(ctx, want, metav1.UpdateOptions{})
 	}
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
