@@ -72,8 +72,8 @@ type Settings struct {
 	ServiceExternalIPs []netip.Prefix
 }
 
-// DefaultAgentPorts are those of the fan-out, of the controller, of metrics, health, the proxy mode,
-// and the health of the node.
+// DefaultAgentPorts are those of the fan-out, of the controller, of metrics, health, the proxy
+// mode, and the health of the node.
 func DefaultAgentPorts() []uint16 {
 	return []uint16{FanOutPort, ControllerPort, 9091, 9099, 10249, 10256}
 }
