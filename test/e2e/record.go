@@ -122,7 +122,7 @@ func (r *result) resume(path string) error {
 // buildID names what the lab runs of Weir by its content.
 func buildID(bin string) (string, error) {
 	h := sha256.New()
-	for _, name := range []string{"weir-agent", "weir-cni", "weir-controller"} {
+	for _, name := range []string{"weir-agent", "weir-cni", "weir-controller", "weir-fanout"} {
 		f, err := os.Open(filepath.Join(bin, name))
 		if err != nil {
 			return "", fmt.Errorf("naming the build: %w", err)

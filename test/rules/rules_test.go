@@ -17,6 +17,7 @@ var mayImport = map[string][]string{
 	"internal/calc":                    {"internal/model", "internal/nodestate", "internal/selector"},
 	"internal/nodeview":                {"internal/calc", "internal/model", "internal/selector"},
 	"internal/fanout/wire":             {"internal/model"},
+	"internal/fanout/names":            {"internal/model"},
 	"internal/packet":                  {"internal/model"},
 	"internal/jhash":                   {},
 	"internal/maglev":                  {"internal/jhash"},

@@ -39,7 +39,7 @@ type Daemon struct {
 // daemonNames are the processes that make pod networks, Services or policy, as /proc/PID/comm has
 // them (15 bytes at most).
 var daemonNames = []string{
-	"weir-agent", "weir-controller", "kube-proxy", "calico-node", "calico-typha", "bird", "bird6", "confd", "felix", "cilium-agent", "cilium-operator", "cilium-envoy",
+	"weir-agent", "weir-controller", "weir-fanout", "kube-proxy", "calico-node", "calico-typha", "bird", "bird6", "confd", "felix", "cilium-agent", "cilium-operator", "cilium-envoy",
 	"flanneld", "kube-router", "kindnetd", "antrea-agent", "antrea-controlle", "ovs-vswitchd", "ovsdb-server", "ovn-controller", "ovnkube", "aws-k8s-agent",
 	"controller", "azure-cns", "azure-npm", "weaver", "weave-npc", "romana_agent", "netd", "kube-ovn-daemon", "kube-network-p",
 }

@@ -182,10 +182,10 @@ func TestFanOutOfCluster(t *testing.T) {
 
 // Somebody may write labels of any pods of the namespace, or has pods of another one.
 func TestHostilePodsThatAreNoFanOut(t *testing.T) {
-	hostile.Record(t, "what has the labels of the fan-out, and is none, is named to agents as a fan-out", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	if !apitest.Isolated(t) {
 		return
 	}
+	hostile.Record(t, "what has the labels of the fan-out, and is none, is named to agents as a fan-out", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	w := newWorld(t)
 	w.Create(apitest.Object("v1", "Namespace", "shop", nil))
 	account := apitest.Object("v1", "ServiceAccount", names.Name, nil)
