@@ -15,7 +15,7 @@ import (
 )
 
 func TestPodNetwork(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	t.Run("pod to pod", func(t *testing.T) {
 		b.cli1.reaches(t, at(b.srv1.addr, whoPort), "srv1", b.cli1.addr)
 		b.cli1.reaches(t, at(b.srv2.addr, whoPort), "srv2", b.cli1.addr)
@@ -107,7 +107,7 @@ func TestProbes(t *testing.T) {
 const denyAll = `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"deny-all"},"spec":{"podSelector":{},"policyTypes":["Ingress"]}}`
 
 func TestServices(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	inside := []*place{b.cli1, b.cli2, b.srv1, b.host("cp", cpAddr), b.host("worker1", worker1Addr), b.host("worker2", worker2Addr)}
 	clusterIPs := func(t *testing.T) {
 		for _, from := range inside {

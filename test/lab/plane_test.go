@@ -17,7 +17,7 @@ import (
 // back, live. Pods stay, Services and policy are the same before, on nftables and after, at no
 // moment does a denied connection get through, and no open one ends.
 func TestStandardDataPlane(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	open := b.start(t, b.server("open", "worker2", nil))[0]
 	const nodePort = nodePort2 + 10
 	ip := b.service(t, "open", map[string]string{"pod": "open"}, nodePort, nil).Spec.ClusterIP
@@ -88,7 +88,7 @@ func TestStandardDataPlane(t *testing.T) {
 // without a tunnel and in it, policy is in force on both sides. Whichever node is asked for a node
 // port, the backend sees the client's address.
 func TestMixedDataPlanes(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	b.mustKubectl(t, `{"apiVersion": "projectcalico.org/v3", "kind": "FelixConfiguration", "metadata": {"name": "node.worker2"}, "spec": {"bpfEnabled": false}}`, "apply", "-f", "-")
 	t.Cleanup(func() {
 		b.mustKubectl(t, "", "delete", "felixconfigurations.projectcalico.org", "node.worker2")

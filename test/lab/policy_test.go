@@ -43,7 +43,7 @@ func (p *place) soon(t *testing.T, to string, works bool, args ...string) {
 
 // TestPolicyClient is the demo's: of two outside clients of a node port, one is allowed.
 func TestPolicyClient(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	np := at(cpAddr, nodePort1+nodeWho)
 	open := b.client(2).begin(t, "stream", at(cpAddr, nodePort1+nodeEcho))
 	udp := at(cpAddr, nodePort1+nodeUDP)
@@ -90,7 +90,7 @@ func stalled(t *testing.T, r *running) streamResult {
 }
 
 func TestPolicyKinds(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	other := all.newSpace(t, "other")
 	out := other.start(t, other.idle("visitor", "worker2", map[string]string{"app": "good"}))[0]
 	who1, udp1 := at(b.srv1.addr, whoPort), at(b.srv1.addr, udpPort)
@@ -153,7 +153,7 @@ func TestPolicyKinds(t *testing.T) {
 // TestPolicyBeforeFirstPacket: pods that dial from their first moment under a policy that denies
 // all never get out.
 func TestPolicyBeforeFirstPacket(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	escape := func(name, node string, labels map[string]string) *corev1.Pod {
 		return b.podSpec(name, node, []string{"/t/traffic", "escape", "--tcp", at(b.srv2.addr, whoPort), "--udp", at(b.srv2.addr, udpPort)}, labels)
 	}
