@@ -175,6 +175,7 @@ func (l *load) unnoticed(t *testing.T) {
 	// A machine that holds everything up for a second sends a SYN again whose answer is in flight.
 	late := control.since(l.began, 1)
 	note(t, "lateness of the machine: max (ms)", late)
+	stopAll(l.streams, l.dials, l.datagrams)
 	for _, r := range l.streams {
 		gap = max(gap, unbroken(t, r).GapMS)
 	}

@@ -207,6 +207,11 @@ func (r *round) end(t *testing.T) {
 		fmt.Printf("    %s: this machine let a server wait %v for a processor: datagrams that its buffer had no room for are judged with those that the kernel counts, not by flow\n",
 			t.Name(), r.waited)
 	}
+	var open []*running
+	for _, o := range r.open {
+		open = append(append(open, o.tcp...), o.datagrams...)
+	}
+	stopAll(open)
 	gap := 0.0
 	for _, o := range r.open {
 		g, lost, sent := o.end(t, ran)
@@ -313,6 +318,7 @@ func (p *proxied) newOnes(t *testing.T) []*running {
 func (r *round) newOnesWent(t *testing.T, when string, tries []*running) {
 	t.Helper()
 	attempts, failed, slow := map[bool]int{}, map[bool]int{}, 0
+	stopAll(tries)
 	for _, try := range tries {
 		udp := strings.HasSuffix(try.what, "--udp")
 		d := result[dialResult](t, try)

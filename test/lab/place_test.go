@@ -208,6 +208,15 @@ func (r *running) stop() string {
 	return ""
 }
 
+// stopAll ends all of them at once: one that waits for what is still on its way keeps nobody waiting.
+func stopAll(all ...[]*running) {
+	var wg sync.WaitGroup
+	for _, r := range slices.Concat(all...) {
+		wg.Go(func() { r.stop() })
+	}
+	wg.Wait()
+}
+
 // result ends it and reads what it says at the end.
 func result[T any](t *testing.T, r *running) T {
 	t.Helper()

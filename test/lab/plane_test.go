@@ -78,6 +78,9 @@ func TestStandardDataPlane(t *testing.T) {
 	}
 	note(t, "longest gap of a stream (ms)", gap)
 	for _, d := range denied {
+		d.over()
+	}
+	for _, d := range denied {
 		if r := d.end(t); r.Failed < r.Attempts || r.Attempts < 20 {
 			t.Errorf("%s: is denied at any time: %v", d.what, r)
 		}
@@ -189,14 +192,19 @@ type trial struct {
 	sum  dialResult
 	err  error
 
-	finish func()
+	over func() // begins to end it
+}
+
+func (r *trial) finish() {
+	r.over()
+	r.done.Wait()
 }
 
 // tries begins a trial.
 func (p *place) tries(t *testing.T, to string) *trial {
 	r := &trial{what: fmt.Sprintf("%v dials %s", p, to), stop: make(chan struct{})}
-	end := sync.OnceFunc(func() { close(r.stop); r.done.Wait() })
-	t.Cleanup(end)
+	r.over = sync.OnceFunc(func() { close(r.stop) })
+	t.Cleanup(r.finish)
 	r.done.Go(func() {
 		for {
 			select {
@@ -217,7 +225,6 @@ func (p *place) tries(t *testing.T, to string) *trial {
 			r.sum.Names, r.sum.Seen = append(r.sum.Names, part.Names...), append(r.sum.Seen, part.Seen...)
 		}
 	})
-	r.finish = end
 	return r
 }
 

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -259,16 +258,12 @@ func (o *opened) alive(t *testing.T, when string) {
 	}
 }
 
-// end ends them: every byte has to be back, and every datagram; it returns how many of these are
-// missing, and how many there were. Of one flow a tenth may be missing where servers had a
-// processor (ran); else its server's buffer ran over, which round.end counts with all others.
+// end looks at them when they have ended: every byte has to be back, and every datagram; it returns
+// how many of these are missing, and how many there were. Of one flow a tenth may be missing where
+// servers had a processor (ran); else its server's buffer ran over, which round.end counts with all
+// others.
 func (o *opened) end(t *testing.T, ran bool) (gap float64, lost, sent int) {
 	t.Helper()
-	var wg sync.WaitGroup
-	for _, r := range slices.Concat(o.tcp, o.datagrams) {
-		wg.Go(func() { r.stop() })
-	}
-	wg.Wait()
 	for i, w := range o.kinds {
 		var s streamResult
 		if err := json.Unmarshal([]byte(o.tcp[i].stop()), &s); err != nil || s.Error != "" || s.Received < 10 {
