@@ -157,9 +157,7 @@ func (d *dual) testPolicy(t *testing.T) {
 	d.client6(2).soon(t, np, false)
 	d.client6(1).reaches(t, np, "srv1", six(client1Addr))
 	d.cli2.reaches(t, at(d.srv1.addr, whoPort), "srv1", d.cli2.addr)
-	d.cli1.refused(t, at(d.srv1.addr, whoPort))
-	d.cli1.refused(t, at(d.svc1.Spec.ClusterIPs[1], whoPort))
-	d.client(1).refused(t, at(cpAddr, nodePort1+nodeWho))
+	allRefused(t, d.cli1.to(at(d.srv1.addr, whoPort)), d.cli1.to(at(d.svc1.Spec.ClusterIPs[1], whoPort)), d.client(1).to(at(cpAddr, nodePort1+nodeWho)))
 	if res := stalled(t, open); res.GapMS < 0 {
 		t.Errorf("an open connection goes on against a policy: %+v", res)
 	}

@@ -91,10 +91,8 @@ func TestProbes(t *testing.T) {
 	tcp.Spec.Containers[0].LivenessProbe = &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 3, TimeoutSeconds: 5,
 		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(httpPort)}}}
 	p := s.start(t, s.server("web", "worker2", nil), tcp, s.idle("cli", "worker1", nil))
-	for _, to := range p[:2] {
-		p[2].refused(t, at(to.addr, whoPort))
-		s.host("cp", cpAddr).refused(t, at(to.addr, whoPort))
-	}
+	cp := s.host("cp", cpAddr)
+	allRefused(t, p[2].to(at(p[0].addr, whoPort)), p[2].to(at(p[1].addr, whoPort)), cp.to(at(p[0].addr, whoPort)), cp.to(at(p[1].addr, whoPort)))
 	time.Sleep(20 * time.Second) // several probes, and their time-outs if they had any
 	for _, name := range []string{"web", "tcp"} {
 		out := s.mustKubectl(t, "", "get", "pod", "-n", s.ns, name, "-o", "jsonpath={.status.containerStatuses[0].ready} {.status.containerStatuses[0].restartCount}")

@@ -31,15 +31,12 @@ func TestStandardDataPlane(t *testing.T) {
 		for _, to := range []*place{b.srv1, b.srv2} { // on one node, and on two
 			b.cli1.reaches(t, at(to.addr, whoPort), to.pod, b.cli1.addr)
 			b.cli1.reaches(t, at(to.addr, udpPort), to.pod, b.cli1.addr, "--udp")
-			b.cli2.refused(t, at(to.addr, whoPort))
-			b.cli2.refused(t, at(to.addr, udpPort), "--udp")
 		}
+		allRefused(t, b.cli2.to(at(b.srv1.addr, whoPort)), b.cli2.to(at(b.srv1.addr, udpPort), "--udp"),
+			b.cli2.to(at(b.srv2.addr, whoPort)), b.cli2.to(at(b.srv2.addr, udpPort), "--udp"), b.cli2.to(at(b.svc1, whoPort)),
+			b.client(1).to(at(worker1Addr, nodePort1+nodeWho)), b.client(1).to(at(cpAddr, nodePort1+nodeWho)))
 		b.cli1.reaches(t, at(b.svc1, whoPort), "srv1", b.cli1.addr)
 		b.cli1.reaches(t, at(b.svc2, udpPort), "srv2", b.cli1.addr, "--udp")
-		b.cli2.refused(t, at(b.svc1, whoPort))
-		for _, np := range []string{at(worker1Addr, nodePort1+nodeWho), at(cpAddr, nodePort1+nodeWho)} {
-			b.client(1).refused(t, np)
-		}
 		for node, addr := range nodes {
 			b.host(node, addr).reaches(t, at(ip, whoPort), "open", "")
 			b.host(node, addr).reaches(t, at(ip, udpPort), "open", "", "--udp")
