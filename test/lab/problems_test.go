@@ -55,11 +55,14 @@ func TestConfigurationOutOfRange(t *testing.T) {
 	// It stays the last good one for a new agent, too.
 	old := map[string]string{}
 	for node := range nodes {
-		pid, err := b.killAgent(node)
+		pid, err := b.agentPID(node)
 		if err != nil {
 			t.Fatal(err)
 		}
 		old[node] = pid
+		if err := b.fresh(node); err != nil {
+			t.Fatal(err)
+		}
 	}
 	b.agentsReady(t, 60*time.Second, old)
 	mtu("the last good value after a restart", 1400)
