@@ -31,7 +31,6 @@ type dual struct {
 
 func newDual(t *testing.T) *dual {
 	t.Helper()
-	both = &lab{name: *dualFlag, bin: all.bin, traffic: all.traffic}
 	if both.name == "" {
 		both.name, both.own = fmt.Sprintf("weir-dual-%d", os.Getpid()%1000000), true
 		if err := both.up(t.Context(), "--ip-family", "dual"); err != nil {
@@ -79,6 +78,8 @@ func (l *lab) client6(i int) *place {
 // TestDualStack is what the lab of both families shows of IPv6; what is the same for both is tested
 // with IPv4 and, packet by packet, in the scenarios.
 func TestDualStack(t *testing.T) {
+	both = &lab{name: *dualFlag, bin: all.bin, traffic: all.traffic}
+	both.besideOthers(t)
 	d := newDual(t)
 	inside := []*place{d.cli1, d.cli2, d.srv1, d.node6("cp"), d.node6("worker1"), d.node6("worker2")}
 	t.Run("pods and nodes", func(t *testing.T) {

@@ -32,6 +32,8 @@ const (
 // rules are gone, before eBPF is switched on; "at once" does not wait, and "eBPF first" has eBPF
 // before kube-proxy goes.
 func TestFromKubeProxy(t *testing.T) {
+	alongside = &lab{name: *proxyFlag, bin: all.bin, traffic: all.traffic}
+	alongside.besideOthers(t)
 	p := newProxied(t)
 	cases := []struct{ mode, how string }{{"iptables", "by nftables"}, {"nftables", "at once"}}
 	if *proxyAll {

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -43,6 +44,8 @@ type lab struct {
 	traffic string // the traffic program
 	own     bool   // we started it
 
+	beside sync.Mutex // of tests that run beside those of other labs, one of each lab does
+
 	rest    *rest.Config
 	kube    *kubernetes.Clientset
 	dynamic dynamic.Interface
@@ -63,6 +66,21 @@ func (l *lab) connect(ctx context.Context) error {
 	}
 	_, err = l.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	return err
+}
+
+// besideOthers lets a test of this lab run beside tests of other labs, when all that do not ask for
+// it have run: those in which most of the time nothing is to be done but to wait. Two of one lab run
+// one after the other. With -judge, where figures are judged, each runs alone.
+func (l *lab) besideOthers(t *testing.T) {
+	t.Helper()
+	if *strictTiming {
+		return
+	}
+	t.Parallel()
+	began := time.Now()
+	l.beside.Lock()
+	t.Cleanup(l.beside.Unlock)
+	fmt.Printf("    %s: waited %.0f s for other tests of its lab\n", t.Name(), time.Since(began).Seconds())
 }
 
 func (l *lab) command(ctx context.Context, verb string, args ...string) *exec.Cmd {

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -69,6 +70,9 @@ func run(m *testing.M) int {
 		os.RemoveAll(dir)
 		os.Exit(1)
 	}()
+	if err := allBeside(); err != nil {
+		fmt.Println("lab tests:", err)
+	}
 	code := m.Run()
 	if err := figures.write("../../out/lab.json"); err != nil {
 		fmt.Println("lab tests:", err)
@@ -77,6 +81,17 @@ func run(m *testing.M) int {
 	tearDown(code)
 	fmt.Printf("lab tests: %.0f s in all\n", time.Since(began).Seconds())
 	return code
+}
+
+// allBeside lets as many tests run beside each other as ask for it (besideOthers), unless the command
+// line says how many: there is one of each lab at most, and most of them wait.
+func allBeside() error {
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if given {
+		return nil
+	}
+	return flag.Set("test.parallel", "100")
 }
 
 func setUp(ctx context.Context, dir string) error {
@@ -129,11 +144,13 @@ func (l *lab) up(ctx context.Context, args ...string) error {
 
 // tearDown leaves nothing of what the tests made.
 func tearDown(code int) {
+	var labs sync.WaitGroup
 	for _, l := range []*lab{all, both, alongside} {
 		if l != nil {
-			l.tearDown(code)
+			labs.Go(func() { l.tearDown(code) })
 		}
 	}
+	labs.Wait()
 }
 
 func (l *lab) tearDown(code int) {

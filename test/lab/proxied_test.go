@@ -39,7 +39,6 @@ const (
 func newProxied(t *testing.T) *proxied {
 	t.Helper()
 	figures.begin(t)
-	alongside = &lab{name: *proxyFlag, bin: all.bin, traffic: all.traffic}
 	if alongside.name == "" {
 		alongside.name, alongside.own = fmt.Sprintf("weir-proxy-%d", os.Getpid()%1000000), true
 		if err := alongside.up(t.Context(), "--proxy", "weir+kube-proxy-iptables"); err != nil {
