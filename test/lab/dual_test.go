@@ -33,7 +33,7 @@ func newDual(t *testing.T) *dual {
 	t.Helper()
 	if both.name == "" {
 		both.name, both.own = fmt.Sprintf("weir-dual-%d", os.Getpid()%1000000), true
-		if err := both.up(t.Context(), "--ip-family", "dual"); err != nil {
+		if err := both.up(interrupted, "--ip-family", "dual"); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -44,7 +44,8 @@ type lab struct {
 	traffic string // the traffic program
 	own     bool   // we started it
 
-	beside sync.Mutex // of tests that run beside those of other labs, one of each lab does
+	starting sync.Mutex // held while it is started or removed
+	beside   sync.Mutex // of tests that run beside those of other labs, one of each lab does
 
 	rest    *rest.Config
 	kube    *kubernetes.Clientset

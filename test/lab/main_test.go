@@ -35,6 +35,9 @@ var (
 // alongside is the one of TestFromKubeProxy.
 var all, both, alongside *lab
 
+// interrupted ends with the first signal that ends the run.
+var interrupted context.Context
+
 func TestMain(m *testing.M) {
 	flag.Parse()
 	os.Exit(run(m))
@@ -42,6 +45,7 @@ func TestMain(m *testing.M) {
 
 func run(m *testing.M) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	interrupted = ctx
 	dir, err := os.MkdirTemp("", "weir-test-lab-")
 	if err != nil {
 		fmt.Println(err)
@@ -129,8 +133,10 @@ func setUp(ctx context.Context, dir string) error {
 	return all.connect(ctx)
 }
 
-// up starts a lab of two workers.
+// up starts a lab of two workers, unless the run was interrupted.
 func (l *lab) up(ctx context.Context, args ...string) error {
+	l.starting.Lock()
+	defer l.starting.Unlock()
 	up := exec.CommandContext(ctx, filepath.Join(l.bin, "weir-lab"), append([]string{"--name", l.name, "up", "--proxy", "weir", "--workers", "2"}, args...)...)
 	up.Stdout, up.Stderr = os.Stdout, os.Stderr
 	up.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -154,6 +160,8 @@ func tearDown(code int) {
 }
 
 func (l *lab) tearDown(code int) {
+	l.starting.Lock() // after an interrupt it ends at once
+	defer l.starting.Unlock()
 	l.removeNamespaces()
 	if !l.own || code != 0 && *keepFlag {
 		return

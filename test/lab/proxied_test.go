@@ -41,7 +41,7 @@ func newProxied(t *testing.T) *proxied {
 	figures.begin(t)
 	if alongside.name == "" {
 		alongside.name, alongside.own = fmt.Sprintf("weir-proxy-%d", os.Getpid()%1000000), true
-		if err := alongside.up(t.Context(), "--proxy", "weir+kube-proxy-iptables"); err != nil {
+		if err := alongside.up(interrupted, "--proxy", "weir+kube-proxy-iptables"); err != nil {
 			t.Fatal(err)
 		}
 	}
