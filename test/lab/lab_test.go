@@ -17,10 +17,12 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/await"
 	benchlab "github.com/weir-net/weir/internal/bench/lab"
 )
@@ -127,6 +129,17 @@ func (l *lab) kubectl(stdin string, args ...string) (string, error) {
 	return output(l.command(ctx, "kubectl", args...), stdin)
 }
 
+// nodeStatus is the status of a node's NodeStatus.
+func (l *lab) nodeStatus(node string) (s weirv1.NodeStatusStatus, err error) {
+	u, err := l.dynamic.Resource(weirv1.NodeStatuses).Get(context.Background(), node, metav1.GetOptions{})
+	if err != nil {
+		return s, err
+	}
+	var of weirv1.NodeStatus
+	err = runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &of)
+	return of.Status, err
+}
+
 func (l *lab) mustKubectl(t *testing.T, stdin string, args ...string) string {
 	t.Helper()
 	out, err := l.kubectl(stdin, args...)
@@ -173,13 +186,15 @@ func eventually(t *testing.T, limit time.Duration, what string, f func() error) 
 	}
 }
 
+// poll looks less often at what takes long, for it needs the processors that are looked from.
 func poll(limit time.Duration, f func() error) error {
 	began := time.Now()
 	for {
 		err := f()
-		if err == nil || time.Since(began) > limit {
+		waited := time.Since(began)
+		if err == nil || waited > limit {
 			return err
 		}
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(min(max(100*time.Millisecond, waited/20), time.Second))
 	}
 }

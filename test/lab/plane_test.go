@@ -158,12 +158,12 @@ func (l *lab) awaitPlanes(t *testing.T, want map[string]string) {
 	t.Helper()
 	eventually(t, time.Minute, fmt.Sprintf("the data planes %v", want), func() error {
 		for node, plane := range want {
-			out, err := l.kubectl("", "get", "nodestatus", node, "-o", "jsonpath={.status.dataplane}")
+			status, err := l.nodeStatus(node)
 			if err != nil {
 				return err
 			}
-			if out != plane {
-				return fmt.Errorf("%s has %q, not %s", node, out, plane)
+			if status.Dataplane != plane {
+				return fmt.Errorf("%s has %q, not %s", node, status.Dataplane, plane)
 			}
 			pins, err := l.exec(node, "find", "/sys/fs/bpf/weir", "-type", "f")
 			if err != nil {

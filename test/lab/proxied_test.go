@@ -92,9 +92,9 @@ func (l *lab) awaitServices(t *testing.T, by string) {
 	t.Helper()
 	eventually(t, 0, "Services are carried by "+by, func() error {
 		for node := range nodes {
-			out, err := l.kubectl("", "get", "nodestatus", node, "-o", "jsonpath={.status.serviceHandling}")
-			if err != nil || out != by {
-				return fmt.Errorf("%s: by %q %w", node, out, err)
+			status, err := l.nodeStatus(node)
+			if err != nil || status.ServiceHandling != by {
+				return fmt.Errorf("%s: by %q %w", node, status.ServiceHandling, err)
 			}
 		}
 		return nil
