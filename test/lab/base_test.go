@@ -136,7 +136,7 @@ func (b *base) restore() error {
 	at0 := metav1.DeleteOptions{GracePeriodSeconds: &now}
 	errs := []error{
 		b.kube.NetworkingV1().NetworkPolicies(b.ns).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}),
-		// Those of svc1 and svc2 have another label; the ones that tests make by hand have no owner.
+		// Those that tests make by hand have no owner with which they would go.
 		b.kube.DiscoveryV1().EndpointSlices(b.ns).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{
 			LabelSelector: discoveryv1.LabelServiceName + " notin (svc1, svc2)"}),
 		b.kube.CoreV1().Pods(b.ns).DeleteCollection(ctx, at0, metav1.ListOptions{LabelSelector: "pod notin (srv1, srv2, cli1, cli2)"}),

@@ -79,7 +79,7 @@ func (l *lab) client6(i int) *place {
 // with IPv4 and, packet by packet, in the scenarios.
 func TestDualStack(t *testing.T) {
 	both = &lab{name: *dualFlag, bin: all.bin, traffic: all.traffic}
-	both.besideOthers(t)
+	both.inParallel(t)
 	d := newDual(t)
 	inside := []*place{d.cli1, d.cli2, d.srv1, d.node6("cp"), d.node6("worker1"), d.node6("worker2")}
 	t.Run("pods and nodes", func(t *testing.T) {

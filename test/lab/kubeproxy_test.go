@@ -33,7 +33,7 @@ const (
 // before kube-proxy goes.
 func TestFromKubeProxy(t *testing.T) {
 	alongside = &lab{name: *proxyFlag, bin: all.bin, traffic: all.traffic}
-	alongside.besideOthers(t)
+	alongside.inParallel(t)
 	p := newProxied(t)
 	cases := []struct{ mode, how string }{{"iptables", "by nftables"}, {"nftables", "at once"}}
 	if *proxyAll {

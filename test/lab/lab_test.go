@@ -47,7 +47,7 @@ type lab struct {
 	own     bool   // we started it
 
 	starting sync.Mutex // held while it is started or removed
-	beside   sync.Mutex // of tests that run beside those of other labs, one of each lab does
+	parallel sync.Mutex // held by the one of its tests that runs in parallel with those of other labs
 
 	rest    *rest.Config
 	kube    *kubernetes.Clientset
@@ -71,18 +71,18 @@ func (l *lab) connect(ctx context.Context) error {
 	return err
 }
 
-// besideOthers lets a test of this lab run beside tests of other labs, when all that do not ask for
-// it have run: those in which most of the time nothing is to be done but to wait. Two of one lab run
-// one after the other. With -judge, where figures are judged, each runs alone.
-func (l *lab) besideOthers(t *testing.T) {
+// inParallel lets a test of this lab run in parallel with tests of other labs, when all that do not
+// ask for it have run: those that wait most of the time. Two of one lab run one after the other.
+// With -judge, where figures count, each runs alone.
+func (l *lab) inParallel(t *testing.T) {
 	t.Helper()
 	if *strictTiming {
 		return
 	}
 	t.Parallel()
 	began := time.Now()
-	l.beside.Lock()
-	t.Cleanup(l.beside.Unlock)
+	l.parallel.Lock()
+	t.Cleanup(l.parallel.Unlock)
 	fmt.Printf("    %s: waited %.0f s for other tests of its lab\n", t.Name(), time.Since(began).Seconds())
 }
 

@@ -27,8 +27,9 @@ var (
 	proxyAll  = flag.Bool("proxy-all", false, "go from each of kube-proxy's modes to Weir in each way; otherwise once from each")
 	binFlag   = flag.String("bin", "../../bin", "folder with Weir's programs and weir-lab")
 	keepFlag  = flag.Bool("keep", false, "leave the lab when a test failed")
-	// Figures are always written; a machine that has other work to do fails no test by them.
-	strictTiming = flag.Bool("judge", false, "tests fail when something takes longer than is promised of a machine with nothing else to do")
+	// Figures are always written; a machine that has other work to do, as tests of other labs are,
+	// fails no test by them.
+	strictTiming = flag.Bool("judge", false, "tests fail when something takes longer than is promised of a machine with nothing else to do, and none runs in parallel with another")
 )
 
 // all is the lab of this package's tests; both is the one of TestDualStack, with both families;
@@ -74,7 +75,7 @@ func run(m *testing.M) int {
 		os.RemoveAll(dir)
 		os.Exit(1)
 	}()
-	if err := allBeside(); err != nil {
+	if err := allInParallel(); err != nil {
 		fmt.Println("lab tests:", err)
 	}
 	code := m.Run()
@@ -87,9 +88,9 @@ func run(m *testing.M) int {
 	return code
 }
 
-// allBeside lets as many tests run beside each other as ask for it (besideOthers), unless the command
+// allInParallel lets all tests that ask for it (inParallel) run in parallel, unless the command
 // line says how many: there is one of each lab at most, and most of them wait.
-func allBeside() error {
+func allInParallel() error {
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if given {

@@ -81,7 +81,7 @@ func TestPodNetwork(t *testing.T) {
 
 // TestProbes: with a policy that denies all, kubelet's probes pass and others do not.
 func TestProbes(t *testing.T) {
-	all.besideOthers(t)
+	all.inParallel(t)
 	figures.begin(t)
 	s := all.newSpace(t, "probes")
 	s.mustKubectl(t, denyAll, "apply", "-n", s.ns, "-f", "-")

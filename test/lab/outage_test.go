@@ -32,7 +32,7 @@ func (l *lab) apiServerPID(t *testing.T) string {
 // TestAPIServerAway stops the API server: traffic and policy go on, an agent that is killed
 // meanwhile comes back, and changes are caught up.
 func TestAPIServerAway(t *testing.T) {
-	all.besideOthers(t)
+	all.inParallel(t)
 	b := sharedBase(t)
 	ctx := context.Background()
 	ip := b.service(t, "manual", nil, 30740, nil).Spec.ClusterIP

@@ -239,7 +239,7 @@ func (r *running) stop() string {
 	return ""
 }
 
-// stopAll ends all of them at once: one that waits for what is still on its way keeps nobody waiting.
+// stopAll ends all of them at once: one that waits for what is still on its way holds up no other.
 func stopAll(all ...[]*running) {
 	var wg sync.WaitGroup
 	for _, r := range slices.Concat(all...) {

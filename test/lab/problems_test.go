@@ -112,7 +112,7 @@ func (s *space) fails(t *testing.T, pod string, words ...string) {
 }
 
 func TestExhaustedPool(t *testing.T) {
-	all.besideOthers(t)
+	all.inParallel(t)
 	b := sharedBase(t)
 	b.pool(t, "tiny", `{cidr: 10.250.0.0/29, blockSize: 29, natOutgoing: true}`)
 	tiny := func(name string) *corev1.Pod {

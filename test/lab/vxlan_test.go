@@ -65,7 +65,7 @@ func (l *lab) encapsulated(t *testing.T, node string) float64 {
 
 // TestEncapsulation changes the pool's encapsulation under open connections.
 func TestEncapsulation(t *testing.T) {
-	all.besideOthers(t)
+	all.inParallel(t)
 	b := sharedBase(t)
 	tcp := b.cli1.begin(t, "stream", at(b.srv2.addr, echoPort))
 	udp := b.cli2.begin(t, "datagrams", at(b.srv1.addr, udpPort))
