@@ -67,7 +67,7 @@ func TestPolicyClient(t *testing.T) {
 		t.Errorf("%v packets are counted as denied", n)
 	}
 	eventually(t, 40*time.Second, "weir status names the drops", func() error {
-		if out, _ := b.weir(t, "status"); !strings.Contains(out, "POLICY_INGRESS") {
+		if out, _ := b.weir(t, "status"); !strings.Contains(out, "POLICY_INGRESS by default-deny "+b.ns+"/only-client1 ") {
 			return fmt.Errorf("%s", out)
 		}
 		return nil
