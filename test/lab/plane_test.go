@@ -66,6 +66,7 @@ func TestStandardDataPlane(t *testing.T) {
 		b.awaitPlane(t, c.plane)
 		note(t, "until all nodes have "+c.plane+" alone (ms)", float64(time.Since(began).Milliseconds()))
 		b.agentsReady(t, 0, nil)
+		b.agentsNamed(t)
 		works(t, c.plane)
 		b.says(t, 0, c.plane, "healthy on 3 of 3")
 	}
@@ -179,6 +180,21 @@ func (l *lab) awaitPlanes(t *testing.T, want map[string]string) {
 		}
 		return nil
 	})
+}
+
+// agentsNamed checks that the agents' processes have their name, by which others find them, also
+// after they started again in their own place.
+func (l *lab) agentsNamed(t *testing.T) {
+	t.Helper()
+	for node := range nodes {
+		pid, err := l.agentPID(node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name := strings.TrimSpace(l.must(t, node, "cat", "/proc/"+pid+"/comm")); name != "weir-agent" {
+			t.Errorf("the process of %s's agent is called %q", node, name)
+		}
+	}
 }
 
 // trial is a series of connections that goes on until it is ended, whatever becomes of them.
