@@ -175,6 +175,7 @@ func (l *load) unnoticed(t *testing.T) {
 	// A machine that holds everything up for a second sends a SYN again whose answer is in flight.
 	late := control.since(l.began, 1)
 	note(t, "lateness of the machine: max (ms)", late)
+	stopAll(l.streams, l.dials, l.datagrams)
 	for _, r := range l.streams {
 		gap = max(gap, unbroken(t, r).GapMS)
 	}
@@ -202,7 +203,7 @@ func (l *load) unnoticed(t *testing.T) {
 }
 
 func TestAgentKilledUnderTraffic(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	for node := range nodes {
 		b.metricsOn(t, node)
 	}
@@ -277,7 +278,7 @@ func (l *lab) rolledOut(t *testing.T) {
 // TestRolloutUnderTraffic rolls the DaemonSet out right after an agent became ready again: a
 // rollout that waits for a time after that (minReadySeconds) can then stop for ever.
 func TestRolloutUnderTraffic(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	pid, err := b.killAgent("worker1")
 	if err != nil {
 		t.Fatal(err)
@@ -294,7 +295,7 @@ func TestRolloutUnderTraffic(t *testing.T) {
 // TestModeChange changes the path of the answers under open connections, by the resource and by the
 // DaemonSet's environment.
 func TestModeChange(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	b.awaitMode(t, "Tunnel")
 	first := b.client(1).begin(t, "stream", at(cpAddr, nodePort2+nodeEcho))
 	udp := b.client(2).begin(t, "datagrams", at(cpAddr, nodePort2+nodeUDP))

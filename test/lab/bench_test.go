@@ -15,6 +15,7 @@ import (
 // TestBench runs `weir bench` as a user does, with short rows: what it measures is there, and
 // nothing of it is left. How fast anything was is not checked.
 func TestBench(t *testing.T) {
+	all.inParallel(t)
 	file := filepath.Join(t.TempDir(), "bench.json")
 	rows := "idle,host2host/tcp,pod2pod/tcp,pod2svc/tcp,pod2svc/udp,pod2svc/udp-rr,pod2pod/crr,pod2pod-local/tcp-rr,host2nodeport/crr,outside2nodeport/http,pod2svc/cps,control"
 	out, code := all.weir(t, "bench", "run", "--client-node", "worker1", "--server-node", "worker2", "--duration", "1s", "--warm-up", "100ms", "--rounds", "1",

@@ -31,10 +31,9 @@ type dual struct {
 
 func newDual(t *testing.T) *dual {
 	t.Helper()
-	both = &lab{name: *dualFlag, bin: all.bin, traffic: all.traffic}
 	if both.name == "" {
 		both.name, both.own = fmt.Sprintf("weir-dual-%d", os.Getpid()%1000000), true
-		if err := both.up(t.Context(), "--ip-family", "dual"); err != nil {
+		if err := both.up(interrupted, "--ip-family", "dual"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -79,6 +78,8 @@ func (l *lab) client6(i int) *place {
 // TestDualStack is what the lab of both families shows of IPv6; what is the same for both is tested
 // with IPv4 and, packet by packet, in the scenarios.
 func TestDualStack(t *testing.T) {
+	both = &lab{name: *dualFlag, bin: all.bin, traffic: all.traffic}
+	both.inParallel(t)
 	d := newDual(t)
 	inside := []*place{d.cli1, d.cli2, d.srv1, d.node6("cp"), d.node6("worker1"), d.node6("worker2")}
 	t.Run("pods and nodes", func(t *testing.T) {
@@ -157,9 +158,7 @@ func (d *dual) testPolicy(t *testing.T) {
 	d.client6(2).soon(t, np, false)
 	d.client6(1).reaches(t, np, "srv1", six(client1Addr))
 	d.cli2.reaches(t, at(d.srv1.addr, whoPort), "srv1", d.cli2.addr)
-	d.cli1.refused(t, at(d.srv1.addr, whoPort))
-	d.cli1.refused(t, at(d.svc1.Spec.ClusterIPs[1], whoPort))
-	d.client(1).refused(t, at(cpAddr, nodePort1+nodeWho))
+	allRefused(t, d.cli1.to(at(d.srv1.addr, whoPort)), d.cli1.to(at(d.svc1.Spec.ClusterIPs[1], whoPort)), d.client(1).to(at(cpAddr, nodePort1+nodeWho)))
 	if res := stalled(t, open); res.GapMS < 0 {
 		t.Errorf("an open connection goes on against a policy: %+v", res)
 	}

@@ -21,7 +21,7 @@ import (
 // TestEndpointChange measures from the API's event of a change of an EndpointSlice until requests
 // go where it says, on several ways at once.
 func TestEndpointChange(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	ctx := context.Background()
 	ip := b.service(t, "manual", nil, 30740, nil).Spec.ClusterIP
 	slices := b.kube.DiscoveryV1().EndpointSlices(b.ns)

@@ -32,6 +32,8 @@ const (
 // rules are gone, before eBPF is switched on; "at once" does not wait, and "eBPF first" has eBPF
 // before kube-proxy goes.
 func TestFromKubeProxy(t *testing.T) {
+	alongside = &lab{name: *proxyFlag, bin: all.bin, traffic: all.traffic}
+	alongside.inParallel(t)
 	p := newProxied(t)
 	cases := []struct{ mode, how string }{{"iptables", "by nftables"}, {"nftables", "at once"}}
 	if *proxyAll {
@@ -207,6 +209,11 @@ func (r *round) end(t *testing.T) {
 		fmt.Printf("    %s: this machine let a server wait %v for a processor: datagrams that its buffer had no room for are judged with those that the kernel counts, not by flow\n",
 			t.Name(), r.waited)
 	}
+	var open []*running
+	for _, o := range r.open {
+		open = append(append(open, o.tcp...), o.datagrams...)
+	}
+	stopAll(open)
 	gap := 0.0
 	for _, o := range r.open {
 		g, lost, sent := o.end(t, ran)
@@ -313,6 +320,7 @@ func (p *proxied) newOnes(t *testing.T) []*running {
 func (r *round) newOnesWent(t *testing.T, when string, tries []*running) {
 	t.Helper()
 	attempts, failed, slow := map[bool]int{}, map[bool]int{}, 0
+	stopAll(tries)
 	for _, try := range tries {
 		udp := strings.HasSuffix(try.what, "--udp")
 		d := result[dialResult](t, try)

@@ -12,14 +12,17 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/await"
 	benchlab "github.com/weir-net/weir/internal/bench/lab"
 )
@@ -43,6 +46,9 @@ type lab struct {
 	traffic string // the traffic program
 	own     bool   // we started it
 
+	starting sync.Mutex // held while it is started or removed
+	parallel sync.Mutex // held by the one of its tests that runs in parallel with those of other labs
+
 	rest    *rest.Config
 	kube    *kubernetes.Clientset
 	dynamic dynamic.Interface
@@ -63,6 +69,21 @@ func (l *lab) connect(ctx context.Context) error {
 	}
 	_, err = l.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	return err
+}
+
+// inParallel lets a test of this lab run in parallel with tests of other labs, when all that do not
+// ask for it have run: those that wait most of the time. Two of one lab run one after the other.
+// With -judge, where figures count, each runs alone.
+func (l *lab) inParallel(t *testing.T) {
+	t.Helper()
+	if *strictTiming {
+		return
+	}
+	t.Parallel()
+	began := time.Now()
+	l.parallel.Lock()
+	t.Cleanup(l.parallel.Unlock)
+	fmt.Printf("    %s: waited %.0f s for other tests of its lab\n", t.Name(), time.Since(began).Seconds())
 }
 
 func (l *lab) command(ctx context.Context, verb string, args ...string) *exec.Cmd {
@@ -106,6 +127,17 @@ func (l *lab) kubectl(stdin string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	return output(l.command(ctx, "kubectl", args...), stdin)
+}
+
+// nodeStatus is the status of a node's NodeStatus.
+func (l *lab) nodeStatus(node string) (s weirv1.NodeStatusStatus, err error) {
+	u, err := l.dynamic.Resource(weirv1.NodeStatuses).Get(context.Background(), node, metav1.GetOptions{})
+	if err != nil {
+		return s, err
+	}
+	var of weirv1.NodeStatus
+	err = runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &of)
+	return of.Status, err
 }
 
 func (l *lab) mustKubectl(t *testing.T, stdin string, args ...string) string {
@@ -154,13 +186,15 @@ func eventually(t *testing.T, limit time.Duration, what string, f func() error) 
 	}
 }
 
+// poll looks less often at what takes long, for it needs the processors that are looked from.
 func poll(limit time.Duration, f func() error) error {
 	began := time.Now()
 	for {
 		err := f()
-		if err == nil || time.Since(began) > limit {
+		waited := time.Since(began)
+		if err == nil || waited > limit {
 			return err
 		}
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(min(max(100*time.Millisecond, waited/20), time.Second))
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -26,13 +27,17 @@ var (
 	proxyAll  = flag.Bool("proxy-all", false, "go from each of kube-proxy's modes to Weir in each way; otherwise once from each")
 	binFlag   = flag.String("bin", "../../bin", "folder with Weir's programs and weir-lab")
 	keepFlag  = flag.Bool("keep", false, "leave the lab when a test failed")
-	// Figures are always written; a machine that has other work to do fails no test by them.
-	strictTiming = flag.Bool("judge", false, "tests fail when something takes longer than is promised of a machine with nothing else to do")
+	// Figures are always written; a machine that has other work to do, as tests of other labs are,
+	// fails no test by them.
+	strictTiming = flag.Bool("judge", false, "tests fail when something takes longer than is promised of a machine with nothing else to do, and none runs in parallel with another")
 )
 
 // all is the lab of this package's tests; both is the one of TestDualStack, with both families;
 // alongside is the one of TestFromKubeProxy.
 var all, both, alongside *lab
+
+// interrupted ends with the first signal that ends the run.
+var interrupted context.Context
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -41,6 +46,7 @@ func TestMain(m *testing.M) {
 
 func run(m *testing.M) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	interrupted = ctx
 	dir, err := os.MkdirTemp("", "weir-test-lab-")
 	if err != nil {
 		fmt.Println(err)
@@ -69,6 +75,9 @@ func run(m *testing.M) int {
 		os.RemoveAll(dir)
 		os.Exit(1)
 	}()
+	if err := allInParallel(); err != nil {
+		fmt.Println("lab tests:", err)
+	}
 	code := m.Run()
 	if err := figures.write("../../out/lab.json"); err != nil {
 		fmt.Println("lab tests:", err)
@@ -77,6 +86,17 @@ func run(m *testing.M) int {
 	tearDown(code)
 	fmt.Printf("lab tests: %.0f s in all\n", time.Since(began).Seconds())
 	return code
+}
+
+// allInParallel lets all tests that ask for it (inParallel) run in parallel, unless the command
+// line says how many: there is one of each lab at most, and most of them wait.
+func allInParallel() error {
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if given {
+		return nil
+	}
+	return flag.Set("test.parallel", "100")
 }
 
 func setUp(ctx context.Context, dir string) error {
@@ -114,8 +134,10 @@ func setUp(ctx context.Context, dir string) error {
 	return all.connect(ctx)
 }
 
-// up starts a lab of two workers.
+// up starts a lab of two workers, unless the run was interrupted.
 func (l *lab) up(ctx context.Context, args ...string) error {
+	l.starting.Lock()
+	defer l.starting.Unlock()
 	up := exec.CommandContext(ctx, filepath.Join(l.bin, "weir-lab"), append([]string{"--name", l.name, "up", "--proxy", "weir", "--workers", "2"}, args...)...)
 	up.Stdout, up.Stderr = os.Stdout, os.Stderr
 	up.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -129,14 +151,18 @@ func (l *lab) up(ctx context.Context, args ...string) error {
 
 // tearDown leaves nothing of what the tests made.
 func tearDown(code int) {
+	var labs sync.WaitGroup
 	for _, l := range []*lab{all, both, alongside} {
 		if l != nil {
-			l.tearDown(code)
+			labs.Go(func() { l.tearDown(code) })
 		}
 	}
+	labs.Wait()
 }
 
 func (l *lab) tearDown(code int) {
+	l.starting.Lock() // after an interrupt it ends at once
+	defer l.starting.Unlock()
 	l.removeNamespaces()
 	if !l.own || code != 0 && *keepFlag {
 		return

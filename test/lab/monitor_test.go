@@ -83,7 +83,7 @@ func (w *watching) find(texts ...string) error {
 // TestPolicyMonitor: weir monitor shows verdicts of the nodes where they fall, with the names of
 // pods, Service and rule.
 func TestPolicyMonitor(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	b.policy(t, "watched", `{podSelector: {matchLabels: {pod: srv1}}, ingress: [{from: [{podSelector: {matchLabels: {pod: cli1}}}]}]}`)
 	b.cli2.soon(t, at(b.srv1.addr, whoPort), false)
 	srv1 := b.ns + "/srv1"

@@ -15,7 +15,7 @@ import (
 )
 
 func TestPodNetwork(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	t.Run("pod to pod", func(t *testing.T) {
 		b.cli1.reaches(t, at(b.srv1.addr, whoPort), "srv1", b.cli1.addr)
 		b.cli1.reaches(t, at(b.srv2.addr, whoPort), "srv2", b.cli1.addr)
@@ -81,6 +81,7 @@ func TestPodNetwork(t *testing.T) {
 
 // TestProbes: with a policy that denies all, kubelet's probes pass and others do not.
 func TestProbes(t *testing.T) {
+	all.inParallel(t)
 	figures.begin(t)
 	s := all.newSpace(t, "probes")
 	s.mustKubectl(t, denyAll, "apply", "-n", s.ns, "-f", "-")
@@ -91,10 +92,8 @@ func TestProbes(t *testing.T) {
 	tcp.Spec.Containers[0].LivenessProbe = &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 3, TimeoutSeconds: 5,
 		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(httpPort)}}}
 	p := s.start(t, s.server("web", "worker2", nil), tcp, s.idle("cli", "worker1", nil))
-	for _, to := range p[:2] {
-		p[2].refused(t, at(to.addr, whoPort))
-		s.host("cp", cpAddr).refused(t, at(to.addr, whoPort))
-	}
+	cp := s.host("cp", cpAddr)
+	allRefused(t, p[2].to(at(p[0].addr, whoPort)), p[2].to(at(p[1].addr, whoPort)), cp.to(at(p[0].addr, whoPort)), cp.to(at(p[1].addr, whoPort)))
 	time.Sleep(20 * time.Second) // several probes, and their time-outs if they had any
 	for _, name := range []string{"web", "tcp"} {
 		out := s.mustKubectl(t, "", "get", "pod", "-n", s.ns, name, "-o", "jsonpath={.status.containerStatuses[0].ready} {.status.containerStatuses[0].restartCount}")
@@ -107,7 +106,7 @@ func TestProbes(t *testing.T) {
 const denyAll = `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"deny-all"},"spec":{"podSelector":{},"policyTypes":["Ingress"]}}`
 
 func TestServices(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	inside := []*place{b.cli1, b.cli2, b.srv1, b.host("cp", cpAddr), b.host("worker1", worker1Addr), b.host("worker2", worker2Addr)}
 	clusterIPs := func(t *testing.T) {
 		for _, from := range inside {

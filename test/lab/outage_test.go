@@ -32,7 +32,8 @@ func (l *lab) apiServerPID(t *testing.T) string {
 // TestAPIServerAway stops the API server: traffic and policy go on, an agent that is killed
 // meanwhile comes back, and changes are caught up.
 func TestAPIServerAway(t *testing.T) {
-	b := newBase(t)
+	all.inParallel(t)
+	b := sharedBase(t)
 	ctx := context.Background()
 	ip := b.service(t, "manual", nil, 30740, nil).Spec.ClusterIP
 	if _, err := b.kube.DiscoveryV1().EndpointSlices(b.ns).Create(ctx, b.slice("manual", b.srv2.addr), metav1.CreateOptions{}); err != nil {

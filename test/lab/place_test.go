@@ -88,16 +88,23 @@ func (r dialResult) String() string {
 // dial makes count connections, or sends count datagrams, and says what became of them.
 func (p *place) dial(t *testing.T, to string, count int, args ...string) dialResult {
 	t.Helper()
+	r, err := p.tryDial(to, count, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (p *place) tryDial(to string, count int, args ...string) (r dialResult, err error) {
 	argv := append([]string{"env", "TRAFFIC_PEERS=1", p.traffic, "dial", to, "--count", fmt.Sprint(count), "--timeout", "20s"}, args...)
 	out, err := p.do(argv...)
-	var r dialResult
 	if err == nil {
 		err = json.Unmarshal([]byte(out), &r)
 	}
 	if err != nil {
-		t.Fatalf("%v dials %s: %v", p, to, err)
+		err = fmt.Errorf("%v dials %s: %w", p, to, err)
 	}
-	return r
+	return r, err
 }
 
 // reaches fails the test unless all connections get to a server of that name, which sees that
@@ -123,9 +130,33 @@ func (p *place) reaches(t *testing.T, to, name, seen string, args ...string) {
 // refused fails the test when any connection gets through.
 func (p *place) refused(t *testing.T, to string, args ...string) {
 	t.Helper()
-	if r := p.dial(t, to, 3, append(args, "--timeout", "700ms")...); r.Failed < r.Attempts {
-		t.Errorf("%v reaches %s %v, and must not: %v", p, to, args, r)
+	allRefused(t, p.to(to, args...))
+}
+
+// way is who dials what.
+type way struct {
+	from *place
+	to   string
+	args []string
+}
+
+func (p *place) to(to string, args ...string) way { return way{p, to, args} }
+
+// allRefused is refused for several ways at once.
+func allRefused(t *testing.T, ways ...way) {
+	t.Helper()
+	var all sync.WaitGroup
+	for _, w := range ways {
+		all.Go(func() {
+			r, err := w.from.tryDial(w.to, 3, append(w.args, "--timeout", "700ms")...)
+			if err != nil {
+				t.Error(err)
+			} else if r.Failed < r.Attempts {
+				t.Errorf("%v reaches %s %v, and must not: %v", w.from, w.to, w.args, r)
+			}
+		})
 	}
+	all.Wait()
 }
 
 // running is a traffic program that goes on until it is stopped.
@@ -206,6 +237,15 @@ func (r *running) stop() string {
 		return lines[len(lines)-1]
 	}
 	return ""
+}
+
+// stopAll ends all of them at once: one that waits for what is still on its way holds up no other.
+func stopAll(all ...[]*running) {
+	var wg sync.WaitGroup
+	for _, r := range slices.Concat(all...) {
+		wg.Go(func() { r.stop() })
+	}
+	wg.Wait()
 }
 
 // result ends it and reads what it says at the end.

@@ -17,7 +17,7 @@ import (
 // back, live. Pods stay, Services and policy are the same before, on nftables and after, at no
 // moment does a denied connection get through, and no open one ends.
 func TestStandardDataPlane(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	open := b.start(t, b.server("open", "worker2", nil))[0]
 	const nodePort = nodePort2 + 10
 	ip := b.service(t, "open", map[string]string{"pod": "open"}, nodePort, nil).Spec.ClusterIP
@@ -31,15 +31,12 @@ func TestStandardDataPlane(t *testing.T) {
 		for _, to := range []*place{b.srv1, b.srv2} { // on one node, and on two
 			b.cli1.reaches(t, at(to.addr, whoPort), to.pod, b.cli1.addr)
 			b.cli1.reaches(t, at(to.addr, udpPort), to.pod, b.cli1.addr, "--udp")
-			b.cli2.refused(t, at(to.addr, whoPort))
-			b.cli2.refused(t, at(to.addr, udpPort), "--udp")
 		}
+		allRefused(t, b.cli2.to(at(b.srv1.addr, whoPort)), b.cli2.to(at(b.srv1.addr, udpPort), "--udp"),
+			b.cli2.to(at(b.srv2.addr, whoPort)), b.cli2.to(at(b.srv2.addr, udpPort), "--udp"), b.cli2.to(at(b.svc1, whoPort)),
+			b.client(1).to(at(worker1Addr, nodePort1+nodeWho)), b.client(1).to(at(cpAddr, nodePort1+nodeWho)))
 		b.cli1.reaches(t, at(b.svc1, whoPort), "srv1", b.cli1.addr)
 		b.cli1.reaches(t, at(b.svc2, udpPort), "srv2", b.cli1.addr, "--udp")
-		b.cli2.refused(t, at(b.svc1, whoPort))
-		for _, np := range []string{at(worker1Addr, nodePort1+nodeWho), at(cpAddr, nodePort1+nodeWho)} {
-			b.client(1).refused(t, np)
-		}
 		for node, addr := range nodes {
 			b.host(node, addr).reaches(t, at(ip, whoPort), "open", "")
 			b.host(node, addr).reaches(t, at(ip, udpPort), "open", "", "--udp")
@@ -69,6 +66,7 @@ func TestStandardDataPlane(t *testing.T) {
 		b.awaitPlane(t, c.plane)
 		note(t, "until all nodes have "+c.plane+" alone (ms)", float64(time.Since(began).Milliseconds()))
 		b.agentsReady(t, 0, nil)
+		b.agentsNamed(t)
 		works(t, c.plane)
 		b.says(t, 0, c.plane, "healthy on 3 of 3")
 	}
@@ -77,6 +75,9 @@ func TestStandardDataPlane(t *testing.T) {
 		gap = max(gap, unbroken(t, s).GapMS)
 	}
 	note(t, "longest gap of a stream (ms)", gap)
+	for _, d := range denied {
+		d.over()
+	}
 	for _, d := range denied {
 		if r := d.end(t); r.Failed < r.Attempts || r.Attempts < 20 {
 			t.Errorf("%s: is denied at any time: %v", d.what, r)
@@ -88,7 +89,7 @@ func TestStandardDataPlane(t *testing.T) {
 // without a tunnel and in it, policy is in force on both sides. Whichever node is asked for a node
 // port, the backend sees the client's address.
 func TestMixedDataPlanes(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	b.mustKubectl(t, `{"apiVersion": "projectcalico.org/v3", "kind": "FelixConfiguration", "metadata": {"name": "node.worker2"}, "spec": {"bpfEnabled": false}}`, "apply", "-f", "-")
 	t.Cleanup(func() {
 		b.mustKubectl(t, "", "delete", "felixconfigurations.projectcalico.org", "node.worker2")
@@ -158,12 +159,12 @@ func (l *lab) awaitPlanes(t *testing.T, want map[string]string) {
 	t.Helper()
 	eventually(t, time.Minute, fmt.Sprintf("the data planes %v", want), func() error {
 		for node, plane := range want {
-			out, err := l.kubectl("", "get", "nodestatus", node, "-o", "jsonpath={.status.dataplane}")
+			status, err := l.nodeStatus(node)
 			if err != nil {
 				return err
 			}
-			if out != plane {
-				return fmt.Errorf("%s has %q, not %s", node, out, plane)
+			if status.Dataplane != plane {
+				return fmt.Errorf("%s has %q, not %s", node, status.Dataplane, plane)
 			}
 			pins, err := l.exec(node, "find", "/sys/fs/bpf/weir", "-type", "f")
 			if err != nil {
@@ -181,6 +182,21 @@ func (l *lab) awaitPlanes(t *testing.T, want map[string]string) {
 	})
 }
 
+// agentsNamed checks that the agents' processes have their name, by which others find them, also
+// after they started again in their own place.
+func (l *lab) agentsNamed(t *testing.T) {
+	t.Helper()
+	for node := range nodes {
+		pid, err := l.agentPID(node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name := strings.TrimSpace(l.must(t, node, "cat", "/proc/"+pid+"/comm")); name != "weir-agent" {
+			t.Errorf("the process of %s's agent is called %q", node, name)
+		}
+	}
+}
+
 // trial is a series of connections that goes on until it is ended, whatever becomes of them.
 type trial struct {
 	what string
@@ -189,14 +205,19 @@ type trial struct {
 	sum  dialResult
 	err  error
 
-	finish func()
+	over func() // begins to end it
+}
+
+func (r *trial) finish() {
+	r.over()
+	r.done.Wait()
 }
 
 // tries begins a trial.
 func (p *place) tries(t *testing.T, to string) *trial {
 	r := &trial{what: fmt.Sprintf("%v dials %s", p, to), stop: make(chan struct{})}
-	end := sync.OnceFunc(func() { close(r.stop); r.done.Wait() })
-	t.Cleanup(end)
+	r.over = sync.OnceFunc(func() { close(r.stop) })
+	t.Cleanup(r.finish)
 	r.done.Go(func() {
 		for {
 			select {
@@ -217,7 +238,6 @@ func (p *place) tries(t *testing.T, to string) *trial {
 			r.sum.Names, r.sum.Seen = append(r.sum.Names, part.Names...), append(r.sum.Seen, part.Seen...)
 		}
 	})
-	r.finish = end
 	return r
 }
 

@@ -33,14 +33,22 @@ const (
 
 const namespaceLabel = "weir-lab-test"
 
-// space is a namespace of a test; it goes with the test.
+// space is a namespace of tests.
 type space struct {
 	*lab
 	ns string
 }
 
-// newSpace makes a namespace for a test and waits until pods can be made in it.
+// newSpace makes a namespace for a test, which goes with it.
 func (l *lab) newSpace(t *testing.T, name string) *space {
+	t.Helper()
+	s := l.makeSpace(t, name)
+	t.Cleanup(func() { l.removeNamespace(s.ns) })
+	return s
+}
+
+// makeSpace makes a namespace and waits until pods can be made in it.
+func (l *lab) makeSpace(t *testing.T, name string) *space {
 	t.Helper()
 	s := &space{lab: l, ns: fmt.Sprintf("%s-%x", name, time.Now().UnixNano()%0xfffff)}
 	ctx := context.Background()
@@ -49,7 +57,6 @@ func (l *lab) newSpace(t *testing.T, name string) *space {
 	if err != nil {
 		t.Fatalf("make a namespace: %v", err)
 	}
-	t.Cleanup(func() { l.removeNamespace(s.ns) })
 	eventually(t, 30*time.Second, "the default service account", func() error {
 		_, err := l.kube.CoreV1().ServiceAccounts(s.ns).Get(ctx, "default", metav1.GetOptions{})
 		return err

@@ -43,7 +43,7 @@ func (p *place) soon(t *testing.T, to string, works bool, args ...string) {
 
 // TestPolicyClient is the demo's: of two outside clients of a node port, one is allowed.
 func TestPolicyClient(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	np := at(cpAddr, nodePort1+nodeWho)
 	open := b.client(2).begin(t, "stream", at(cpAddr, nodePort1+nodeEcho))
 	udp := at(cpAddr, nodePort1+nodeUDP)
@@ -55,11 +55,8 @@ func TestPolicyClient(t *testing.T) {
 		b.awaitMode(t, mode)
 		b.client(1).reaches(t, np, "srv1", client1Addr)
 		b.client(1).reaches(t, udp, "srv1", client1Addr, "--udp")
-		b.client(2).refused(t, np)
-		b.client(2).refused(t, udp, "--udp")
-		b.client(3).refused(t, np)
-		b.cli1.refused(t, at(b.srv1.addr, whoPort))
-		b.cli2.refused(t, at(b.svc1, whoPort))
+		allRefused(t, b.client(2).to(np), b.client(2).to(udp, "--udp"), b.client(3).to(np),
+			b.cli1.to(at(b.srv1.addr, whoPort)), b.cli2.to(at(b.svc1, whoPort)))
 	}
 	b.client(2).reaches(t, at(cpAddr, nodePort2+nodeWho), "srv2", client2Addr)
 	// The connection that was open before the policy has ended its work too.
@@ -70,7 +67,7 @@ func TestPolicyClient(t *testing.T) {
 		t.Errorf("%v packets are counted as denied", n)
 	}
 	eventually(t, 40*time.Second, "weir status names the drops", func() error {
-		if out, _ := b.weir(t, "status"); !strings.Contains(out, "POLICY_INGRESS") {
+		if out, _ := b.weir(t, "status"); !strings.Contains(out, "POLICY_INGRESS by default-deny "+b.ns+"/only-client1 ") {
 			return fmt.Errorf("%s", out)
 		}
 		return nil
@@ -90,7 +87,7 @@ func stalled(t *testing.T, r *running) streamResult {
 }
 
 func TestPolicyKinds(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	other := all.newSpace(t, "other")
 	out := other.start(t, other.idle("visitor", "worker2", map[string]string{"app": "good"}))[0]
 	who1, udp1 := at(b.srv1.addr, whoPort), at(b.srv1.addr, udpPort)
@@ -98,23 +95,19 @@ func TestPolicyKinds(t *testing.T) {
 		b.policy(t, "p", `{podSelector: {matchLabels: {pod: srv1}}, ingress: [{from: [{podSelector: {matchLabels: {pod: cli1}}}], ports: [{port: 9001}]}]}`)
 		b.cli2.soon(t, who1, false)
 		b.cli1.reaches(t, who1, "srv1", b.cli1.addr)
-		b.cli1.refused(t, udp1, "--udp")
-		b.cli1.refused(t, at(b.srv1.addr, echoPort))
-		out.refused(t, who1)
+		allRefused(t, b.cli1.to(udp1, "--udp"), b.cli1.to(at(b.srv1.addr, echoPort)), out.to(who1))
 	})
 	t.Run("namespace selector, endPort", func(t *testing.T) {
 		b.policy(t, "p", `{podSelector: {matchLabels: {pod: srv1}}, ingress: [{from: [{namespaceSelector: {matchLabels: {name: other}}, podSelector: {matchLabels: {app: good}}}], ports: [{port: 9000, endPort: 9001}, {port: 8081, protocol: UDP}]}]}`)
 		out.soon(t, who1, true)
 		out.reaches(t, udp1, "srv1", out.addr, "--udp")
-		out.refused(t, at(b.srv1.addr, httpPort))
 		b.cli1.soon(t, who1, false)
-		b.cli2.refused(t, udp1, "--udp")
+		allRefused(t, out.to(at(b.srv1.addr, httpPort)), b.cli2.to(udp1, "--udp"))
 	})
 	t.Run("except", func(t *testing.T) {
 		b.policy(t, "p", `{podSelector: {matchLabels: {pod: srv1}}, ingress: [{from: [{ipBlock: {cidr: 172.31.1.0/24, except: [172.31.1.162/32]}}]}]}`)
 		b.client(1).soon(t, at(cpAddr, nodePort1+nodeWho), true)
-		b.client(2).refused(t, at(cpAddr, nodePort1+nodeWho))
-		b.cli2.refused(t, who1)
+		allRefused(t, b.client(2).to(at(cpAddr, nodePort1+nodeWho)), b.cli2.to(who1))
 	})
 	b.noPolicy(t, "p")
 	b.cli2.soon(t, who1, true)
@@ -126,8 +119,7 @@ func TestPolicyKinds(t *testing.T) {
 		b.cli1.soon(t, who1, false)
 		b.cli1.reaches(t, at(b.svc2, whoPort), "srv2", b.cli1.addr)
 		b.cli1.reaches(t, at(b.svc2, udpPort), "srv2", b.cli1.addr, "--udp")
-		b.cli1.refused(t, at(b.svc1, whoPort))
-		b.cli1.refused(t, at(client1Addr, 9301))
+		allRefused(t, b.cli1.to(at(b.svc1, whoPort)), b.cli1.to(at(client1Addr, 9301)))
 		b.cli2.reaches(t, at(client1Addr, 9301), "out", worker2Addr)
 		b.srv2.reaches(t, who1, "srv1", b.srv2.addr)
 		if n := b.drops(t, "worker1", "POLICY_EGRESS", "") - before; n < 5 {
@@ -153,7 +145,7 @@ func TestPolicyKinds(t *testing.T) {
 // TestPolicyBeforeFirstPacket: pods that dial from their first moment under a policy that denies
 // all never get out.
 func TestPolicyBeforeFirstPacket(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	escape := func(name, node string, labels map[string]string) *corev1.Pod {
 		return b.podSpec(name, node, []string{"/t/traffic", "escape", "--tcp", at(b.srv2.addr, whoPort), "--udp", at(b.srv2.addr, udpPort)}, labels)
 	}

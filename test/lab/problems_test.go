@@ -35,7 +35,7 @@ func (l *lab) says(t *testing.T, code int, words ...string) {
 // TestConfigurationOutOfRange: a value that is out of range does not come into force, the one
 // before stays, and the status says what to do.
 func TestConfigurationOutOfRange(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	// vxlanMTU shows in the links of new pods once VXLAN is in use: a value in force that can be
 	// seen.
 	b.poolMode(t, "Always")
@@ -55,11 +55,14 @@ func TestConfigurationOutOfRange(t *testing.T) {
 	// It stays the last good one for a new agent, too.
 	old := map[string]string{}
 	for node := range nodes {
-		pid, err := b.killAgent(node)
+		pid, err := b.agentPID(node)
 		if err != nil {
 			t.Fatal(err)
 		}
 		old[node] = pid
+		if err := b.fresh(node); err != nil {
+			t.Fatal(err)
+		}
 	}
 	b.agentsReady(t, 60*time.Second, old)
 	mtu("the last good value after a restart", 1400)
@@ -78,7 +81,7 @@ func (l *lab) pool(t *testing.T, name, spec string) {
 }
 
 func TestOverlappingPool(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	b.pool(t, "twin", `{cidr: 10.244.64.0/18, natOutgoing: true}`)
 	b.says(t, 1, "IPPool twin", "spec.cidr", "10.244.64.0/18", "default")
 	// What is in force is not touched.
@@ -109,7 +112,8 @@ func (s *space) fails(t *testing.T, pod string, words ...string) {
 }
 
 func TestExhaustedPool(t *testing.T) {
-	b := newBase(t)
+	all.inParallel(t)
+	b := sharedBase(t)
 	b.pool(t, "tiny", `{cidr: 10.250.0.0/29, blockSize: 29, natOutgoing: true}`)
 	tiny := func(name string) *corev1.Pod {
 		p := b.idle(name, "worker1", nil)
@@ -146,7 +150,7 @@ func TestExhaustedPool(t *testing.T) {
 }
 
 func TestFixedAddressTaken(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	fixed := func(name, addr string) *corev1.Pod {
 		p := b.idle(name, "worker2", nil)
 		p.Annotations["cni.projectcalico.org/ipAddrs"] = `["` + addr + `"]`

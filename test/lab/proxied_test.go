@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -40,10 +39,9 @@ const (
 func newProxied(t *testing.T) *proxied {
 	t.Helper()
 	figures.begin(t)
-	alongside = &lab{name: *proxyFlag, bin: all.bin, traffic: all.traffic}
 	if alongside.name == "" {
 		alongside.name, alongside.own = fmt.Sprintf("weir-proxy-%d", os.Getpid()%1000000), true
-		if err := alongside.up(t.Context(), "--proxy", "weir+kube-proxy-iptables"); err != nil {
+		if err := alongside.up(interrupted, "--proxy", "weir+kube-proxy-iptables"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -94,9 +92,9 @@ func (l *lab) awaitServices(t *testing.T, by string) {
 	t.Helper()
 	eventually(t, 0, "Services are carried by "+by, func() error {
 		for node := range nodes {
-			out, err := l.kubectl("", "get", "nodestatus", node, "-o", "jsonpath={.status.serviceHandling}")
-			if err != nil || out != by {
-				return fmt.Errorf("%s: by %q %w", node, out, err)
+			status, err := l.nodeStatus(node)
+			if err != nil || status.ServiceHandling != by {
+				return fmt.Errorf("%s: by %q %w", node, status.ServiceHandling, err)
 			}
 		}
 		return nil
@@ -259,16 +257,12 @@ func (o *opened) alive(t *testing.T, when string) {
 	}
 }
 
-// end ends them: every byte has to be back, and every datagram; it returns how many of these are
-// missing, and how many there were. Of one flow a tenth may be missing where servers had a
-// processor (ran); else its server's buffer ran over, which round.end counts with all others.
+// end looks at them when they have ended: every byte has to be back, and every datagram; it returns
+// how many of these are missing, and how many there were. Of one flow a tenth may be missing where
+// servers had a processor (ran); else its server's buffer ran over, which round.end counts with all
+// others.
 func (o *opened) end(t *testing.T, ran bool) (gap float64, lost, sent int) {
 	t.Helper()
-	var wg sync.WaitGroup
-	for _, r := range slices.Concat(o.tcp, o.datagrams) {
-		wg.Go(func() { r.stop() })
-	}
-	wg.Wait()
 	for i, w := range o.kinds {
 		var s streamResult
 		if err := json.Unmarshal([]byte(o.tcp[i].stop()), &s); err != nil || s.Error != "" || s.Received < 10 {

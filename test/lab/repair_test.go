@@ -14,7 +14,7 @@ import (
 // TestDetachedPrograms: what somebody detaches is attached again (-judge: within a second), and
 // reported.
 func TestDetachedPrograms(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	b.metricsOn(t, "worker1")
 	const links = "/sys/fs/bpf/weir/links/"
 	index := strings.TrimSpace(b.must(t, "worker1", "cat", "/sys/class/net/eth0/ifindex"))

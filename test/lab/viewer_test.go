@@ -27,6 +27,7 @@ func (b *space) user(t *testing.T, name string) string {
 	if _, err := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = accounts.Delete(context.Background(), name, metav1.DeleteOptions{}) })
 	token, err := accounts.CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +46,7 @@ func (b *space) user(t *testing.T, name string) string {
 
 // TestViewer asks agents with the rights of ClusterRole weir-viewer alone, and without them.
 func TestViewer(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	viewer, nobody := b.user(t, "viewer"), b.user(t, "nobody")
 	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: b.ns}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "weir-viewer"},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: b.ns, Name: "viewer"}}}

@@ -25,7 +25,8 @@ func (p *place) hasMTU(want int) error {
 	return nil
 }
 
-// poolMode sets the encapsulation of the default pool; the test's end sets it back.
+// poolMode sets the encapsulation of the default pool; the test's end sets it back, and waits until
+// no node has a tunnel.
 func (l *lab) poolMode(t *testing.T, mode string) {
 	t.Helper()
 	set := func(m string) error {
@@ -39,6 +40,14 @@ func (l *lab) poolMode(t *testing.T, mode string) {
 		if err := set("Never"); err != nil {
 			t.Error(err)
 		}
+		eventually(t, 0, "no tunnel", func() error {
+			for node := range nodes {
+				if out, err := l.exec(node, "ip", "-o", "link"); err != nil || strings.Contains(out, "vxlan.calico") {
+					return fmt.Errorf("%s: %w %s", node, err, out)
+				}
+			}
+			return nil
+		})
 	})
 }
 
@@ -56,7 +65,8 @@ func (l *lab) encapsulated(t *testing.T, node string) float64 {
 
 // TestEncapsulation changes the pool's encapsulation under open connections.
 func TestEncapsulation(t *testing.T) {
-	b := newBase(t)
+	all.inParallel(t)
+	b := sharedBase(t)
 	tcp := b.cli1.begin(t, "stream", at(b.srv2.addr, echoPort))
 	udp := b.cli2.begin(t, "datagrams", at(b.srv1.addr, udpPort))
 	outside := b.client(1).begin(t, "stream", at(cpAddr, nodePort2+nodeEcho))
@@ -71,7 +81,8 @@ func TestEncapsulation(t *testing.T) {
 			}
 			eventually(t, 10*time.Second, "the path of new packets", func() error {
 				before := b.encapsulated(t, "worker2")
-				r := b.cli1.dial(t, at(b.srv2.addr, udpPort), 50, "--udp", "--every", "2ms")
+				// One that is lost in the change is not waited for long: all are sent again.
+				r := b.cli1.dial(t, at(b.srv2.addr, udpPort), 50, "--udp", "--every", "2ms", "--timeout", "3s")
 				if n := b.encapsulated(t, "worker2") - before; r.Failed > 0 || (n >= 50) != step.tunnel {
 					return fmt.Errorf("%v encapsulated packets arrived: %v", n, r)
 				}

@@ -71,7 +71,7 @@ func (b *space) why(t *testing.T, code int, from *place, to string) explanation 
 
 // TestWhy asks why alongside real connections.
 func TestWhy(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	who := at(b.srv2.addr, whoPort)
 	t.Run("allowed on another node", func(t *testing.T) {
 		b.cli1.reaches(t, who, "srv2", b.cli1.addr)

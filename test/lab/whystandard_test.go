@@ -45,7 +45,7 @@ func (b *space) denied(t *testing.T, from *place, to, want string) {
 // a tunnel and in it, by Services, handed on, with policy and host endpoints; and where the nodes'
 // data planes differ.
 func TestWhyStandard(t *testing.T) {
-	b := newBase(t)
+	b := sharedBase(t)
 	b.patchFelix(t, `{"bpfEnabled":false}`, "bpfEnabled")
 	t.Cleanup(func() {
 		b.patchFelix(t, `{"bpfEnabled":null}`)

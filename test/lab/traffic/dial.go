@@ -267,8 +267,19 @@ func datagramsCommand() *cobra.Command {
 			}
 			time.Sleep(every)
 		}
-		none := func() bool { mu.Lock(); defer mu.Unlock(); return len(open) == 0 }
-		for end := time.Now().Add(10 * time.Second); !none() && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		// Each has ten seconds to come back; what was lost long ago is not waited for.
+		awaited := func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, began := range open {
+				if time.Since(began) < 10*time.Second {
+					return true
+				}
+			}
+			return false
+		}
+		for awaited() {
+			time.Sleep(50 * time.Millisecond)
 		}
 		mu.Lock()
 		defer mu.Unlock()
