@@ -154,7 +154,7 @@ func TestFanOutReadsWhatAgentsRead(t *testing.T) {
 			rule := r.(map[string]any)
 			verbs, _, _ := unstructured.NestedStringSlice(rule, "verbs")
 			for _, resource := range rule["resources"].([]any) {
-				if slices.Contains(verbs, "watch") && resource != "nodestatuses" {
+				if slices.Contains(verbs, "watch") {
 					out = append(out, fmt.Sprint(rule["apiGroups"], resource, rule["resourceNames"], verbs[:3]))
 				}
 			}
