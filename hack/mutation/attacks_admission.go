@@ -86,7 +86,7 @@ func written() []mutant {
 		{"the token of the controller scales another workload, or the fan-out without bounds", "24-controller-limits.yaml", "|| object.spec.replicas <= 20)", "|| object.spec.replicas >= 0)"},
 		{"the token of the controller leads the clients of a Service elsewhere by an EndpointSlice", "24-controller-limits.yaml",
 			"object.metadata.labels == {'endpointslice.kubernetes.io/managed-by': 'weir-controller'}", "'endpointslice.kubernetes.io/managed-by' in object.metadata.labels"},
-		{"the token of the fan-out writes, or reads secrets of others", "55-fanout.yaml.tmpl", "  resources: [ipamblocks]\n  verbs: [get, list, watch]\n", "  resources: [ipamblocks]\n  verbs: [get, list, watch, create]\n"},
+		{"the token of the fan-out writes, or reads secrets of others", "55-fanout.yaml.tmpl", "  resources: [ipamblocks, nodestatuses]\n  verbs: [get, list, watch]\n", "  resources: [ipamblocks]\n  verbs: [get, list, watch, create]\n"},
 		{"the token of a node that the fan-out feeds reads the cluster", "11-node-rights.yaml.tmpl", "  resources: [namespaces, pods, nodes]\n  verbs: [get]\n", "  resources: [namespaces, pods, nodes]\n  verbs: [get, list]\n"},
 		{"a pool covers loopback, link-local, multicast or all addresses", "25-addresses.yaml", "!variables.special.exists(s,", "!variables.special.exists(s, s == '' &&"},
 		{"a pool that covers a node is stored", "25-addresses.yaml", "cidr(object.spec.cidr).containsIP(ip(a.address))", "cidr(object.spec.cidr) == cidr('0.0.0.0/0')"},

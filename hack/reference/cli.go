@@ -21,6 +21,7 @@ var programs = []program{
 	{"weir-lab", "lab", "./cmd/weir-lab", "The lab: a multi-node Kubernetes in network namespaces of one machine. `weir lab` is the same."},
 	{"weir-agent", ".", "./cmd/weir-agent", "The node daemon (DaemonSet `weir-node`), and what an administrator runs on a node."},
 	{"weir-controller", ".", "./cmd/weir-controller", "The cluster's controller (Deployment `weir-controller`)."},
+	{"weir-fanout", ".", "./cmd/weir-fanout", "What agents have the cluster from where there are many nodes (Deployment `weir-fanout`)."},
 }
 
 // handOver are commands that hand their flags on to another program, --help too.

@@ -184,7 +184,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.cluster.noteClaims = a.claims.note
 	a.cluster.noteEndpoints = a.source.SetEndpoints
 	a.reached.OnChange(a.cluster.noteLocal)
-	a.events = events.NewHub(o.Node, eventNames{a.cluster}, a.driver.Listen, o.Log.With("part", "events"))
+	a.events = events.NewHub(o.Node, eventNames{a.cluster, a.source}, a.driver.Listen, o.Log.With("part", "events"))
 	a.announcer = announce.New(announce.Config{Log: o.Log.With("part", "announce"), Links: a.cluster.uplinks, Silent: a.cluster.noteSilent})
 	a.cluster.announce = a.announcer.Update
 	a.ipam, err = ipam.Open(filepath.Join(o.StateDir, "ipam"), o.Node, ipam.NewAPIBlocks(a.clients.Dynamic, o.Node),

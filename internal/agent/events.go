@@ -14,21 +14,32 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 
+	"github.com/weir-net/weir/internal/agent/source"
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // eventNames are the names that events get.
-type eventNames struct{ *cluster }
+type eventNames struct {
+	*cluster
+	source *source.Chooser
+}
 
 // State implements events.Namer.
 func (n eventNames) State() *nodestate.State { return n.snapshot().state }
 
 // Pod implements events.Namer.
 func (n eventNames) Pod(a netip.Addr) (model.Name, bool) {
-	name, _, ok := n.owner(a)
-	return name, ok
+	if name, _, ok := n.owner(a); ok {
+		return name, true
+	}
+	// A pod's address that is nobody's in this node's part of the cluster.
+	state := n.snapshot().state
+	if state == nil || !state.InPool(a) {
+		return model.Name{}, false
+	}
+	return n.source.Owner(a)
 }
 
 // retryEvents is how long the agent waits after events could not be read.

@@ -262,6 +262,16 @@ type Route struct {
 	Node                          netip.Addr // valid: the prefix lives on this other node
 }
 
+// InPool reports whether an address is one that pods get.
+func (s *State) InPool(a netip.Addr) bool {
+	for p, r := range s.Routes {
+		if r.Pool && p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
 // Frontend is an address, port and protocol that a service answers on; Addr is the zero
 // (unspecified, 0.0.0.0) address for node ports. The frontend of the cluster IP is also the id of
 // the service port.

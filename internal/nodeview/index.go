@@ -460,6 +460,17 @@ func (x *Index) PodOn(node, uid string) (model.Name, bool) {
 	return model.Name{}, false
 }
 
+// OwnerOf returns the pod that has an address: of several that claim it, one to whose node's block
+// it belongs. The zero name says that there is none.
+func (x *Index) OwnerOf(a netip.Addr) (of model.Name) {
+	for name := range x.claims[a] {
+		if of == (model.Name{}) || x.owners.ByBlock(x.pods[name].pod, a) {
+			of = name
+		}
+	}
+	return of
+}
+
 // Placed returns the node that the API places a pod on; empty = none, or the pod is not known.
 func (x *Index) Placed(name model.Name) string {
 	if e := x.pods[name]; e != nil {

@@ -29,17 +29,31 @@ type dual struct {
 	svc1, svc2             *corev1.Service
 }
 
-func newDual(t *testing.T) *dual {
+// dualLab is the lab of both families, which startDual starts. Its agents have the cluster from a
+// fan-out.
+func dualLab() *lab {
+	if both == nil {
+		both = &lab{name: *dualFlag, bin: all.bin, traffic: all.traffic}
+	}
+	return both
+}
+
+func startDual(t *testing.T) {
 	t.Helper()
 	if both.name == "" {
 		both.name, both.own = fmt.Sprintf("weir-dual-%d", os.Getpid()%1000000), true
-		if err := both.up(interrupted, "--ip-family", "dual"); err != nil {
+		if err := both.up(interrupted, "--ip-family", "dual", "--install-arg=--fanout=always"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if err := both.connect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func newDual(t *testing.T) *dual {
+	t.Helper()
+	startDual(t)
 	d := &dual{space: both.newSpace(t, "dual")}
 	p := d.start(t, d.server("srv1", "worker1", nil), d.server("srv2", "worker2", nil), d.idle("cli1", "worker1", nil), d.idle("cli2", "worker2", nil))
 	for _, p := range p {
@@ -78,8 +92,7 @@ func (l *lab) client6(i int) *place {
 // TestDualStack is what the lab of both families shows of IPv6; what is the same for both is tested
 // with IPv4 and, packet by packet, in the scenarios.
 func TestDualStack(t *testing.T) {
-	both = &lab{name: *dualFlag, bin: all.bin, traffic: all.traffic}
-	both.inParallel(t)
+	dualLab().inParallel(t)
 	d := newDual(t)
 	inside := []*place{d.cli1, d.cli2, d.srv1, d.node6("cp"), d.node6("worker1"), d.node6("worker2")}
 	t.Run("pods and nodes", func(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 
 var (
 	labFlag  = flag.String("lab", "", "use this lab, and leave it")
-	dualFlag = flag.String("dual-lab", "", "use this lab of both families, and leave it")
+	dualFlag = flag.String("dual-lab", "", "use this lab of both families (weir-lab up --ip-family dual --install-arg=--fanout=always), and leave it")
 	// That of TestFromKubeProxy.
 	proxyFlag = flag.String("proxy-lab", "", "use this lab of Weir and a kube-proxy (weir-lab up --proxy weir+kube-proxy-iptables), and leave it")
 	proxyAll  = flag.Bool("proxy-all", false, "go from each of kube-proxy's modes to Weir in each way; otherwise once from each")
@@ -32,8 +32,8 @@ var (
 	strictTiming = flag.Bool("judge", false, "tests fail when something takes longer than is promised of a machine with nothing else to do, and none runs in parallel with another")
 )
 
-// all is the lab of this package's tests; both is the one of TestDualStack, with both families;
-// alongside is the one of TestFromKubeProxy.
+// all is the lab of this package's tests; both, of TestDualStack and TestFanOut, has both families
+// and a fan-out; alongside is the one of TestFromKubeProxy.
 var all, both, alongside *lab
 
 // interrupted ends with the first signal that ends the run.

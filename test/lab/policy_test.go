@@ -145,12 +145,17 @@ func TestPolicyKinds(t *testing.T) {
 // TestPolicyBeforeFirstPacket: pods that dial from their first moment under a policy that denies
 // all never get out.
 func TestPolicyBeforeFirstPacket(t *testing.T) {
-	b := sharedBase(t)
+	sharedBase(t).jailed(t, 20)
+}
+
+// jailed makes pods that may reach nothing, and wants that none of them got out before its policy
+// was in force.
+func (b *base) jailed(t *testing.T, count int) {
+	t.Helper()
 	escape := func(name, node string, labels map[string]string) *corev1.Pod {
 		return b.podSpec(name, node, []string{"/t/traffic", "escape", "--tcp", at(b.srv2.addr, whoPort), "--udp", at(b.srv2.addr, udpPort)}, labels)
 	}
 	b.policy(t, "no-egress", `{podSelector: {matchLabels: {jailed: "yes"}}, policyTypes: [Egress]}`)
-	const count = 20
 	b.create(t, escape("free", "worker1", nil))
 	for i := range count {
 		b.create(t, escape(fmt.Sprintf("jailed%d", i), []string{"worker1", "worker2"}[i%2], map[string]string{"jailed": "yes"}))

@@ -159,6 +159,18 @@ func (c *Chooser) PodLives(name model.Name, uid, node string) bool {
 	return c.get().PodLives(name, uid, node)
 }
 
+// Owner returns the pod that has an address, where the source is a fan-out: the API server's source
+// brings all pods.
+func (c *Chooser) Owner(a netip.Addr) (model.Name, bool) {
+	c.mu.Lock()
+	feeding := c.feeding
+	c.mu.Unlock()
+	if feeding == nil {
+		return model.Name{}, false
+	}
+	return feeding.Owner(a)
+}
+
 // SetEndpoints says whose interfaces the node has, by address: what a fan-out sends depends on it.
 func (c *Chooser) SetEndpoints(now map[netip.Addr]model.Name) {
 	c.mu.Lock()

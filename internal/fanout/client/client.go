@@ -75,14 +75,17 @@ type Client struct {
 	extra   *stream.Extra      // what the settings were last; of one goroutine
 	wake    chan struct{}      // capacity 1: pending is not empty
 	moved   chan struct{}      // capacity 1: endpoints changed
+	ask     chan struct{}      // capacity 1: asking is not empty
 
 	mu        sync.Mutex
 	pending   *watch.Batch
 	synced    bool
 	endpoints map[netip.Addr]model.Name
 	own       map[model.Name]*model.Pod // pods that the API places on the node, of what was handed on
-	replica   string                    // that serves; empty = none
-	since     time.Time                 // when that became so
+	owners    map[netip.Addr]owner
+	asking    [][]byte  // addresses
+	replica   string    // that serves; empty = none
+	since     time.Time // when that became so
 	err       string
 	fresh     *stream.Fresh
 	freshAt   time.Time
@@ -91,7 +94,7 @@ type Client struct {
 // New returns a Client; nothing is sent before Start or Run.
 func New(cfg Config) *Client {
 	cfg.OtherEvery = cmp.Or(cfg.OtherEvery, 15*time.Second)
-	return &Client{cfg: cfg, claims: watch.NewClaims(cfg.Claims), extra: &stream.Extra{}, wake: make(chan struct{}, 1), moved: make(chan struct{}, 1), own: map[model.Name]*model.Pod{},
+	return &Client{cfg: cfg, claims: watch.NewClaims(cfg.Claims), extra: &stream.Extra{}, wake: make(chan struct{}, 1), moved: make(chan struct{}, 1), ask: make(chan struct{}, 1), owners: map[netip.Addr]owner{}, own: map[model.Name]*model.Pod{},
 		since: time.Now(), err: "not connected yet"}
 }
 

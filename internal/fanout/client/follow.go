@@ -70,6 +70,7 @@ func (c *Client) serve(ctx context.Context, k *connection) (*connection, error) 
 			if err := in.take(resp); err != nil {
 				return nil, fmt.Errorf("fan-out %s: %w", k.addr, err)
 			}
+			c.noteOwners(resp.Owners)
 			if resp.Fresh != nil {
 				c.noteFresh(k.addr, resp.Fresh)
 			}
@@ -79,6 +80,10 @@ func (c *Client) serve(ctx context.Context, k *connection) (*connection, error) 
 			now := stream.EndpointsFrom(c.endpoints)
 			c.mu.Unlock()
 			if err := k.stream.Send(&stream.Request{Endpoints: now}); err != nil {
+				return nil, fmt.Errorf("fan-out %s: %w", k.addr, err)
+			}
+		case <-c.ask:
+			if err := k.stream.Send(&stream.Request{OwnersOf: c.takeAsked()}); err != nil {
 				return nil, fmt.Errorf("fan-out %s: %w", k.addr, err)
 			}
 		case <-token.C:

@@ -121,3 +121,27 @@ func TestAgentHasItsPart(t *testing.T) {
 		t.Errorf("%d snapshots", a.fulls)
 	}
 }
+
+// TestOwners holds that an agent learns whose an address is that its part does not name.
+func TestOwners(t *testing.T) {
+	t.Parallel()
+	c := fleet(3, 4)
+	p := newPlace(t, nil)
+	p.fill(c)
+	a := newAgent(t, "n1", tokenOf("n1"), p)
+	eventually(t, "the snapshot", func() bool { return a.has(t, c, "n1") })
+	far := c.Pods[model.Name{Namespace: "b", Name: "pod-0-1"}]
+	if a.mirror.Pods[far.Name] != nil {
+		t.Fatal("the node has the pod anyway")
+	}
+	for addr, want := range map[netip.Addr]model.Name{far.Addrs[0]: far.Name, netip.MustParseAddr("10.0.0.250"): {}} {
+		eventually(t, "the owner of "+addr.String(), func() bool {
+			name, ok := a.Owner(addr)
+			if ok != (want != model.Name{}) || name != want {
+				return false
+			}
+			again, _ := a.Owner(addr)
+			return again == want
+		})
+	}
+}

@@ -38,6 +38,7 @@ type follower struct {
 	snapshot bool       // the snapshot was taken
 	since    time.Time  // when what is to be sent began to be; zero = nothing is
 	sent     time.Time  // when all was sent that there was
+	owners   []*stream.Owner
 
 	mu    sync.Mutex
 	token string
@@ -144,12 +145,34 @@ func (s *Server) receive(f *follower, up stream.Server) {
 			}
 			s.setEndpoints(f, endpoints)
 		}
+		s.answerOwners(f, req.OwnersOf)
 		select {
 		case <-f.ctx.Done():
 			return
 		case <-time.After(requestEvery):
 		}
 	}
+}
+
+// maxOwners bounds the answers that wait to be sent to an agent.
+const maxOwners = 256
+
+// answerOwners has an agent sent whose addresses are.
+func (s *Server) answerOwners(f *follower, addrs [][]byte) {
+	if len(addrs) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range addrs {
+		a, ok := netip.AddrFromSlice(b)
+		if !ok || len(f.owners) == maxOwners {
+			continue
+		}
+		name := s.index.OwnerOf(a)
+		f.owners = append(f.owners, &stream.Owner{Addr: b, Namespace: []byte(name.Namespace), Name: []byte(name.Name)})
+	}
+	f.wakeUp()
 }
 
 func (s *Server) setEndpoints(f *follower, endpoints map[netip.Addr]model.Name) {
@@ -206,6 +229,7 @@ type due struct {
 	settings *stream.Settings
 	snapshot bool
 	since    time.Time
+	owners   []*stream.Owner
 }
 
 // take returns what is to be sent; nil = nothing.
@@ -215,10 +239,15 @@ func (s *Server) take(f *follower) (*due, error) {
 	if f.view == nil {
 		return nil, context.Cause(f.ctx)
 	}
+	owners := f.owners
+	f.owners = nil
 	if f.since.IsZero() {
+		if len(owners) > 0 {
+			return &due{owners: owners}, nil
+		}
 		return nil, nil
 	}
-	d := &due{since: f.since, snapshot: !f.snapshot}
+	d := &due{since: f.since, snapshot: !f.snapshot, owners: owners}
 	f.since = time.Time{}
 	if f.settings {
 		var err error
@@ -288,6 +317,14 @@ func pause(ctx context.Context, d time.Duration) error {
 // deliver sends what is due.
 func (s *Server) deliver(f *follower, up stream.Server, d *due) error {
 	began := time.Now()
+	if len(d.owners) > 0 {
+		if err := s.push(f, up, &stream.Response{Owners: d.owners}); err != nil {
+			return err
+		}
+	}
+	if d.changes == nil {
+		return nil
+	}
 	for _, p := range d.parts {
 		messages, err := p.Encoded(wire.Encoder{}.Marshal)
 		if err != nil {

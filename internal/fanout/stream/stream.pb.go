@@ -30,9 +30,10 @@ const (
 // Request is from the agent. The first one has endpoints; others have what changed.
 type Request struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Endpoints     *Endpoints             `protobuf:"bytes,1,opt,name=endpoints,proto3" json:"endpoints,omitempty"` // all of them; absent = as they were
-	Token         string                 `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`         // the newest one of the agent; empty = as it was
-	Program       string                 `protobuf:"bytes,3,opt,name=program,proto3" json:"program,omitempty"`     // the agent's version, for people
+	Endpoints     *Endpoints             `protobuf:"bytes,1,opt,name=endpoints,proto3" json:"endpoints,omitempty"`               // all of them; absent = as they were
+	Token         string                 `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`                       // the newest one of the agent; empty = as it was
+	Program       string                 `protobuf:"bytes,3,opt,name=program,proto3" json:"program,omitempty"`                   // the agent's version, for people
+	OwnersOf      [][]byte               `protobuf:"bytes,4,rep,name=owners_of,json=ownersOf,proto3" json:"owners_of,omitempty"` // addresses of which the agent wants to know whose they are
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -86,6 +87,13 @@ func (x *Request) GetProgram() string {
 		return x.Program
 	}
 	return ""
+}
+
+func (x *Request) GetOwnersOf() [][]byte {
+	if x != nil {
+		return x.OwnersOf
+	}
+	return nil
 }
 
 // Endpoints are the interfaces of pods that the machine has. They may be there before the API
@@ -205,6 +213,7 @@ type Response struct {
 	Snapshot      bool      `protobuf:"varint,3,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	Settings      *Settings `protobuf:"bytes,4,opt,name=settings,proto3" json:"settings,omitempty"` // all of them; absent = as they were
 	Fresh         *Fresh    `protobuf:"bytes,5,opt,name=fresh,proto3" json:"fresh,omitempty"`
+	Owners        []*Owner  `protobuf:"bytes,6,rep,name=owners,proto3" json:"owners,omitempty"` // what was asked by owners_of
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -274,6 +283,75 @@ func (x *Response) GetFresh() *Fresh {
 	return nil
 }
 
+func (x *Response) GetOwners() []*Owner {
+	if x != nil {
+		return x.Owners
+	}
+	return nil
+}
+
+// Owner is the pod that has an address; without a name there is none. Agents need it for people
+// who look at flows, and for nothing that is enforced.
+type Owner struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Addr          []byte                 `protobuf:"bytes,1,opt,name=addr,proto3" json:"addr,omitempty"`
+	Namespace     []byte                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name          []byte                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Owner) Reset() {
+	*x = Owner{}
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Owner) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Owner) ProtoMessage() {}
+
+func (x *Owner) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Owner.ProtoReflect.Descriptor instead.
+func (*Owner) Descriptor() ([]byte, []int) {
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Owner) GetAddr() []byte {
+	if x != nil {
+		return x.Addr
+	}
+	return nil
+}
+
+func (x *Owner) GetNamespace() []byte {
+	if x != nil {
+		return x.Namespace
+	}
+	return nil
+}
+
+func (x *Owner) GetName() []byte {
+	if x != nil {
+		return x.Name
+	}
+	return nil
+}
+
 // Settings are what agents read of the cluster that is no part of its model.
 type Settings struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
@@ -288,7 +366,7 @@ type Settings struct {
 
 func (x *Settings) Reset() {
 	*x = Settings{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[4]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -300,7 +378,7 @@ func (x *Settings) String() string {
 func (*Settings) ProtoMessage() {}
 
 func (x *Settings) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[4]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -313,7 +391,7 @@ func (x *Settings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settings.ProtoReflect.Descriptor instead.
 func (*Settings) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{4}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Settings) GetPoolOrder() [][]byte {
@@ -361,7 +439,7 @@ type Reservation struct {
 
 func (x *Reservation) Reset() {
 	*x = Reservation{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[5]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -373,7 +451,7 @@ func (x *Reservation) String() string {
 func (*Reservation) ProtoMessage() {}
 
 func (x *Reservation) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[5]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -386,7 +464,7 @@ func (x *Reservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reservation.ProtoReflect.Descriptor instead.
 func (*Reservation) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{5}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Reservation) GetName() []byte {
@@ -413,7 +491,7 @@ type Ipam struct {
 
 func (x *Ipam) Reset() {
 	*x = Ipam{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[6]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -425,7 +503,7 @@ func (x *Ipam) String() string {
 func (*Ipam) ProtoMessage() {}
 
 func (x *Ipam) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[6]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -438,7 +516,7 @@ func (x *Ipam) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ipam.ProtoReflect.Descriptor instead.
 func (*Ipam) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{6}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Ipam) GetStrictAffinity() bool {
@@ -465,7 +543,7 @@ type FelixConfiguration struct {
 
 func (x *FelixConfiguration) Reset() {
 	*x = FelixConfiguration{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[7]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -477,7 +555,7 @@ func (x *FelixConfiguration) String() string {
 func (*FelixConfiguration) ProtoMessage() {}
 
 func (x *FelixConfiguration) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[7]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -490,7 +568,7 @@ func (x *FelixConfiguration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FelixConfiguration.ProtoReflect.Descriptor instead.
 func (*FelixConfiguration) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{7}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *FelixConfiguration) GetName() []byte {
@@ -521,7 +599,7 @@ type Problem struct {
 
 func (x *Problem) Reset() {
 	*x = Problem{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[8]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -533,7 +611,7 @@ func (x *Problem) String() string {
 func (*Problem) ProtoMessage() {}
 
 func (x *Problem) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[8]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -546,7 +624,7 @@ func (x *Problem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Problem.ProtoReflect.Descriptor instead.
 func (*Problem) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{8}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Problem) GetObject() []byte {
@@ -597,7 +675,7 @@ type Fresh struct {
 
 func (x *Fresh) Reset() {
 	*x = Fresh{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[9]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -609,7 +687,7 @@ func (x *Fresh) String() string {
 func (*Fresh) ProtoMessage() {}
 
 func (x *Fresh) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[9]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -622,7 +700,7 @@ func (x *Fresh) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fresh.ProtoReflect.Descriptor instead.
 func (*Fresh) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{9}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Fresh) GetConnected() bool {
@@ -657,23 +735,29 @@ var File_internal_fanout_stream_stream_proto protoreflect.FileDescriptor
 
 const file_internal_fanout_stream_stream_proto_rawDesc = "" +
 	"\n" +
-	"#internal/fanout/stream/stream.proto\x12\x15weir.fanout.stream.v1\"y\n" +
+	"#internal/fanout/stream/stream.proto\x12\x15weir.fanout.stream.v1\"\x96\x01\n" +
 	"\aRequest\x12>\n" +
 	"\tendpoints\x18\x01 \x01(\v2 .weir.fanout.stream.v1.EndpointsR\tendpoints\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x18\n" +
-	"\aprogram\x18\x03 \x01(\tR\aprogram\">\n" +
+	"\aprogram\x18\x03 \x01(\tR\aprogram\x12\x1b\n" +
+	"\towners_of\x18\x04 \x03(\fR\bownersOf\">\n" +
 	"\tEndpoints\x121\n" +
 	"\x03all\x18\x01 \x03(\v2\x1f.weir.fanout.stream.v1.EndpointR\x03all\"R\n" +
 	"\bEndpoint\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\fR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\fR\x04name\x12\x14\n" +
-	"\x05addrs\x18\x03 \x03(\fR\x05addrs\"\xc5\x01\n" +
+	"\x05addrs\x18\x03 \x03(\fR\x05addrs\"\xfb\x01\n" +
 	"\bResponse\x12\x18\n" +
 	"\achanges\x18\x01 \x01(\fR\achanges\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12\x1a\n" +
 	"\bsnapshot\x18\x03 \x01(\bR\bsnapshot\x12;\n" +
 	"\bsettings\x18\x04 \x01(\v2\x1f.weir.fanout.stream.v1.SettingsR\bsettings\x122\n" +
-	"\x05fresh\x18\x05 \x01(\v2\x1c.weir.fanout.stream.v1.FreshR\x05fresh\"\xbc\x02\n" +
+	"\x05fresh\x18\x05 \x01(\v2\x1c.weir.fanout.stream.v1.FreshR\x05fresh\x124\n" +
+	"\x06owners\x18\x06 \x03(\v2\x1c.weir.fanout.stream.v1.OwnerR\x06owners\"M\n" +
+	"\x05Owner\x12\x12\n" +
+	"\x04addr\x18\x01 \x01(\fR\x04addr\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\fR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\fR\x04name\"\xbc\x02\n" +
 	"\bSettings\x12\x1d\n" +
 	"\n" +
 	"pool_order\x18\x01 \x03(\fR\tpoolOrder\x12F\n" +
@@ -715,33 +799,35 @@ func file_internal_fanout_stream_stream_proto_rawDescGZIP() []byte {
 	return file_internal_fanout_stream_stream_proto_rawDescData
 }
 
-var file_internal_fanout_stream_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_internal_fanout_stream_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_internal_fanout_stream_stream_proto_goTypes = []any{
 	(*Request)(nil),            // 0: weir.fanout.stream.v1.Request
 	(*Endpoints)(nil),          // 1: weir.fanout.stream.v1.Endpoints
 	(*Endpoint)(nil),           // 2: weir.fanout.stream.v1.Endpoint
 	(*Response)(nil),           // 3: weir.fanout.stream.v1.Response
-	(*Settings)(nil),           // 4: weir.fanout.stream.v1.Settings
-	(*Reservation)(nil),        // 5: weir.fanout.stream.v1.Reservation
-	(*Ipam)(nil),               // 6: weir.fanout.stream.v1.Ipam
-	(*FelixConfiguration)(nil), // 7: weir.fanout.stream.v1.FelixConfiguration
-	(*Problem)(nil),            // 8: weir.fanout.stream.v1.Problem
-	(*Fresh)(nil),              // 9: weir.fanout.stream.v1.Fresh
+	(*Owner)(nil),              // 4: weir.fanout.stream.v1.Owner
+	(*Settings)(nil),           // 5: weir.fanout.stream.v1.Settings
+	(*Reservation)(nil),        // 6: weir.fanout.stream.v1.Reservation
+	(*Ipam)(nil),               // 7: weir.fanout.stream.v1.Ipam
+	(*FelixConfiguration)(nil), // 8: weir.fanout.stream.v1.FelixConfiguration
+	(*Problem)(nil),            // 9: weir.fanout.stream.v1.Problem
+	(*Fresh)(nil),              // 10: weir.fanout.stream.v1.Fresh
 }
 var file_internal_fanout_stream_stream_proto_depIdxs = []int32{
-	1, // 0: weir.fanout.stream.v1.Request.endpoints:type_name -> weir.fanout.stream.v1.Endpoints
-	2, // 1: weir.fanout.stream.v1.Endpoints.all:type_name -> weir.fanout.stream.v1.Endpoint
-	4, // 2: weir.fanout.stream.v1.Response.settings:type_name -> weir.fanout.stream.v1.Settings
-	9, // 3: weir.fanout.stream.v1.Response.fresh:type_name -> weir.fanout.stream.v1.Fresh
-	5, // 4: weir.fanout.stream.v1.Settings.reservations:type_name -> weir.fanout.stream.v1.Reservation
-	6, // 5: weir.fanout.stream.v1.Settings.ipam:type_name -> weir.fanout.stream.v1.Ipam
-	7, // 6: weir.fanout.stream.v1.Settings.felix_configurations:type_name -> weir.fanout.stream.v1.FelixConfiguration
-	8, // 7: weir.fanout.stream.v1.Settings.problems:type_name -> weir.fanout.stream.v1.Problem
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	1,  // 0: weir.fanout.stream.v1.Request.endpoints:type_name -> weir.fanout.stream.v1.Endpoints
+	2,  // 1: weir.fanout.stream.v1.Endpoints.all:type_name -> weir.fanout.stream.v1.Endpoint
+	5,  // 2: weir.fanout.stream.v1.Response.settings:type_name -> weir.fanout.stream.v1.Settings
+	10, // 3: weir.fanout.stream.v1.Response.fresh:type_name -> weir.fanout.stream.v1.Fresh
+	4,  // 4: weir.fanout.stream.v1.Response.owners:type_name -> weir.fanout.stream.v1.Owner
+	6,  // 5: weir.fanout.stream.v1.Settings.reservations:type_name -> weir.fanout.stream.v1.Reservation
+	7,  // 6: weir.fanout.stream.v1.Settings.ipam:type_name -> weir.fanout.stream.v1.Ipam
+	8,  // 7: weir.fanout.stream.v1.Settings.felix_configurations:type_name -> weir.fanout.stream.v1.FelixConfiguration
+	9,  // 8: weir.fanout.stream.v1.Settings.problems:type_name -> weir.fanout.stream.v1.Problem
+	9,  // [9:9] is the sub-list for method output_type
+	9,  // [9:9] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_internal_fanout_stream_stream_proto_init() }
@@ -755,7 +841,7 @@ func file_internal_fanout_stream_stream_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_fanout_stream_stream_proto_rawDesc), len(file_internal_fanout_stream_stream_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
