@@ -61,6 +61,7 @@ const (
 	silence       = 10 * time.Second // a fan-out says at least every two seconds how fresh it is
 	retryFirst    = 100 * time.Millisecond
 	retryMost     = 5 * time.Second
+	fedWell       = 2 * connectWithin // a connection that lasted for so long was not refused
 	tokenEvery    = time.Minute
 	staleAfter    = 10 * time.Second // how long a fan-out may be without the API server until another one is asked
 )
@@ -256,7 +257,7 @@ func (c *Client) follow(ctx context.Context) {
 			said = text
 			c.cfg.Log.Warn("no fan-out feeds this agent; it goes on with what it has", "err", err)
 		}
-		if time.Since(began) > time.Minute {
+		if time.Since(began) > fedWell { // else one that ends at once would be asked all the time
 			wait, said = retryFirst, ""
 		}
 		select {

@@ -127,6 +127,14 @@ type agent struct {
 	mirror *model.Cluster
 	fulls  int
 	last   *watch.Batch
+	pod    *watch.AddPod // what the API server has
+}
+
+// found says what the API server has of the pod of a CNI ADD.
+func (a *agent) found(p *watch.AddPod) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pod = p
 }
 
 // newAgent follows places, of which it knows in that order, as the agent of a node.
@@ -144,8 +152,14 @@ func newAgent(t *testing.T, node, token string, places ...*place) *agent {
 		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 		},
-		TLS:        func() (*tls.Config, error) { return &tls.Config{ServerName: "fanout.test", RootCAs: roots}, nil },
-		Token:      func() (string, error) { return token, nil },
+		TLS:   func() (*tls.Config, error) { return &tls.Config{ServerName: "fanout.test", RootCAs: roots}, nil },
+		Token: func() (string, error) { return token, nil },
+		Lookup: func(context.Context, model.Name, string) (*watch.AddPod, error) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			found := *a.pod
+			return &found, nil
+		},
 		Expression: func(text string) error { _, err := selector.Parse(text); return err },
 	})
 	ctx, cancel := context.WithCancel(context.Background())
