@@ -33,7 +33,7 @@ func Connect(mode Mode, node string, clients *apiclient.Clients, peers trust.Fol
 		API: func() (Source, error) {
 			return watch.New(watch.Config{Core: clients.Core, Dynamic: clients.Dynamic, Log: log.With("part", "watch"), Claims: claims()})
 		},
-		FanOut: func() *client.Client {
+		FanOut: func() Fed {
 			return client.New(client.Config{
 				Log: log.With("part", "fanout"), Node: node, Program: version.Version, Claims: claims(), Replicas: replicas.Known,
 				Dial:  func(ctx context.Context, addr string) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", addr) },

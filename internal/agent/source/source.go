@@ -22,7 +22,6 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/weir-net/weir/internal/fanout/client"
 	"github.com/weir-net/weir/internal/fanout/names"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/watch"
@@ -48,7 +47,7 @@ func ParseMode(text string) (Mode, error) {
 	return "", fmt.Errorf("%q is none of auto, never, always", text)
 }
 
-// Source follows the cluster: a watch.Watcher, or a client.Client.
+// Source follows the cluster: a watch.Watcher, or a Fed.
 type Source interface {
 	Start(context.Context)
 	AwaitRead(context.Context) error
@@ -58,13 +57,20 @@ type Source interface {
 	PodLives(name model.Name, uid, node string) bool
 }
 
+// Fed is a Source that a fan-out feeds: a client.Client.
+type Fed interface {
+	Source
+	SetEndpoints(map[netip.Addr]model.Name)
+	Owner(netip.Addr) (model.Name, bool)
+}
+
 // Config is what a Chooser needs.
 type Config struct {
 	Mode Mode
 	Log  *slog.Logger
 	// API and FanOut make a source; it is not started.
 	API    func() (Source, error)
-	FanOut func() *client.Client
+	FanOut func() Fed
 	// Replicas finds fan-outs.
 	Replicas *Replicas
 	// CheckEvery is about the time between two looks whether another source is to be used; 0 = a
@@ -78,7 +84,7 @@ type Chooser struct {
 
 	mu        sync.Mutex
 	current   Source
-	feeding   *client.Client // the same, where it is a fan-out's
+	feeding   Fed // the same, where it is a fan-out's
 	endpoints map[netip.Addr]model.Name
 }
 
@@ -104,7 +110,7 @@ func New(ctx context.Context, cfg Config) (*Chooser, error) {
 const firstLook = 2 * time.Second
 
 // make makes a source.
-func (c *Chooser) make(fanOut bool) (Source, *client.Client, error) {
+func (c *Chooser) make(fanOut bool) (Source, Fed, error) {
 	if !fanOut {
 		s, err := c.cfg.API()
 		return s, nil, err
@@ -125,7 +131,7 @@ func (c *Chooser) use(fanOut bool) (Source, error) {
 	return s, nil
 }
 
-func (c *Chooser) set(s Source, feeding *client.Client) {
+func (c *Chooser) set(s Source, feeding Fed) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.current, c.feeding = s, feeding
@@ -219,17 +225,26 @@ func (c *Chooser) runOne(ctx context.Context, sink watch.Sink) error {
 	}
 }
 
+// whenCutOff is about the time between two looks of an agent that no fan-out feeds any more.
+const whenCutOff = 4 * time.Second
+
 // another waits until another source is to be used, and returns it; nil = ctx has ended.
-func (c *Chooser) another(ctx context.Context) (Source, *client.Client) {
+func (c *Chooser) another(ctx context.Context) (Source, Fed) {
 	if c.cfg.Mode != Auto {
 		<-ctx.Done()
 		return nil, nil
 	}
 	for {
+		c.mu.Lock()
+		fed, every := c.feeding != nil, c.cfg.CheckEvery
+		c.mu.Unlock()
+		if fed && !c.Status().Connected {
+			every = min(every, whenCutOff)
+		}
 		select {
 		case <-ctx.Done():
 			return nil, nil
-		case <-time.After(time.Duration((0.5 + rand.Float64()) * float64(c.cfg.CheckEvery))):
+		case <-time.After(time.Duration((0.5 + rand.Float64()) * float64(every))):
 		}
 		look, cancel := context.WithTimeout(ctx, firstLook)
 		found, err := c.cfg.Replicas.Find(look)
@@ -237,9 +252,6 @@ func (c *Chooser) another(ctx context.Context) (Source, *client.Client) {
 		if err != nil {
 			continue // what is used goes on
 		}
-		c.mu.Lock()
-		fed := c.feeding != nil
-		c.mu.Unlock()
 		if fed == (len(found) > 0) || fed && !c.cfg.Replicas.NoneWanted() {
 			continue
 		}

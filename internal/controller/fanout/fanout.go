@@ -195,8 +195,13 @@ func (c *Controller) publish(ctx context.Context, pods listers.PodNamespaceListe
 		}
 	}
 	c.deployments = owners
+	wanted := int(c.wanted.Load())
+	if wanted == 0 {
+		// A Deployment begins with one replica, and one may end a little later: agents that connected
+		// to it would be left without soon.
+		replicas = nil
+	}
 	v4, v6 := endpoints(replicas)
 	c.ready.Store(int64(max(len(v4), len(v6))))
-	wanted := int(c.wanted.Load())
 	return errors.Join(c.write(ctx, sliceOf(c.cfg.Namespace, deployment, v4, wanted, false)), c.write(ctx, sliceOf(c.cfg.Namespace, deployment, v6, wanted, true)))
 }
