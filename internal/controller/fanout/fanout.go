@@ -130,7 +130,8 @@ func (c *Controller) Run(ctx context.Context) {
 	}
 }
 
-// look compares once. Without pods the slices stay as they are: pods are not known yet.
+// look compares once. While pods, or how many nodes there are, are not known yet the slices stay as
+// they are.
 func (c *Controller) look(ctx context.Context, pods listers.PodNamespaceLister) error {
 	scale, err := c.cfg.Kube.AppsV1().Deployments(c.cfg.Namespace).GetScale(ctx, names.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -142,7 +143,7 @@ func (c *Controller) look(ctx context.Context, pods listers.PodNamespaceLister) 
 		return fmt.Errorf("get the scale of Deployment %s: %w", names.Name, err)
 	}
 	err = c.scale(ctx, scale)
-	if pods == nil {
+	if pods == nil || c.nodes.Load() < 0 {
 		return err
 	}
 	return errors.Join(err, c.publish(ctx, pods, scale.UID))
