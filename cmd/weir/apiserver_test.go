@@ -231,7 +231,7 @@ func testStatus(t *testing.T, s *apitest.Server, kubeconfig string) {
 	now := metav1.Now()
 	status := &weirv1.NodeStatus{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: weirv1.NodeStatusStatus{
 		Version: "v1", Dataplane: "eBPF", NodeAddress: "192.0.2.11", NodeAddressIPv6: "fd00::11", LinkAddress: "02:00:5e:00:53:01", Subnets: []string{"192.0.2.0/24"},
-		LastHeartbeat: &now, Endpoints: 3, Announced: []string{"192.0.2.241"},
+		FanOut: "192.0.2.12:5473", LastHeartbeat: &now, Endpoints: 3, Announced: []string{"192.0.2.241"},
 		Conditions:        []weirv1.Condition{{Type: weirv1.ConditionReady, Status: metav1.ConditionTrue, LastTransitionTime: now}},
 		Problems:          []weirv1.Problem{{Object: "FelixConfiguration default", Field: "spec.vxlanPort", Value: "70000", Message: "is out of range", Action: "correct it"}},
 		UnsupportedFields: []string{"FelixConfiguration default spec.notAField = 1: not known"},
@@ -244,7 +244,7 @@ func testStatus(t *testing.T, s *apitest.Server, kubeconfig string) {
 	if !errors.Is(err, errUnhealthy) {
 		t.Errorf("err %v", err)
 	}
-	for _, want := range []string{"n1", "192.0.2.11,fd00::11", "n1: 192.0.2.241", "no agent", "spec.vxlanPort", "notAField", "7 × POLICY_INGRESS", "BGPConfiguration default", "BGPPeer rack", "1 of 2"} {
+	for _, want := range []string{"n1", "192.0.2.11,fd00::11", "n1: 192.0.2.241", "192.0.2.12:5473: 1: n1", "no agent", "spec.vxlanPort", "notAField", "7 × POLICY_INGRESS", "BGPConfiguration default", "BGPPeer rack", "1 of 2"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("status does not mention %q:\n%s", want, out)
 		}

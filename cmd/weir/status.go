@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -69,9 +70,10 @@ type report struct {
 	problems     []string // objects that are not in force as written
 	unsupported  []string
 	drops        []string
-	leftToOthers []string // nodes that leave Services to somebody else
-	announced    []string // addresses that nodes answer neighbours for
-	fallbacks    []string // clients of direct server return
+	leftToOthers []string            // nodes that leave Services to somebody else
+	fanOuts      map[string][]string // nodes by the fan-out that feeds their agents
+	announced    []string            // addresses that nodes answer neighbours for
+	fallbacks    []string            // clients of direct server return
 }
 
 type nodeReport struct {
@@ -276,6 +278,12 @@ func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time) n
 	if st.ServiceHandling != "" && st.ServiceHandling != "Weir" {
 		r.leftToOthers = append(r.leftToOthers, n.Name+": services: "+st.ServiceHandling)
 	}
+	if st.FanOut != "" {
+		if r.fanOuts == nil {
+			r.fanOuts = map[string][]string{}
+		}
+		r.fanOuts[st.FanOut] = append(r.fanOuts[st.FanOut], n.Name)
+	}
 	if len(st.Announced) > 0 {
 		r.announced = append(r.announced, n.Name+": "+strings.Join(st.Announced, ", "))
 	}
@@ -333,6 +341,20 @@ func (r *report) readUnsupportedKinds(ctx context.Context, c *clientset.Clients)
 	return nil
 }
 
+// fed says which fan-out feeds the agents of which nodes.
+func (r *report) fed() (lines []string) {
+	const named = 3
+	for _, at := range slices.Sorted(maps.Keys(r.fanOuts)) {
+		nodes := r.fanOuts[at]
+		line := fmt.Sprintf("%s: %d: %s", at, len(nodes), strings.Join(nodes[:min(len(nodes), named)], ", "))
+		if len(nodes) > named {
+			line += ", …"
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
 func (r *report) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NODE\tSTATE\tDATAPLANE\tADDRESS\tPODS\tSERVICES\tPOLICIES\tHEARTBEAT\tVERSION")
@@ -356,6 +378,7 @@ func (r *report) print(out io.Writer) error {
 	section(out, "Not in force as written", r.problems)
 	section(out, "Not supported yet", r.unsupported)
 	section(out, "Services are left to others", r.leftToOthers)
+	section(out, "Agents that have the cluster from a fan-out", r.fed())
 	section(out, "Addresses of load balancers that nodes answer for on their link", r.announced)
 	section(out, "Clients whose direct answers (DSR) did not arrive, and go through the node that they asked", r.fallbacks)
 	section(out, "Most frequent drops", r.drops)

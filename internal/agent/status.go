@@ -107,7 +107,7 @@ func (a *Agent) publishNow(ctx context.Context, due bool) error {
 // sameForOthers compares what others look at: all but numbers and times.
 func sameForOthers(a, b *weirv1.NodeStatusStatus) bool {
 	strip := func(s weirv1.NodeStatusStatus) weirv1.NodeStatusStatus {
-		s.LastHeartbeat, s.Drops, s.DSRFallback, s.Announced, s.Endpoints, s.Services, s.Policies = nil, nil, nil, nil, 0, 0, 0
+		s.LastHeartbeat, s.Drops, s.DSRFallback, s.Announced, s.Endpoints, s.Services, s.Policies, s.FanOut = nil, nil, nil, nil, 0, 0, 0, ""
 		s.Conditions = slices.Clone(s.Conditions)
 		for i := range s.Conditions {
 			s.Conditions[i].LastTransitionTime = metav1.Time{}
@@ -124,6 +124,7 @@ func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus
 	st := &weirv1.NodeStatusStatus{
 		Version: version.Version, Dataplane: a.driver.Name(), ServiceHandling: servicesBy(snap.state), LinkAddress: linkAddress(snap.machine.MAC),
 		LastHeartbeat: &now, Endpoints: int32(snap.endpoints), Services: int32(snap.services), Policies: int32(snap.policies()),
+		FanOut:   a.source.Status().FanOut,
 		Problems: a.problems(snap), UnsupportedFields: snap.config.Unsupported,
 	}
 	if never := a.driver.traits().never; len(never) > 0 {

@@ -76,6 +76,12 @@ func TestFanOut(t *testing.T) {
 	b.fill(t)
 	b.works(t)
 	aside := b.start(t, b.server("aside", "worker1", nil))[0] // of no traffic but the test's own
+	eventually(t, 90*time.Second, "weir status says who feeds the agents", func() error {
+		if out, _ := l.weir(t, "status"); !strings.Contains(out, "Agents that have the cluster from a fan-out:") || !strings.Contains(out, fmt.Sprint(":", names.Port, ": ")) {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
 	to := at(aside.addr, whoPort)
 	traffic := b.load(t)
 	for i := range 2 {

@@ -126,6 +126,9 @@ type NodeStatusStatus struct {
 	// Subnets are the on-link subnets of the uplinks.
 	// +listType=set
 	Subnets []string `json:"subnets,omitempty"`
+	// FanOut is the fan-out that the agent has the cluster from, host:port; empty = the agent
+	// follows the API server by itself, or no fan-out is connected.
+	FanOut string `json:"fanOut,omitempty"`
 	// LastHeartbeat is when the agent wrote this.
 	LastHeartbeat *metav1.Time `json:"lastHeartbeat,omitempty"`
 	// Conditions; Ready says whether pods on this node are connected and enforced.
