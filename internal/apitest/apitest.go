@@ -93,9 +93,17 @@ func IsolatedFor(t *testing.T, limit time.Duration) bool {
 	return false
 }
 
+// T is a test, or a program that has what tests have of one.
+type T interface {
+	await.T
+	Fatal(args ...any)
+	TempDir() string
+	Cleanup(f func())
+}
+
 // Server is a running API server.
 type Server struct {
-	t         *testing.T
+	t         T
 	dir, bin  string
 	flags     []string
 	apiserver *exec.Cmd
@@ -107,7 +115,7 @@ type Server struct {
 
 // Start starts etcd and the API server and waits until it is ready. Flags are of kube-apiserver,
 // and replace those of the same name that it gets otherwise.
-func Start(t *testing.T, flags ...string) *Server {
+func Start(t T, flags ...string) *Server {
 	t.Helper()
 	s := &Server{t: t, dir: t.TempDir(), bin: os.Getenv(binDirEnv), flags: flags}
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -273,7 +281,7 @@ func Object(apiVersion, kind, name string, spec map[string]any) *unstructured.Un
 }
 
 // Eventually waits until check returns nil, for within or await.Patience, whichever is longer.
-func Eventually(t testing.TB, within time.Duration, what string, check func() error) {
+func Eventually(t await.T, within time.Duration, what string, check func() error) {
 	t.Helper()
 	await.Within(t, within, what, check)
 }

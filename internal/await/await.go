@@ -3,10 +3,13 @@
 // Package await is how tests wait for what another goroutine, another process or the kernel does.
 package await
 
-import (
-	"testing"
-	"time"
-)
+import "time"
+
+// T is a test, or a program that has what tests have of one.
+type T interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
 
 // Patience is how long a test waits at least. What works takes as long as it takes; only a failure
 // takes this long, so it is meant for the slowest machine that has other work as well. No test
@@ -15,13 +18,13 @@ const Patience = 2 * time.Minute
 
 // That waits until check returns nil, and ends the test with its last error when it does not within
 // Patience.
-func That(t testing.TB, what string, check func() error) {
+func That(t T, what string, check func() error) {
 	t.Helper()
 	Within(t, Patience, what, check)
 }
 
 // Within is That with a limit of its own, which counts where it is longer than Patience.
-func Within(t testing.TB, limit time.Duration, what string, check func() error) {
+func Within(t T, limit time.Duration, what string, check func() error) {
 	t.Helper()
 	limit = max(limit, Patience)
 	deadline := time.Now().Add(limit)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package store makes a cluster of a benchmark large: it writes Services with their EndpointSlices
-// directly into the API server's etcd, many at once, as the API server itself would store them. A
-// hundred thousand Services take a minute that way; made through the API they take an hour.
+// Package store makes a cluster of a benchmark large: it writes Services with their EndpointSlices,
+// and other objects, directly into the API server's etcd, many at once, as the API server itself
+// would store them. A hundred thousand Services take a minute that way; made through the API they
+// take an hour.
 package store
 
 import (
@@ -139,6 +140,18 @@ func (s *Store) write(ctx context.Context, puts []put) error {
 	return err
 }
 
+// entry is the entry of an object of Kubernetes' own kinds.
+func entry(key string, o runtime.Object, gv schema.GroupVersion) (put, error) {
+	var value bytes.Buffer
+	serializer := protobuf.NewSerializer(scheme.Scheme, scheme.Scheme)
+	if err := scheme.Codecs.EncoderForVersion(serializer, gv).Encode(o, &value); err != nil {
+		return put{}, fmt.Errorf("encoding %s: %w", key, err)
+	}
+	var p put
+	p.Request.Key, p.Request.Value = []byte("/registry/"+key), value.Bytes()
+	return p, nil
+}
+
 // puts are the entries of a Service, the EndpointSlices before it, so that it never is without.
 func (v *Service) puts() ([]put, error) {
 	id, now := uuid.NewUUID(), metav1.Now()
@@ -147,15 +160,9 @@ func (v *Service) puts() ([]put, error) {
 	}
 	var out []put
 	add := func(key string, o runtime.Object, gv schema.GroupVersion) error {
-		var value bytes.Buffer
-		serializer := protobuf.NewSerializer(scheme.Scheme, scheme.Scheme)
-		if err := scheme.Codecs.EncoderForVersion(serializer, gv).Encode(o, &value); err != nil {
-			return fmt.Errorf("encoding %s: %w", key, err)
-		}
-		var p put
-		p.Request.Key, p.Request.Value = []byte("/registry/"+key), value.Bytes()
+		p, err := entry(key, o, gv)
 		out = append(out, p)
-		return nil
+		return err
 	}
 	for i, of := range v.slices() {
 		slice := v.slice(of)

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// load is how many objects change each second.
+type load struct {
+	name                            string
+	pods, slices, policies, relabel int
+}
+
+// loads are the rows that are measured.
+func (s *site) loads() []load {
+	out := []load{{name: "idle"}}
+	for _, r := range s.rates {
+		out = append(out, load{name: fmt.Sprintf("%d pods", r), pods: r})
+	}
+	return append(out, load{name: "10 slices", slices: 10}, load{name: "1 policy", policies: 1}, load{name: "1 namespace", relabel: 1},
+		load{name: "100 pods, 10 slices, 1 policy", pods: 100, slices: 10, policies: 1})
+}
+
+// workers bound the calls of a load that are under way.
+const workers = 24
+
+// running is a load that goes on.
+type running struct {
+	cancel context.CancelFunc
+	wait   sync.WaitGroup
+	done   [4]atomic.Int64 // pods, slices, policies, namespaces
+	failed atomic.Int64
+	mu     sync.Mutex
+	err    error
+}
+
+// begin starts a load.
+func (s *site) beginLoad(l load) *running {
+	r := &running{}
+	ctx, cancel := context.WithCancel(s.ctx)
+	r.cancel = cancel
+	for kind, each := range []struct {
+		rate   int
+		change func(context.Context, *rand.Rand) error
+	}{{l.pods, s.changePod}, {l.slices, s.changeSlice}, {l.policies, s.changePolicy}, {l.relabel, s.changeSpace}} {
+		if each.rate == 0 {
+			continue
+		}
+		jobs := make(chan struct{}, each.rate) // what the API server does not take within a second is not made up for
+		r.wait.Go(func() {
+			tick := time.NewTicker(time.Second / time.Duration(each.rate))
+			defer tick.Stop()
+			defer close(jobs)
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-tick.C:
+				}
+				select {
+				case jobs <- struct{}{}:
+				default:
+				}
+			}
+		})
+		for worker := range min(workers, each.rate) {
+			r.wait.Go(func() {
+				random := rand.New(rand.NewPCG(s.seed, uint64(time.Now().UnixNano())+uint64(worker)))
+				for range jobs {
+					if ctx.Err() != nil {
+						continue
+					}
+					if err := each.change(ctx, random); err == nil {
+						r.done[kind].Add(1)
+					} else if ctx.Err() == nil {
+						r.failed.Add(1)
+						r.mu.Lock()
+						r.err = err
+						r.mu.Unlock()
+					}
+				}
+			})
+		}
+	}
+	return r
+}
+
+func (r *running) end() error {
+	r.cancel()
+	r.wait.Wait()
+	if n := r.failed.Load(); n > 0 {
+		return fmt.Errorf("%d changes of the load failed, among them: %w", n, r.err)
+	}
+	return nil
+}
+
+// changePod gives a pod of another node another label that rules look at.
+func (s *site) changePod(ctx context.Context, r *rand.Rand) error {
+	p := s.pods[podsOfOurs+r.IntN(len(s.pods)-podsOfOurs)]
+	_, err := s.kube.CoreV1().Pods(p.space).Patch(ctx, p.name, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{"app":%q,"turn":"t%d"}}}`, appName(r.IntN(apps)), r.Uint32()), metav1.PatchOptions{})
+	return err
+}
+
+// changeSlice has one endpoint of a Service become ready, or no longer.
+func (s *site) changeSlice(ctx context.Context, r *rand.Rand) error {
+	i := r.IntN(s.services)
+	_, err := s.kube.DiscoveryV1().EndpointSlices(spaceName(i%namespaces)).Patch(ctx, fmt.Sprintf("s%d-00000", i), types.JSONPatchType,
+		fmt.Appendf(nil, `[{"op":"replace","path":"/endpoints/%d/conditions/ready","value":%v}]`, r.IntN(20), r.IntN(2) == 0), metav1.PatchOptions{})
+	return err
+}
+
+// changePolicy gives a rule another port.
+func (s *site) changePolicy(ctx context.Context, r *rand.Rand) error {
+	i := r.IntN(s.policies)
+	_, err := s.kube.NetworkingV1().NetworkPolicies(spaceName(i%namespaces)).Patch(ctx, fmt.Sprint("p", i), types.JSONPatchType,
+		fmt.Appendf(nil, `[{"op":"replace","path":"/spec/ingress/%d/ports/0/port","value":%d}]`, 1+r.IntN(9), 8000+r.IntN(100)), metav1.PatchOptions{})
+	return err
+}
+
+// changeSpace gives a namespace the label of another one.
+func (s *site) changeSpace(ctx context.Context, r *rand.Rand) error {
+	_, err := s.kube.CoreV1().Namespaces().Patch(ctx, spaceName(r.IntN(namespaces)), types.MergePatchType,
+		fmt.Appendf(nil, `{"metadata":{"labels":{%q:"team%d"}}}`, teamLabel, r.IntN(namespaces)), metav1.PatchOptions{})
+	return err
+}
+
+// measureRow measures what a load costs, and then, while it goes on, how long changes take.
+func (s *site) measureRow(l load, fed bool) Row {
+	// What the row before has left to do is not of this one.
+	time.Sleep(3 * time.Second)
+	r := s.beginLoad(l)
+	time.Sleep(time.Second)
+	before := s.standInBytes(fed)
+	done := r.done[0].Load()
+	began := time.Now()
+	w := s.openWindow()
+	if s.profile != "" && l.pods >= 100 && l.slices == 0 {
+		s.profileAll(map[bool]string{true: "fed", false: "direct"}[fed]+"-load", s.span)
+	} else {
+		time.Sleep(s.span)
+	}
+	row := s.closeWindow(w, l.name)
+	row.PodsPerSecond = float64(r.done[0].Load()-done) / time.Since(began).Seconds()
+	if n := r.done[0].Load() - done; fed && n > 0 && l.slices == 0 {
+		row.BytesPerChange = float64(s.standInBytes(fed)-before) / float64(n) / float64(s.nodes-1)
+	}
+	if s.probe.written = map[string]int64{}; fed {
+		s.must(ask("http://"+standInsAddr+"/seen", &map[string][]int64{})) // those of before
+	}
+	w = s.openWindow()
+	latency := s.measureEffect(fed)
+	during := s.closeWindow(w, l.name)
+	row.Effect, row.Received, row.BusyDuring = latency.effect, latency.received, during.Busy
+	row.Missed, row.Marks = latency.missed, latency.marks
+	if err := r.end(); err != nil {
+		row.LoadError = err.Error()
+	}
+	say("%s", row)
+	return row
+}
+
+func (s *site) standInBytes(fed bool) int64 {
+	if !fed {
+		return 0
+	}
+	st, err := s.standInState()
+	s.must(err)
+	return st.Bytes
+}
+
+// latency is how long changes took, ms.
+type latency struct {
+	effect, received map[string]*sample
+	missed, marks    int
+}
+
+// measureEffect makes changes one after the other for the span of a row.
+func (s *site) measureEffect(fed bool) latency {
+	out := latency{effect: map[string]*sample{}, received: map[string]*sample{}}
+	kinds := []struct {
+		name string
+		f    func() (time.Duration, error)
+	}{{"pod", s.probe.label}, {"policy", s.probe.port}, {"slice", s.probe.endpoint}}
+	var errs []error
+	for end, i := time.Now().Add(s.span), 0; time.Now().Before(end) || i < len(kinds); i++ {
+		k := kinds[i%len(kinds)]
+		took, err := k.f()
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		add(out.effect, k.name, took.Seconds()*1000)
+		add(out.effect, "all", took.Seconds()*1000)
+		time.Sleep(100 * time.Millisecond)
+	}
+	if len(errs) > 0 {
+		say("%d probes failed: %v", len(errs), errors.Join(errs...))
+		out.missed += len(errs)
+	}
+	if !fed {
+		return out
+	}
+	time.Sleep(2 * time.Second) // the last ones arrive
+	seen := map[string][]int64{}
+	s.must(ask("http://"+standInsAddr+"/seen", &seen))
+	for mark, began := range s.probe.written {
+		out.marks++
+		arrived := seen[mark]
+		if len(arrived) < s.nodes-1 {
+			out.missed++
+		}
+		last := 0.0
+		for _, at := range arrived {
+			ms := float64(at-began) / 1e6
+			add(out.received, "each", ms)
+			last = max(last, ms)
+		}
+		if len(arrived) > 0 {
+			add(out.received, "all", last)
+		}
+	}
+	return out
+}
+
+func add(to map[string]*sample, name string, ms float64) {
+	if to[name] == nil {
+		to[name] = &sample{}
+	}
+	to[name].raw = append(to[name].raw, ms)
+}
