@@ -108,7 +108,7 @@ func (s *site) measureAgent(fed bool) {
 	say("the agent has %.0f MiB resident, %.0f MiB of it not of files", m.RSS, m.Anon)
 	s.save()
 	s.profileAll(mode+"-idle", 0)
-	for _, l := range s.loads() {
+	for _, l := range s.loads(fed) {
 		m.Rows = append(m.Rows, s.measureRow(l, fed))
 		s.save()
 	}

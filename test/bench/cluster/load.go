@@ -21,11 +21,14 @@ type load struct {
 	pods, slices, policies, relabel int
 }
 
-// loads are the rows that are measured.
-func (s *site) loads() []load {
+// loads are the rows that are measured; fewer of an agent that is there to be compared with.
+func (s *site) loads(fed bool) []load {
 	out := []load{{name: "idle"}}
 	for _, r := range s.rates {
 		out = append(out, load{name: fmt.Sprintf("%d pods", r), pods: r})
+	}
+	if !fed {
+		return out
 	}
 	return append(out, load{name: "10 slices", slices: 10}, load{name: "1 policy", policies: 1}, load{name: "1 namespace", relabel: 1},
 		load{name: "100 pods, 10 slices, 1 policy", pods: 100, slices: 10, policies: 1})
@@ -140,7 +143,7 @@ func (s *site) measureRow(l load, fed bool) Row {
 	time.Sleep(3 * time.Second)
 	r := s.beginLoad(l)
 	time.Sleep(time.Second)
-	before := s.standInBytes(fed)
+	before := s.standInsNow(fed)
 	done := r.done[0].Load()
 	began := time.Now()
 	w := s.openWindow()
@@ -152,7 +155,7 @@ func (s *site) measureRow(l load, fed bool) Row {
 	row := s.closeWindow(w, l.name)
 	row.PodsPerSecond = float64(r.done[0].Load()-done) / time.Since(began).Seconds()
 	if n := r.done[0].Load() - done; fed && n > 0 && l.slices == 0 {
-		row.BytesPerChange = float64(s.standInBytes(fed)-before) / float64(n) / float64(s.nodes-1)
+		row.BytesPerChange = float64(s.standInsNow(fed).Bytes-before.Bytes) / float64(n) / float64(s.nodes-1)
 	}
 	if s.probe.written = map[string]int64{}; fed {
 		s.must(ask("http://"+standInsAddr+"/seen", &map[string][]int64{})) // those of before
@@ -162,6 +165,8 @@ func (s *site) measureRow(l load, fed bool) Row {
 	during := s.closeWindow(w, l.name)
 	row.Effect, row.Received, row.BusyDuring = latency.effect, latency.received, during.Busy
 	row.Missed, row.Marks = latency.missed, latency.marks
+	after := s.standInsNow(fed)
+	row.StreamsLost, row.Snapshots = after.Lost-before.Lost, after.Snapshots-before.Snapshots
 	if err := r.end(); err != nil {
 		row.LoadError = err.Error()
 	}
@@ -169,13 +174,14 @@ func (s *site) measureRow(l load, fed bool) Row {
 	return row
 }
 
-func (s *site) standInBytes(fed bool) int64 {
+// standInsNow is how the stand-ins get on, where there are any.
+func (s *site) standInsNow(fed bool) standInState {
 	if !fed {
-		return 0
+		return standInState{}
 	}
 	st, err := s.standInState()
 	s.must(err)
-	return st.Bytes
+	return st
 }
 
 // latency is how long changes took, ms.

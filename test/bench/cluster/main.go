@@ -67,7 +67,15 @@ func main() {
 	flag.StringVar(&o.profile, "profile", "", "folder for profiles of the agent and the fan-out; the agent is built with the tag profile then")
 	flag.StringVar(&o.out, "out", "out/bench-cluster.json", "file of the results")
 	flag.DurationVar(&o.interval, "interval", 0, "least time between two changes that a fan-out sends one agent; 0 = its default")
+	shown := flag.String("show", "", "print the tables of this file of results as Markdown, and measure nothing")
 	flag.Parse()
+	if *shown != "" {
+		if err := show(*shown, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "bench-cluster:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	err := parse(&o, nodes, sizes, rates)
 	if err == nil {
 		if dir := os.Getenv(insideEnv); dir != "" {

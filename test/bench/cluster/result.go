@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -111,6 +110,8 @@ type Row struct {
 	Received       map[string]*sample `json:"received_ms,omitempty"`
 	Marks          int                `json:"marks"`
 	Missed         int                `json:"missed"`
+	StreamsLost    int64              `json:"streams_lost"` // of stand-ins
+	Snapshots      int64              `json:"snapshots"`    // sent anew because of it
 	LoadError      string             `json:"load_error,omitempty"`
 }
 
@@ -148,7 +149,7 @@ func (r Row) String() string {
 		}
 	}
 	if e := r.Received["all"]; e != nil {
-		text += fmt.Sprintf("; received by all %.0f/%.0f ms, %d of %d missed by some", e.summary().P50, e.summary().P99, r.Missed, r.Marks)
+		text += fmt.Sprintf("; received by all %.0f/%.0f ms, %d of %d missed by some, %d streams lost", e.summary().P50, e.summary().P99, r.Missed, r.Marks, r.StreamsLost)
 	}
 	return text
 }
@@ -276,25 +277,33 @@ func (s *site) closeWindow(w *window, name string) Row {
 	return row
 }
 
-// others is what the other programs of the cluster have used, seconds.
+// others is what the other programs of the cluster have used, seconds; this one is "bench".
 func others() map[string]float64 {
 	out := map[string]float64{}
-	for _, name := range []string{"kube-apiserver", "etcd", "exe", "cluster"} {
-		text, err := exec.Command("pidof", "-x", name).Output()
+	dirs, err := os.ReadDir("/proc")
+	if err != nil {
+		return out
+	}
+	for _, d := range dirs {
+		pid, err := strconv.Atoi(d.Name())
 		if err != nil {
 			continue
 		}
-		for pid := range strings.FieldsSeq(string(text)) {
-			stat, err := os.ReadFile("/proc/" + pid + "/stat")
-			if err != nil {
-				continue
-			}
-			fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+2:]))
-			for _, f := range fields[11:13] {
-				n, err := strconv.ParseFloat(f, 64)
-				if err == nil {
-					out[name] += n / 100
-				}
+		text, err := os.ReadFile(filepath.Join("/proc", d.Name(), "stat"))
+		if err != nil {
+			continue // it has ended
+		}
+		stat := string(text)
+		open, end := strings.IndexByte(stat, '('), strings.LastIndexByte(stat, ')')
+		name := stat[open+1 : end]
+		if pid == os.Getpid() {
+			name = "bench"
+		} else if name != "etcd" && name != "kube-apiserver" {
+			continue
+		}
+		for _, f := range strings.Fields(stat[end+2:])[11:13] { // utime, stime in ticks of 10 ms
+			if n, err := strconv.ParseFloat(f, 64); err == nil {
+				out[name] += n / 100
 			}
 		}
 	}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"github.com/weir-net/weir/internal/bench"
+)
+
+// show writes the tables of a file of results as Markdown.
+func show(path string, to io.Writer) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var results []*Result
+	if err := json.Unmarshal(text, &results); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	sizes := &bench.Table{Head: []string{"nodes"}}
+	for _, r := range results {
+		sizes.Head = append(sizes.Head, strconv.Itoa(r.Nodes))
+	}
+	for _, of := range figures {
+		row := []any{of.name}
+		for _, r := range results {
+			if v := of.of(r); v == 0 {
+				row = append(row, "–")
+			} else {
+				row = append(row, v)
+			}
+		}
+		sizes.Add(row...)
+	}
+	if err := sizes.Write(to, true); err != nil {
+		return err
+	}
+	for _, r := range results {
+		fmt.Fprintf(to, "\n%d nodes, fed by a fan-out, %s:\n\n", r.Nodes, r.Machine)
+		if err := loadsTable(r.Fed, true).Write(to, true); err != nil {
+			return err
+		}
+		if r.Direct != nil {
+			fmt.Fprintf(to, "\n%d nodes, without a fan-out:\n\n", r.Nodes)
+			if err := loadsTable(r.Direct, false).Write(to, true); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// figures are those of a size that are looked at first.
+var figures = []struct {
+	name string
+	of   func(*Result) float64
+}{
+	{"pods", func(r *Result) float64 { return float64(r.Pods) }},
+	{"agent: memory, MiB", func(r *Result) float64 { return r.AgentRSS }},
+	{"agent: mcore, nothing changes", func(r *Result) float64 { return r.AgentIdle }},
+	{"agent: mcore, 20 pods/s", func(r *Result) float64 { return r.AgentAt20 }},
+	{"agent: mcore, 100 pods/s", func(r *Result) float64 { return r.AgentAt100 }},
+	{"agent: start, s", func(r *Result) float64 { return r.AgentStart }},
+	{"agent without fan-out: memory, MiB", func(r *Result) float64 { return direct(r).RSSAfter }},
+	{"agent without fan-out: mcore, nothing changes", func(r *Result) float64 { return direct(r).Idle }},
+	{"agent without fan-out: mcore, 20 pods/s", func(r *Result) float64 { return direct(r).At20 }},
+	{"agent without fan-out: mcore, 100 pods/s", func(r *Result) float64 { return direct(r).At100 }},
+	{"agent without fan-out: start, s", func(r *Result) float64 { return direct(r).StartSeconds }},
+	{"fan-out: memory, MiB", func(r *Result) float64 { return r.FanOutRSS }},
+	{"fan-out: cores, the most of all loads", func(r *Result) float64 { return r.FanOutCores }},
+	{"fan-out: start, s", func(r *Result) float64 { return r.FanOutStart }},
+	{"all agents start, s", func(r *Result) float64 { return r.StartAllSeconds }},
+	{"snapshot of a node, MB", func(r *Result) float64 { return r.BytesSnapshot / 1e6 }},
+	{"change of a pod to a node, bytes", func(r *Result) float64 { return r.BytesPerChange }},
+	{"change to effect, p50, ms", func(r *Result) float64 { return r.EffectP50 }},
+	{"change to effect, p99, ms", func(r *Result) float64 { return r.EffectP99 }},
+	{"change to the last node, p50, ms", func(r *Result) float64 { return r.ReceivedP50 }},
+	{"change to the last node, p99, ms", func(r *Result) float64 { return r.ReceivedP99 }},
+	{"agent's watches at the API server", func(r *Result) float64 { return float64(r.APIWatches) }},
+	{"those of an agent without fan-out", func(r *Result) float64 { return float64(r.APIWatchesDirect) }},
+	{"a fan-out is killed: all served again, s", func(r *Result) float64 {
+		if r.Lost == nil {
+			return 0
+		}
+		return r.Lost.AllServedS
+	}},
+}
+
+func direct(r *Result) *AgentResult {
+	if r.Direct == nil {
+		return &AgentResult{}
+	}
+	return r.Direct
+}
+
+// loadsTable has a row for each load.
+func loadsTable(a *AgentResult, fed bool) *bench.Table {
+	t := &bench.Table{Head: []string{"changes each second", "agent, mcore", "pod, p50/p99", "policy, p50/p99", "endpoint, p50/p99", "machine busy"}}
+	if fed {
+		t.Head = append(t.Head, "fan-outs, cores", "last node, p50/p99")
+	}
+	if a == nil {
+		return t
+	}
+	times := func(m *sample) string {
+		if m == nil {
+			return "–"
+		}
+		return bench.Number(m.P50) + "/" + bench.Number(m.P99)
+	}
+	for _, r := range a.Rows {
+		row := []any{r.Name, r.AgentMcore, times(r.Effect["pod"]), times(r.Effect["policy"]), times(r.Effect["slice"]), fmt.Sprintf("%.0f %%", 100*r.BusyDuring)}
+		if fed {
+			cores := ""
+			for i, c := range r.FanOutCores {
+				if i > 0 {
+					cores += ", "
+				}
+				cores += bench.Number(c)
+			}
+			row = append(row, cores, times(r.Received["all"]))
+		}
+		t.Add(row...)
+	}
+	return t
+}
