@@ -73,6 +73,11 @@ func (p *podAddrs) update(c *cluster.View, dirty *model.Dirty) (moved []netip.Ad
 		if before.Pod == now && !anew {
 			return
 		}
+		if !anew && claimsAlike(before.Pod, now) {
+			before.Pod = now // nothing here turns on the rest, labels for one
+			p.known[name] = before
+			return
+		}
 		p.add(before, false, &moved, &ports)
 		if now == nil {
 			delete(p.known, name)
@@ -112,6 +117,12 @@ func (p *podAddrs) update(c *cluster.View, dirty *model.Dirty) (moved []netip.Ad
 		p.updateLocal(c, &moved)
 	}
 	return moved, ports
+}
+
+// claimsAlike reports whether two values of a pod have the same addresses and ports of the same node.
+func claimsAlike(a, b *model.Pod) bool {
+	return a != nil && b != nil && a.Node == b.Node && a.HostNetwork == b.HostNetwork && a.Created == b.Created && a.UID == b.UID &&
+		slices.Equal(a.Addrs, b.Addrs) && slices.Equal(a.Ports, b.Ports)
 }
 
 func (p *podAddrs) updateLocal(c *cluster.View, moved *[]netip.Addr) {
