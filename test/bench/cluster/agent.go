@@ -108,11 +108,19 @@ func (s *site) measureAgent(fed bool) {
 	say("the agent has %.0f MiB resident, %.0f MiB of it not of files", m.RSS, m.Anon)
 	s.save()
 	s.profileAll(mode+"-idle", 0)
-	for _, l := range s.loads(fed) {
+	light, heavy := s.loads(fed)
+	for _, l := range light {
+		m.Rows = append(m.Rows, s.measureRow(l, fed))
+		s.save()
+	}
+	m.single(s, fed)
+	if fed {
+		s.compare()
+	}
+	for _, l := range heavy {
 		m.Rows = append(m.Rows, s.measureRow(l, fed))
 		s.save()
 	}
 	m.RSSAfter, m.PeakAfter, m.AnonAfter = p.memory()
-	m.single(s, fed)
 	s.save()
 }

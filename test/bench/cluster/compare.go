@@ -71,8 +71,17 @@ func (s *site) compare() {
 
 // lose kills one fan-out and waits until the other one serves its agents.
 func (s *site) lose() {
-	before, err := s.standInState()
-	s.must(err)
+	var before standInState
+	var err error
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		if before, err = s.standInState(); err == nil && before.Whole == s.nodes-1 && served(fanOutHealths[0])+served(fanOutHealths[1]) == s.nodes {
+			break
+		}
+		if time.Now().After(end) {
+			say("no fan-out is killed: only %d of %d stand-ins are served", before.Whole, s.nodes-1)
+			return
+		}
+	}
 	streams := served(fanOutHealths[0])
 	began := time.Now()
 	s.fanOuts[0].kill()

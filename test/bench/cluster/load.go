@@ -21,17 +21,25 @@ type load struct {
 	pods, slices, policies, relabel int
 }
 
-// loads are the rows that are measured; fewer of an agent that is there to be compared with.
-func (s *site) loads(fed bool) []load {
-	out := []load{{name: "idle"}}
+// loads are the rows that are measured, in two parts: what follows heavy ones may suffer from them.
+// There are fewer of an agent that is there to be compared with.
+func (s *site) loads(fed bool) (light, heavy []load) {
+	light = []load{{name: "idle"}}
+	if fed {
+		light = append(light, load{name: "10 slices", slices: 10}, load{name: "1 policy", policies: 1}, load{name: "1 namespace", relabel: 1})
+	}
 	for _, r := range s.rates {
-		out = append(out, load{name: fmt.Sprintf("%d pods", r), pods: r})
+		l := load{name: fmt.Sprintf("%d pods", r), pods: r}
+		if r < 50 {
+			light = append(light, l)
+		} else {
+			heavy = append(heavy, l)
+		}
 	}
-	if !fed {
-		return out
+	if fed && s.mixed {
+		heavy = append(heavy, load{name: "100 pods, 10 slices, 1 policy", pods: 100, slices: 10, policies: 1})
 	}
-	return append(out, load{name: "10 slices", slices: 10}, load{name: "1 policy", policies: 1}, load{name: "1 namespace", relabel: 1},
-		load{name: "100 pods, 10 slices, 1 policy", pods: 100, slices: 10, policies: 1})
+	return light, heavy
 }
 
 // workers bound the calls of a load that are under way.
@@ -141,6 +149,7 @@ func (s *site) changeSpace(ctx context.Context, r *rand.Rand) error {
 func (s *site) measureRow(l load, fed bool) Row {
 	// What the row before has left to do is not of this one.
 	time.Sleep(3 * time.Second)
+	s.awaitQuiet()
 	r := s.beginLoad(l)
 	time.Sleep(time.Second)
 	before := s.standInsNow(fed)
@@ -160,10 +169,11 @@ func (s *site) measureRow(l load, fed bool) Row {
 	if s.probe.written = map[string]int64{}; fed {
 		s.must(ask("http://"+standInsAddr+"/seen", &map[string][]int64{})) // those of before
 	}
+	s.awaitQuiet()
 	w = s.openWindow()
 	latency := s.measureEffect(fed)
 	during := s.closeWindow(w, l.name)
-	row.Effect, row.Received, row.BusyDuring = latency.effect, latency.received, during.Busy
+	row.Effect, row.Received, row.BusyDuring, row.ForeignDuring = latency.effect, latency.received, during.Busy, during.Foreign
 	row.Missed, row.Marks = latency.missed, latency.marks
 	after := s.standInsNow(fed)
 	row.StreamsLost, row.Snapshots = after.Lost-before.Lost, after.Snapshots-before.Snapshots
@@ -172,6 +182,18 @@ func (s *site) measureRow(l load, fed bool) Row {
 	}
 	say("%s", row)
 	return row
+}
+
+// mostForeign is how many CPUs others may keep busy in a measurement.
+const mostForeign = 0.3
+
+// awaitQuiet waits until others leave the machine alone, but no longer than is asked for.
+func (s *site) awaitQuiet() {
+	for end := time.Now().Add(s.quiet); time.Now().Before(end); {
+		if s.foreign(time.Second) <= mostForeign {
+			return
+		}
+	}
 }
 
 // standInsNow is how the stand-ins get on, where there are any.

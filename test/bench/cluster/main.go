@@ -39,7 +39,9 @@ type options struct {
 	seed     uint64
 	span     time.Duration // of each row
 	rates    []int         // pods that change each second
+	quiet    time.Duration
 	direct   bool
+	mixed    bool
 	profile  string // folder for profiles; empty = none
 	out      string
 	interval time.Duration // of the fan-outs
@@ -63,7 +65,9 @@ func main() {
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of what is drawn at random")
 	flag.DurationVar(&o.span, "span", 20*time.Second, "how long each row is measured")
 	flag.StringVar(&rates, "rates", "20,100", "numbers of pods that change each second, the rows of which are measured")
+	flag.DurationVar(&o.quiet, "quiet", 0, "how long to wait before each row for others to leave the machine alone")
 	flag.BoolVar(&o.direct, "direct", true, "measure an agent that follows the API server by itself, too")
+	flag.BoolVar(&o.mixed, "mixed", true, "measure a row in which pods, slices and policies change together, too")
 	flag.StringVar(&o.profile, "profile", "", "folder for profiles of the agent and the fan-out; the agent is built with the tag profile then")
 	flag.StringVar(&o.out, "out", "out/bench-cluster.json", "file of the results")
 	flag.DurationVar(&o.interval, "interval", 0, "least time between two changes that a fan-out sends one agent; 0 = its default")

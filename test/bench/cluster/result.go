@@ -99,6 +99,8 @@ type Row struct {
 	PodsPerSecond  float64            `json:"pods_per_s"` // that the API server took
 	Busy           float64            `json:"machine_busy"`
 	BusyDuring     float64            `json:"machine_busy_during_latency"`
+	Foreign        float64            `json:"foreign_cores"`                // that others of the machine kept busy
+	ForeignDuring  float64            `json:"foreign_cores_during_latency"` // likewise
 	AgentMcore     float64            `json:"agent_mcore"`
 	AgentRSS       float64            `json:"agent_rss_mib"`
 	FanOutCores    []float64          `json:"fanout_cores"`
@@ -141,8 +143,8 @@ func (m *sample) summary() bench.Summary {
 
 // String is for who waits.
 func (r Row) String() string {
-	text := fmt.Sprintf("%s: %.0f pods/s, agent %.1f mcore, %.0f MiB; fan-outs %.2f cores, %.0f MiB; stand-ins %.2f cores; machine %.0f %% busy",
-		r.Name, r.PodsPerSecond, r.AgentMcore, r.AgentRSS, r.FanOutCores, r.FanOutRSS, r.StandInCores, 100*r.Busy)
+	text := fmt.Sprintf("%s: %.0f pods/s, agent %.1f mcore, %.0f MiB; fan-outs %.2f cores, %.0f MiB; stand-ins %.2f cores; machine %.0f %% busy (others %.2f cores)",
+		r.Name, r.PodsPerSecond, r.AgentMcore, r.AgentRSS, r.FanOutCores, r.FanOutRSS, r.StandInCores, 100*r.Busy, r.Foreign)
 	for _, kind := range []string{"pod", "policy", "slice"} {
 		if e := r.Effect[kind]; e != nil {
 			text += fmt.Sprintf("; %s %.0f/%.0f", kind, e.summary().P50, e.summary().P99)
@@ -274,13 +276,15 @@ func (s *site) closeWindow(w *window, name string) Row {
 	for name, used := range others() {
 		row.Others[name] = (used - w.other[name]) / elapsed
 	}
+	row.Foreign = max(0, row.Busy*float64(runtime.NumCPU())-row.Others[together])
 	return row
 }
 
-// others is what the other programs of the cluster have used, seconds; this one is "bench".
+// others is what the other programs of the cluster have used, seconds, and all of them together;
+// this one is "bench".
 func others() map[string]float64 {
 	out := map[string]float64{}
-	dirs, err := os.ReadDir("/proc")
+	dirs, err := os.ReadDir("/proc") // of our namespace
 	if err != nil {
 		return out
 	}
@@ -295,17 +299,29 @@ func others() map[string]float64 {
 		}
 		stat := string(text)
 		open, end := strings.IndexByte(stat, '('), strings.LastIndexByte(stat, ')')
-		name := stat[open+1 : end]
-		if pid == os.Getpid() {
-			name = "bench"
-		} else if name != "etcd" && name != "kube-apiserver" {
-			continue
-		}
+		used := 0.0
 		for _, f := range strings.Fields(stat[end+2:])[11:13] { // utime, stime in ticks of 10 ms
 			if n, err := strconv.ParseFloat(f, 64); err == nil {
-				out[name] += n / 100
+				used += n / 100
 			}
+		}
+		out[together] += used
+		switch name := stat[open+1 : end]; {
+		case pid == os.Getpid():
+			out["bench"] += used
+		case name == "etcd" || name == "kube-apiserver":
+			out[name] += used
 		}
 	}
 	return out
+}
+
+// together is the name of the sum.
+const together = "together"
+
+// foreign is how many CPUs something else than this cluster keeps busy.
+func (s *site) foreign(d time.Duration) float64 {
+	w := s.openWindow()
+	time.Sleep(d)
+	return s.closeWindow(w, "").Foreign
 }

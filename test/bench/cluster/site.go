@@ -117,7 +117,6 @@ func (s *site) run() (err error) {
 	s.startFanOuts()
 	s.startStandIns()
 	s.measureAgent(true)
-	s.compare()
 	s.lose()
 	if s.direct {
 		s.standIns.kill()
