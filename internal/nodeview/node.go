@@ -62,6 +62,7 @@ func (x *Index) Add(node string) *Node {
 
 // Remove ends it.
 func (x *Index) Remove(n *Node) {
+	n.whole = true // so that what it no longer needs is not marked: nobody takes it
 	n.SetEndpoints(nil)
 	delete(x.byName, n.name)
 	for name := range n.pods {

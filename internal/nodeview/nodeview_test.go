@@ -158,6 +158,9 @@ func TestNodesComeAndGo(t *testing.T) {
 	c.Policies[deny.ID()] = deny
 	x, nodes := follow(c)
 	x.Remove(nodes["node1"])
+	if p := nodes["node1"].pending.Pods; len(p) > 0 {
+		t.Errorf("%d pods were marked for a node that went; in a large cluster that takes longer than all else", len(p))
+	}
 	for _, q := range x.questions {
 		if q.nodes.has(nodes["node1"].slot) {
 			t.Errorf("a question is still asked for a node that went: %s", q.text)
