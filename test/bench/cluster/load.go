@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,10 +37,11 @@ func (s *site) loads(fed bool) (light, heavy []load) {
 			heavy = append(heavy, l)
 		}
 	}
-	if fed && s.mixed {
-		heavy = append(heavy, load{name: "100 pods, 10 slices, 1 policy", pods: 100, slices: 10, policies: 1})
+	if fed {
+		heavy = append(heavy, load{name: "all kinds", pods: 100, slices: 10, policies: 1})
 	}
-	return light, heavy
+	unwanted := func(l load) bool { return len(s.only) > 0 && !slices.Contains(s.only, l.name) }
+	return slices.DeleteFunc(light, unwanted), slices.DeleteFunc(heavy, unwanted)
 }
 
 // workers bound the calls of a load that are under way.

@@ -40,8 +40,8 @@ type options struct {
 	span     time.Duration // of each row
 	rates    []int         // pods that change each second
 	quiet    time.Duration
+	only     []string // names of rows; empty = all
 	direct   bool
-	mixed    bool
 	profile  string // folder for profiles; empty = none
 	out      string
 	interval time.Duration // of the fan-outs
@@ -57,7 +57,7 @@ func main() {
 	}
 	var o options
 	var nodes int
-	var sizes, rates string
+	var sizes, rates, only string
 	flag.IntVar(&nodes, "nodes", 1000, "nodes of the cluster, with 100 pods each")
 	flag.StringVar(&sizes, "sizes", "", "several numbers of nodes, with commas between, in place of -nodes")
 	flag.IntVar(&o.policies, "policies", 2000, "NetworkPolicies, of ten rules each")
@@ -67,7 +67,7 @@ func main() {
 	flag.StringVar(&rates, "rates", "20,100", "numbers of pods that change each second, the rows of which are measured")
 	flag.DurationVar(&o.quiet, "quiet", 0, "how long to wait before each row for others to leave the machine alone")
 	flag.BoolVar(&o.direct, "direct", true, "measure an agent that follows the API server by itself, too")
-	flag.BoolVar(&o.mixed, "mixed", true, "measure a row in which pods, slices and policies change together, too")
+	flag.StringVar(&only, "rows", "", "measure only the rows of these names, with commas between, such as \"idle,20 pods\"")
 	flag.StringVar(&o.profile, "profile", "", "folder for profiles of the agent and the fan-out; the agent is built with the tag profile then")
 	flag.StringVar(&o.out, "out", "out/bench-cluster.json", "file of the results")
 	flag.DurationVar(&o.interval, "interval", 0, "least time between two changes that a fan-out sends one agent; 0 = its default")
@@ -79,6 +79,9 @@ func main() {
 			os.Exit(1)
 		}
 		return
+	}
+	if only != "" {
+		o.only = strings.Split(only, ",")
 	}
 	err := parse(&o, nodes, sizes, rates)
 	if err == nil {
