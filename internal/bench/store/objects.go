@@ -18,8 +18,8 @@ import (
 )
 
 // Put writes objects that are not there yet: Namespaces, Nodes, Pods, NetworkPolicies, and objects
-// of custom resources, which are unstructured. What the API server would fill in (identifiers, times,
-// defaults) has to be there. say is called with how many are done, now and then.
+// of custom resources, which are unstructured. What the API server would fill in (identifiers,
+// times, defaults) has to be there. say is called with how many are done, now and then.
 func (s *Store) Put(ctx context.Context, objects iter.Seq[runtime.Object], say func(done int)) error {
 	var puts []put
 	done, reported := 0, time.Now()

@@ -119,7 +119,8 @@ func (p *podAddrs) update(c *cluster.View, dirty *model.Dirty) (moved []netip.Ad
 	return moved, ports
 }
 
-// claimsAlike reports whether two values of a pod have the same addresses and ports of the same node.
+// claimsAlike reports whether two values of a pod have the same addresses, and the same ports of
+// the same node.
 func claimsAlike(a, b *model.Pod) bool {
 	return a != nil && b != nil && a.Node == b.Node && a.HostNetwork == b.HostNetwork && a.Created == b.Created && a.UID == b.UID &&
 		slices.Equal(a.Addrs, b.Addrs) && slices.Equal(a.Ports, b.Ports)

@@ -100,7 +100,7 @@ func direct(r *Result) *AgentResult {
 
 // loadsTable has a row for each load.
 func loadsTable(a *AgentResult, fed bool) *bench.Table {
-	t := &bench.Table{Head: []string{"changes each second", "agent, mcore", "pod, p50/p99", "policy, p50/p99", "endpoint, p50/p99", "machine busy"}}
+	t := &bench.Table{Head: []string{"changes each second", "agent, mcore", "pod, p50/p99", "policy, p50/p99", "endpoint, p50/p99", "machine busy (others, cores)"}}
 	if fed {
 		t.Head = append(t.Head, "fan-outs, cores", "last node, p50/p99")
 	}
@@ -114,7 +114,7 @@ func loadsTable(a *AgentResult, fed bool) *bench.Table {
 		return bench.Number(m.P50) + "/" + bench.Number(m.P99)
 	}
 	for _, r := range a.Rows {
-		row := []any{r.Name, r.AgentMcore, times(r.Effect["pod"]), times(r.Effect["policy"]), times(r.Effect["slice"]), fmt.Sprintf("%.0f %%", 100*r.BusyDuring)}
+		row := []any{r.Name, r.AgentMcore, times(r.Effect["pod"]), times(r.Effect["policy"]), times(r.Effect["slice"]), fmt.Sprintf("%.0f %% (%.2f)", 100*r.BusyDuring, r.ForeignDuring)}
 		if fed {
 			cores := ""
 			for i, c := range r.FanOutCores {

@@ -196,9 +196,9 @@ func (w *world) agent(i int) *corev1.Pod {
 	return p
 }
 
-// policy has ten rules: half of their peers are pods of its own namespace, 40 % all pods of 1 to 5 %
-// of the namespaces, 10 % networks. The first policy of each namespace selects all of its pods, and
-// lets the probe in, which concerns every node so.
+// policy has ten rules: half of their peers are pods of its own namespace, 40 % all pods of 1 to
+// 5 % of the namespaces, 10 % networks. The first policy of each namespace selects all of its pods,
+// and lets the probe in, which concerns every node so.
 func (w *world) policy(i int, r *rand.Rand) *networkingv1.NetworkPolicy {
 	space := spaceName(i % namespaces)
 	tcp, port := corev1.ProtocolTCP, intstr.FromInt32(8080)
