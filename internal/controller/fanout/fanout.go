@@ -198,8 +198,8 @@ func (c *Controller) publish(ctx context.Context, pods listers.PodNamespaceListe
 	c.deployments = owners
 	wanted := int(c.wanted.Load())
 	if wanted == 0 {
-		// A Deployment begins with one replica, and one may end a little later: agents that connected
-		// to it would be left without soon.
+		// A Deployment begins with one replica, and the last ones take a while to end: agents that
+		// connected to such would soon be left without.
 		replicas = nil
 	}
 	v4, v6 := endpoints(replicas)
