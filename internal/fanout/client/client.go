@@ -57,11 +57,11 @@ type Config struct {
 
 // Time bounds of a connection.
 const (
-	connectWithin = 5 * time.Second
+	connectWithin = 10 * time.Second // a fan-out may be busy with others
 	silence       = 10 * time.Second // a fan-out says at least every two seconds how fresh it is
 	retryFirst    = 100 * time.Millisecond
 	retryMost     = 5 * time.Second
-	fedWell       = 2 * connectWithin // a connection that lasted for so long was not refused
+	fedWell       = connectWithin // a connection that lasted for so long was not refused
 	tokenEvery    = time.Minute
 	staleAfter    = 10 * time.Second // how long a fan-out may be without the API server until another one is asked
 )

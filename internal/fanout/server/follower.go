@@ -190,8 +190,8 @@ func (s *Server) setEndpoints(f *follower, endpoints map[netip.Addr]model.Name) 
 // either: an agent whose pod is gone gets nothing new that others would not get too.
 const maxUnreviewed = 12
 
-// review asks again and again whether the agent's token counts.
-func (s *Server) review(f *follower) {
+// reviewAgain asks again and again whether the agent's token counts.
+func (s *Server) reviewAgain(f *follower) {
 	for failed := 0; ; {
 		// Agents that came together are not asked about together.
 		if pause(f.ctx, time.Duration((0.75+rand.Float64()/2)*float64(s.cfg.ReviewEvery))) != nil {
@@ -278,6 +278,22 @@ func (s *Server) sendAll(f *follower, up stream.Server) error {
 	if err := s.push(f, up, &stream.Response{Fresh: s.fresh()}); err != nil {
 		return err
 	}
+	for waits := true; waits; {
+		select {
+		case <-f.ctx.Done():
+			return context.Cause(f.ctx)
+		case s.snapshots <- struct{}{}:
+			waits = false
+		case <-fresh.C:
+			if err := s.push(f, up, &stream.Response{Fresh: s.fresh()}); err != nil {
+				return err
+			}
+		}
+	}
+	leave := sync.OnceFunc(func() { <-s.snapshots })
+	late := time.AfterFunc(s.cfg.SnapshotWithin, leave)
+	defer late.Stop()
+	defer leave()
 	for {
 		d, err := s.take(f)
 		if err != nil {
@@ -286,6 +302,9 @@ func (s *Server) sendAll(f *follower, up stream.Server) error {
 		if d != nil {
 			if err := s.deliver(f, up, d); err != nil {
 				return err
+			}
+			if d.snapshot {
+				leave()
 			}
 			if err := pause(f.ctx, s.cfg.Interval); err != nil {
 				return err
@@ -336,7 +355,11 @@ func (s *Server) deliver(f *follower, up stream.Server, d *due) error {
 			}
 		}
 	}
-	messages, err := wire.Encoder{}.Marshal(d.changes)
+	encode := s.encoded.of
+	if d.snapshot { // what is left of it is the node's own
+		encode = func(ch *model.Changes, _ time.Time) ([][]byte, error) { return wire.Encoder{}.Marshal(ch) }
+	}
+	messages, err := encode(d.changes, began)
 	if err != nil {
 		return fmt.Errorf("encode changes: %w", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -288,4 +289,27 @@ func TestConnectionsOfAgentsAreKept(t *testing.T) {
 	if n := len(p.server.Followers()); n != len(c.Nodes) {
 		t.Errorf("%d of %d agents are served", n, len(c.Nodes))
 	}
+}
+
+// Agents that do not read their snapshots keep others from theirs for a while only.
+func TestHostileSnapshotsThatAreNotRead(t *testing.T) {
+	hostile.Record(t, "agents of many compromised nodes do not read their snapshots, so that others wait for theirs", hostile.Node, hostile.ControlPlane, hostile.Both)
+	t.Parallel()
+	c := fleet(2*maxSnapshots+1, 1)
+	for i := range 400 { // more than a stream's window takes
+		ns := &model.Namespace{Name: fmt.Sprint("large-", i), Labels: map[string]string{"l": strings.Repeat("x", 10_000)}}
+		c.Namespaces[ns.Name] = ns
+	}
+	p := newPlace(t, func(cfg *Config) { cfg.SnapshotWithin = 200 * time.Millisecond })
+	p.fill(c)
+	for i := range 2 * maxSnapshots {
+		s := p.raw(t, tokenOf(fmt.Sprint("n", i)))
+		if err := s.Send(&stream.Request{Endpoints: &stream.Endpoints{}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the agents that do not read", func() bool { return len(p.server.Followers()) == 2*maxSnapshots })
+	last := fmt.Sprint("n", 2*maxSnapshots)
+	a := newAgent(t, last, tokenOf(last), p)
+	eventually(t, "the snapshot of one that reads", func() bool { return a.has(t, c, last) })
 }

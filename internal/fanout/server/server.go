@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"sync"
@@ -51,6 +52,9 @@ type Config struct {
 	// ReviewEvery is the time between two questions whether an agent's token still counts; 0 = 5
 	// minutes. What is read of the API ends streams sooner: see Update.
 	ReviewEvery time.Duration
+	// SnapshotWithin is after how long an agent that reads its snapshot slowly no longer keeps others
+	// from getting theirs; 0 = 10 s.
+	SnapshotWithin time.Duration
 	// Interval is the least time between two changes that one node is sent; 0 = DefaultInterval.
 	Interval time.Duration
 }
@@ -70,12 +74,18 @@ const (
 	helloWithin    = 10 * time.Second
 	sendWithin     = 60 * time.Second // how long an agent may not read
 	silence        = 20 * time.Second
+	maxSnapshots   = 8               // that are sent at a time
+	busyWithin     = 5 * time.Second // how long an agent waits until its token can be looked at
 )
 
 // Server serves the agents. It is safe for concurrent use.
 type Server struct {
 	cfg     Config
 	metrics metrics
+	encoded *encodings
+	// snapshots are the places of agents that are sent a snapshot. Where a replica ends, hundreds
+	// want one: a few at a time, each is sent soon, where all together would be sent late.
+	snapshots chan struct{}
 
 	mu        sync.Mutex
 	index     *nodeview.Index
@@ -94,7 +104,10 @@ func New(cfg Config) *Server {
 	if cfg.Interval == 0 {
 		cfg.Interval = DefaultInterval
 	}
-	s := &Server{cfg: cfg, index: nodeview.NewIndex(), followers: map[string]*follower{}, pods: map[model.Name]*follower{}}
+	if cfg.SnapshotWithin == 0 {
+		cfg.SnapshotWithin = 10 * time.Second
+	}
+	s := &Server{cfg: cfg, encoded: newEncodings(), snapshots: make(chan struct{}, maxSnapshots), index: nodeview.NewIndex(), followers: map[string]*follower{}, pods: map[model.Name]*follower{}}
 	s.metrics = newMetrics(s)
 	return s
 }
@@ -169,7 +182,7 @@ func (s *Server) follow(up stream.Server) error {
 	if !s.Ready() {
 		return s.refuse(from, "unready", status.Error(codes.Unavailable, "the cluster is not read yet"))
 	}
-	peer, err := s.cfg.Reviewer.Review(ctx, from, token)
+	peer, err := s.review(ctx, from, token)
 	switch {
 	case errors.Is(err, peerauth.ErrToken):
 		return s.refuse(from, "token", status.Error(codes.Unauthenticated, err.Error()))
@@ -201,13 +214,27 @@ func (s *Server) follow(up stream.Server) error {
 	defer s.remove(f)
 	keep(ctx)
 	go s.receive(f, up)
-	go s.review(f)
+	go s.reviewAgain(f)
 	go s.send(f, up)
 	s.cfg.Log.Info("an agent is served", "node", peer.Node, "program", first.Program)
 	<-f.ctx.Done() // where Send waits, it ends with the return from here
 	err = context.Cause(f.ctx)
 	s.cfg.Log.Info("an agent is no longer served", "node", peer.Node, "why", err)
 	return err
+}
+
+// review asks whose a token is. Where many agents come together each waits a little rather than
+// coming again.
+func (s *Server) review(ctx context.Context, from netip.Addr, token string) (peerauth.Peer, error) {
+	for end := time.Now().Add(busyWithin); ; {
+		peer, err := s.cfg.Reviewer.Review(ctx, from, token)
+		if !errors.Is(err, peerauth.ErrBusy) || time.Now().After(end) {
+			return peer, err
+		}
+		if err := pause(ctx, time.Duration(20+rand.IntN(80))*time.Millisecond); err != nil {
+			return peerauth.Peer{}, err
+		}
+	}
 }
 
 // refuse counts a refusal.

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/weir-net/weir/internal/fanout/wire"
+	"github.com/weir-net/weir/internal/model"
+)
+
+// TestEncodedOnce holds that changes of the same values are encoded once, that no others get their
+// messages, and that no more is kept than is bounded.
+func TestEncodedOnce(t *testing.T) {
+	t.Parallel()
+	e, now := newEncodings(), time.Now()
+	c := fleet(3, 4)
+	of := func(n int, gone bool) *model.Changes {
+		ch := &model.Changes{Pods: map[model.Name]*model.Pod{}}
+		for name, p := range c.Pods {
+			if len(ch.Pods) == n {
+				break
+			}
+			if ch.Pods[name] = p; gone {
+				ch.Pods[name] = nil
+			}
+		}
+		return ch
+	}
+	all := of(len(c.Pods), false)
+	first, err := e.of(all, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := e.of(of(len(c.Pods), false), now)
+	if err != nil || &again[0][0] != &first[0][0] {
+		t.Errorf("the same changes were encoded twice (%v)", err)
+	}
+	other := of(len(c.Pods), false)
+	for name, p := range other.Pods { // as others see it
+		copied := *p
+		other.Pods[name] = &copied
+		break
+	}
+	for what, ch := range map[string]*model.Changes{"fewer": of(3, false), "gone": of(len(c.Pods), true), "other values": other,
+		"another kind": {Namespaces: c.Namespaces}, "with ranges": {Pods: all.Pods, ServiceCIDRsChanged: true}} {
+		got, err := e.of(ch, now)
+		want, _ := wire.Encoder{}.Marshal(ch)
+		if err != nil || !bytes.Equal(bytes.Join(got, nil), bytes.Join(want, nil)) || &got[0][0] == &first[0][0] {
+			t.Errorf("%s: got the messages of other changes (%v)", what, err)
+		}
+	}
+	for i := range 3 * mostEncoded {
+		ns := &model.Namespace{Name: fmt.Sprint("n", i)}
+		if _, err := e.of(&model.Changes{Namespaces: map[string]*model.Namespace{ns.Name: ns}}, now.Add(time.Duration(i)*10*time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(e.known) > mostEncoded {
+		t.Errorf("%d are kept", len(e.known))
+	}
+}
+
+// TestKeyHasAllKinds holds that every kind of object counts in the key.
+func TestKeyHasAllKinds(t *testing.T) {
+	t.Parallel()
+	e := newEncodings()
+	kinds := reflect.TypeFor[model.Changes]()
+	maps := 0
+	for i := range kinds.NumField() {
+		f := kinds.Field(i)
+		if f.Type.Kind() != reflect.Map {
+			continue
+		}
+		maps++
+		ch := &model.Changes{}
+		m := reflect.MakeMap(f.Type)
+		m.SetMapIndex(reflect.New(f.Type.Key()).Elem(), reflect.New(f.Type.Elem().Elem()))
+		reflect.ValueOf(ch).Elem().Field(i).Set(m)
+		if e.key(ch) == e.key(&model.Changes{}) {
+			t.Errorf("%s do not count", f.Name)
+		}
+	}
+	if maps < 13 {
+		t.Errorf("%d kinds", maps)
+	}
+}
