@@ -4,6 +4,7 @@ package service
 
 import (
 	"cmp"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -23,15 +24,15 @@ type hostSocket struct {
 // which ports of nodes pods have. Pods on the host network have no address of their own, and have
 // the ports that they name.
 type podAddrs struct {
-	known   map[model.Name]knownPod
-	at      map[netip.Addr][]model.Name
-	claimed map[netip.Addr][]model.Name // the same with those that do not count
+	known   map[model.Name]*knownPod
+	claimed map[netip.Addr]*knownPod   // one of the pods that claim an address, whether that counts or not
+	others  map[netip.Addr][]*knownPod // the rest of them, where there are several
 	held    *cluster.Ownership          // by which they were counted
 	local   map[netip.Addr]model.Name   // of this node's interfaces: the API shows a new pod's address late
 	ports   map[hostSocket][]podPort
 }
 
-// knownPod is a pod with those of its addresses that count.
+// knownPod is a pod with those of its addresses that count: pod.Addrs itself where all do.
 type knownPod struct {
 	*model.Pod
 	addrs []netip.Addr
@@ -46,20 +47,58 @@ type podPort struct {
 }
 
 func newPodAddrs() podAddrs {
-	return podAddrs{known: map[model.Name]knownPod{}, at: map[netip.Addr][]model.Name{}, claimed: map[netip.Addr][]model.Name{}, local: map[netip.Addr]model.Name{}, ports: map[hostSocket][]podPort{}}
+	return podAddrs{known: map[model.Name]*knownPod{}, claimed: map[netip.Addr]*knownPod{}, others: map[netip.Addr][]*knownPod{},
+		local: map[netip.Addr]model.Name{}, ports: map[hostSocket][]podPort{}}
 }
 
 // has reports whether an address is a pod's.
 func (p *podAddrs) has(a netip.Addr) bool {
-	_, here := p.local[a]
-	return here || len(p.at[a]) > 0
+	if _, here := p.local[a]; here {
+		return true
+	}
+	for range p.holders(a) {
+		return true
+	}
+	return false
+}
+
+// holders yields the pods whose claim of an address counts.
+func (p *podAddrs) holders(a netip.Addr) iter.Seq[*knownPod] {
+	return func(yield func(*knownPod) bool) {
+		for k := range p.claimants(a) {
+			if slices.Contains(k.addrs, a) && !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// claimants yields the pods that claim an address.
+func (p *podAddrs) claimants(a netip.Addr) iter.Seq[*knownPod] {
+	return func(yield func(*knownPod) bool) {
+		if k := p.claimed[a]; k == nil || !yield(k) {
+			return
+		}
+		for _, k := range p.others[a] {
+			if !yield(k) {
+				return
+			}
+		}
+	}
 }
 
 // foreign reports whether an address is a pod's, and no pod of the namespace has it.
 func (p *podAddrs) foreign(namespace string, a netip.Addr) bool {
-	owner, here := p.local[a]
-	mine := func(n model.Name) bool { return n.Namespace == namespace }
-	return p.has(a) && !(here && mine(owner)) && !slices.ContainsFunc(p.at[a], mine)
+	owner, somebodys := p.local[a]
+	if somebodys && owner.Namespace == namespace {
+		return false
+	}
+	for k := range p.holders(a) {
+		if somebodys = true; k.Name.Namespace == namespace {
+			return false
+		}
+	}
+	return somebodys
 }
 
 // update takes over what changed. It returns the addresses that came or went with pods, and the
@@ -70,25 +109,24 @@ func (p *podAddrs) update(c *cluster.View, dirty *model.Dirty) (moved []netip.Ad
 		if now != nil && now.Finished {
 			now = nil
 		}
-		if before.Pod == now && !anew {
+		switch {
+		case before == nil && now == nil, before != nil && before.Pod == now && !anew:
 			return
-		}
-		if !anew && claimsAlike(before.Pod, now) {
+		case before != nil && !anew && claimsAlike(before.Pod, now):
 			before.Pod = now // nothing here turns on the rest, labels for one
-			p.known[name] = before
 			return
+		case before != nil:
+			p.add(before, false, &moved, &ports)
 		}
-		p.add(before, false, &moved, &ports)
 		if now == nil {
 			delete(p.known, name)
 			return
 		}
-		next := knownPod{Pod: now}
+		next := &knownPod{Pod: now}
 		if !now.HostNetwork {
-			for _, a := range now.Addrs {
-				if c.Owners.OwnsAddr(c, now, a) {
-					next.addrs = append(next.addrs, a)
-				}
+			anothers := func(a netip.Addr) bool { return !c.Owners.OwnsAddr(c, now, a) }
+			if next.addrs = now.Addrs; slices.ContainsFunc(now.Addrs, anothers) {
+				next.addrs = slices.DeleteFunc(slices.Clone(now.Addrs), anothers)
 			}
 		}
 		p.add(next, true, &moved, &ports)
@@ -144,7 +182,9 @@ func (p *podAddrs) updateLocal(c *cluster.View, moved *[]netip.Addr) {
 // claimantsIn returns the pods that claim an address of a network.
 func (p *podAddrs) claimantsIn(at netip.Prefix) (out []model.Name) {
 	for a := range cluster.AddrsIn(p.claimed, at) {
-		out = append(out, p.claimed[a]...)
+		for k := range p.claimants(a) {
+			out = append(out, k.Name)
+		}
 	}
 	return out
 }
@@ -161,11 +201,25 @@ func enter[K, V comparable](index map[K][]V, k K, v V, in bool) {
 	}
 }
 
-// add enters a pod, or takes it out; pod.Pod may be nil.
-func (p *podAddrs) add(pod knownPod, in bool, moved *[]netip.Addr, ports *[]socket) {
-	if pod.Pod == nil {
-		return
+// claim enters a pod among the claimants of an address, or takes it out.
+func (p *podAddrs) claim(a netip.Addr, pod *knownPod, in bool) {
+	first := p.claimed[a]
+	switch {
+	case in && first == nil:
+		p.claimed[a] = pod
+	case in || first != pod:
+		enter(p.others, a, pod, in)
+	case len(p.others[a]) == 0:
+		delete(p.claimed, a)
+	default:
+		next := p.others[a][0]
+		p.claimed[a] = next
+		enter(p.others, a, next, false)
 	}
+}
+
+// add enters a pod, or takes it out.
+func (p *podAddrs) add(pod *knownPod, in bool, moved *[]netip.Addr, ports *[]socket) {
 	for i := range pod.Ports {
 		pp := &pod.Ports[i]
 		at := hostSocket{pod.Node, socket{pp.HostPort, pp.Protocol}}
@@ -182,12 +236,9 @@ func (p *podAddrs) add(pod knownPod, in bool, moved *[]netip.Addr, ports *[]sock
 		return
 	}
 	for _, a := range pod.Addrs {
-		enter(p.claimed, a, pod.Name, in)
+		p.claim(a, pod, in)
 	}
-	for _, a := range pod.addrs {
-		enter(p.at, a, pod.Name, in)
-		*moved = append(*moved, a)
-	}
+	*moved = append(*moved, pod.addrs...)
 }
 
 // onNode reports whether a pod that is older than a Service's port has the port of a node's

@@ -31,7 +31,8 @@ func (p *place) raw(t *testing.T, token string) stream.Client {
 	roots := x509.NewCertPool()
 	roots.AddCert(p.cert)
 	conn, err := grpc.NewClient("passthrough:///"+p.addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{ServerName: "fanout.test", RootCAs: roots})),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(wire.MostSize*2)))
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(wire.MostSize*2)),
+		grpc.WithInitialWindowSize(64<<10), grpc.WithInitialConnWindowSize(64<<10)) // which otherwise grow, whoever reads
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,7 +298,7 @@ func TestHostileSnapshotsThatAreNotRead(t *testing.T) {
 	t.Parallel()
 	c := fleet(2*maxSnapshots+1, 1)
 	for i := range 400 { // more than a stream's window takes
-		ns := &model.Namespace{Name: fmt.Sprint("large-", i), Labels: map[string]string{"l": strings.Repeat("x", 10_000)}}
+		ns := &model.Namespace{Name: fmt.Sprint("large-", i), Labels: map[string]string{"l": fmt.Sprint(i, strings.Repeat("x", 10_000))}}
 		c.Namespaces[ns.Name] = ns
 	}
 	p := newPlace(t, func(cfg *Config) { cfg.SnapshotWithin = 200 * time.Millisecond })
