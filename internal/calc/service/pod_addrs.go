@@ -27,8 +27,8 @@ type podAddrs struct {
 	known   map[model.Name]*knownPod
 	claimed map[netip.Addr]*knownPod   // one of the pods that claim an address, whether that counts or not
 	others  map[netip.Addr][]*knownPod // the rest of them, where there are several
-	held    *cluster.Ownership          // by which they were counted
-	local   map[netip.Addr]model.Name   // of this node's interfaces: the API shows a new pod's address late
+	held    *cluster.Ownership         // by which they were counted
+	local   map[netip.Addr]model.Name  // of this node's interfaces: the API shows a new pod's address late
 	ports   map[hostSocket][]podPort
 }
 

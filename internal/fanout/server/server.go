@@ -52,8 +52,8 @@ type Config struct {
 	// ReviewEvery is the time between two questions whether an agent's token still counts; 0 = 5
 	// minutes. What is read of the API ends streams sooner: see Update.
 	ReviewEvery time.Duration
-	// SnapshotWithin is after how long an agent that reads its snapshot slowly no longer keeps others
-	// from getting theirs; 0 = 10 s.
+	// SnapshotWithin is after how long an agent that reads its snapshot slowly no longer keeps
+	// others from getting theirs; 0 = 10 s.
 	SnapshotWithin time.Duration
 	// Interval is the least time between two changes that one node is sent; 0 = DefaultInterval.
 	Interval time.Duration
