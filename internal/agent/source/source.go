@@ -203,26 +203,26 @@ func (c *Chooser) runOne(ctx context.Context, sink watch.Sink) error {
 	defer stop()
 	ended := make(chan error, 1)
 	go func() { ended <- c.get().Run(running, sink) }()
-	for {
-		next, feeding := c.another(ctx)
-		if next == nil { // ctx has ended, or it is always the same source
-			return <-ended
-		}
-		// It goes on reading where ctx ends before: Run stops it.
-		next.Start(ctx)
-		if err := next.AwaitRead(ctx); err != nil {
-			return errors.Join(err, <-ended)
-		}
-		stop()
-		<-ended
-		c.set(next, feeding)
-		from := "the API server"
-		if feeding != nil {
-			from = "a fan-out"
-		}
-		c.cfg.Log.Info("the cluster is followed by another source from now on", "source", from)
-		return nil
+	next, feeding := c.another(ctx)
+	if next == nil { // ctx has ended, or it is always the same source
+		return <-ended
 	}
+	// It goes on reading where ctx ends before: Run stops it.
+	next.Start(ctx)
+	if err := next.AwaitRead(ctx); err != nil {
+		return errors.Join(err, <-ended)
+	}
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		return err
+	}
+	c.set(next, feeding)
+	from := "the API server"
+	if feeding != nil {
+		from = "a fan-out"
+	}
+	c.cfg.Log.Info("the cluster is followed by another source from now on", "source", from)
+	return nil
 }
 
 // whenCutOff is about the time between two looks of an agent that no fan-out feeds any more.

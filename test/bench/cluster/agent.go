@@ -6,12 +6,10 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/cni/wire"
 )
@@ -34,14 +32,6 @@ func (s *site) startAgent(name, mode string) (*process, float64) {
 	s.agent = p
 	s.await("the agent's state", p, 10*time.Minute, func() bool { return p.said(agentReady) })
 	return p, time.Since(began).Seconds()
-}
-
-// tidyAgent removes what agents leave.
-func (s *site) tidyAgent() {
-	_ = unix.Unmount(filepath.Join(s.dir, "bpffs"), unix.MNT_DETACH)
-	for _, dev := range []string{"weir0", "weir.vxlan"} {
-		_ = exec.Command("ip", "link", "del", dev).Run()
-	}
 }
 
 // addPods gives the pods of our node their interfaces, as a container runtime does.
