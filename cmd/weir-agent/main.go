@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
+	"github.com/weir-net/weir/api/client"
 	"github.com/weir-net/weir/internal/agent"
 	"github.com/weir-net/weir/internal/agent/nodelock"
 	"github.com/weir-net/weir/internal/agent/source"
@@ -44,18 +45,14 @@ func main() {
 // tune sets what Go programs take from the environment, where that says nothing. The agent holds
 // the cluster and changes little of it: to collect more often while it reads the cluster costs next
 // to nothing and keeps its memory small; after that garbage is collected when changes are over, by
-// the collector that it returns (nil where the environment has a GOGC). The first objects are
-// streamed one by one (KEP-3157) rather than read as lists, which are held as a whole.
+// the collector that it returns (nil where the environment has a GOGC).
 func tune() *gctuner.Collector {
 	var collector *gctuner.Collector
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(40)
 		collector = gctuner.New()
 	}
-	const stream = "KUBE_FEATURE_WatchListClient"
-	if os.Getenv(stream) == "" {
-		_ = os.Setenv(stream, "true") // fails for names that are not valid only
-	}
+	client.StreamFirstObjects()
 	return collector
 }
 

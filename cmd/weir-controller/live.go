@@ -17,9 +17,6 @@ import (
 	"github.com/weir-net/weir/internal/relay/tunnel"
 )
 
-// agentUser is the user whose tokens agents have.
-const agentUser = "system:serviceaccount:" + deploy.Namespace + ":weir-node"
-
 // live hands questions of users on to agents. Every instance does so, whether it leads or not.
 type live struct {
 	*relay.Relay
@@ -30,7 +27,7 @@ type live struct {
 func newLive(kube kubernetes.Interface, log *slog.Logger) *live {
 	proxy := &peerauth.FrontProxy{Kube: kube, Log: log, Now: time.Now}
 	return &live{
-		Relay:   relay.New(relay.Config{Kube: kube, Log: log, Proxy: proxy, Reviewer: peerauth.NewReviewer(kube, agentUser, tunnel.Audience)}),
+		Relay:   relay.New(relay.Config{Kube: kube, Log: log, Proxy: proxy, Reviewer: peerauth.NewReviewer(kube, peerauth.AgentUser(deploy.Namespace), tunnel.Audience)}),
 		serving: &peerauth.Serving{Kube: kube, Namespace: deploy.Namespace, Name: tunnel.ServerName, Log: log, Now: time.Now},
 		proxy:   proxy,
 	}

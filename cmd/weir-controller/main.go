@@ -47,7 +47,7 @@ func main() {
 	from, err := fanout.ParseMinNodes(*minNodes)
 	if err == nil {
 		err = run(ctx, log, *kubeconfig, *health, *listen, controller.Config{
-			Log: log, Identity: identity(), Namespace: deploy.Namespace, PodCIDR: *podCIDR, VXLANMode: *vxlanMode,
+			Log: log, Identity: client.Instance(), Namespace: deploy.Namespace, PodCIDR: *podCIDR, VXLANMode: *vxlanMode,
 			Environ: os.Environ(), FanOutMinNodes: from, Grace: *grace, Interval: controller.DefaultInterval,
 		})
 	}
@@ -110,15 +110,4 @@ func healthServer(c *controller.Controller, live *relay.Relay) *http.Server {
 	live.Register(registry)
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	return httplimit.NewServer(mux)
-}
-
-func identity() string {
-	if n := os.Getenv("POD_NAME"); n != "" {
-		return n
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return fmt.Sprintf("%s-%d", host, os.Getpid())
 }

@@ -34,9 +34,6 @@ import (
 	"github.com/weir-net/weir/internal/watch"
 )
 
-// agentUser is the user whose tokens agents have.
-const agentUser = "system:serviceaccount:" + names.Namespace + ":weir-node"
-
 func main() {
 	kubeconfig := flag.String("kubeconfig", "", "kubeconfig `file` (default: the pod's service account)")
 	listen := flag.String("addr", fmt.Sprintf(":%d", names.Port), "`address` for agents")
@@ -55,16 +52,13 @@ func main() {
 	}
 }
 
-// tune has the first objects streamed one by one (KEP-3157) rather than read as lists, and garbage
-// collected more often than usual: most of the memory is the cluster, which stays.
+// tune has garbage collected more often than usual, where the environment says nothing of it: most
+// of the memory is the cluster, which stays.
 func tune() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
 	}
-	const stream = "KUBE_FEATURE_WatchListClient"
-	if os.Getenv(stream) == "" {
-		_ = os.Setenv(stream, "true") // fails for names that are not valid only
-	}
+	client.StreamFirstObjects()
 }
 
 func run(ctx context.Context, log *slog.Logger, kubeconfig, listen, health string, interval time.Duration) error {
@@ -85,8 +79,8 @@ func run(ctx context.Context, log *slog.Logger, kubeconfig, listen, health strin
 		return err
 	}
 	serving := &peerauth.Serving{Kube: clients.Kube, Namespace: names.Namespace, Name: names.ServerName, Log: log, Now: time.Now}
-	s := server.New(server.Config{Log: log, Reviewer: peerauth.NewReviewer(clients.Kube, agentUser, names.ServerName), Status: watcher.Status,
-		Replica: identity(), Interval: interval})
+	s := server.New(server.Config{Log: log, Reviewer: peerauth.NewReviewer(clients.Kube, peerauth.AgentUser(names.Namespace), names.ServerName), Status: watcher.Status,
+		Replica: client.Instance(), Interval: interval})
 	log.Info("weir-fanout starts", "version", version.Version, "api server", cfg.Host, "address", listen)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return watcher.Run(ctx, s.Update) })
@@ -136,15 +130,4 @@ func mux(s *server.Server, serving *peerauth.Serving, watcher *watch.Watcher) ht
 	m.HandleFunc("/debug/pprof/", pprof.Index)
 	m.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	return m
-}
-
-func identity() string {
-	if n := os.Getenv("POD_NAME"); n != "" {
-		return n
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return fmt.Sprintf("%s-%d", host, os.Getpid())
 }

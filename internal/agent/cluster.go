@@ -17,7 +17,6 @@ import (
 	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/dataplane"
-	"github.com/weir-net/weir/internal/fanout/stream"
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/kubeproxy"
 	"github.com/weir-net/weir/internal/model"
@@ -218,7 +217,7 @@ func (c *cluster) merge(b *watch.Batch) {
 		c.replaceSettings(b)
 	}
 	c.indexPods(b.Pods)
-	c.dirty.Merge(b.Apply(c.model))
+	c.dirty.Merge(b.Changes.Apply(c.model))
 	c.noteTiers(b)
 	if len(b.Nodes) > 0 {
 		c.noteClaims(b.Nodes, b.Full)
@@ -265,7 +264,7 @@ func (c *cluster) replaceSettings(b *watch.Batch) {
 	if b.Configs == nil {
 		b.Configs = map[string]*watch.FelixConfig{}
 	}
-	for _, name := range []string{"default", stream.NodeConfig(c.node)} {
+	for _, name := range []string{"default", config.OfNode(c.node)} {
 		if b.Configs[name] == nil {
 			b.Configs[name] = nil
 		}

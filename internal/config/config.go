@@ -151,10 +151,13 @@ func New(node string, environ []string, lastGood map[string]string) *Resolver {
 
 const envPrefix = "FELIX_"
 
+// OfNode is the name of the FelixConfiguration of one node.
+func OfNode(node string) string { return "node." + node }
+
 // Set records the spec of the FelixConfiguration of a name as decoded JSON; nil when it is gone.
 // Those of other nodes are ignored. It reports whether the name concerns this node.
 func (r *Resolver) Set(name string, spec map[string]any) bool {
-	if name != "default" && name != "node."+r.node {
+	if name != "default" && name != OfNode(r.node) {
 		return false
 	}
 	r.read = true
@@ -242,7 +245,7 @@ func (r *Resolver) AtStart() Effective {
 // chosen picks for each field the setting that wins.
 func (r *Resolver) chosen(out *Result) map[string]setting {
 	chosen := map[string]setting{}
-	for _, name := range []string{"default", "node." + r.node} {
+	for _, name := range []string{"default", OfNode(r.node)} {
 		spec := r.specs[name]
 		object := "FelixConfiguration " + name
 		for _, key := range slices.Sorted(maps.Keys(spec)) {

@@ -152,11 +152,17 @@ func (b *Budget) remove(c *conn) {
 
 // source is a caller's address; the zero value represents those that have none.
 func source(c net.Conn) netip.Addr {
-	a, err := netip.ParseAddrPort(c.RemoteAddr().String())
+	return AddrOf(c.RemoteAddr().String())
+}
+
+// AddrOf returns the address of a caller that is written as ADDRESS:PORT, IPv4 ones as such; the
+// zero Addr = it is no such.
+func AddrOf(remote string) netip.Addr {
+	at, err := netip.ParseAddrPort(remote)
 	if err != nil {
 		return netip.Addr{}
 	}
-	return a.Addr().Unmap().WithZone("")
+	return at.Addr().Unmap().WithZone("")
 }
 
 // reset closes a connection at once and keeps no state about it.

@@ -50,19 +50,19 @@ func (x *Changes) Empty() bool {
 
 // Merge adds later changes: of one object only the last one is kept.
 func (x *Changes) Merge(later *Changes) {
-	overlay(&x.Namespaces, later.Namespaces)
-	overlay(&x.Pods, later.Pods)
-	overlay(&x.Nodes, later.Nodes)
-	overlay(&x.Services, later.Services)
-	overlay(&x.Slices, later.Slices)
-	overlay(&x.Policies, later.Policies)
-	overlay(&x.Staged, later.Staged)
-	overlay(&x.Tiers, later.Tiers)
-	overlay(&x.NetworkSets, later.NetworkSets)
-	overlay(&x.ServiceAccounts, later.ServiceAccounts)
-	overlay(&x.HostEndpoints, later.HostEndpoints)
-	overlay(&x.Pools, later.Pools)
-	overlay(&x.Blocks, later.Blocks)
+	Overlay(&x.Namespaces, later.Namespaces)
+	Overlay(&x.Pods, later.Pods)
+	Overlay(&x.Nodes, later.Nodes)
+	Overlay(&x.Services, later.Services)
+	Overlay(&x.Slices, later.Slices)
+	Overlay(&x.Policies, later.Policies)
+	Overlay(&x.Staged, later.Staged)
+	Overlay(&x.Tiers, later.Tiers)
+	Overlay(&x.NetworkSets, later.NetworkSets)
+	Overlay(&x.ServiceAccounts, later.ServiceAccounts)
+	Overlay(&x.HostEndpoints, later.HostEndpoints)
+	Overlay(&x.Pools, later.Pools)
+	Overlay(&x.Blocks, later.Blocks)
 	if later.ServiceCIDRsChanged {
 		x.ServiceCIDRs, x.ServiceCIDRsChanged = later.ServiceCIDRs, true
 	}
@@ -71,7 +71,8 @@ func (x *Changes) Merge(later *Changes) {
 	}
 }
 
-func overlay[K comparable, V any](into *map[K]*V, later map[K]*V) {
+// Overlay puts later values over those of a map, which may be nil.
+func Overlay[K comparable, V any](into *map[K]*V, later map[K]*V) {
 	if *into == nil {
 		*into = later
 		return

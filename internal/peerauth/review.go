@@ -57,6 +57,9 @@ type Reviewer struct {
 	asked   time.Time // for nodes
 }
 
+// AgentUser is the user whose tokens agents of an installation have.
+func AgentUser(namespace string) string { return "system:serviceaccount:" + namespace + ":weir-node" }
+
 // NewReviewer returns a Reviewer of tokens of a user, system:serviceaccount:NAMESPACE:NAME, made
 // for an audience.
 func NewReviewer(kube kubernetes.Interface, user, audience string) *Reviewer {

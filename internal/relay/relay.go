@@ -149,13 +149,7 @@ func (r *Relay) connect(w http.ResponseWriter, req *http.Request) {
 	go r.keep(ctx, a, sourceOf(req))
 }
 
-func sourceOf(req *http.Request) netip.Addr {
-	at, err := netip.ParseAddrPort(req.RemoteAddr)
-	if err != nil {
-		return netip.Addr{}
-	}
-	return at.Addr().Unmap().WithZone("")
-}
+func sourceOf(req *http.Request) netip.Addr { return httplimit.AddrOf(req.RemoteAddr) }
 
 // add makes an agent the one that answers for its node. The one before is of an earlier pod, or
 // lost its connection: so nobody has more than one.

@@ -78,19 +78,11 @@ func (b *Batch) Merge(later *Batch) {
 	if later.IPAM != nil {
 		b.IPAM = later.IPAM
 	}
-	mergeMap(&b.Reservations, later.Reservations)
-	mergeMap(&b.Configs, later.Configs)
+	model.Overlay(&b.Reservations, later.Reservations)
+	model.Overlay(&b.Configs, later.Configs)
 	if later.ProblemsChanged {
 		b.Problems, b.ProblemsChanged = later.Problems, true
 	}
-}
-
-func mergeMap[V any](into *map[string]*V, later map[string]*V) {
-	if *into == nil {
-		*into = later
-		return
-	}
-	maps.Copy(*into, later)
 }
 
 // Apply changes the cluster, and says what of it is dirty: everything but the settings and what the

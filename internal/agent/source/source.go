@@ -18,9 +18,8 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/weir-net/weir/internal/fanout/names"
 	"github.com/weir-net/weir/internal/model"
@@ -102,15 +101,16 @@ func New(ctx context.Context, cfg Config) (*Chooser, error) {
 		found, err := cfg.Replicas.Find(ctx)
 		fanOut = err == nil && len(found) > 0
 	}
-	_, err := c.use(fanOut)
+	var err error
+	c.current, c.feeding, err = c.source(fanOut)
 	return c, err
 }
 
 // firstLook bounds how long the agent's start waits to know whether there is a fan-out.
 const firstLook = 2 * time.Second
 
-// make makes a source.
-func (c *Chooser) make(fanOut bool) (Source, Fed, error) {
+// source makes a source.
+func (c *Chooser) source(fanOut bool) (Source, Fed, error) {
 	if !fanOut {
 		s, err := c.cfg.API()
 		return s, nil, err
@@ -120,15 +120,6 @@ func (c *Chooser) make(fanOut bool) (Source, Fed, error) {
 	f.SetEndpoints(c.endpoints)
 	c.mu.Unlock()
 	return f, f, nil
-}
-
-func (c *Chooser) use(fanOut bool) (Source, error) {
-	s, feeding, err := c.make(fanOut)
-	if err != nil {
-		return nil, err
-	}
-	c.set(s, feeding)
-	return s, nil
 }
 
 func (c *Chooser) set(s Source, feeding Fed) {
@@ -255,7 +246,7 @@ func (c *Chooser) another(ctx context.Context) (Source, Fed) {
 		if fed == (len(found) > 0) || fed && !c.cfg.Replicas.NoneWanted() {
 			continue
 		}
-		next, feeding, err := c.make(!fed)
+		next, feeding, err := c.source(!fed)
 		if err != nil {
 			c.cfg.Log.Warn("another source of the cluster cannot be used", "err", err)
 			continue

@@ -37,7 +37,6 @@ type follower struct {
 	settings bool       // they are to be sent
 	snapshot bool       // the snapshot was taken
 	since    time.Time  // when what is to be sent began to be; zero = nothing is
-	sent     time.Time  // when all was sent that there was
 	owners   []*stream.Owner
 
 	mu    sync.Mutex
@@ -355,11 +354,13 @@ func (s *Server) deliver(f *follower, up stream.Server, d *due) error {
 			}
 		}
 	}
-	encode := s.encoded.of
+	var messages [][]byte
+	var err error
 	if d.snapshot { // what is left of it is the node's own
-		encode = func(ch *model.Changes, _ time.Time) ([][]byte, error) { return wire.Encoder{}.Marshal(ch) }
+		messages, err = wire.Encoder{}.Marshal(d.changes)
+	} else {
+		messages, err = s.encoded.of(d.changes, began)
 	}
-	messages, err := encode(d.changes, began)
 	if err != nil {
 		return fmt.Errorf("encode changes: %w", err)
 	}
@@ -377,11 +378,6 @@ func (s *Server) deliver(f *follower, up stream.Server, d *due) error {
 	} else {
 		s.metrics.lag.Observe(time.Since(d.since).Seconds())
 	}
-	s.mu.Lock()
-	if f.since.IsZero() {
-		f.sent = time.Now()
-	}
-	s.mu.Unlock()
 	return nil
 }
 

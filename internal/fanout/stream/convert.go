@@ -12,6 +12,8 @@ import (
 	"slices"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/config"
+	"github.com/weir-net/weir/internal/fanout/wire"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/watch"
 )
@@ -59,23 +61,20 @@ func update[V any](into *map[string]*V, changes map[string]*V) bool {
 	return len(changes) > 0
 }
 
-// NodeConfig is the name of the FelixConfiguration of one node.
-func NodeConfig(node string) string { return "node." + node }
-
 // Settings returns what one node gets of it: of the configurations those of all and its own.
 func (e *Extra) Settings(node string) (*Settings, error) {
 	out := &Settings{PoolOrder: texts(e.PoolOrder)}
 	for _, name := range slices.Sorted(maps.Keys(e.Reservations)) {
 		r := &Reservation{Name: []byte(name)}
 		for _, p := range e.Reservations[name].CIDRs {
-			r.Cidrs = append(r.Cidrs, append(p.Addr().AsSlice(), byte(p.Bits())))
+			r.Cidrs = append(r.Cidrs, wire.PrefixBytes(p))
 		}
 		out.Reservations = append(out.Reservations, r)
 	}
 	if c := e.IPAM; c != nil {
 		out.Ipam = &Ipam{StrictAffinity: c.StrictAffinity, MaxBlocks: int64(c.MaxBlocks)}
 	}
-	for _, name := range []string{"default", NodeConfig(node)} {
+	for _, name := range []string{"default", config.OfNode(node)} {
 		if c := e.Configs[name]; c != nil {
 			spec, err := json.Marshal(c.Spec)
 			if err != nil {
@@ -100,7 +99,7 @@ func ExtraOf(s *Settings) (*Extra, error) {
 	for _, r := range s.Reservations {
 		v := &watch.Reservation{Name: string(r.Name)}
 		for _, b := range r.Cidrs {
-			p, err := prefix(b)
+			p, err := wire.ParsePrefix(b)
 			if err != nil {
 				return nil, fmt.Errorf("reservation %s: %w", r.Name, err)
 			}
@@ -149,18 +148,6 @@ func differing[V any](before, now map[string]*V) map[string]*V {
 		}
 	}
 	return out
-}
-
-func prefix(b []byte) (netip.Prefix, error) {
-	if len(b) != 5 && len(b) != 17 {
-		return netip.Prefix{}, fmt.Errorf("a prefix of %d bytes", len(b))
-	}
-	a, _ := netip.AddrFromSlice(b[:len(b)-1])
-	p := netip.PrefixFrom(a, int(b[len(b)-1]))
-	if !p.IsValid() {
-		return netip.Prefix{}, fmt.Errorf("a prefix of %d bits", b[len(b)-1])
-	}
-	return p, nil
 }
 
 func texts(list []string) (out [][]byte) {

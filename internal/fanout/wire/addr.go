@@ -4,6 +4,7 @@ package wire
 
 import (
 	"encoding/hex"
+	"fmt"
 	"net/netip"
 )
 
@@ -18,8 +19,8 @@ func (r *reader) addr(b []byte) netip.Addr {
 	return a
 }
 
-// prefixBytes is a prefix as its address and its length, none of an invalid one.
-func prefixBytes(p netip.Prefix) []byte {
+// PrefixBytes is a prefix as its address and its length, none of an invalid one.
+func PrefixBytes(p netip.Prefix) []byte {
 	if !p.IsValid() {
 		return nil
 	}
@@ -30,16 +31,24 @@ func (r *reader) prefix(b []byte) netip.Prefix {
 	if len(b) == 0 {
 		return netip.Prefix{}
 	}
-	a, ok := netip.AddrFromSlice(b[:len(b)-1])
+	p, err := ParsePrefix(b)
+	if err != nil {
+		r.fail("", "%v", err)
+	}
+	return p
+}
+
+// ParsePrefix reads what PrefixBytes makes of a valid prefix.
+func ParsePrefix(b []byte) (netip.Prefix, error) {
+	a, ok := netip.AddrFromSlice(b[:max(len(b), 1)-1])
 	if !ok {
-		r.fail("", "%d bytes are no prefix", len(b))
-		return netip.Prefix{}
+		return netip.Prefix{}, fmt.Errorf("%d bytes are no prefix", len(b))
 	}
 	p := netip.PrefixFrom(a, int(b[len(b)-1]))
 	if !p.IsValid() {
-		r.fail("", "a prefix of %s with %d bits", a, b[len(b)-1])
+		return netip.Prefix{}, fmt.Errorf("a prefix of %s with %d bits", a, b[len(b)-1])
 	}
-	return p
+	return p, nil
 }
 
 // linkBytes is a link address, none of the zero one.

@@ -199,7 +199,7 @@ func (w *writer) changes(ch *model.Changes) {
 	objects(w, ch.Pools, strings.Compare, w.goneName(func(g *Gone) *[][]byte { return &g.Pools }),
 		func(m *Message) *[]*Pool { return &m.Pools }, w.pool)
 	objects(w, ch.Blocks, netip.Prefix.Compare, func(p netip.Prefix) {
-		w.m.Gone.Blocks = append(w.m.Gone.Blocks, prefixBytes(p))
+		w.m.Gone.Blocks = append(w.m.Gone.Blocks, PrefixBytes(p))
 		w.bytes += 19
 	}, func(m *Message) *[]*Block { return &m.Blocks }, w.block)
 	objects(w, ch.ServiceAccounts, byName, w.goneNames(func(g *Gone) *[]*Names { return &g.ServiceAccounts }),
@@ -220,10 +220,10 @@ func (w *writer) changes(ch *model.Changes) {
 	objects(w, ch.Slices, byName, w.goneNames(func(g *Gone) *[]*Names { return &g.Slices }),
 		func(m *Message) *[]*EndpointSlice { return &m.Slices }, w.slice)
 	if ch.ServiceCIDRsChanged && w.room() {
-		w.m.ServiceCidrs = &Prefixes{Prefixes: each(ch.ServiceCIDRs, prefixBytes)}
+		w.m.ServiceCidrs = &Prefixes{Prefixes: each(ch.ServiceCIDRs, PrefixBytes)}
 		w.bytes += proto.Size(w.m.ServiceCidrs)
 	}
 	if ch.ReservedChanged && w.room() {
-		w.m.Reserved = &Prefixes{Prefixes: each(ch.Reserved, prefixBytes)}
+		w.m.Reserved = &Prefixes{Prefixes: each(ch.Reserved, PrefixBytes)}
 	}
 }

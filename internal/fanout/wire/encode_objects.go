@@ -16,7 +16,7 @@ func (w *writer) namespace(n *model.Namespace) *Namespace {
 
 func (w *writer) node(n *model.Node) *Node {
 	out := &Node{Name: w.text(n.Name), Labels: w.labels(n.Labels), Addrs: each(n.Addrs, addrBytes), Leaving: n.Leaving, LinkAddress: linkBytes(n.LinkAddress),
-		Subnets: each(n.Subnets, prefixBytes), NotReady: n.NotReady, Created: n.Created, Uid: []byte(n.UID)}
+		Subnets: each(n.Subnets, PrefixBytes), NotReady: n.NotReady, Created: n.Created, Uid: []byte(n.UID)}
 	for _, a := range slices.SortedFunc(maps.Keys(n.Since), netip.Addr.Compare) {
 		out.Since = append(out.Since, &AddrTime{Addr: addrBytes(a), At: n.Since[a]})
 	}
@@ -33,7 +33,7 @@ func (w *writer) service(s *model.Service) *Service {
 		Ports: each(s.Ports, func(p model.ServicePort) *ServicePort {
 			return &ServicePort{Name: w.text(p.Name), Protocol: uint32(p.Protocol), Port: uint32(p.Port), NodePort: uint32(p.NodePort)}
 		}),
-		Affinity: s.Affinity, HealthPort: uint32(s.HealthPort), SourceRanges: each(s.SourceRanges, prefixBytes), Unrestricted: !s.Restricted,
+		Affinity: s.Affinity, HealthPort: uint32(s.HealthPort), SourceRanges: each(s.SourceRanges, PrefixBytes), Unrestricted: !s.Restricted,
 		PublishNotReady: s.PublishNotReady, Maglev: s.Maglev, ExternalMode: w.text(string(s.ExternalMode)), ExternalLocal: s.ExternalLocal, InternalLocal: s.InternalLocal}
 }
 
@@ -64,7 +64,7 @@ func (w *writer) slice(s *model.EndpointSlice) *EndpointSlice {
 }
 
 func (w *writer) networkSet(s *model.NetworkSet) *NetworkSet {
-	return &NetworkSet{Namespace: w.text(s.Name.Namespace), Name: []byte(s.Name.Name), Labels: w.labels(s.Labels), Nets: each(s.Nets, prefixBytes)}
+	return &NetworkSet{Namespace: w.text(s.Name.Namespace), Name: []byte(s.Name.Name), Labels: w.labels(s.Labels), Nets: each(s.Nets, PrefixBytes)}
 }
 
 func (w *writer) serviceAccount(s *model.ServiceAccount) *ServiceAccount {
@@ -77,11 +77,11 @@ func (w *writer) hostEndpoint(h *model.HostEndpoint) *HostEndpoint {
 }
 
 func (w *writer) pool(p *model.Pool) *Pool {
-	return &Pool{Name: []byte(p.Name), Cidr: prefixBytes(p.CIDR), Vxlan: w.text(string(p.VXLAN)), NatOutgoing: p.NATOutgoing, Disabled: p.Disabled,
+	return &Pool{Name: []byte(p.Name), Cidr: PrefixBytes(p.CIDR), Vxlan: w.text(string(p.VXLAN)), NatOutgoing: p.NATOutgoing, Disabled: p.Disabled,
 		BlockBits: int64(p.BlockBits), NodeSelector: w.text(p.NodeSelector), Manual: p.Manual, Workload: p.Workload, LoadBalancer: p.LoadBalancer,
 		NamespaceSelector: w.text(p.NamespaceSelector), Deleted: p.Deleted}
 }
 
 func (w *writer) block(b *model.Block) *Block {
-	return &Block{Cidr: prefixBytes(b.CIDR), Node: w.text(b.Node), Created: b.Created, Uid: []byte(b.UID)}
+	return &Block{Cidr: PrefixBytes(b.CIDR), Node: w.text(b.Node), Created: b.Created, Uid: []byte(b.UID)}
 }

@@ -36,7 +36,7 @@ func (w *writer) rules(list []model.Rule) []*Rule {
 }
 
 func (w *writer) peer(p model.Peer) *Peer {
-	return &Peer{Kind: kindOf(&p), Pods: w.selector(p.Pods), Cidr: prefixBytes(p.CIDR), Except: each(p.Except, prefixBytes), Nodes: w.labelSelector(p.Nodes)}
+	return &Peer{Kind: kindOf(&p), Pods: w.selector(p.Pods), Cidr: PrefixBytes(p.CIDR), Except: each(p.Except, PrefixBytes), Nodes: w.labelSelector(p.Nodes)}
 }
 
 // kindOf is what calc takes a peer for.
@@ -56,7 +56,7 @@ func (w *writer) entity(e *model.Entity) *Entity {
 	if e == nil {
 		return nil
 	}
-	return &Entity{InNets: e.InNets, Nets: each(e.Nets, prefixBytes), NotNets: each(e.NotNets, prefixBytes), Selector: w.text(e.Selector),
+	return &Entity{InNets: e.InNets, Nets: each(e.Nets, PrefixBytes), NotNets: each(e.NotNets, PrefixBytes), Selector: w.text(e.Selector),
 		NotSelector: w.text(e.NotSelector), Service: w.name(e.Service)}
 }
 
