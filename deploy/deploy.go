@@ -55,7 +55,7 @@ type Options struct {
 	// ServiceExternalIPs are the networks that spec.externalIPs of Services may name, with commas
 	// between, or none; empty = all.
 	ServiceExternalIPs string
-	// FanOut says who tells agents what their nodes need: auto = the fan-out where it has replicas,
+	// FanOut says from whom agents have the cluster: auto = the fan-out where it has replicas,
 	// otherwise the API server; never = always the API server; always = always the fan-out, and
 	// agents have no rights to read the cluster by themselves.
 	FanOut string

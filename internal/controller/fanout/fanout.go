@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fanout keeps the number of replicas of the fan-out by that of the nodes, and tells agents
+// Package fanout keeps the number of replicas of the fan-out by that of the nodes, and publishes
 // by EndpointSlices which replicas are ready.
 package fanout
 
@@ -66,7 +66,7 @@ func (c *Controller) Register(r prometheus.Registerer) {
 			func() float64 { return float64(v.Load()) })
 	}
 	r.MustRegister(
-		gauge("fanout_replicas", "Replicas of weir-fanout that agents are told of: those that are ready; counted by the leader.", &c.ready),
+		gauge("fanout_replicas", "Replicas of weir-fanout that are ready, which agents find; counted by the leader.", &c.ready),
 		gauge("fanout_replicas_wanted", "Replicas of weir-fanout that there should be for the number of nodes; counted by the leader.", &c.wanted))
 }
 
