@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/weir-net/weir/deploy"
+	"github.com/weir-net/weir/internal/sleep"
 )
 
 const (
@@ -87,7 +88,7 @@ func cleanNodes(ctx context.Context, out io.Writer, kube kubernetes.Interface, i
 				break
 			}
 		}
-		if err := sleep(waiting, time.Second); err != nil {
+		if err := sleep.For(waiting, time.Second); err != nil {
 			return errors.Join(fmt.Errorf("%d of %d nodes are clean; DaemonSet %s is still there and goes on with the others: kubectl -n %s get pods -l k8s-app=%s; "+
 				"delete it when they are done, or repeat the command; weir install deletes it too",
 				last.NumberReady, last.DesiredNumberScheduled, cleanDaemon, deploy.Namespace, cleanDaemon), err)
@@ -118,7 +119,7 @@ func endCleanUp(ctx context.Context, out io.Writer, kube kubernetes.Interface) e
 		if apierrors.IsForbidden(err) {
 			return fmt.Errorf("look for pods of %s: %w", cleanDaemon, err)
 		}
-		if err := sleep(ctx, 500*time.Millisecond); err != nil {
+		if err := sleep.For(ctx, 500*time.Millisecond); err != nil {
 			var nodes []string
 			if pods != nil {
 				for i := range pods.Items {

@@ -25,6 +25,7 @@ import (
 
 	"github.com/weir-net/weir/api/client/clientset"
 	"github.com/weir-net/weir/deploy"
+	"github.com/weir-net/weir/internal/sleep"
 )
 
 const fieldManager = "weir"
@@ -256,7 +257,7 @@ func waitEstablished(ctx context.Context, d dynamic.Interface, crds []*unstructu
 			if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
 				return fmt.Errorf("look at %s: %w", describe(crd), err)
 			}
-			if err := sleep(ctx, 100*time.Millisecond); err != nil {
+			if err := sleep.For(ctx, 100*time.Millisecond); err != nil {
 				return fmt.Errorf("%s was not established in time; see `kubectl describe crd %s`", describe(crd), crd.GetName())
 			}
 		}
@@ -330,19 +331,10 @@ func waitRollout(ctx context.Context, out io.Writer, c *clientset.Clients) error
 			// The network of the node that this runs on may be changing at this very moment.
 			fmt.Fprintf(out, "%4.0f s  %v; trying again\n", time.Since(start).Seconds(), err)
 		}
-		if err := sleep(ctx, 500*time.Millisecond); err != nil {
+		if err := sleep.For(ctx, 500*time.Millisecond); err != nil {
 			return fmt.Errorf("weir is installed but not ready (%s): %w; see `weir status` and `kubectl -n %s logs ds/weir-node`",
 				last, err, deploy.Namespace)
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
 	}
 }
 

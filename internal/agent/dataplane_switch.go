@@ -16,6 +16,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/handover"
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/kubeproxy"
+	"github.com/weir-net/weir/internal/sleep"
 )
 
 // openNFTables opens the data plane nftables.
@@ -66,13 +67,13 @@ func (a *Agent) reconcilePlane(ctx context.Context) error {
 		if a.planes.unsaved && a.planes.save() != nil {
 			// The next start would take the other data plane for the one in force, and not look for
 			// what this one leaves.
-			pause(ctx, retryRemoval)
+			_ = sleep.For(ctx, retryRemoval)
 			continue
 		}
 		if a.planes.choice.Other && a.loop.Err() == nil {
 			if err := a.removeOther(ctx); err != nil {
 				a.log.Error("removing what the other data plane left; trying again", "error", err)
-				pause(ctx, retryRemoval)
+				_ = sleep.For(ctx, retryRemoval)
 				continue
 			}
 		}
@@ -112,7 +113,7 @@ func (a *Agent) tryPrograms(ctx context.Context) error {
 
 func (a *Agent) tryWith(ctx context.Context, try func(context.Context, *slog.Logger) error) error {
 	for a.loop.Applied() == 0 && ctx.Err() == nil {
-		pause(ctx, 200*time.Millisecond)
+		_ = sleep.For(ctx, 200*time.Millisecond)
 	}
 	if a.cluster.snapshot().config.Effective.NFTables {
 		// What the start knew was older. To verify the programs takes several times the processor
@@ -130,14 +131,6 @@ func (a *Agent) tryWith(ctx context.Context, try func(context.Context, *slog.Log
 			return nil
 		}
 		return err
-	}
-}
-
-// pause waits, unless ctx ends before.
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
 	}
 }
 

@@ -26,10 +26,11 @@ var mayImport = map[string][]string{
 	"internal/selector":                {},
 	"internal/delta":                   {},
 	"internal/kernel":                  {},
+	"internal/sleep":                   {},
 	"internal/conntrack":               {"internal/kernel"},
 	"internal/dataplane":               {"internal/model", "internal/nodestate"},
 	"internal/dataplane/handover":      {"internal/dataplane"},
-	"internal/dataplane/ebpf":          {"internal/model", "internal/nodestate", "internal/dataplane", "internal/kernel", "internal/conntrack", "internal/reason", "bpf"},
+	"internal/dataplane/ebpf":          {"internal/model", "internal/nodestate", "internal/dataplane", "internal/kernel", "internal/conntrack", "internal/reason", "internal/sleep", "bpf"},
 	"internal/dataplane/ebpf/object":   {"internal/dataplane/ebpf/abi", "internal/dataplane/ebpf/attach", "internal/dataplane/ebpf/bpffs", "internal/dataplane/ebpf/flowtable", "internal/kernel"},
 	"internal/dataplane/ebpf/maptable": {"internal/dataplane", "internal/dataplane/ebpf/object", "internal/delta"},
 	"internal/dataplane/ebpf/services": {"internal/dataplane", "internal/dataplane/ebpf/abi", "internal/dataplane/ebpf/maptable", "internal/kernel", "internal/maglev", "internal/model", "internal/nodestate"},
@@ -44,7 +45,7 @@ var mayImport = map[string][]string{
 }
 
 // standardOnly are packages that import nothing but the standard library and ours.
-var standardOnly = []string{"internal/jhash", "internal/maglev", "internal/model", "internal/nodestate", "internal/calc", "internal/packet", "internal/sim", "internal/delta", "internal/reason", "internal/selector", "internal/nodeview"}
+var standardOnly = []string{"internal/jhash", "internal/maglev", "internal/model", "internal/nodestate", "internal/calc", "internal/packet", "internal/sim", "internal/delta", "internal/reason", "internal/selector", "internal/nodeview", "internal/sleep"}
 
 // never lists what packages may not reach, by however many steps of our own packages.
 var never = map[string][]string{

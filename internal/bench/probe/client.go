@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/sleep"
 )
 
 // Client measures towards a server that has the same token.
@@ -34,18 +36,9 @@ func (c *Client) Measure(ctx context.Context, s Spec) (Result, error) {
 	case Datagrams:
 		return c.datagrams(ctx, s)
 	case Idle:
-		return c.around(s, func(*Result) error { return sleep(ctx, s.Duration) })
+		return c.around(s, func(*Result) error { return sleep.For(ctx, s.Duration) })
 	}
 	return c.loop(ctx, s)
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
 }
 
 // around does what is timed between two readings of both nodes.

@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/sleep"
 )
 
 // The tests of the control plane write to the API server from the same process that sees the
@@ -123,7 +125,7 @@ func (c *Client) changes(ctx context.Context, a *api, s Spec) (Result, error) {
 	r, err := c.around(s, func(r *Result) error {
 		for i := range s.Count {
 			if i > 0 && s.Test != PodStart {
-				if err := sleep(ctx, pause); err != nil {
+				if err := sleep.For(ctx, pause); err != nil {
 					return err
 				}
 			}
@@ -158,7 +160,7 @@ func (c *Client) changer(ctx context.Context, a *api, s Spec) (change func(i int
 		if err := c.moveTo(ctx, a, s, names[1], new(time.Duration)); err != nil { // where the first change goes away from
 			return nil, nil, err
 		}
-		if err := sleep(ctx, pause); err != nil {
+		if err := sleep.For(ctx, pause); err != nil {
 			return nil, nil, err
 		}
 		return func(i int) (took, within time.Duration, err error) {
@@ -169,14 +171,14 @@ func (c *Client) changer(ctx context.Context, a *api, s Spec) (change func(i int
 		if err := c.policy(ctx, a, s, false, new(time.Duration)); err != nil {
 			return nil, nil, err
 		}
-		if err := sleep(ctx, pause); err != nil {
+		if err := sleep.For(ctx, pause); err != nil {
 			return nil, nil, err
 		}
 		return func(i int) (took, within time.Duration, err error) {
 			if err := c.policy(ctx, a, s, true, &took); err != nil {
 				return 0, 0, err
 			}
-			if err := sleep(ctx, pause); err != nil {
+			if err := sleep.For(ctx, pause); err != nil {
 				return 0, 0, err
 			}
 			return took, 0, c.policy(ctx, a, s, false, new(time.Duration))

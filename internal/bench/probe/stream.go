@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/sleep"
 )
 
 // stream sends over as many connections as there are threads. What counts are the bytes that
@@ -236,7 +238,7 @@ func (c *Client) datagrams(ctx context.Context, s Spec) (Result, error) {
 		}
 	}
 	total := func() (int64, int64, error) { return arrivedOf(flows) }
-	if err := sleep(ctx, settle); err != nil {
+	if err := sleep.For(ctx, settle); err != nil {
 		return Result{}, err
 	}
 	n0, b0, err := total()
@@ -248,7 +250,7 @@ func (c *Client) datagrams(ctx context.Context, s Spec) (Result, error) {
 	if err != nil {
 		return r, err
 	}
-	if err := sleep(ctx, settle); err != nil {
+	if err := sleep.For(ctx, settle); err != nil {
 		return r, err
 	}
 	n1, b1, err := total()

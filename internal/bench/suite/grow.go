@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/weir-net/weir/internal/bench/probe"
+	"github.com/weir-net/weir/internal/sleep"
 )
 
 // writers is how many objects are written at a time.
@@ -112,16 +113,7 @@ func (s *site) settled(ctx context.Context) error {
 		return fmt.Errorf("a Service made after %d others is not in force: %w", s.fillers, err)
 	}
 	s.say(fmt.Sprintf("a Service made after them was in force after %s", time.Since(began).Round(10*time.Millisecond)))
-	return sleep(ctx, 3*time.Second)
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
+	return sleep.For(ctx, 3*time.Second)
 }
 
 // filler makes the i-th other Service.

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/tables"
 	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/sleep"
 )
 
 // The programs look at time-outs when they meet an entry, so an entry that nobody meets stays until
@@ -64,7 +65,7 @@ func (d *Driver) collectGarbage(ctx context.Context) {
 // rest waits for the next round, shorter when a table is pressed.
 func (d *Driver) rest(ctx context.Context, all map[*object.Collection][]*flowtable.TableGC) bool {
 	for range int(gcRest / time.Second) {
-		if !wait(ctx, time.Second) {
+		if sleep.For(ctx, time.Second) != nil {
 			return false
 		}
 		for _, list := range all {
@@ -110,7 +111,7 @@ func (d *Driver) gcRound(ctx context.Context, l *object.Collection, s *flowtable
 		}
 		d.mu.Unlock()
 		if !known {
-			return wait(ctx, time.Second)
+			return sleep.For(ctx, time.Second) == nil
 		}
 		if !there {
 			return true
@@ -122,13 +123,13 @@ func (d *Driver) gcRound(ctx context.Context, l *object.Collection, s *flowtable
 		}
 		if err != nil {
 			d.log.Warn("sweeping a table", "family", l.Family, "error", err)
-			return wait(ctx, gcRest)
+			return sleep.For(ctx, gcRest) == nil
 		}
 		share := gcShare
 		if s.Pressed() {
 			share = gcSharePressed
 		}
-		if !wait(ctx, max(gcPause, time.Since(began)*time.Duration(share-1))) {
+		if sleep.For(ctx, max(gcPause, time.Since(began)*time.Duration(share-1))) != nil {
 			return false
 		}
 	}
@@ -139,15 +140,6 @@ func (d *Driver) gcRound(ctx context.Context, l *object.Collection, s *flowtable
 	}
 	l.Swept[s.Name] = s.Entries
 	return true
-}
-
-func wait(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }
 
 // Pressures returns how full the maps are, sorted by name. A map that was not counted yet is left

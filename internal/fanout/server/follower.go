@@ -19,6 +19,7 @@ import (
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodeview"
 	"github.com/weir-net/weir/internal/peerauth"
+	"github.com/weir-net/weir/internal/sleep"
 )
 
 // follower is an agent that is served.
@@ -193,7 +194,7 @@ const maxUnreviewed = 12
 func (s *Server) reviewAgain(f *follower) {
 	for failed := 0; ; {
 		// Agents that came together are not asked about together.
-		if pause(f.ctx, time.Duration((0.75+rand.Float64()/2)*float64(s.cfg.ReviewEvery))) != nil {
+		if sleep.For(f.ctx, time.Duration((0.75+rand.Float64()/2)*float64(s.cfg.ReviewEvery))) != nil {
 			return
 		}
 		f.mu.Lock()
@@ -305,7 +306,7 @@ func (s *Server) sendAll(f *follower, up stream.Server) error {
 			if d.snapshot {
 				leave()
 			}
-			if err := pause(f.ctx, s.cfg.Interval); err != nil {
+			if err := sleep.For(f.ctx, s.cfg.Interval); err != nil {
 				return err
 			}
 		}
@@ -318,17 +319,6 @@ func (s *Server) sendAll(f *follower, up stream.Server) error {
 				return err
 			}
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-t.C:
-		return nil
 	}
 }
 

@@ -36,6 +36,7 @@ import (
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodeview"
 	"github.com/weir-net/weir/internal/peerauth"
+	"github.com/weir-net/weir/internal/sleep"
 	"github.com/weir-net/weir/internal/watch"
 )
 
@@ -232,7 +233,7 @@ func (s *Server) review(ctx context.Context, from netip.Addr, token string) (pee
 		if !errors.Is(err, peerauth.ErrBusy) || time.Now().After(end) {
 			return peer, err
 		}
-		if err := pause(ctx, time.Duration(20+rand.IntN(80))*time.Millisecond); err != nil {
+		if err := sleep.For(ctx, time.Duration(20+rand.IntN(80))*time.Millisecond); err != nil {
 			return peerauth.Peer{}, err
 		}
 	}

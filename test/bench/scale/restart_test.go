@@ -12,6 +12,7 @@ import (
 	"github.com/weir-net/weir/internal/apitest"
 	"github.com/weir-net/weir/internal/bench"
 	"github.com/weir-net/weir/internal/nettest"
+	"github.com/weir-net/weir/internal/sleep"
 )
 
 // restartsEnv is how often the agent is ended and started again, and then how often another one
@@ -102,7 +103,7 @@ func (w *world) flips(into *[]float64, until func() bool) {
 		if effect > time.Second {
 			w.say("a change at %s had its effect after %s", began.Format("15:04:05.000"), effect.Round(time.Millisecond))
 		}
-		pause(w.ctx, 100*time.Millisecond-time.Since(began))
+		_ = sleep.For(w.ctx, 100*time.Millisecond-time.Since(began))
 	}
 }
 

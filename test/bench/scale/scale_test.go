@@ -3,7 +3,6 @@
 package scale
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,6 +16,7 @@ import (
 	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/bench"
 	"github.com/weir-net/weir/internal/nettest"
+	"github.com/weir-net/weir/internal/sleep"
 )
 
 // What is measured, by the environment: a test binary has no flags of its own here, because the
@@ -149,10 +149,10 @@ func (w *world) measure(name string, n, changes int) (r Result, ok bool) {
 		r.StartAgainSeconds = again
 	}
 	defer p.stop()
-	pause(w.ctx, 5*time.Second)
+	_ = sleep.For(w.ctx, 5*time.Second)
 	r.RSSMiB, r.PeakMiB = p.memory()
 	before := p.cpu()
-	pause(w.ctx, 2*time.Second)
+	_ = sleep.For(w.ctx, 2*time.Second)
 	r.Idle = (p.cpu() - before).Seconds() * 1000 / 2
 	began, before := time.Now(), p.cpu()
 	var writes []float64
@@ -160,9 +160,9 @@ func (w *world) measure(name string, n, changes int) (r Result, ok bool) {
 		write, effect := w.flip()
 		writes = append(writes, write.Seconds()*1000)
 		r.Raw = append(r.Raw, effect.Seconds()*1000)
-		pause(w.ctx, p.pause)
+		_ = sleep.For(w.ctx, p.pause)
 	}
-	pause(w.ctx, time.Second) // what is done after a change is part of what it costs
+	_ = sleep.For(w.ctx, time.Second) // what is done after a change is part of what it costs
 	idle := r.Idle * time.Since(began).Seconds()
 	r.CPU = max(0, (p.cpu()-before).Seconds()*1000-idle) / float64(changes)
 	r.Effect, r.Write = bench.Summarize(r.Raw), bench.Summarize(writes)
@@ -185,13 +185,6 @@ func (w *world) start(p *plane) (elapsed, cpu float64, ok bool) {
 		time.Sleep(time.Millisecond)
 	}
 	return time.Since(began).Seconds(), p.cpu().Seconds(), true
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }
 
 func (r Result) String() string { return fmt.Sprintf("%s/%d", r.Plane, r.Services) }
