@@ -134,6 +134,7 @@ func TestAgainstAnAPIServer(t *testing.T) {
 	t.Run("live", func(t *testing.T) { testLive(t, s, kubeconfig) })
 	t.Run("away", func(t *testing.T) { testAway(t, s, f, w) })
 	t.Run("ipam", func(t *testing.T) { testIPAM(t, s, kubeconfig) })
+	t.Run("ipam on a node", func(t *testing.T) { testNodeIPAM(t, s, kubeconfig) })
 	t.Run("load balancers", func(t *testing.T) { testBalancers(t, s, f, kubeconfig) })
 	t.Run("controller", func(t *testing.T) { testController(t, s) })
 	t.Run("uninstall", func(t *testing.T) {

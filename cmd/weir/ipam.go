@@ -5,23 +5,26 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"sort"
 	"text/tabwriter"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/weir-net/weir/api/client/clientset"
+	"github.com/weir-net/weir/internal/agentapi"
+	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/watch"
@@ -31,6 +34,7 @@ type ipamFlags struct {
 	*options
 	stateDir, node string
 	blocks, force  bool
+	live           bool
 	output         string
 }
 
@@ -48,9 +52,12 @@ func newIPAM(o *options) *cobra.Command {
 	show.Flags().StringVarP(&f.output, "output", "o", "", "json (default: a table)")
 
 	check := &cobra.Command{Use: "check", Short: "Find unused pools, leaks and addresses in double use; exit code 1 if there are any", Args: cobra.NoArgs,
-		Long: `Compares pools, blocks, nodes and pods of the cluster. On a node (kubectl -n kube-system exec POD -- /weir ipam check)
-it compares the node's own allocations as well.`,
+		Long: `Compares pools, blocks, nodes and pods of the cluster. With --live it asks the agents for the allocations of their
+nodes and compares these as well. On a node (kubectl -n kube-system exec POD -- /weir ipam check) it compares those of this
+node, with the rights of the agent: where agents have the cluster from a fan-out alone (--fanout=always), use --live.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.check(cmd.Context(), cmd.OutOrStdout()) }}
+
+	check.Flags().BoolVar(&f.live, "live", false, "ask the agents of all nodes for their allocations (rights: ClusterRole weir-viewer)")
 
 	release := &cobra.Command{Use: "release (CIDR | ADDRESS)", Short: "Give back a block of a node that is gone, or an address of this node", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -119,7 +126,7 @@ func (f *ipamFlags) inventory(ctx context.Context, c *clientset.Clients) (ipam.I
 			inv.Balancers = append(inv.Balancers, b)
 		}
 	}
-	return inv, f.addRecords(&inv)
+	return inv, nil
 }
 
 // balancer returns a Service of type LoadBalancer with its addresses.
@@ -135,19 +142,57 @@ func balancer(s *corev1.Service) (ipam.Balancer, bool) {
 
 // addRecords adds the allocations of this node, if this is a node.
 func (f *ipamFlags) addRecords(inv *ipam.Inventory) error {
-	if f.node == "" {
+	if !f.onNode() {
 		return nil
 	}
-	if _, err := os.Stat(f.stateDir); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	records, broken, err := ipam.ReadDir(f.stateDir)
+	has, err := ipam.ReadDir(f.stateDir)
 	if err != nil {
 		return fmt.Errorf("read the allocations of node %s: %w", f.node, err)
 	}
-	inv.Node, inv.Records = f.node, records
-	inv.Broken = append(inv.Broken, broken...)
+	inv.AddRecords(f.node, has)
 	return nil
+}
+
+// onNode reports whether this is a node with allocations, as an agent's pod is.
+func (f *ipamFlags) onNode() bool {
+	_, err := os.Stat(f.stateDir)
+	return f.node != "" && err == nil
+}
+
+// whereAllowed says what to do where an agent may not read the cluster.
+func (f *ipamFlags) whereAllowed(err error, otherwise string) error {
+	if !apierrors.IsForbidden(err) || !f.onNode() {
+		return err
+	}
+	return fmt.Errorf("%w; where agents have the cluster from a fan-out alone (--fanout=always) they may not read this: %s", err, otherwise)
+}
+
+// recordsOf asks the agents of all nodes, by ask, for the allocations of their nodes. What keeps
+// one from answering is returned as a text.
+func recordsOf(inv *ipam.Inventory, ask func(node string, into *ipam.NodeRecords) error) (silent []string) {
+	nodes := slices.Sorted(maps.Keys(inv.Nodes))
+	answers := make([]ipam.NodeRecords, len(nodes))
+	for i, err := range agentapi.Each(nodes, func(i int, node string) error { return ask(node, &answers[i]) }) {
+		if err != nil {
+			silent = append(silent, fmt.Sprintf("the allocations of node %s were not compared: %v", nodes[i], err))
+			continue
+		}
+		inv.AddRecords(nodes[i], answers[i])
+	}
+	return silent
+}
+
+// askRecords is recordsOf the cluster.
+func (f *ipamFlags) askRecords(ctx context.Context, c *clientset.Clients, inv *ipam.Inventory) ([]string, error) {
+	asker, err := f.asker(c)
+	if err != nil {
+		return nil, err
+	}
+	return recordsOf(inv, func(node string, into *ipam.NodeRecords) error {
+		ctx, cancel := context.WithTimeout(ctx, answerWithin)
+		defer cancel()
+		return asker.AskJSON(ctx, node, wire.Question{Path: ipam.RecordsPath}, into)
+	}), nil
 }
 
 func listTyped[T any](ctx context.Context, c *clientset.Clients, resource string) ([]T, error) {
@@ -171,6 +216,9 @@ func (f *ipamFlags) show(ctx context.Context, out io.Writer) error {
 	}
 	inv, err := f.inventory(ctx, c)
 	if err != nil {
+		return f.whereAllowed(err, "run weir ipam show with the rights of a user that may")
+	}
+	if err := f.addRecords(&inv); err != nil {
 		return err
 	}
 	usage := ipam.Show(inv)
@@ -221,23 +269,47 @@ func (f *ipamFlags) check(ctx context.Context, out io.Writer) error {
 	}
 	inv, err := f.inventory(ctx, c)
 	if err != nil {
+		return f.whereAllowed(err, "run weir ipam check --live with the rights of a user that may, such as ClusterRole weir-viewer gives; it compares the allocations of all nodes")
+	}
+	var silent []string
+	if f.live {
+		silent, err = f.askRecords(ctx, c, &inv)
+	} else {
+		err = f.addRecords(&inv)
+	}
+	if err != nil {
 		return err
 	}
 	scope := "the cluster"
-	if inv.Node != "" {
-		scope += fmt.Sprintf(" and the %d allocations of node %s", len(inv.Records), inv.Node)
+	if f.live || len(inv.Records) > 0 {
+		scope += " and the " + allocations(inv.Records)
 	}
 	fmt.Fprintf(out, "Looked at %s: %d pools, %d blocks, %d nodes, %d pods, %d load balancers.\n", scope, len(inv.Pools), len(inv.Blocks), len(inv.Nodes), len(inv.Pods), len(inv.Balancers))
 	problems := ipam.Check(inv)
-	if len(problems) == 0 {
+	for _, s := range silent {
+		fmt.Fprintln(out, oneLine(s))
+	}
+	if len(problems) == 0 && len(silent) == 0 {
 		fmt.Fprintln(out, "Nothing leaked, and nothing is used twice.")
 		return nil
 	}
 	for _, p := range problems {
 		fmt.Fprintln(out, oneLine(p.String()))
 	}
-	fmt.Fprintf(out, "There are %d findings.\n", len(problems))
+	fmt.Fprintf(out, "There are %d findings.\n", len(problems)+len(silent))
 	return errUnhealthy
+}
+
+// allocations says how many there are on which nodes.
+func allocations(records map[string][]ipam.Record) string {
+	n := 0
+	for _, of := range records {
+		n += len(of)
+	}
+	if nodes := slices.Collect(maps.Keys(records)); len(nodes) == 1 {
+		return fmt.Sprintf("%d allocations of node %s", n, nodes[0])
+	}
+	return fmt.Sprintf("%d allocations of %d nodes", n, len(records))
 }
 
 func (f *ipamFlags) release(ctx context.Context, out io.Writer, what string) error {
@@ -258,6 +330,9 @@ func (f *ipamFlags) releaseBlock(ctx context.Context, out io.Writer, cidr netip.
 	}
 	inv, err := f.inventory(ctx, c)
 	if err != nil {
+		return f.whereAllowed(err, "run weir ipam release with the rights of a user that may")
+	}
+	if err := f.addRecords(&inv); err != nil {
 		return err
 	}
 	if err := ipam.ReleaseBlock(ctx, inv, cidr, func(node string) ipam.Blocks { return ipam.NewAPIBlocks(c.Dynamic, node) }); err != nil {
@@ -270,24 +345,8 @@ func (f *ipamFlags) releaseBlock(ctx context.Context, out io.Writer, cidr netip.
 // releaseAddress removes an allocation of this node, unless a pod has the address.
 func (f *ipamFlags) releaseAddress(ctx context.Context, out io.Writer, addr netip.Addr) error {
 	if !f.force {
-		c, err := f.connect()
-		if err != nil {
+		if err := f.unused(ctx, addr); err != nil {
 			return err
-		}
-		pods, err := c.Kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return fmt.Errorf("ask whether a pod has %s: %w; --force releases it without asking", addr, err)
-		}
-		for i := range pods.Items {
-			p, _ := watch.ConvertPod(&pods.Items[i])
-			if p.Finished || p.HostNetwork {
-				continue
-			}
-			for _, a := range p.Addrs {
-				if a == addr {
-					return fmt.Errorf("address %s belongs to pod %s: delete the pod, and it is released", addr, p.Name)
-				}
-			}
 		}
 	}
 	r, err := ipam.ReleaseFile(f.stateDir, addr)
@@ -300,4 +359,56 @@ func (f *ipamFlags) releaseAddress(ctx context.Context, out io.Writer, addr neti
 	}
 	fmt.Fprintln(out)
 	return nil
+}
+
+// unused returns an error when a pod has an address, or when that cannot be found out.
+func (f *ipamFlags) unused(ctx context.Context, addr netip.Addr) error {
+	c, err := f.connect()
+	if err != nil {
+		return err
+	}
+	var pods []corev1.Pod
+	switch list, err := c.Kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{}); {
+	case err == nil:
+		pods = list.Items
+	case apierrors.IsForbidden(err) && f.onNode():
+		// An agent that has the cluster from a fan-out alone may read pods that it knows by name.
+		if pods, err = f.podOf(ctx, c, addr); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("ask whether a pod has %s: %w; --force releases it without asking", addr, err)
+	}
+	for i := range pods {
+		p, _ := watch.ConvertPod(&pods[i])
+		if !p.Finished && !p.HostNetwork && slices.Contains(p.Addrs, addr) {
+			return fmt.Errorf("address %s belongs to pod %s: delete the pod, and it is released", addr, p.Name)
+		}
+	}
+	return nil
+}
+
+// podOf returns the pod that the allocation of an address names, if the API has it.
+func (f *ipamFlags) podOf(ctx context.Context, c *clientset.Clients, addr netip.Addr) ([]corev1.Pod, error) {
+	has, err := ipam.ReadDir(f.stateDir)
+	if err != nil {
+		return nil, err
+	}
+	var name model.Name
+	for _, r := range has.Records {
+		if r.Address == addr {
+			name = r.PodName()
+		}
+	}
+	if name.Name == "" {
+		return nil, fmt.Errorf("no allocation of this node that can be read names the pod of %s, so the API cannot be asked for it; --force releases it without asking", addr)
+	}
+	switch pod, err := c.Kube.CoreV1().Pods(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}); {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("ask whether pod %s has %s: %w; --force releases it without asking", name, addr, err)
+	default:
+		return []corev1.Pod{*pod}, nil
+	}
 }

@@ -89,6 +89,9 @@ const (
 	DefaultCNIConfDir = "/etc/cni/net.d"
 )
 
+// ipamDir is below StateDir.
+const ipamDir = "ipam"
+
 // Agent is the node daemon.
 type Agent struct {
 	opts           Options
@@ -187,7 +190,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.events = events.NewHub(o.Node, eventNames{a.cluster, a.source}, a.driver.Listen, o.Log.With("part", "events"))
 	a.announcer = announce.New(announce.Config{Log: o.Log.With("part", "announce"), Links: a.cluster.uplinks, Silent: a.cluster.noteSilent})
 	a.cluster.announce = a.announcer.Update
-	a.ipam, err = ipam.Open(filepath.Join(o.StateDir, "ipam"), o.Node, ipam.NewAPIBlocks(a.clients.Dynamic, o.Node),
+	a.ipam, err = ipam.Open(filepath.Join(o.StateDir, ipamDir), o.Node, ipam.NewAPIBlocks(a.clients.Dynamic, o.Node),
 		ipam.Options{Owner: a.cluster.owner, Refuse: a.cluster.refusePodAddr}, o.Log.With("part", "ipam"))
 	if err != nil {
 		return nil, errors.Join(err, a.driver.Close())

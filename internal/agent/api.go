@@ -4,10 +4,12 @@ package agent
 
 import (
 	"net/http"
+	"path/filepath"
 	"time"
 
 	"github.com/weir-net/weir/internal/agent/api"
 	"github.com/weir-net/weir/internal/events"
+	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/version"
 	whywire "github.com/weir-net/weir/internal/why/wire"
@@ -18,10 +20,11 @@ import (
 // path. An answer that goes on for long ends with its request's context.
 func (a *Agent) apiHandlers() map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
-		"GET /version":         a.serveVersion,
-		"GET " + events.Path:   a.serveEvents,
-		"GET /status":          a.serveStatus,
-		"POST " + whywire.Path: a.why.ServeHTTP,
+		"GET /version":            a.serveVersion,
+		"GET " + events.Path:      a.serveEvents,
+		"GET /status":             a.serveStatus,
+		"GET " + ipam.RecordsPath: a.serveRecords,
+		"POST " + whywire.Path:    a.why.ServeHTTP,
 	}
 }
 
@@ -45,4 +48,14 @@ func (a *Agent) serveStatus(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	api.WriteJSON(w, a.status(nil))
+}
+
+// serveRecords says which addresses the node has given, as its files have it: an ipam.NodeRecords.
+func (a *Agent) serveRecords(w http.ResponseWriter, _ *http.Request) {
+	has, err := ipam.ReadDir(filepath.Join(a.opts.StateDir, ipamDir))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	api.WriteJSON(w, has)
 }

@@ -189,8 +189,8 @@ func TestHostileDiskFullAtStart(t *testing.T) {
 	if got := mustAlloc(t, a, reqFor("new")); got != addr("10.0.0.1") {
 		t.Errorf("%s was given", got)
 	}
-	if rs, _, err := ReadDir(dir); err != nil || len(rs) != 2 {
-		t.Errorf("on disk: %v %v", rs, err)
+	if has, err := ReadDir(dir); err != nil || len(has.Records) != 2 {
+		t.Errorf("on disk: %v %v", has, err)
 	}
 }
 
@@ -207,7 +207,7 @@ func TestHostileDirectoryRemoved(t *testing.T) {
 		t.Errorf("%s was given twice", first)
 	}
 	a.rescan()
-	if rs, _, err := ReadDir(dir); err != nil || len(rs) != 2 {
-		t.Errorf("on disk: %v %v", rs, err)
+	if has, err := ReadDir(dir); err != nil || len(has.Records) != 2 {
+		t.Errorf("on disk: %v %v", has, err)
 	}
 }

@@ -18,7 +18,8 @@ import (
 )
 
 // Inventory is what weir ipam looks at. What the caller cannot see stays empty: in the cluster the
-// API objects, on a node also the records below its state directory (ReadDir).
+// API objects, on a node also the records below its state directory (ReadDir), and where agents
+// were asked those of their nodes.
 type Inventory struct {
 	Pools        []model.Pool // the oldest first
 	Reservations []netip.Prefix
@@ -27,9 +28,30 @@ type Inventory struct {
 	Nodes        map[string]bool // names of the nodes that exist; nil = not known
 	Balancers    []Balancer      // Services of type LoadBalancer
 
-	Node    string   // of Records; empty = there are none to compare with
-	Records []Record // of Node
+	Records map[string][]Record // by node; of a node that is not in it nothing is known
 	Broken  []Problem
+}
+
+// RecordsPath is the question to an agent for the records of its node, which it answers by
+// NodeRecords.
+const RecordsPath = "/addresses"
+
+// NodeRecords are the records below a node's state directory, and what of it cannot be read.
+type NodeRecords struct {
+	Records []Record  `json:"records"`
+	Broken  []Problem `json:"broken,omitempty"`
+}
+
+// AddRecords adds what a node has to the inventory.
+func (inv *Inventory) AddRecords(node string, has NodeRecords) {
+	if inv.Records == nil {
+		inv.Records = map[string][]Record{}
+	}
+	inv.Records[node] = has.Records
+	for _, p := range has.Broken {
+		p.Object = "node " + node + ", " + p.Object
+		inv.Broken = append(inv.Broken, p)
+	}
 }
 
 // Balancer is a Service of type LoadBalancer with the addresses in its status.
@@ -41,14 +63,14 @@ type Balancer struct {
 
 // ReadDir reads the records below a state directory, without changing anything, and says which
 // files cannot be read.
-func ReadDir(dir string) ([]Record, []Problem, error) {
+func ReadDir(dir string) (NodeRecords, error) {
 	s := &store{dir: dir}
 	if _, err := os.Stat(dir); err != nil {
-		return nil, nil, fmt.Errorf("read the address state directory: %w", err)
+		return NodeRecords{}, fmt.Errorf("read the address state directory: %w", err)
 	}
 	good, bad, strange, err := s.list()
 	if err != nil {
-		return nil, nil, err
+		return NodeRecords{}, err
 	}
 	var records []Record
 	for _, r := range good {
@@ -61,7 +83,7 @@ func ReadDir(dir string) ([]Record, []Problem, error) {
 	for _, name := range strange {
 		problems = append(problems, s.strange(name))
 	}
-	return sorted(records), sortProblems(problems), nil
+	return NodeRecords{Records: sorted(records), Broken: sortProblems(problems)}, nil
 }
 
 // ReleaseFile frees an address on the node whose state directory it is, also when its file cannot
@@ -158,8 +180,10 @@ func (inv *Inventory) addresses() map[netip.Addr][]string {
 			}
 		}
 	}
-	for _, r := range inv.Records {
-		add(r.Address, r.holder())
+	for _, records := range inv.Records {
+		for _, r := range records {
+			add(r.Address, r.holder())
+		}
 	}
 	for _, b := range inv.Blocks {
 		for _, s := range b.Services {
@@ -188,7 +212,9 @@ func Check(inv Inventory) []Problem {
 			out = append(out, inv.checkPod(p)...)
 		}
 	}
-	out = append(out, inv.checkRecords()...)
+	for node := range inv.Records {
+		out = append(out, inv.checkRecords(node)...)
+	}
 	out = append(out, inv.checkBalancers()...)
 	return sortProblems(out)
 }
@@ -321,14 +347,11 @@ func (inv *Inventory) checkPod(p *model.Pod) []Problem {
 }
 
 // checkRecords compares the records of a node with the pods that the API has on it.
-func (inv *Inventory) checkRecords() []Problem {
-	if inv.Node == "" {
-		return nil
-	}
+func (inv *Inventory) checkRecords(node string) []Problem {
 	pods := map[netip.Addr]model.Name{}
 	known := map[model.Name]bool{}
 	for _, p := range inv.Pods {
-		if p.Node != inv.Node || p.HostNetwork || p.Finished {
+		if p.Node != node || p.HostNetwork || p.Finished {
 			continue
 		}
 		known[p.Name] = true
@@ -338,17 +361,17 @@ func (inv *Inventory) checkRecords() []Problem {
 	}
 	var out []Problem
 	held := map[netip.Addr]bool{}
-	for _, r := range inv.Records {
+	for _, r := range inv.Records[node] {
 		held[r.Address] = true
 		if !known[r.PodName()] {
 			out = append(out, Problem{Object: "address " + r.Address.String(), Message: "is held by " + r.holder() + ", which is not in the API: it leaked, or its sandbox is being removed",
-				Action: "the agent releases it when its interface is gone; or run on the node: weir ipam release " + r.Address.String()})
+				Action: "the agent releases it when its interface is gone; or run on node " + node + ": weir ipam release " + r.Address.String()})
 		}
 	}
 	for a, name := range pods {
 		if !held[a] && !slices.ContainsFunc(inv.Broken, func(p Problem) bool { return strings.HasSuffix(p.Object, "/"+a.String()) }) {
 			out = append(out, Problem{Object: "Pod " + name.String(), Field: "status.podIPs", Value: a.String(),
-				Message: "node " + inv.Node + " has no record of the address, and may give it to another pod", Action: "delete the pod; its owner makes a new one"})
+				Message: "node " + node + " has no record of the address, and may give it to another pod", Action: "delete the pod; its owner makes a new one"})
 		}
 	}
 	return out

@@ -54,7 +54,7 @@ func TestShowAndCheck(t *testing.T) {
 	done := podAt("done", "n1", "10.0.0.1")
 	done.Finished = true
 	inv.Pods = append(inv.Pods, host, done)
-	inv.Node, inv.Records = "n1", []Record{{Address: addr("10.0.0.1"), ContainerID: "c", Namespace: "ns", Pod: "a", Node: "n1"}}
+	inv.AddRecords("n1", NodeRecords{Records: []Record{{Address: addr("10.0.0.1"), ContainerID: "c", Namespace: "ns", Pod: "a", Node: "n1"}}})
 	if got := Check(inv); len(got) != 0 {
 		t.Error("a clean node:", got)
 	}
@@ -62,10 +62,12 @@ func TestShowAndCheck(t *testing.T) {
 		change func(*Inventory)
 		want   []string
 	}{
-		"address twice":      {func(i *Inventory) { i.Pods = append(i.Pods, podAt("z", "n1", "10.0.0.1")) }, []string{"pod ns/a", "10.0.0.1", "[pod ns/z]"}},
-		"record of another":  {func(i *Inventory) { i.Records[0].Pod = "other" }, []string{"10.0.0.1", "ns/other"}},
-		"leaked record":      {func(i *Inventory) { i.Records = append(i.Records, Record{Address: addr("10.0.0.9"), ContainerID: "x"}) }, []string{"10.0.0.9", "weir ipam release 10.0.0.9"}},
-		"no record":          {func(i *Inventory) { i.Records = nil }, []string{"Pod ns/a", "no record"}},
+		"address twice":     {func(i *Inventory) { i.Pods = append(i.Pods, podAt("z", "n1", "10.0.0.1")) }, []string{"pod ns/a", "10.0.0.1", "[pod ns/z]"}},
+		"record of another": {func(i *Inventory) { i.Records["n1"][0].Pod = "other" }, []string{"10.0.0.1", "ns/other"}},
+		"leaked record": {func(i *Inventory) {
+			i.Records["n1"] = append(i.Records["n1"], Record{Address: addr("10.0.0.9"), ContainerID: "x"})
+		}, []string{"10.0.0.9", "run on node n1: weir ipam release 10.0.0.9"}},
+		"no record":          {func(i *Inventory) { i.Records["n1"] = nil }, []string{"Pod ns/a", "node n1 has no record"}},
 		"in no block":        {func(i *Inventory) { i.Pods = append(i.Pods, podAt("z", "n2", "10.0.9.9")) }, []string{"Pod ns/z", "10.0.9.9", "in no block"}},
 		"in another's block": {func(i *Inventory) { i.Pods = append(i.Pods, podAt("z", "n2", "10.0.0.2")) }, []string{"Pod ns/z", "of node n1"}},
 		"node gone":          {func(i *Inventory) { delete(i.Nodes, "n2"); i.Pods = i.Pods[:1] }, []string{"IPAMBlock 10-0-0-64-26", "weir ipam release 10.0.0.64/26"}},
@@ -73,10 +75,17 @@ func TestShowAndCheck(t *testing.T) {
 		"blocks overlap": {func(i *Inventory) {
 			i.Blocks = append(i.Blocks, Block{CIDR: cidr("10.0.0.0/27"), Node: "n2", Pool: "p"})
 		}, []string{"IPAMBlock 10-0-0-0-27", "overlaps"}},
+		"no record elsewhere": {func(i *Inventory) { i.AddRecords("n2", NodeRecords{}) }, []string{"Pod ns/b", "node n2 has no record"}},
+		"records of two nodes": {func(i *Inventory) {
+			i.AddRecords("n2", NodeRecords{Records: []Record{{Address: addr("10.0.0.1"), ContainerID: "d", Namespace: "ns", Pod: "b"}, {Address: addr("10.0.0.65"), ContainerID: "d", Namespace: "ns", Pod: "b"}}})
+		}, []string{"10.0.0.1", "[pod ns/b]"}},
+		"broken file elsewhere": {func(i *Inventory) {
+			i.AddRecords("n2", NodeRecords{Broken: []Problem{{Object: "file /x/10.0.0.65", Message: "torn"}}})
+		}, []string{"[node n2, file /x/10.0.0.65: torn"}},
 		"broken file": {func(i *Inventory) { i.Broken = []Problem{{Object: "file /x/10.0.0.7", Message: "torn"}} }, []string{"/x/10.0.0.7"}},
 	} {
 		inv := inventory()
-		inv.Node, inv.Records = "n1", []Record{{Address: addr("10.0.0.1"), ContainerID: "c", Namespace: "ns", Pod: "a", Node: "n1"}}
+		inv.AddRecords("n1", NodeRecords{Records: []Record{{Address: addr("10.0.0.1"), ContainerID: "c", Namespace: "ns", Pod: "a", Node: "n1"}}})
 		c.change(&inv)
 		text := fmt.Sprint(Check(inv))
 		for _, want := range c.want {
@@ -128,9 +137,9 @@ func TestReadDirAndReleaseFile(t *testing.T) {
 	got := mustAlloc(t, a, reqFor("c"))
 	os.WriteFile(filepath.Join(dir, "10.0.0.200"), nil, 0o600)
 	os.WriteFile(filepath.Join(dir, "notes.txt"), nil, 0o600)
-	records, problems, err := ReadDir(dir)
-	if err != nil || len(records) != 1 || records[0].Address != got || len(problems) != 2 {
-		t.Fatal(records, problems, err)
+	has, err := ReadDir(dir)
+	if err != nil || len(has.Records) != 1 || has.Records[0].Address != got || len(has.Broken) != 2 {
+		t.Fatal(has, err)
 	}
 	if r, err := ReleaseFile(dir, got); err != nil || r.ContainerID != "c" {
 		t.Error(r, err)
@@ -145,7 +154,7 @@ func TestReadDirAndReleaseFile(t *testing.T) {
 	if len(a.Records()) != 0 {
 		t.Error(a.Records())
 	}
-	if _, _, err := ReadDir(dir + "/none"); err == nil {
+	if _, err := ReadDir(dir + "/none"); err == nil {
 		t.Error("a missing directory is read")
 	}
 }
@@ -166,8 +175,8 @@ func TestFileOfAnAddressInUse(t *testing.T) {
 	if rs := a.Records(); len(rs) != 1 || rs[0].Address != used {
 		t.Error(rs)
 	}
-	if rs, _, err := ReadDir(dir); err != nil || len(rs) != 1 || rs[0].ContainerID != "used" {
-		t.Error(rs, err)
+	if has, err := ReadDir(dir); err != nil || len(has.Records) != 1 || has.Records[0].ContainerID != "used" {
+		t.Error(has, err)
 	}
 }
 

@@ -74,6 +74,9 @@ func TestViewer(t *testing.T) {
 		b.cli1.dial(t, who, 1)
 		return w.find(" worker2 "+b.ns+"/cli1 → "+b.ns+"/srv2", "ALLOWED (no policy)")
 	})
+	if out, _ := b.weir(t, "--kubeconfig", viewer, "--verbose", "ipam", "check", "--live"); !strings.Contains(out, fmt.Sprintf(" allocations of %d nodes", len(nodes))) || strings.Contains(out, "by exec") {
+		t.Errorf("ipam check --live:\n%s", out)
+	}
 	// Nothing else than looking.
 	for _, args := range [][]string{{"exec", "-n", weirNamespace, "ds/weir-node", "--", "/weir", "version"}, {"delete", "pod", "-n", b.ns, "srv1"}, {"get", "secrets", "-n", weirNamespace}} {
 		if out, err := b.kubectl("", append([]string{"--kubeconfig", viewer}, args...)...); err == nil || !strings.Contains(err.Error(), "orbidden") {

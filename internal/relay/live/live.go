@@ -25,7 +25,7 @@ func Path(node, question string) string { return Root + "/" + Resource + "/" + n
 
 // Verbs of the questions, by their path at the agent.
 func Verbs() map[string]string {
-	return map[string]string{"/status": "get", "/events": "get", "/why": "create"}
+	return map[string]string{"/status": "get", "/events": "get", "/addresses": "get", "/why": "create"}
 }
 
 // Causes that the details of a refusal name: what is between a question and its answer.
