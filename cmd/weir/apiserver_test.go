@@ -108,7 +108,7 @@ func TestAgainstAnAPIServer(t *testing.T) {
 		}
 		return err
 	})
-	for range 2 { // the second time changes nothing, and works
+	for i := range 2 { // the second time changes nothing, and works
 		out, err = weir(t, kubeconfig, "", "install", "--wait=false")
 		if err != nil {
 			t.Fatalf("install: %v\n%s", err, out)
@@ -116,6 +116,7 @@ func TestAgainstAnAPIServer(t *testing.T) {
 		if !strings.Contains(out, apitest.Advertised) {
 			t.Errorf("install does not find the API server's address:\n%s", out)
 		}
+		testFanOutReplicas(t, s, i)
 	}
 	if out, _ := weir(t, kubeconfig, "", "status"); strings.Contains(out, "ValidatingAdmissionPolicy") {
 		t.Errorf("the policies of admission that were just installed:\n%s", out)

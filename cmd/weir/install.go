@@ -25,6 +25,7 @@ import (
 
 	"github.com/weir-net/weir/api/client/clientset"
 	"github.com/weir-net/weir/deploy"
+	"github.com/weir-net/weir/internal/fanout/names"
 	"github.com/weir-net/weir/internal/sleep"
 )
 
@@ -156,6 +157,9 @@ func (f *installFlags) install(ctx context.Context, out io.Writer, c *clientset.
 		return err
 	}
 	fmt.Fprintln(out, "applying rights, configuration, DaemonSet weir-node, and Deployments weir-controller and weir-fanout")
+	if err := f.beginWithout(ctx, c.Dynamic, rest); err != nil {
+		return err
+	}
 	if err := applyAll(ctx, c.Dynamic, rest); err != nil {
 		return err
 	}
@@ -226,9 +230,51 @@ func describe(u *unstructured.Unstructured) string {
 
 func applyAll(ctx context.Context, d dynamic.Interface, objects []*unstructured.Unstructured) error {
 	for _, u := range objects {
-		_, err := resourceOf(d, u).Apply(ctx, u.GetName(), u, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
-		if err != nil {
-			return fmt.Errorf("apply %s: %w", describe(u), err)
+		if err := apply(ctx, d, u, fieldManager); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func apply(ctx context.Context, d dynamic.Interface, u *unstructured.Unstructured, manager string) error {
+	if _, err := resourceOf(d, u).Apply(ctx, u.GetName(), u, metav1.ApplyOptions{FieldManager: manager, Force: true}); err != nil {
+		return fmt.Errorf("apply %s: %w", describe(u), err)
+	}
+	return nil
+}
+
+// beginWithout makes the Deployment of the fan-out without replicas where it is not there yet and
+// nobody waits for it: one that is applied without a number begins with one replica, and in a small
+// cluster the controller would end it seconds later. The number is of a field manager of its own,
+// so that what is applied next, which names none, leaves it, and the controller can change it.
+func (f *installFlags) beginWithout(ctx context.Context, d dynamic.Interface, objects []*unstructured.Unstructured) error {
+	if f.FanOut == "always" {
+		return nil
+	}
+	for _, u := range objects {
+		if u.GetKind() != "Deployment" || u.GetName() != names.Name {
+			continue
+		}
+		switch _, err := resourceOf(d, u).Get(ctx, u.GetName(), metav1.GetOptions{}); {
+		case err == nil:
+			return nil
+		case !apierrors.IsNotFound(err):
+			return fmt.Errorf("look at %s: %w", describe(u), err)
+		}
+		number := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"replicas": int64(0)}}}
+		number.SetGroupVersionKind(u.GroupVersionKind())
+		number.SetNamespace(u.GetNamespace())
+		number.SetName(u.GetName())
+		whole := u.DeepCopy()
+		if err := unstructured.SetNestedField(whole.Object, int64(0), "spec", "replicas"); err != nil {
+			return err
+		}
+		if err := apply(ctx, d, whole, fieldManager); err != nil {
+			return err
+		}
+		if err := apply(ctx, d, number, fieldManager+"-replicas"); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -68,8 +68,7 @@ node, with the rights of the agent: where agents have the cluster from a fan-out
 	return cmd
 }
 
-// inventory reads what there is: the cluster's objects, and the allocations of this node where they
-// are.
+// inventory reads the cluster's objects.
 func (f *ipamFlags) inventory(ctx context.Context, c *clientset.Clients) (ipam.Inventory, error) {
 	inv := ipam.Inventory{Nodes: map[string]bool{}}
 	pools, err := listTyped[v3.IPPool](ctx, c, "ippools")
