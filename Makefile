@@ -151,21 +151,24 @@ test: ## lane 3: everything that CI runs (root)
 # Weir as a whole in a lab of its own: traffic, restarts, failures; writes out/lab.json. LAB="-args -judge" also fails on what takes longer than is promised.
 lab-e2e: e2e-build ## Weir as a whole in a lab (root)
 	go vet -tags lab ./test/lab
-	go test -v -tags lab -count 1 -timeout 60m ./test/lab $(LAB)
+	go test -v -tags lab -count 1 -timeout 60m ./test/lab $(if $(INSTALL),-install="$(INSTALL)") $(LAB)
 
 # Kubernetes' own end-to-end specs of sig-network in labs, all but those that test/e2e/skips.golden names; writes out/e2e….json.
 # WEIR_E2E_FOCUS narrows them; E2E="--connect-time Disabled --mode DSR --repeat 3" sets the rest (go run ./test/e2e --help).
+# INSTALL="--fanout=always" has agents fed by a fan-out, here and in lab-e2e and e2e-policyapi: arguments of weir install.
 e2e: e2e-build ## Kubernetes' end-to-end specs in labs (root)
-	go run ./test/e2e $(E2E)
+	go run ./test/e2e --install "$(INSTALL)" $(E2E)
 
-# Those of them that are conformance specs or quick, in one plain lab.
+# Those of them that are conformance specs or quick, in one plain lab. Its agents are fed by a fan-out, those of lab-e2e read the API
+# server, so that make test has both; INSTALL= has it otherwise.
+e2e-conformance: INSTALL ?= --fanout=always
 e2e-conformance: e2e-build ## those of conformance, in one lab (root)
-	go run ./test/e2e --conformance --second-try $(E2E)
+	go run ./test/e2e --conformance --second-try --install "$(INSTALL)" $(E2E)
 
 # The conformance suite of sigs.k8s.io/network-policy-api in a lab of its own; writes out/policyapi.json. POLICYAPI="--repeat 3 --only CNPAdminTierGress" sets more.
 e2e-policyapi: lab-build ## the suite of network-policy-api in a lab (root)
 	cd test/policyapi && go build -o ../../bin/policyapi .
-	bin/policyapi $(POLICYAPI)
+	bin/policyapi --install "$(INSTALL)" $(POLICYAPI)
 
 # It ends with what took how long. Compilers of the eBPF programs are not needed, because the tree has the objects.
 demo: export WEIR_SETUP := lab

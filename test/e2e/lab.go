@@ -101,6 +101,8 @@ type settings struct {
 	ConnectTime string `json:"connect_time"`
 	Mode        string `json:"mode"`
 	DataPlane   string `json:"data_plane,omitempty"`
+	// Install are arguments of weir install, with spaces between.
+	Install string `json:"install,omitempty"`
 }
 
 // The data planes, as a NodeStatus names them.
@@ -119,6 +121,9 @@ func (s settings) patch() string {
 	}
 	if s.DataPlane == planeNFTables {
 		fields = append(fields, `"bpfEnabled":false`)
+	}
+	if len(fields) == 0 {
+		return ""
 	}
 	return `{"spec":{` + strings.Join(fields, ",") + `}}`
 }
@@ -153,8 +158,8 @@ func (s settings) await(ctx context.Context, l *lab, workers int) error {
 	return nil
 }
 
-// up brings a lab up and makes it what the group needs.
-func (l *lab) up(ctx context.Context, g group, s settings, proxy string) error {
+// upArgs are the arguments of weir-lab for the lab of a group.
+func (l *lab) upArgs(g group, s settings, proxy string) []string {
 	args := []string{"up", "--name", l.name, "--proxy", proxy, "--workers", fmt.Sprint(g.Workers)}
 	if !g.Plain {
 		args = append(args, "--feature-gates", "RelaxedServiceNameValidation=true")
@@ -162,21 +167,29 @@ func (l *lab) up(ctx context.Context, g group, s settings, proxy string) error {
 	if g.Dual {
 		args = append(args, "--ip-family", "dual")
 	}
-	if err := command(ctx, args...).Run(); err != nil {
+	for _, arg := range strings.Fields(s.Install) {
+		args = append(args, "--install-arg="+arg)
+	}
+	return args
+}
+
+// up brings a lab up and makes it what the group needs.
+func (l *lab) up(ctx context.Context, g group, s settings, proxy string) error {
+	if err := command(ctx, l.upArgs(g, s, proxy)...).Run(); err != nil {
 		return fmt.Errorf("bringing the lab %s up: %w", l.name, err)
 	}
-	if s != (settings{}) {
-		if _, err := l.kubectl(ctx, "", "patch", "felixconfiguration", "default", "--type=merge", "-p", s.patch()); err != nil {
+	if patch := s.patch(); patch != "" {
+		if _, err := l.kubectl(ctx, "", "patch", "felixconfiguration", "default", "--type=merge", "-p", patch); err != nil {
 			return err
 		}
-		if s.DataPlane == planeMixed {
-			if _, err := l.kubectl(ctx, mixedYAML, "apply", "-f", "-"); err != nil {
-				return err
-			}
-		}
-		if err := s.await(ctx, l, g.Workers); err != nil {
+	}
+	if s.DataPlane == planeMixed {
+		if _, err := l.kubectl(ctx, mixedYAML, "apply", "-f", "-"); err != nil {
 			return err
 		}
+	}
+	if err := s.await(ctx, l, g.Workers); err != nil {
+		return err
 	}
 	if g.Plain {
 		return nil

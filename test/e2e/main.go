@@ -41,6 +41,7 @@ func main() {
 	flag.StringVar(&o.settings.ConnectTime, "connect-time", "", "bpfConnectTimeLoadBalancing: Disabled, TCP or Enabled")
 	flag.StringVar(&o.settings.Mode, "mode", "", "bpfExternalServiceMode: Tunnel or DSR")
 	flag.StringVar(&o.settings.DataPlane, "data-plane", "", "nftables, or mixed: one node of three with nftables (default: eBPF)")
+	flag.StringVar(&o.settings.Install, "install", "", "further arguments of weir install, with spaces between: --fanout=always has agents fed by a fan-out")
 	flag.IntVar(&o.repeat, "repeat", 1, "how many times to run everything, each time in new labs")
 	flag.IntVar(&o.procs, "procs", 8, "parallel processes of a group that does not say; most specs wait most of the time")
 	flag.StringVar(&o.lab, "lab", "weir-e2e", "name of the lab")
@@ -84,11 +85,21 @@ func (o options) check() error {
 	if v := o.settings.DataPlane; v != "" && v != planeNFTables && v != planeMixed {
 		return fmt.Errorf("--data-plane=%s: want %s or %s", v, planeNFTables, planeMixed)
 	}
+	for _, arg := range strings.Fields(o.settings.Install) {
+		if !strings.HasPrefix(arg, "--") {
+			return fmt.Errorf("--install=%q: %q is no argument of the form --NAME=VALUE", o.settings.Install, arg)
+		}
+	}
+	if o.settings.Install != "" && !strings.HasPrefix(o.proxy, "weir") {
+		return fmt.Errorf("--install: the labs of --proxy=%s do not have Weir", o.proxy)
+	}
 	if o.repeat < 1 || o.procs < 1 {
 		return fmt.Errorf("--repeat and --procs have to be at least 1")
 	}
 	return nil
 }
+
+var notInNames = regexp.MustCompile(`[^a-z0-9.]+`)
 
 // defaultOut names the result by what was run, so that the modes do not overwrite each other's.
 func (o options) defaultOut() string {
@@ -104,6 +115,9 @@ func (o options) defaultOut() string {
 	}
 	if o.settings.DataPlane != "" {
 		name += "-" + o.settings.DataPlane
+	}
+	if o.settings.Install != "" {
+		name += "-" + strings.Trim(notInNames.ReplaceAllString(strings.ToLower(o.settings.Install), "-"), "-")
 	}
 	if o.proxy != "weir" {
 		name += "-" + o.proxy

@@ -261,7 +261,7 @@ func TestRecorder(t *testing.T) {
 		t.Errorf("wrong: %v", res.Wrong)
 	}
 	for why, other := range map[string]*result{"build": {Build: "y", Focus: "f"}, "focus": {Build: "x"}, "settings": {Build: "x", Focus: "f", Settings: settings{Mode: "DSR"}},
-		"groups": {Build: "x", Focus: "f", Groups: "main"}} {
+		"groups": {Build: "x", Focus: "f", Groups: "main"}, "installation": {Build: "x", Focus: "f", Settings: settings{Install: "--fanout=always"}}} {
 		if other.resume(path) == nil {
 			t.Errorf("it goes on with another %s", why)
 		}
@@ -284,5 +284,37 @@ func TestLabs(t *testing.T) {
 	}
 	if want := "long main alone | zones |"; strings.Join(got, " ") != want {
 		t.Errorf("got %v, want %s", got, want)
+	}
+}
+
+func TestInstallArguments(t *testing.T) {
+	for install, ok := range map[string]bool{"": true, "--fanout=always": true, " --fanout=always  --vxlan-mode=Always ": true, "always": false, "--fanout always": false, "-v": false} {
+		if err := (options{proxy: "weir", repeat: 1, procs: 1, settings: settings{Install: install}}).check(); (err == nil) != ok {
+			t.Errorf("--install=%q: %v", install, err)
+		}
+	}
+	o := options{proxy: "weir+kube-proxy-nftables", repeat: 1, procs: 1, conformance: true, settings: settings{Install: "--fanout=always --vxlan-mode=Always"}}
+	if err := o.check(); err != nil {
+		t.Error(err)
+	}
+	if got, want := o.defaultOut(), "out/e2e-conformance-fanout-always-vxlan-mode-always-weir+kube-proxy-nftables.json"; got != want {
+		t.Errorf("the result goes to %s, want %s", got, want)
+	}
+	if o.proxy = "kube-proxy-nftables"; o.check() == nil {
+		t.Error("arguments of weir install are taken for labs without Weir")
+	}
+	if o.settings.Install = ""; o.check() != nil {
+		t.Error("a lab without Weir is refused")
+	}
+	s := settings{Install: "--fanout=always --vxlan-mode=Always"}
+	got := strings.Join((&lab{name: "l"}).upArgs(group{Workers: 2, Plain: true}, s, "weir"), " ")
+	if want := "up --name l --proxy weir --workers 2 --install-arg=--fanout=always --install-arg=--vxlan-mode=Always"; got != want {
+		t.Errorf("weir-lab %s\nwant     %s", got, want)
+	}
+	if s.patch() != "" {
+		t.Errorf("nothing of FelixConfiguration is set, and it is patched with %s", s.patch())
+	}
+	if got := (settings{Mode: "DSR", DataPlane: planeMixed, Install: "--fanout=always"}).patch(); got != `{"spec":{"bpfExternalServiceMode":"DSR"}}` {
+		t.Errorf("FelixConfiguration is patched with %s", got)
 	}
 }

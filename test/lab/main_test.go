@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -25,8 +26,10 @@ var (
 	// That of TestFromKubeProxy.
 	proxyFlag = flag.String("proxy-lab", "", "use this lab of Weir and a kube-proxy (weir-lab up --proxy weir+kube-proxy-iptables), and leave it")
 	proxyAll  = flag.Bool("proxy-all", false, "go from each of kube-proxy's modes to Weir in each way; otherwise once from each")
-	binFlag   = flag.String("bin", "../../bin", "folder with Weir's programs and weir-lab")
-	keepFlag  = flag.Bool("keep", false, "leave the lab when a test failed")
+	// The lab of both families has --fanout=always in any case.
+	installFlag = flag.String("install", "", "further arguments of weir install for the labs that are brought up, with spaces between: --fanout=always has agents fed by a fan-out")
+	binFlag     = flag.String("bin", "../../bin", "folder with Weir's programs and weir-lab")
+	keepFlag    = flag.Bool("keep", false, "leave the lab when a test failed")
 	// Figures are always written; a machine that has other work to do, as tests of other labs are,
 	// fails no test by them.
 	strictTiming = flag.Bool("judge", false, "tests fail when something takes longer than is promised of a machine with nothing else to do, and none runs in parallel with another")
@@ -138,7 +141,11 @@ func setUp(ctx context.Context, dir string) error {
 func (l *lab) up(ctx context.Context, args ...string) error {
 	l.starting.Lock()
 	defer l.starting.Unlock()
-	up := exec.CommandContext(ctx, filepath.Join(l.bin, "weir-lab"), append([]string{"--name", l.name, "up", "--proxy", "weir", "--workers", "2"}, args...)...)
+	args = append([]string{"--name", l.name, "up", "--proxy", "weir", "--workers", "2"}, args...)
+	for _, arg := range strings.Fields(*installFlag) {
+		args = append(args, "--install-arg="+arg)
+	}
+	up := exec.CommandContext(ctx, filepath.Join(l.bin, "weir-lab"), args...)
 	up.Stdout, up.Stderr = os.Stdout, os.Stderr
 	up.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	up.Cancel = func() error { return up.Process.Signal(os.Interrupt) }

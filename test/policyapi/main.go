@@ -18,15 +18,16 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 )
 
 type options struct {
-	module, lab, only, out, skips, programs string
-	repeat                                  int
-	request                                 time.Duration
-	keep, useExisting                       bool
+	module, lab, only, out, skips, programs, install string
+	repeat                                           int
+	request                                          time.Duration
+	keep, useExisting                                bool
 }
 
 func main() {
@@ -37,6 +38,7 @@ func main() {
 	flag.StringVar(&o.out, "out", "out/policyapi.json", "where the result goes")
 	flag.StringVar(&o.skips, "skips", "test/policyapi/skips.golden", "tests that may be skipped, with reasons")
 	flag.StringVar(&o.programs, "programs", "", "folder with the programs suite and sctp, built before (default: they are built)")
+	flag.StringVar(&o.install, "install", "", "further arguments of weir install, with spaces between: --fanout=always has agents fed by a fan-out")
 	flag.IntVar(&o.repeat, "repeat", 1, "how many times to run the suite, all in one lab")
 	flag.DurationVar(&o.request, "request-timeout", 1500*time.Millisecond, "how long a client waits for a connection; 0: as the suite has it")
 	flag.BoolVar(&o.keep, "keep", false, "leave the lab up")
@@ -65,7 +67,7 @@ func run(ctx context.Context, o options) error {
 	} else if err := build(ctx, o.module, dir); err != nil {
 		return err
 	}
-	res := &result{Suite: "sigs.k8s.io/network-policy-api", Only: o.only}
+	res := &result{Suite: "sigs.k8s.io/network-policy-api", Only: o.only, Install: o.install}
 	err = inLab(ctx, o, dir, res)
 	if err == nil {
 		err = res.evaluate(skips, o.only)
@@ -112,7 +114,11 @@ func inLab(ctx context.Context, o options, dir string, res *result) (err error) 
 				}
 			}()
 		}
-		if err := command(ctx, "up", "--name", o.lab).Run(); err != nil {
+		up := []string{"up", "--name", o.lab}
+		for _, arg := range strings.Fields(o.install) {
+			up = append(up, "--install-arg="+arg)
+		}
+		if err := command(ctx, up...).Run(); err != nil {
 			return fmt.Errorf("bringing the lab %s up: %w", o.lab, err)
 		}
 	}

@@ -30,6 +30,7 @@ type test struct {
 type result struct {
 	Suite   string            `json:"suite"`
 	Only    string            `json:"only,omitempty"`
+	Install string            `json:"install,omitempty"` // arguments of weir install
 	Passed  int               `json:"passed"`
 	Failed  int               `json:"failed"`
 	Skipped map[string]string `json:"skipped"` // with reasons
