@@ -214,7 +214,7 @@ bench-scale: lab-build ## endpoint change to effect, CPU, start, memory, by size
 		WEIR_SCALE_OUT=$(CURDIR)/out/bench-scale.json go test ./test/bench/scale -run TestScale -v -count=1 -timeout 3h
 
 # A cluster of 1,000 nodes on this machine: two fan-outs, one agent, stand-ins for the others; writes out/bench-cluster.json.
-# BENCH="-sizes 100,300,1000 -profile out/profiles" sets more (go run ./test/bench/cluster -help). 8 GiB of memory for 1,000 nodes.
+# BENCH="-sizes 100,300,1000 -plot out/bench-cluster.svg" sets more (go run ./test/bench/cluster -help). 8 GiB of memory for 1,000 nodes.
 bench-cluster: apiserver ## a cluster of 1,000 nodes: fan-outs and an agent, memory, CPU, latency (root)
 	@mkdir -p out
 	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver go run ./test/bench/cluster $(BENCH)

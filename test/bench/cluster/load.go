@@ -20,6 +20,7 @@ import (
 type load struct {
 	name                            string
 	pods, slices, policies, relabel int
+	everyone                        int // policies whose peers are all pods, which come and go
 }
 
 // loads are the rows that are measured, in two parts: what follows heavy ones may suffer from them.
@@ -27,7 +28,7 @@ type load struct {
 func (s *site) loads(fed bool) (light, heavy []load) {
 	light = []load{{name: "idle"}}
 	if fed {
-		light = append(light, load{name: "10 slices", slices: 10}, load{name: "1 policy", policies: 1}, load{name: "1 namespace", relabel: 1})
+		light = append(light, load{name: "10 slices", slices: 10}, load{name: "1 policy", policies: 1}, load{name: "1 namespace", relabel: 1}, load{name: "1 policy of all pods", everyone: 1})
 	}
 	for _, r := range s.rates {
 		l := load{name: fmt.Sprintf("%d pods", r), pods: r}
@@ -51,7 +52,7 @@ const workers = 24
 type running struct {
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
-	done   [4]atomic.Int64 // pods, slices, policies, namespaces
+	done   [5]atomic.Int64 // pods, slices, policies, namespaces, policies of all pods
 	failed atomic.Int64
 	mu     sync.Mutex
 	err    error
@@ -65,7 +66,7 @@ func (s *site) beginLoad(l load) *running {
 	for kind, each := range []struct {
 		rate   int
 		change func(context.Context, *rand.Rand) error
-	}{{l.pods, s.changePod}, {l.slices, s.changeSlice}, {l.policies, s.changePolicy}, {l.relabel, s.changeSpace}} {
+	}{{l.pods, s.changePod}, {l.slices, s.changeSlice}, {l.policies, s.changePolicy}, {l.relabel, s.changeSpace}, {l.everyone, s.changeEveryone}} {
 		if each.rate == 0 {
 			continue
 		}
@@ -147,6 +148,34 @@ func (s *site) changeSpace(ctx context.Context, r *rand.Rand) error {
 	return err
 }
 
+// changeEveryone makes a policy by which all pods of the cluster reach the pods of a namespace, and
+// removes it the next time. One worker calls it.
+func (s *site) changeEveryone(ctx context.Context, r *rand.Rand) error {
+	if s.everyone != nil {
+		return s.removeEveryone(ctx)
+	}
+	p := s.policyOfAll(spaceName(r.IntN(namespaces)), "everyone", metav1.LabelSelector{})
+	if _, err := s.kube.NetworkingV1().NetworkPolicies(p.Namespace).Create(ctx, p, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	s.everyone = p
+	return nil
+}
+
+func (s *site) removeEveryone(ctx context.Context) error {
+	p := s.everyone
+	s.everyone = nil
+	return s.kube.NetworkingV1().NetworkPolicies(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{})
+}
+
+// endEveryone removes the one that is left when the load has ended.
+func (s *site) endEveryone() error {
+	if s.everyone == nil {
+		return nil
+	}
+	return s.removeEveryone(s.ctx)
+}
+
 // measureRow measures what a load costs, and then, while it goes on, how long changes take.
 func (s *site) measureRow(l load, fed bool) Row {
 	// What the row before has left to do is not of this one.
@@ -179,7 +208,7 @@ func (s *site) measureRow(l load, fed bool) Row {
 	row.Missed, row.Marks = latency.missed, latency.marks
 	after := s.standInsNow(fed)
 	row.StreamsLost, row.Snapshots = after.Lost-before.Lost, after.Snapshots-before.Snapshots
-	if err := r.end(); err != nil {
+	if err := errors.Join(r.end(), s.endEveryone()); err != nil {
 		row.LoadError = err.Error()
 	}
 	say("%s", row)

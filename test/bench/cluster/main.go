@@ -35,6 +35,7 @@ const insideEnv = "WEIR_BENCH_CLUSTER_INSIDE"
 type options struct {
 	sizes    []int
 	policies int
+	grown    int // policies in the end; 0 = no more than there are
 	services int
 	seed     uint64
 	span     time.Duration // of each row
@@ -44,6 +45,7 @@ type options struct {
 	direct   bool
 	profile  string // folder for profiles; empty = none
 	out      string
+	plot     string        // file of the picture; empty = none
 	interval time.Duration // of the fan-outs
 }
 
@@ -61,6 +63,7 @@ func main() {
 	flag.IntVar(&nodes, "nodes", 1000, "nodes of the cluster, with 100 pods each")
 	flag.StringVar(&sizes, "sizes", "", "several numbers of nodes, with commas between, in place of -nodes")
 	flag.IntVar(&o.policies, "policies", 2000, "NetworkPolicies, of ten rules each")
+	flag.IntVar(&o.grown, "grown-policies", 30000, "NetworkPolicies after all other rows of agents that are fed; 0 = no rows with more")
 	flag.IntVar(&o.services, "services", 1000, "Services, of 60 endpoints each")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of what is drawn at random")
 	flag.DurationVar(&o.span, "span", 20*time.Second, "how long each row is measured")
@@ -71,10 +74,11 @@ func main() {
 	flag.StringVar(&o.profile, "profile", "", "folder for profiles of the agent and the fan-out; the agent is built with the tag profile then")
 	flag.StringVar(&o.out, "out", "out/bench-cluster.json", "file of the results")
 	flag.DurationVar(&o.interval, "interval", 0, "least time between two changes that a fan-out sends one agent; 0 = its default")
-	shown := flag.String("show", "", "print the tables of this file of results as Markdown, and measure nothing")
+	shown := flag.String("show", "", "print the tables of this file of results as Markdown, draw it (-plot), and measure nothing")
+	flag.StringVar(&o.plot, "plot", "", "SVG file that the curves by the number of nodes are drawn into, of two sizes or more")
 	flag.Parse()
 	if *shown != "" {
-		if err := show(*shown, os.Stdout); err != nil {
+		if err := show(*shown, o.plot, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, "bench-cluster:", err)
 			os.Exit(1)
 		}
@@ -107,6 +111,12 @@ func parse(o *options, nodes int, sizes, rates string) (err error) {
 		if n < 2 || n > maxNodes {
 			return fmt.Errorf("%d nodes: want 2 to %d", n, maxNodes)
 		}
+	}
+	if o.grown != 0 && o.grown <= o.policies {
+		return fmt.Errorf("-grown-policies %d: there are %d to begin with; 0 measures no rows with more", o.grown, o.policies)
+	}
+	if o.plot != "" && len(o.sizes) < 2 && os.Getenv(insideEnv) == "" {
+		return errors.New("-plot: a curve by the number of nodes needs -sizes with two at least")
 	}
 	if o.rates, err = numbers(rates); err != nil {
 		return fmt.Errorf("-rates: %w", err)
@@ -169,6 +179,13 @@ func outside(o options) error {
 		}
 	}
 	say("wrote %s", o.out)
+	if o.plot == "" {
+		return nil
+	}
+	if err := draw(results, o.plot); err != nil {
+		return err
+	}
+	say("drew %s", o.plot)
 	return nil
 }
 

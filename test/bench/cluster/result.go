@@ -49,6 +49,7 @@ type Result struct {
 
 	Fed    *AgentResult `json:"fed"`
 	Direct *AgentResult `json:"direct,omitempty"`
+	Grown  *Grown       `json:"grown,omitempty"`
 	Rows   []Row        `json:"rows"`
 
 	FillSeconds        float64   `json:"fill_s"`
@@ -70,6 +71,20 @@ type Lost struct {
 	AllServedS    float64 `json:"all_served_s"`    // from the end until all stand-ins were served
 	EffectAfterMs float64 `json:"effect_after_ms"` // of the first change after that
 	FanOutRSSMiB  float64 `json:"fanout_rss_mib"`  // of the one that is left, at most
+}
+
+// Grown is what more policies brought to an agent that is fed, and to the fan-outs that are left.
+type Grown struct {
+	Policies    int       `json:"policies"`
+	WriteS      float64   `json:"write_s"`    // how long it took to write them
+	InForceS    float64   `json:"in_force_s"` // from then until the agent had put all in force
+	AgentCPU    float64   `json:"agent_cpu_s"`
+	AgentRSS    float64   `json:"agent_rss_mib"` // after all rows
+	FanOutRSS   []float64 `json:"fanout_rss_mib"`
+	FanOutCPU   []float64 `json:"fanout_cpu_s"`
+	Rows        []Row     `json:"rows"`
+	RemoveS     float64   `json:"remove_s"`
+	StreamsLost int64     `json:"streams_lost"`
 }
 
 // AgentResult is what one agent brought.
@@ -135,8 +150,11 @@ func (m *sample) MarshalJSON() ([]byte, error) {
 func (m *sample) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, &m.Summary) }
 
 func (m *sample) summary() bench.Summary {
-	if m == nil {
+	switch {
+	case m == nil:
 		return bench.Summary{}
+	case len(m.raw) == 0: // it was read from a file
+		return m.Summary
 	}
 	return bench.Summarize(m.raw)
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/weir-net/weir/internal/bench"
 )
 
-// show writes the tables of a file of results as Markdown.
-func show(path string, to io.Writer) error {
+// show writes the tables of a file of results as Markdown, and the picture of it where it is asked
+// for one.
+func show(path, picture string, to io.Writer) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
@@ -21,6 +22,11 @@ func show(path string, to io.Writer) error {
 	var results []*Result
 	if err := json.Unmarshal(text, &results); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
+	}
+	if picture != "" {
+		if err := draw(results, picture); err != nil {
+			return err
+		}
 	}
 	sizes := &bench.Table{Head: []string{"nodes"}}
 	for _, r := range results {
@@ -44,6 +50,12 @@ func show(path string, to io.Writer) error {
 		fmt.Fprintf(to, "\n%d nodes, fed by a fan-out, %s:\n\n", r.Nodes, r.Machine)
 		if err := loadsTable(r.Fed, true).Write(to, true); err != nil {
 			return err
+		}
+		if g := r.Grown; g != nil {
+			fmt.Fprintf(to, "\n%d nodes, with %d policies in place of %d:\n\n", r.Nodes, g.Policies, r.Policies)
+			if err := loadsTable(&AgentResult{Rows: g.Rows}, true).Write(to, true); err != nil {
+				return err
+			}
 		}
 		if r.Direct != nil {
 			fmt.Fprintf(to, "\n%d nodes, without a fan-out:\n\n", r.Nodes)
@@ -81,6 +93,13 @@ var figures = []struct {
 	{"change to effect, p99, ms", func(r *Result) float64 { return r.EffectP99 }},
 	{"change to the last node, p50, ms", func(r *Result) float64 { return r.ReceivedP50 }},
 	{"change to the last node, p99, ms", func(r *Result) float64 { return r.ReceivedP99 }},
+	{"policy of all pods, to its effect, ms", func(r *Result) float64 { return fed(r).EveryoneMs }},
+	{"policy of all pods, the agent's CPU, ms", func(r *Result) float64 { return fed(r).EveryoneCPU }},
+	{"many policies", func(r *Result) float64 { return float64(grown(r).Policies) }},
+	{"many policies: in force after the last was written, s", func(r *Result) float64 { return grown(r).InForceS }},
+	{"many policies: the agent's CPU, s", func(r *Result) float64 { return grown(r).AgentCPU }},
+	{"many policies: agent's memory, MiB", func(r *Result) float64 { return grown(r).AgentRSS }},
+	{"many policies: fan-out's memory, MiB", func(r *Result) float64 { return most(grown(r).FanOutRSS) }},
 	{"agent's watches at the API server", func(r *Result) float64 { return float64(r.APIWatches) }},
 	{"those of an agent without fan-out", func(r *Result) float64 { return float64(r.APIWatchesDirect) }},
 	{"a fan-out is killed: all served again, s", func(r *Result) float64 {
@@ -91,11 +110,23 @@ var figures = []struct {
 	}},
 }
 
-func direct(r *Result) *AgentResult {
-	if r.Direct == nil {
-		return &AgentResult{}
+func direct(r *Result) *AgentResult { return orEmpty(r.Direct) }
+func fed(r *Result) *AgentResult    { return orEmpty(r.Fed) }
+func grown(r *Result) *Grown        { return orEmpty(r.Grown) }
+
+// orEmpty is what was measured, or nothing.
+func orEmpty[T any](of *T) *T {
+	if of == nil {
+		return new(T)
 	}
-	return r.Direct
+	return of
+}
+
+func most(of []float64) (m float64) {
+	for _, v := range of {
+		m = max(m, v)
+	}
+	return m
 }
 
 // loadsTable has a row for each load.

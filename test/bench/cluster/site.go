@@ -18,6 +18,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes"
@@ -64,6 +65,7 @@ type site struct {
 	probe    prober
 
 	directSince time.Time
+	everyone    *networkingv1.NetworkPolicy // that of a load which is there
 }
 
 func newSite(o options, dir string) *site {
@@ -118,6 +120,9 @@ func (s *site) run() (err error) {
 	s.startStandIns()
 	s.measureAgent(true)
 	s.lose()
+	if s.grown > 0 {
+		s.growPolicies()
+	}
 	if s.direct {
 		s.standIns.kill()
 		for _, p := range s.fanOuts {

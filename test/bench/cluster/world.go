@@ -236,6 +236,13 @@ func (w *world) probes() []runtime.Object {
 	return []runtime.Object{target, probe, steady, w.probePolicy("labels", map[string]string{openLabel: "yes"}, probePort), w.probePolicy("ports", map[string]string{"app": steadyPod}, policyPort)}
 }
 
+// policyOfAll lets all pods of the cluster reach pods of a namespace.
+func (w *world) policyOfAll(space, name string, to metav1.LabelSelector) *networkingv1.NetworkPolicy {
+	return &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: space, Name: name}, Spec: networkingv1.NetworkPolicySpec{
+		PodSelector: to, PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+		Ingress: []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{NamespaceSelector: &metav1.LabelSelector{}}}}}}}
+}
+
 // probePolicy lets pods with labels reach a port of the target.
 func (w *world) probePolicy(name string, from map[string]string, number int) *networkingv1.NetworkPolicy {
 	udp, port := corev1.ProtocolUDP, intstr.FromInt32(int32(number))

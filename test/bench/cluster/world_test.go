@@ -4,11 +4,17 @@ package main
 
 import (
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/weir-net/weir/internal/bench"
 )
 
 // TestWorld holds that the objects are those that the results are of: each pod has an address of
@@ -92,5 +98,93 @@ func TestHeadline(t *testing.T) {
 	}
 	if r.AgentRSS != 70 || r.AgentIdle != 1 || r.AgentAt20 != 2 || r.AgentAt100 != 3 || r.FanOutCores != 0.8 || r.FanOutRSS != 9 || r.FanOutStart != 5 {
 		t.Errorf("figures: %+v", r)
+	}
+}
+
+// TestPolicyOfAll holds that its peers are all pods, of all namespaces.
+func TestPolicyOfAll(t *testing.T) {
+	t.Parallel()
+	p := newWorld(options{seed: 7}, 2).policyOfAll("ns1", "everyone", metav1.LabelSelector{})
+	if len(p.Spec.Ingress) != 1 || len(p.Spec.Ingress[0].Ports) != 0 || len(p.Spec.Ingress[0].From) != 1 || len(p.Spec.PodSelector.MatchLabels) != 0 {
+		t.Fatalf("the policy is %+v", p.Spec)
+	}
+	if peer := p.Spec.Ingress[0].From[0]; peer.NamespaceSelector == nil || len(peer.NamespaceSelector.MatchLabels)+len(peer.NamespaceSelector.MatchExpressions) != 0 || peer.PodSelector != nil {
+		t.Errorf("its peers are %+v", peer)
+	}
+}
+
+// TestLoads holds that each load that results are compared by is measured.
+func TestLoads(t *testing.T) {
+	t.Parallel()
+	s := &site{world: newWorld(options{rates: []int{20, 100}, grown: 30000}, 2)}
+	names := func(of ...[]load) (out []string) {
+		for _, list := range of {
+			for _, l := range list {
+				out = append(out, l.name)
+			}
+		}
+		return out
+	}
+	light, heavy := s.loads(true)
+	if got, want := strings.Join(names(light, heavy, s.grownLoads()), "; "),
+		"idle; 10 slices; 1 policy; 1 namespace; 1 policy of all pods; 20 pods; 100 pods; all kinds; 30000 policies; 30000 policies, 1 changes"; got != want {
+		t.Errorf("rows: %s\nwant  %s", got, want)
+	}
+	if light, heavy = s.loads(false); strings.Join(names(light, heavy), "; ") != "idle; 20 pods; 100 pods" {
+		t.Errorf("rows of an agent by itself: %q", names(light, heavy))
+	}
+}
+
+func TestOptions(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		o     options
+		sizes string
+		ok    bool
+	}{
+		{options{policies: 2000, grown: 30000}, "", true},
+		{options{policies: 2000}, "", true},
+		{options{policies: 2000, grown: 2000}, "", false},
+		{options{policies: 2000, plot: "x.svg"}, "100,300", true},
+		{options{policies: 2000, plot: "x.svg"}, "100", false},
+		{options{policies: 2000}, "1", false},
+	} {
+		if err := parse(&c.o, 1000, c.sizes, "20"); (err == nil) != c.ok {
+			t.Errorf("%+v, sizes %q: %v", c.o, c.sizes, err)
+		}
+	}
+}
+
+// TestPicture draws results as they are read from a file, and says when there is no curve.
+func TestPicture(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "x.svg")
+	at := func(nodes int, ms float64) *Result {
+		idle := Row{Name: "idle", Effect: map[string]*sample{"pod": {Summary: bench.Summary{P50: ms, P99: 2 * ms}}}}
+		return &Result{Nodes: nodes, AgentRSS: float64(nodes), Fed: &AgentResult{Rows: []Row{idle}}}
+	}
+	if err := draw([]*Result{at(100, 1)}, file); err == nil {
+		t.Error("one size is drawn")
+	}
+	if err := draw([]*Result{{Nodes: 1}, {Nodes: 2}}, file); err == nil {
+		t.Error("results without figures are drawn")
+	}
+	if err := draw([]*Result{at(300, 2), at(100, 1)}, file); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, has := range []string{"<svg", "agent, fed", "to its effect, p99", "nodes"} {
+		if !strings.Contains(string(text), has) {
+			t.Errorf("the picture lacks %q", has)
+		}
+	}
+	if strings.Contains(string(text), "agent, by itself") {
+		t.Error("a curve of what was not measured is drawn")
+	}
+	if got := alone(at(100, 7)).Effect["pod"].summary(); got.P50 != 7 || got.P99 != 14 {
+		t.Errorf("figures read from a file: %+v", got)
 	}
 }
