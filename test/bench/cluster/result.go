@@ -84,7 +84,7 @@ type Grown struct {
 	FanOutCPU   []float64 `json:"fanout_cpu_s"`
 	Rows        []Row     `json:"rows"`
 	RemoveS     float64   `json:"remove_s"`
-	StreamsLost int64     `json:"streams_lost"`
+	StreamsLost int64     `json:"streams_lost"` // of stand-ins that came anew
 }
 
 // AgentResult is what one agent brought.
