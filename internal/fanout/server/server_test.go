@@ -126,6 +126,8 @@ type agent struct {
 	mu     sync.Mutex
 	mirror *model.Cluster
 	fulls  int
+	gone   map[model.Name]bool // pods that batches said to be gone
+	addrs  []string            // of the places that it knows
 	last   *watch.Batch
 	pod    *watch.AddPod // what the API server has
 }
@@ -137,23 +139,41 @@ func (a *agent) found(p *watch.AddPod) {
 	a.pod = p
 }
 
-// newAgent follows places, of which it knows in that order, as the agent of a node.
+// newAgent follows places, all of which it knows, as the agent of a node.
 func newAgent(t *testing.T, node, token string, places ...*place) *agent {
 	t.Helper()
-	a := &agent{mirror: model.NewCluster()}
-	roots := x509.NewCertPool()
 	var addrs []string
 	for _, p := range places {
 		addrs = append(addrs, p.addr)
+	}
+	return newAgentAt(t, node, token, addrs, places...)
+}
+
+// newAgentAt knows some addresses of places that it trusts.
+func newAgentAt(t *testing.T, node, token string, addrs []string, places ...*place) *agent {
+	t.Helper()
+	a := &agent{mirror: model.NewCluster(), gone: map[model.Name]bool{}, addrs: addrs}
+	roots := x509.NewCertPool()
+	for _, p := range places {
 		roots.AddCert(p.cert)
 	}
 	a.Client = client.New(client.Config{Log: slog.New(slog.DiscardHandler), Node: node, Program: "test", OtherEvery: 100 * time.Millisecond,
-		Replicas: func(context.Context) ([]string, error) { return addrs, nil },
+		Replicas: func(context.Context) ([]string, error) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return a.addrs, nil
+		},
 		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 		},
 		TLS:   func() (*tls.Config, error) { return &tls.Config{ServerName: "fanout.test", RootCAs: roots}, nil },
 		Token: func() (string, error) { return token, nil },
+		Cluster: func(_ context.Context, look func(*model.Cluster)) error {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			look(a.mirror)
+			return nil
+		},
 		Lookup: func(context.Context, model.Name, string) (*watch.AddPod, error) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
@@ -173,6 +193,11 @@ func newAgent(t *testing.T, node, token string, places ...*place) *agent {
 				a.fulls++
 			}
 			a.last = b
+			for name, p := range b.Pods {
+				if p == nil {
+					a.gone[name] = true
+				}
+			}
 			b.Apply(a.mirror)
 		})
 	}()
@@ -183,12 +208,17 @@ func newAgent(t *testing.T, node, token string, places ...*place) *agent {
 // has reports whether the agent was fed what a node of a cluster is to have.
 func (a *agent) has(t *testing.T, c *model.Cluster, node string) bool {
 	t.Helper()
-	alone := *c
-	alone.Local = model.Local{Node: node}
-	want := encoded(t, nodeview.Of(&alone))
+	want := encoded(t, ofNode(c, node))
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return bytes.Equal(encoded(t, a.mirror), want)
+}
+
+// ofNode returns what a node is to have of a cluster.
+func ofNode(c *model.Cluster, node string) *model.Cluster {
+	alone := *c
+	alone.Local = model.Local{Node: node}
+	return nodeview.Of(&alone)
 }
 
 func encoded(t *testing.T, c *model.Cluster) []byte {
