@@ -50,15 +50,17 @@ type Scope struct {
 	Namespace string
 }
 
-// entry is an object.
-type entry struct {
-	place uint64 // hash of its name: the first bits say which bucket it is in
-	name  string
-	sum   Sum
+// Entry is an object.
+type Entry struct {
+	Name string
+	Sum  Sum // zero = it is gone
+
+	place uint64 // hash of the name: the first bits say which bucket it is in
 }
 
-func (e entry) compare(o entry) int {
-	return cmp.Or(cmp.Compare(e.place, o.place), cmp.Compare(e.name, o.name))
+// Compare is the order of entries.
+func (e Entry) Compare(o Entry) int {
+	return cmp.Or(cmp.Compare(e.place, o.place), cmp.Compare(e.Name, o.Name))
 }
 
 // placeOf is FNV-1a with its bits mixed. Names that fall into one bucket make that larger.
@@ -73,9 +75,9 @@ func placeOf(name string) uint64 {
 }
 
 // Lists are the objects of each scope, sorted by place and name.
-type Lists map[Scope][]entry
+type Lists map[Scope][]Entry
 
-// Of returns the digests of all objects that changes have.
+// Of returns the digests of all objects that changes have, those that are gone among them.
 func Of(ch *model.Changes) Lists { return OfCached(ch, nil) }
 
 // OfCached is Of, with the digests of policies kept in a cache.
@@ -98,13 +100,13 @@ func OfCached(ch *model.Changes, cache *Cache) Lists {
 	pools.list(out, &w, ch.Pools)
 	blocks.list(out, &w, ch.Blocks)
 	if ch.ServiceCIDRsChanged {
-		out[Scope{Kind: ServiceCIDRs}] = []entry{{place: placeOf(""), sum: prefixesSum(ch.ServiceCIDRs)}}
+		out[Scope{Kind: ServiceCIDRs}] = []Entry{{place: placeOf(""), Sum: prefixesSum(ch.ServiceCIDRs)}}
 	}
 	if ch.ReservedChanged {
-		out[Scope{Kind: Reserved}] = []entry{{place: placeOf(""), sum: prefixesSum(ch.Reserved)}}
+		out[Scope{Kind: Reserved}] = []Entry{{place: placeOf(""), Sum: prefixesSum(ch.Reserved)}}
 	}
 	for _, l := range out {
-		slices.SortFunc(l, entry.compare)
+		slices.SortFunc(l, Entry.Compare)
 	}
 	return out
 }
@@ -115,17 +117,17 @@ func prefixesSum(list []netip.Prefix) Sum {
 	return sumOf(w)
 }
 
-// merged returns a list with those of a later one in the place of the same names.
-func merged(base, later []entry) []entry {
+// Merged returns a list with the entries of a later one in the place of those of the same names.
+func Merged(base, later []Entry) []Entry {
 	switch {
 	case len(later) == 0:
 		return base
 	case len(base) == 0:
 		return later
 	}
-	out := make([]entry, 0, len(base)+len(later))
+	out := make([]Entry, 0, len(base)+len(later))
 	for len(base) > 0 && len(later) > 0 {
-		switch c := base[0].compare(later[0]); {
+		switch c := base[0].Compare(later[0]); {
 		case c < 0:
 			out, base = append(out, base[0]), base[1:]
 		case c == 0:
@@ -144,7 +146,7 @@ func bucketOf(place uint64, bits uint8) int {
 
 // buckets yields the digest of each bucket and how many objects are in it. That of an empty one is
 // zero.
-func buckets(l []entry, bits uint8, yield func(bucket int, sum Sum, objects int)) {
+func buckets(l []Entry, bits uint8, yield func(bucket int, sum Sum, objects int)) {
 	var sums writer
 	for b := range 1 << bits {
 		n := 0
@@ -157,7 +159,7 @@ func buckets(l []entry, bits uint8, yield func(bucket int, sum Sum, objects int)
 		}
 		sums = sums[:0]
 		for _, e := range l[:n] {
-			sums = append(sums, e.sum[:]...)
+			sums = append(sums, e.Sum[:]...)
 		}
 		l = l[n:]
 		yield(b, sumOf(sums), n)
@@ -182,8 +184,10 @@ const fewestOthers = 4
 type Held map[Scope][]Sum
 
 // HeldOf describes a cluster; nil = it has more scopes than can be described.
-func HeldOf(c *model.Cluster) Held {
-	all := Of(c.Everything())
+func HeldOf(c *model.Cluster) Held { return Of(c.Everything()).Held() }
+
+// Held describes what lists have.
+func (all Lists) Held() Held {
 	if len(all) > MostScopes {
 		return nil
 	}
@@ -208,6 +212,9 @@ func HeldOf(c *model.Cluster) Held {
 
 // bitsFor says how finely a scope is cut.
 func bitsFor(k Kind, objects, factor int) uint8 {
+	if objects == 0 {
+		return 0
+	}
 	each := cmp.Or(fewest[k], fewestOthers) * factor
 	return min(uint8(bits.Len(uint((objects-1)/each))), MostBits)
 }
@@ -224,8 +231,8 @@ type In struct {
 	Has  []bool
 }
 
-// has reports whether an object is in one of the buckets.
-func (b Buckets) has(s Scope, name string) bool {
+// Has reports whether an object is in one of the buckets.
+func (b Buckets) Has(s Scope, name string) bool {
 	in := b[s]
 	return in != nil && in.Has[bucketOf(placeOf(name), in.Bits)]
 }
@@ -246,7 +253,13 @@ func (h Held) Compare(lists ...Lists) *Difference {
 	whole := Lists{}
 	for _, of := range lists {
 		for s, l := range of {
-			whole[s] = merged(whole[s], l)
+			whole[s] = Merged(whole[s], l)
+		}
+	}
+	gone := func(e Entry) bool { return e.Sum == Sum{} }
+	for s, l := range whole {
+		if slices.ContainsFunc(l, gone) {
+			whole[s] = slices.DeleteFunc(slices.Clone(l), gone)
 		}
 	}
 	d := &Difference{Replaced: Buckets{}, send: Buckets{}, objects: map[Scope]int{}}
@@ -261,7 +274,7 @@ func (h Held) Compare(lists ...Lists) *Difference {
 	return d
 }
 
-func (d *Difference) compare(s Scope, held []Sum, l []entry) {
+func (d *Difference) compare(s Scope, held []Sum, l []Entry) {
 	if len(held) == 0 {
 		d.send[s], d.objects[s] = &In{Has: []bool{true}}, len(l)
 		return

@@ -54,27 +54,27 @@ func (k kindOf[K, V]) list(out Lists, w *writer, of map[K]*V) {
 
 func (k kindOf[K, V]) listBy(out Lists, of map[K]*V, sum func(*V) Sum) {
 	sizes := map[string]int{} // lists that grow would take twice the memory for a moment
-	for key, v := range of {
-		if namespace, _ := k.key(key); v != nil {
-			sizes[namespace]++
-		}
+	for key := range of {
+		namespace, _ := k.key(key)
+		sizes[namespace]++
 	}
 	for namespace, n := range sizes {
-		out[Scope{k.kind, namespace}] = make([]entry, 0, n)
+		out[Scope{k.kind, namespace}] = make([]Entry, 0, n)
 	}
 	for key, v := range of {
-		if v == nil {
-			continue
-		}
 		s, name := k.scope(key)
-		out[s] = append(out[s], entry{placeOf(name), name, sum(v)})
+		e := Entry{Name: name, place: placeOf(name)}
+		if v != nil {
+			e.Sum = sum(v)
+		}
+		out[s] = append(out[s], e)
 	}
 }
 
 // pick takes the objects that are in buckets.
 func (k kindOf[K, V]) pick(into *map[K]*V, of map[K]*V, from Buckets) {
 	for key, v := range of {
-		if s, name := k.scope(key); from.has(s, name) {
+		if s, name := k.scope(key); from.Has(s, name) {
 			if *into == nil {
 				*into = map[K]*V{}
 			}
@@ -93,7 +93,7 @@ func (k kindOf[K, V]) settle(ch *map[K]*V, held map[K]*V, replaced Buckets) {
 		switch {
 		case came && now != nil && k.sum(&w, now) == k.sum(&w, have):
 			delete(*ch, key)
-		case !came && replaced.has(s, name):
+		case !came && replaced.Has(s, name):
 			if *ch == nil {
 				*ch = map[K]*V{}
 			}
@@ -118,10 +118,10 @@ func (d *Difference) Pick(ch *model.Changes) *model.Changes {
 	hostEndpoints.pick(&out.HostEndpoints, ch.HostEndpoints, d.send)
 	pools.pick(&out.Pools, ch.Pools, d.send)
 	blocks.pick(&out.Blocks, ch.Blocks, d.send)
-	if ch.ServiceCIDRsChanged && d.send.has(Scope{Kind: ServiceCIDRs}, "") {
+	if ch.ServiceCIDRsChanged && d.send.Has(Scope{Kind: ServiceCIDRs}, "") {
 		out.ServiceCIDRs, out.ServiceCIDRsChanged = ch.ServiceCIDRs, true
 	}
-	if ch.ReservedChanged && d.send.has(Scope{Kind: Reserved}, "") {
+	if ch.ReservedChanged && d.send.Has(Scope{Kind: Reserved}, "") {
 		out.Reserved, out.ReservedChanged = ch.Reserved, true
 	}
 	return out

@@ -67,6 +67,13 @@ type place struct {
 // newPlace starts a fan-out on loopback; change may set more of its configuration.
 func newPlace(t *testing.T, change func(*Config)) *place {
 	t.Helper()
+	cert := certificate(t)
+	return newPlaceWith(t, &tls.Config{Certificates: []tls.Certificate{cert}}, cert.Leaf, change)
+}
+
+// newPlaceWith serves with a configuration of TLS that clients trust by a certificate.
+func newPlaceWith(t *testing.T, conf *tls.Config, cert *x509.Certificate, change func(*Config)) *place {
+	t.Helper()
 	p := &place{t: t, tokens: &tokens{expired: map[string]bool{}}, status: watch.Status{Synced: true, Connected: true, Since: time.Now()}}
 	cfg := Config{Log: slog.New(slog.DiscardHandler), Reviewer: p.tokens, Replica: "replica", Interval: time.Millisecond, Status: func() watch.Status {
 		p.mu.Lock()
@@ -77,16 +84,15 @@ func newPlace(t *testing.T, change func(*Config)) *place {
 		change(&cfg)
 	}
 	p.server = New(cfg)
-	cert := certificate(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.addr, p.cert = l.Addr().String(), cert.Leaf
+	p.addr, p.cert = l.Addr().String(), cert
 	ctx, stop := context.WithCancel(context.Background())
 	p.stop = stop
 	ended := make(chan error, 1)
-	go func() { ended <- p.server.Serve(ctx, l, &tls.Config{Certificates: []tls.Certificate{cert}}) }()
+	go func() { ended <- p.server.Serve(ctx, l, conf) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
@@ -152,11 +158,18 @@ func newAgent(t *testing.T, node, token string, places ...*place) *agent {
 // newAgentAt knows some addresses of places that it trusts.
 func newAgentAt(t *testing.T, node, token string, addrs []string, places ...*place) *agent {
 	t.Helper()
-	a := &agent{mirror: model.NewCluster(), gone: map[model.Name]bool{}, addrs: addrs}
 	roots := x509.NewCertPool()
 	for _, p := range places {
 		roots.AddCert(p.cert)
 	}
+	return newAgentTrusting(t, node, token, addrs, func() (*tls.Config, error) { return &tls.Config{ServerName: "fanout.test", RootCAs: roots}, nil })
+}
+
+// newAgentTrusting knows some addresses, and trusts what is there by a configuration that it asks
+// for each connection.
+func newAgentTrusting(t *testing.T, node, token string, addrs []string, conf func() (*tls.Config, error)) *agent {
+	t.Helper()
+	a := &agent{mirror: model.NewCluster(), gone: map[model.Name]bool{}, addrs: addrs}
 	a.Client = client.New(client.Config{Log: slog.New(slog.DiscardHandler), Node: node, Program: "test", OtherEvery: 100 * time.Millisecond,
 		Replicas: func(context.Context) ([]string, error) {
 			a.mu.Lock()
@@ -166,7 +179,7 @@ func newAgentAt(t *testing.T, node, token string, addrs []string, places ...*pla
 		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 		},
-		TLS:   func() (*tls.Config, error) { return &tls.Config{ServerName: "fanout.test", RootCAs: roots}, nil },
+		TLS:   conf,
 		Token: func() (string, error) { return token, nil },
 		Cluster: func(_ context.Context, look func(*model.Cluster)) error {
 			a.mu.Lock()

@@ -94,8 +94,9 @@ func (s *site) lose() {
 	took, err := s.probe.label()
 	s.must(err)
 	_, peak, _ := s.fanOuts[1].memory()
-	s.result.Lost = &Lost{Streams: streams, LongestMs: st.LongestMs, AllServedS: all, EffectAfterMs: took.Seconds() * 1000, FanOutRSSMiB: peak}
-	say("a fan-out was killed: %d streams, served again after at most %.1f s", s.result.Lost.Streams, all)
+	each := float64(st.Bytes-before.Bytes) / float64(max(1, streams))
+	s.result.Lost = &Lost{Streams: streams, LongestMs: st.LongestMs, AllServedS: all, EffectAfterMs: took.Seconds() * 1000, FanOutRSSMiB: peak, BytesEach: each}
+	say("a fan-out was killed: %d streams, served again after at most %.1f s with %.0f bytes each", s.result.Lost.Streams, all, each)
 	s.save()
 }
 
