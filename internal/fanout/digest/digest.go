@@ -74,8 +74,8 @@ func placeOf(name string) uint64 {
 	return h ^ h>>29
 }
 
-// Lists are the objects of each scope, sorted by place and name.
-type Lists map[Scope][]Entry
+// Lists are the objects of each scope.
+type Lists map[Scope]*List
 
 // Of returns the digests of all objects that changes have, those that are gone among them.
 func Of(ch *model.Changes) Lists { return OfCached(ch, nil) }
@@ -100,13 +100,13 @@ func OfCached(ch *model.Changes, cache *Cache) Lists {
 	pools.list(out, &w, ch.Pools)
 	blocks.list(out, &w, ch.Blocks)
 	if ch.ServiceCIDRsChanged {
-		out[Scope{Kind: ServiceCIDRs}] = []Entry{{place: placeOf(""), Sum: prefixesSum(ch.ServiceCIDRs)}}
+		out[Scope{Kind: ServiceCIDRs}] = listOf(Entry{place: placeOf(""), Sum: prefixesSum(ch.ServiceCIDRs)})
 	}
 	if ch.ReservedChanged {
-		out[Scope{Kind: Reserved}] = []Entry{{place: placeOf(""), Sum: prefixesSum(ch.Reserved)}}
+		out[Scope{Kind: Reserved}] = listOf(Entry{place: placeOf(""), Sum: prefixesSum(ch.Reserved)})
 	}
 	for _, l := range out {
-		slices.SortFunc(l, Entry.Compare)
+		slices.SortFunc(l.entries, Entry.Compare)
 	}
 	return out
 }
@@ -115,55 +115,6 @@ func prefixesSum(list []netip.Prefix) Sum {
 	var w writer
 	w.prefixes(list)
 	return sumOf(w)
-}
-
-// Merged returns a list with the entries of a later one in the place of those of the same names.
-func Merged(base, later []Entry) []Entry {
-	switch {
-	case len(later) == 0:
-		return base
-	case len(base) == 0:
-		return later
-	}
-	out := make([]Entry, 0, len(base)+len(later))
-	for len(base) > 0 && len(later) > 0 {
-		switch c := base[0].Compare(later[0]); {
-		case c < 0:
-			out, base = append(out, base[0]), base[1:]
-		case c == 0:
-			base = base[1:]
-		default:
-			out, later = append(out, later[0]), later[1:]
-		}
-	}
-	return append(append(out, base...), later...)
-}
-
-// bucketOf is the bucket of a place, of 1<<bits.
-func bucketOf(place uint64, bits uint8) int {
-	return int(place >> 1 >> (63 - bits))
-}
-
-// buckets yields the digest of each bucket and how many objects are in it. That of an empty one is
-// zero.
-func buckets(l []Entry, bits uint8, yield func(bucket int, sum Sum, objects int)) {
-	var sums writer
-	for b := range 1 << bits {
-		n := 0
-		for n < len(l) && bucketOf(l[n].place, bits) == b {
-			n++
-		}
-		if n == 0 {
-			yield(b, Sum{}, 0)
-			continue
-		}
-		sums = sums[:0]
-		for _, e := range l[:n] {
-			sums = append(sums, e.Sum[:]...)
-		}
-		l = l[n:]
-		yield(b, sumOf(sums), n)
-	}
 }
 
 // Bounds of what is said to be held: of buckets and scopes altogether.
@@ -184,27 +135,36 @@ const fewestOthers = 4
 type Held map[Scope][]Sum
 
 // HeldOf describes a cluster; nil = it has more scopes than can be described.
-func HeldOf(c *model.Cluster) Held { return Of(c.Everything()).Held() }
+func HeldOf(c *model.Cluster) Held { return Of(c.Everything()).Held(nil) }
 
-// Held describes what lists have.
-func (all Lists) Held() Held {
-	if len(all) > MostScopes {
+// Held describes what lists have, those of later ones in the place of the same objects.
+func (all Lists) Held(later Lists) Held {
+	scopes := map[Scope]int{}
+	for s, l := range all {
+		scopes[s] = len(l.entries)
+	}
+	for s, l := range later {
+		scopes[s] = max(scopes[s], len(l.entries))
+	}
+	if len(scopes) > MostScopes {
 		return nil
 	}
 	for factor := 1; ; factor *= 2 {
 		total := 0
-		for s, l := range all {
-			total += 1 << bitsFor(s.Kind, len(l), factor)
+		for s, n := range scopes {
+			total += 1 << bitsFor(s.Kind, n, factor)
 		}
 		if total > MostBuckets { // with a bucket for each scope there are fewer
 			continue
 		}
-		out := make(Held, len(all))
-		for s, l := range all {
-			n := bitsFor(s.Kind, len(l), factor)
-			sums := make([]Sum, 0, 1<<n)
-			buckets(l, n, func(_ int, sum Sum, _ int) { sums = append(sums, sum) })
-			out[s] = sums
+		out := make(Held, len(scopes))
+		for s, n := range scopes {
+			bits, has := bitsFor(s.Kind, n, factor), false
+			sums := make([]Sum, 0, 1<<bits)
+			buckets(s.Kind, all[s], later[s], bits, func(_ int, sum Sum, objects int) { sums, has = append(sums, sum), has || objects > 0 })
+			if has {
+				out[s] = sums
+			}
 		}
 		return out
 	}
@@ -250,45 +210,49 @@ type Difference struct {
 // Compare finds where what is held differs from what is to be: what several lists have, of which a
 // later one takes the place of the same objects of those before.
 func (h Held) Compare(lists ...Lists) *Difference {
-	whole := Lists{}
+	base, later := Lists{}, Lists{}
 	for _, of := range lists {
 		for s, l := range of {
-			whole[s] = Merged(whole[s], l)
-		}
-	}
-	gone := func(e Entry) bool { return e.Sum == Sum{} }
-	for s, l := range whole {
-		if slices.ContainsFunc(l, gone) {
-			whole[s] = slices.DeleteFunc(slices.Clone(l), gone)
+			switch {
+			case base[s] == nil:
+				base[s] = l
+			case later[s] == nil:
+				later[s] = l
+			default:
+				later[s] = listOf(merged(later[s].entries, l.entries)...)
+			}
 		}
 	}
 	d := &Difference{Replaced: Buckets{}, send: Buckets{}, objects: map[Scope]int{}}
-	for s, l := range whole {
-		d.compare(s, h[s], l)
+	for s, l := range base {
+		d.compare(s, h[s], l, later[s])
 	}
 	for s, sums := range h {
-		if whole[s] == nil {
-			d.compare(s, sums, nil)
+		if base[s] == nil {
+			d.compare(s, sums, nil, nil)
 		}
 	}
 	return d
 }
 
-func (d *Difference) compare(s Scope, held []Sum, l []Entry) {
-	if len(held) == 0 {
-		d.send[s], d.objects[s] = &In{Has: []bool{true}}, len(l)
-		return
+func (d *Difference) compare(s Scope, held []Sum, base, later *List) {
+	none := len(held) == 0
+	if none {
+		held = make([]Sum, 1)
 	}
 	in := &In{Bits: BitsOf(len(held)), Has: make([]bool, len(held))}
 	differs := false
-	buckets(l, in.Bits, func(b int, sum Sum, objects int) {
+	buckets(s.Kind, base, later, in.Bits, func(b int, sum Sum, objects int) {
 		if sum != held[b] {
 			in.Has[b], differs = true, true
 			d.objects[s] += objects
 		}
 	})
 	if differs {
-		d.Replaced[s], d.send[s] = in, in
+		d.send[s] = in
+	}
+	if differs && !none {
+		d.Replaced[s] = in
 	}
 }
 
@@ -306,8 +270,8 @@ func (d *Difference) None(lists Lists) bool {
 
 func (d *Difference) count(lists Lists) (differ, all int) {
 	for s, l := range lists {
-		differ += min(d.objects[s], len(l))
-		all += len(l)
+		differ += min(d.objects[s], len(l.entries))
+		all += len(l.entries)
 	}
 	return differ, all
 }

@@ -59,7 +59,7 @@ func (k kindOf[K, V]) listBy(out Lists, of map[K]*V, sum func(*V) Sum) {
 		sizes[namespace]++
 	}
 	for namespace, n := range sizes {
-		out[Scope{k.kind, namespace}] = make([]Entry, 0, n)
+		out[Scope{k.kind, namespace}] = &List{entries: make([]Entry, 0, n)}
 	}
 	for key, v := range of {
 		s, name := k.scope(key)
@@ -67,7 +67,7 @@ func (k kindOf[K, V]) listBy(out Lists, of map[K]*V, sum func(*V) Sum) {
 		if v != nil {
 			e.Sum = sum(v)
 		}
-		out[s] = append(out[s], e)
+		out[s].entries = append(out[s].entries, e)
 	}
 }
 

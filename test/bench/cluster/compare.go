@@ -69,6 +69,9 @@ func (s *site) compare() {
 	say("the states of %d nodes by what they were sent are those by the whole cluster", s.result.Compared)
 }
 
+// changingWhileLost is how many pods change each second while agents move to another fan-out.
+const changingWhileLost = 5
+
 // lose kills one fan-out and waits until the other one serves its agents.
 func (s *site) lose() {
 	var before standInState
@@ -83,6 +86,7 @@ func (s *site) lose() {
 		}
 	}
 	streams := served(fanOutHealths[0])
+	changing := s.beginLoad(load{pods: changingWhileLost})
 	began := time.Now()
 	s.fanOuts[0].kill()
 	var st standInState
@@ -91,6 +95,7 @@ func (s *site) lose() {
 		return err == nil && st.Lost > before.Lost && st.Whole == s.nodes-1 && served(fanOutHealths[1]) == s.nodes
 	})
 	all := time.Since(began).Seconds()
+	s.must(changing.end())
 	took, err := s.probe.label()
 	s.must(err)
 	_, peak, _ := s.fanOuts[1].memory()

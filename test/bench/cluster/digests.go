@@ -30,37 +30,15 @@ func (d *digests) held() *stream.Held {
 	if !d.whole {
 		return nil
 	}
-	all := make(digest.Lists, len(d.base))
-	for s := range d.scopes() {
-		if l := d.list(s); len(l) > 0 {
-			all[s] = l
-		}
+	later := make(digest.Lists, len(d.changed))
+	for s, l := range d.changed {
+		later[s] = ordered(l)
 	}
-	return stream.HeldFrom(all.Held())
+	return stream.HeldFrom(d.base.Held(later))
 }
 
-func (d *digests) scopes() map[digest.Scope]struct{} {
-	out := make(map[digest.Scope]struct{}, len(d.base))
-	for s := range d.base {
-		out[s] = struct{}{}
-	}
-	for s := range d.changed {
-		out[s] = struct{}{}
-	}
-	return out
-}
-
-// list is what is there of a scope.
-func (d *digests) list(s digest.Scope) []digest.Entry {
-	if len(d.changed[s]) == 0 {
-		return d.base[s]
-	}
-	later := slices.SortedFunc(maps.Values(d.changed[s]), digest.Entry.Compare)
-	all := digest.Merged(d.base[s], later)
-	if len(d.base[s]) == 0 {
-		all = slices.Clone(all)
-	}
-	return slices.DeleteFunc(all, func(e digest.Entry) bool { return e.Sum == digest.Sum{} })
+func ordered(of map[string]digest.Entry) *digest.List {
+	return digest.ListOf(slices.SortedFunc(maps.Values(of), digest.Entry.Compare))
 }
 
 // take adds what a message brings to what is coming; put makes what is whole the stand-in's.
@@ -83,7 +61,7 @@ func (d *digests) put(resp *stream.Response) error {
 				d.base[s] = l
 				continue
 			}
-			for _, e := range l {
+			for _, e := range l.Entries() {
 				d.change(s, e)
 			}
 		}
@@ -106,7 +84,7 @@ func (d *digests) replace(delta *stream.Delta) error {
 		return err
 	}
 	for s := range replaced {
-		for _, e := range d.list(s) {
+		for _, e := range d.base[s].Merged(ordered(d.changed[s])).Entries() {
 			if replaced.Has(s, e.Name) {
 				e.Sum = digest.Sum{}
 				d.change(s, e)
