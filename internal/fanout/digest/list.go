@@ -63,8 +63,8 @@ func cut(l []Entry, bits uint8) []bucket {
 	return out
 }
 
-// sumOfBucket returns the digest of a bucket and how many objects are in it. That of an empty one is
-// zero.
+// sumOfBucket returns the digest of a bucket and how many objects are in it. That of an empty one
+// is zero.
 func sumOfBucket(sums *writer, l []Entry) (sum Sum, objects int) {
 	*sums = (*sums)[:0]
 	for i := range l {

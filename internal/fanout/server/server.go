@@ -86,9 +86,9 @@ type Server struct {
 	metrics metrics
 	encoded *encodings
 	digests digest.Cache
-	// snapshots are the places of agents that are sent a snapshot, or what they lack of one. Where a
-	// replica ends, hundreds want it: a few at a time, each is sent soon, where all together would
-	// be sent late.
+	// snapshots are the places of agents that are sent a snapshot, or what they lack of one. Where
+	// a replica ends, hundreds want it: a few at a time, each is sent soon, where all together
+	// would be sent late.
 	snapshots chan struct{}
 
 	mu        sync.Mutex

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-net/weir/internal/fanout/wire"
 )
 
-// digests are what a stand-in has of its node's part: of each object the digest alone, with which it
-// says what it has as an agent does by its model. A thousand models do not fit on a machine.
+// digests are what a stand-in has of its node's part: of each object the digest alone, with which
+// it says what it has as an agent does by its model. A thousand models do not fit on a machine.
 type digests struct {
 	base    digest.Lists                             // lists of a snapshot's messages, shared with other stand-ins
 	changed map[digest.Scope]map[string]digest.Entry // what came later than these

@@ -71,6 +71,11 @@ type Lost struct {
 	EffectAfterMs float64 `json:"effect_after_ms"` // of the first change after that
 	FanOutRSSMiB  float64 `json:"fanout_rss_mib"`  // of the one that is left, at most
 	BytesEach     float64 `json:"bytes_each"`      // of changes that one of these streams brought
+
+	// What was used meanwhile, seconds.
+	FanOutCPUS   float64            `json:"fanout_cpu_s"`
+	StandInsCPUS float64            `json:"stand_ins_cpu_s"`
+	OthersCPUS   map[string]float64 `json:"others_cpu_s"`
 }
 
 // AgentResult is what one agent brought.

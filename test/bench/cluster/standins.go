@@ -158,7 +158,8 @@ func (h *holder) state() standInState {
 		Bytes: h.bytes.Load(), Lost: h.lost.Load(), LastError: h.lastError, LongestMs: h.longest.Load(), AllAfter: time.Duration(h.allAfter.Load())}
 }
 
-// isWhole notes that a stand-in has a snapshot, or what it lacked of one; since is when its stream before ended.
+// isWhole notes that a stand-in has a snapshot, or what it lacked of one; since is when its stream
+// before ended.
 func (h *holder) isWhole(since time.Time) {
 	h.snapshots.Add(1)
 	if h.whole.Add(1) == int64(len(h.cfg.Nodes)) && h.allAfter.Load() == 0 {
