@@ -197,6 +197,16 @@ func (b Buckets) Has(s Scope, name string) bool {
 	return in != nil && in.Has[bucketOf(placeOf(name), in.Bits)]
 }
 
+// of reports whether there are buckets of a kind.
+func (b Buckets) of(k Kind) bool {
+	for s := range b {
+		if s.Kind == k {
+			return true
+		}
+	}
+	return false
+}
+
 // Difference is what somebody lacks, or has and should not.
 type Difference struct {
 	// Replaced are the buckets of which something is held that differs.

@@ -73,6 +73,9 @@ func (k kindOf[K, V]) listBy(out Lists, of map[K]*V, sum func(*V) Sum) {
 
 // pick takes the objects that are in buckets.
 func (k kindOf[K, V]) pick(into *map[K]*V, of map[K]*V, from Buckets) {
+	if !from.of(k.kind) {
+		return
+	}
 	for key, v := range of {
 		if s, name := k.scope(key); from.Has(s, name) {
 			if *into == nil {
