@@ -24,7 +24,7 @@ help: ## this list
 
 # What needs neither root nor anything but Go: the packages whose tests load, mount and listen to nothing.
 CHECK := ./internal/agent/problems ./internal/agentapi/... ./internal/calc/... ./internal/config ./internal/dataplane ./internal/dataplane/handover \
-	./internal/delta ./internal/events ./internal/fanout/wire ./internal/gctuner ./internal/httplimit ./internal/jhash ./internal/maglev \
+	./internal/delta ./internal/events ./internal/fanout/digest ./internal/fanout/wire ./internal/gctuner ./internal/httplimit ./internal/jhash ./internal/maglev \
 	./internal/model ./internal/nodestate ./internal/nodeview ./internal/packet ./internal/reason ./internal/selector ./internal/sim ./internal/sleep \
 	./internal/watch ./internal/why/wire ./hack/... ./test/docs ./test/fields ./test/rules ./test/scenarios/scenario
 check: ## lane 1: gofmt, vet, tests that need only Go

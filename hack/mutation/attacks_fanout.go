@@ -20,4 +20,6 @@ var attacksFanOut = []mutant{
 	{fault: fault{"an agent does not read what a fan-out sends it", "internal/fanout/server/server.go",
 		"		s.note(f, began)\n", "		for s.note(f, began); len(f.wake) > 0 && f.view.Pending(); {\n			s.mu.Unlock()\n			time.Sleep(time.Millisecond)\n			s.mu.Lock()\n			if f.view == nil {\n				break\n			}\n		}\n"},
 		pkg: fanOutPackage, run: "^TestHostileAgentThatDoesNotRead$"},
+	{fault: fault{"a compromised node says that it has what it has not, or rubbish, to have a fan-out work and send without bounds", "internal/fanout/stream/held.go",
+		"		if total += 1 << m.Bits; total > digest.MostBuckets {", "		if total += 1 << m.Bits; false {"}, pkg: fanOutPackage, run: "^TestHostileDigests$"},
 }

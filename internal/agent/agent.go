@@ -52,6 +52,7 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/kubeproxy"
 	"github.com/weir-net/weir/internal/localsock"
+	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/peerauth/trust"
 	"github.com/weir-net/weir/internal/why"
 )
@@ -289,7 +290,8 @@ func (a *Agent) connect(ctx context.Context) error {
 		return err
 	}
 	a.claims = newNodeClaims(filepath.Join(a.opts.StateDir, "nodes.json"), a.log)
-	a.source, err = source.New(ctx, source.Connect(a.opts.FanOut, a.opts.Node, a.clients, trust.Folder(a.opts.PeersDir), a.claims.all, a.log))
+	a.source, err = source.New(ctx, source.Connect(a.opts.FanOut, a.opts.Node, a.clients, trust.Folder(a.opts.PeersDir), a.claims.all,
+		func(ctx context.Context, f func(*model.Cluster)) error { return a.cluster.look(ctx, f) }, a.log))
 	return err
 }
 

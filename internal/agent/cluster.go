@@ -152,6 +152,11 @@ func (c *cluster) do(ctx context.Context, f func()) error {
 	}
 }
 
+// look has f look at the model.
+func (c *cluster) look(ctx context.Context, f func(*model.Cluster)) error {
+	return c.do(ctx, func() { f(c.model) })
+}
+
 // change runs f in the goroutine and returns the generation of the state that has its effect, when
 // that was handed to the loop; not before the whole cluster was read.
 func (c *cluster) change(ctx context.Context, f func()) (uint64, error) {

@@ -20,6 +20,9 @@ type Part struct {
 	once    sync.Once
 	encoded [][]byte
 	err     error
+
+	derive  sync.Once
+	derived any
 }
 
 // Changes returns what the part has of the cluster.
@@ -29,6 +32,13 @@ func (p *Part) Changes() *model.Changes { return p.changes }
 func (p *Part) Encoded(encode func(*model.Changes) ([][]byte, error)) ([][]byte, error) {
 	p.once.Do(func() { p.encoded, p.err = encode(p.changes) })
 	return p.encoded, p.err
+}
+
+// Derived returns something else that of makes of the changes. It is called once, whoever asks, and
+// has to be the same function each time.
+func (p *Part) Derived(of func(*model.Changes) any) any {
+	p.derive.Do(func() { p.derived = of(p.changes) })
+	return p.derived
 }
 
 // parts are those that were made and are as the cluster is now.

@@ -22,8 +22,9 @@ import (
 
 // Connect returns the configuration of an agent's sources: of the API server that clients are
 // connected to, and of the fan-outs that it knows. claims returns what is known of the addresses of
-// nodes.
-func Connect(mode Mode, node string, clients *apiclient.Clients, peers trust.Folder, claims func() map[string]watch.NodeClaims, log *slog.Logger) Config {
+// nodes, cluster has a function look at the model that the sources' batches were applied to.
+func Connect(mode Mode, node string, clients *apiclient.Clients, peers trust.Folder, claims func() map[string]watch.NodeClaims,
+	cluster func(context.Context, func(*model.Cluster)) error, log *slog.Logger) Config {
 	replicas := &Replicas{Slice: clients.Core.Slice, Namespace: names.Namespace}
 	// No table of Weir's applies to the agent's own sockets: wrong ones do not keep it from what
 	// puts them right.
@@ -35,7 +36,7 @@ func Connect(mode Mode, node string, clients *apiclient.Clients, peers trust.Fol
 		},
 		FanOut: func() Fed {
 			return client.New(client.Config{
-				Log: log.With("part", "fanout"), Node: node, Program: version.Version, Claims: claims(), Replicas: replicas.Known,
+				Log: log.With("part", "fanout"), Node: node, Program: version.Version, Claims: claims(), Replicas: replicas.Known, Cluster: cluster,
 				Dial:  func(ctx context.Context, addr string) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", addr) },
 				TLS:   func() (*tls.Config, error) { return peers.Client(names.ServerName) },
 				Token: peers.FanOutToken,

@@ -2,8 +2,9 @@
 
 // Package client feeds an agent from a fan-out: it connects to one of the replicas, says which
 // interfaces the node has, and hands on what it is sent as a watch does (watch.Batch). Nothing is
-// handed on before the first snapshot is whole; a later one, of another replica, is a batch that
-// says so (Full), and takes the place of what was there without anything being empty in between.
+// handed on before the first snapshot is whole. Another replica is told what the agent has by
+// digests, and sends what differs; where it does not know these it sends a snapshot, a batch that
+// says so (Full), which takes the place of what was there without anything being empty in between.
 // While no replica can be reached the agent goes on with what it has.
 package client
 
@@ -50,6 +51,9 @@ type Config struct {
 	// Lookup reads a pod from the API server, for a CNI ADD.
 	Lookup func(ctx context.Context, name model.Name, uid string) (*watch.AddPod, error)
 	Claims map[string]watch.NodeClaims // see watch.Config
+	// Cluster has a function look at what was handed on, as the receiver has it; nil = every stream
+	// begins with a snapshot.
+	Cluster func(context.Context, func(*model.Cluster)) error
 	// OtherEvery is the time between two looks for a fan-out that is in touch with the API server,
 	// while the one that feeds this agent is not; 0 = 15 s.
 	OtherEvery time.Duration
@@ -80,6 +84,7 @@ type Client struct {
 
 	mu        sync.Mutex
 	pending   *watch.Batch
+	handing   bool // a batch is being handed on
 	synced    bool
 	endpoints map[netip.Addr]model.Name
 	own       map[model.Name]*model.Pod // pods that the API places on the node, of what was handed on
@@ -134,7 +139,7 @@ func (c *Client) Run(ctx context.Context, sink watch.Sink) error {
 		}
 		c.mu.Lock()
 		b := c.pending
-		c.pending = nil
+		c.pending, c.handing = nil, b != nil
 		c.mu.Unlock()
 		if b != nil {
 			sink(ctx, b)
@@ -308,9 +313,8 @@ func (c *Client) connect(ctx context.Context, addr string) (*connection, error) 
 	late := time.AfterFunc(connectWithin, k.cancel)
 	defer late.Stop()
 	if k.stream, err = stream.Follow(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token), conn); err == nil {
-		c.mu.Lock()
-		first := &stream.Request{Endpoints: stream.EndpointsFrom(c.endpoints), Program: c.cfg.Program}
-		c.mu.Unlock()
+		var first *stream.Request
+		first, k.described = c.hello(ctx)
 		if err = k.stream.Send(first); err == nil {
 			k.first, err = k.stream.Recv()
 		}
@@ -333,6 +337,8 @@ type connection struct {
 	stream stream.Client
 	first  *stream.Response
 	cancel context.CancelFunc
+
+	described bool // the fan-out was told what the agent has
 }
 
 func (k *connection) close() {

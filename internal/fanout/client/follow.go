@@ -4,7 +4,6 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -51,7 +50,7 @@ func (c *Client) serve(ctx context.Context, k *connection) (*connection, error) 
 			}
 		}
 	}()
-	in := &intake{client: c, decoder: &wire.Decoder{Expression: c.cfg.Expression}}
+	in := &intake{client: c, decoder: &wire.Decoder{Expression: c.cfg.Expression}, described: k.described}
 	heard := time.NewTimer(silence)
 	defer heard.Stop()
 	token := time.NewTicker(tokenEvery)
@@ -67,7 +66,7 @@ func (c *Client) serve(ctx context.Context, k *connection) (*connection, error) 
 		case <-heard.C:
 			return nil, fmt.Errorf("fan-out %s: it has said nothing for %s", k.addr, silence)
 		case resp := <-responses:
-			if err := in.take(resp); err != nil {
+			if err := in.take(ctx, resp); err != nil {
 				return nil, fmt.Errorf("fan-out %s: %w", k.addr, err)
 			}
 			c.noteOwners(resp.Owners)
@@ -141,11 +140,13 @@ func (c *Client) fresher(ctx context.Context, k *connection) *connection {
 type intake struct {
 	client  *Client
 	decoder *wire.Decoder
-	whole   bool // the snapshot came
+	whole   bool // the snapshot came, or what it would have had that the agent had not
 	changes *model.Changes
+
+	described bool // the fan-out was told what the agent has
 }
 
-func (in *intake) take(resp *stream.Response) error {
+func (in *intake) take(ctx context.Context, resp *stream.Response) error {
 	if len(resp.Changes) > 0 {
 		d, err := in.decoder.Decode(resp.Changes)
 		if err != nil {
@@ -160,11 +161,22 @@ func (in *intake) take(resp *stream.Response) error {
 			in.changes.Merge(d.Changes)
 		}
 	}
-	if resp.More || in.changes == nil && resp.Settings == nil {
+	if resp.More || in.changes == nil && resp.Settings == nil && resp.Delta == nil {
 		return nil
 	}
-	if !in.whole && !resp.Snapshot {
-		return errors.New("changes came before a snapshot")
+	switch {
+	case in.whole || resp.Snapshot:
+	case resp.Delta == nil:
+		return errNoSnapshot
+	case !in.described:
+		return errNotAsked
+	default:
+		if in.changes == nil {
+			in.changes = &model.Changes{}
+		}
+		if err := in.client.settle(ctx, in.changes, resp.Delta); err != nil {
+			return err
+		}
 	}
 	b := &watch.Batch{Full: resp.Snapshot}
 	if in.changes != nil {
@@ -178,8 +190,9 @@ func (in *intake) take(resp *stream.Response) error {
 		e.Since(in.client.extra, b)
 		in.client.extra = e
 	}
+	first := !in.whole
 	in.changes, in.whole = nil, true
-	if resp.Snapshot { // what it shares texts with is not kept for ever
+	if first || resp.Snapshot { // what it shares texts with is not kept for ever
 		in.decoder = &wire.Decoder{Expression: in.client.cfg.Expression}
 	}
 	in.client.deliver(b)
@@ -210,6 +223,7 @@ func (c *Client) deliver(b *watch.Batch) {
 func (c *Client) noteOwn(b *watch.Batch) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.handing = false
 	if b.Full {
 		clear(c.own)
 	}

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/weir-net/weir/internal/fanout/digest"
 	"github.com/weir-net/weir/internal/fanout/stream"
-	"github.com/weir-net/weir/internal/fanout/wire"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodeview"
 	"github.com/weir-net/weir/internal/peerauth"
@@ -34,10 +34,11 @@ type follower struct {
 
 	// Guarded by Server.mu.
 	view     *nodeview.Node
-	pod      model.Name // of the agent; empty = not known yet
-	settings bool       // they are to be sent
-	snapshot bool       // the snapshot was taken
-	since    time.Time  // when what is to be sent began to be; zero = nothing is
+	pod      model.Name  // of the agent; empty = not known yet
+	settings bool        // they are to be sent
+	snapshot bool        // the snapshot was taken
+	held     digest.Held // what the agent has, until then; nil = nothing
+	since    time.Time   // when what is to be sent began to be; zero = nothing is
 	owners   []*stream.Owner
 
 	mu    sync.Mutex
@@ -55,8 +56,8 @@ func (f *follower) wakeUp() {
 func (f *follower) end(why error) { f.cancel(why) }
 
 // add makes an agent the one of its node that is served; one before it ends.
-func (s *Server) add(ctx context.Context, peer peerauth.Peer, from netip.Addr, token, program string, endpoints map[netip.Addr]model.Name) (*follower, error) {
-	f := &follower{peer: peer, from: from, program: program, began: time.Now(), wake: make(chan struct{}, 1), token: token, settings: true}
+func (s *Server) add(ctx context.Context, peer peerauth.Peer, from netip.Addr, token, program string, endpoints map[netip.Addr]model.Name, held digest.Held) (*follower, error) {
+	f := &follower{peer: peer, from: from, program: program, began: time.Now(), wake: make(chan struct{}, 1), token: token, settings: true, held: held}
 	f.ctx, f.cancel = context.WithCancelCause(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,6 +229,7 @@ type due struct {
 	changes  *model.Changes
 	settings *stream.Settings
 	snapshot bool
+	held     digest.Held // of a snapshot: what the agent has of it already
 	since    time.Time
 	owners   []*stream.Owner
 }
@@ -258,7 +260,7 @@ func (s *Server) take(f *follower) (*due, error) {
 	}
 	if d.snapshot {
 		d.parts, d.changes = f.view.Snapshot()
-		f.snapshot = true
+		f.snapshot, d.held, f.held = true, f.held, nil
 	} else {
 		d.changes = f.view.Take()
 	}
@@ -333,41 +335,39 @@ func (s *Server) deliver(f *follower, up stream.Server, d *due) error {
 	if d.changes == nil {
 		return nil
 	}
-	for _, p := range d.parts {
-		messages, err := p.Encoded(wire.Encoder{}.Marshal)
-		if err != nil {
-			return fmt.Errorf("encode what nodes have in common: %w", err)
+	if d.held != nil {
+		if err := s.deliverDelta(f, up, d); err != nil {
+			return err
 		}
-		for _, m := range messages {
-			if err := s.push(f, up, &stream.Response{Changes: m, More: true}); err != nil {
+		s.metrics.deltas.Observe(time.Since(began).Seconds())
+		return nil
+	}
+	if d.snapshot {
+		for _, p := range d.parts {
+			if err := s.pushPart(f, up, p); err != nil {
 				return err
 			}
 		}
+		if err := s.pushChanges(f, up, d.changes, &stream.Response{Settings: d.settings, Snapshot: true}); err != nil {
+			return err
+		}
+		s.metrics.snapshots.Observe(time.Since(began).Seconds())
+		return nil
 	}
-	var messages [][]byte
-	var err error
-	if d.snapshot { // what is left of it is the node's own
-		messages, err = wire.Encoder{}.Marshal(d.changes)
-	} else {
-		messages, err = s.encoded.of(d.changes, began)
-	}
+	messages, err := s.encoded.of(d.changes, began)
 	if err != nil {
 		return fmt.Errorf("encode changes: %w", err)
 	}
 	for i, m := range messages {
 		resp := &stream.Response{Changes: m, More: i < len(messages)-1}
 		if !resp.More {
-			resp.Settings, resp.Snapshot = d.settings, d.snapshot
+			resp.Settings = d.settings
 		}
 		if err := s.push(f, up, resp); err != nil {
 			return err
 		}
 	}
-	if d.snapshot {
-		s.metrics.snapshots.Observe(time.Since(began).Seconds())
-	} else {
-		s.metrics.lag.Observe(time.Since(d.since).Seconds())
-	}
+	s.metrics.lag.Observe(time.Since(d.since).Seconds())
 	return nil
 }
 

@@ -19,13 +19,14 @@ type metrics struct {
 	endpoints       prometheus.Counter
 	refused         *prometheus.CounterVec
 	snapshots, lag  prometheus.Histogram
+	deltas          prometheus.Histogram
 	updates         prometheus.Histogram
 }
 
 // Register offers the server's metrics.
 func (s *Server) Register(r prometheus.Registerer) {
 	m := &s.metrics
-	r.MustRegister(m.streams, m.oldest, m.merges, m.messages, m.bytes, m.endpoints, m.refused, m.snapshots, m.lag, m.updates)
+	r.MustRegister(m.streams, m.oldest, m.merges, m.messages, m.bytes, m.endpoints, m.refused, m.snapshots, m.deltas, m.lag, m.updates)
 }
 
 func newMetrics(s *Server) metrics {
@@ -64,6 +65,7 @@ func newMetrics(s *Server) metrics {
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "refused_total", Help: "Streams that were refused or ended, by why."},
 			[]string{"why"}),
 		snapshots: histogram("snapshot_seconds", "Time to send an agent all that its node needs.", prometheus.ExponentialBuckets(0.01, 2, 13)),
+		deltas:    histogram("delta_seconds", "Time to find and send what an agent lacks that another fan-out fed before.", prometheus.ExponentialBuckets(0.001, 2, 15)),
 		lag:       histogram("lag_seconds", "Time from a change that was read of the API until an agent was sent it.", prometheus.ExponentialBuckets(0.001, 2, 15)),
 		updates:   histogram("update_seconds", "Time to find the nodes that changes concern.", prometheus.ExponentialBuckets(0.0001, 2, 16)),
 	}

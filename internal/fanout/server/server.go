@@ -31,6 +31,7 @@ import (
 	grpcpeer "google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/weir-net/weir/internal/fanout/digest"
 	"github.com/weir-net/weir/internal/fanout/stream"
 	"github.com/weir-net/weir/internal/httplimit"
 	"github.com/weir-net/weir/internal/model"
@@ -85,8 +86,10 @@ type Server struct {
 	cfg     Config
 	metrics metrics
 	encoded *encodings
-	// snapshots are the places of agents that are sent a snapshot. Where a replica ends, hundreds
-	// want one: a few at a time, each is sent soon, where all together would be sent late.
+	digests digest.Cache
+	// snapshots are the places of agents that are sent a snapshot, or what they lack of one. Where
+	// a replica ends, hundreds want it: a few at a time, each is sent soon, where all together
+	// would be sent late.
 	snapshots chan struct{}
 
 	mu        sync.Mutex
@@ -209,7 +212,11 @@ func (s *Server) follow(up stream.Server) error {
 	if err != nil {
 		return s.refuse(from, "malformed", status.Error(codes.InvalidArgument, err.Error()))
 	}
-	f, err := s.add(ctx, peer, from, token, first.Program, endpoints)
+	held, err := first.GetHeld().Digests()
+	if err != nil {
+		return s.refuse(from, "malformed", status.Error(codes.InvalidArgument, err.Error()))
+	}
+	f, err := s.add(ctx, peer, from, token, first.Program, endpoints, held)
 	if err != nil {
 		return s.refuse(from, "node", err)
 	}

@@ -67,6 +67,13 @@ type place struct {
 // newPlace starts a fan-out on loopback; change may set more of its configuration.
 func newPlace(t *testing.T, change func(*Config)) *place {
 	t.Helper()
+	cert := certificate(t)
+	return newPlaceWith(t, &tls.Config{Certificates: []tls.Certificate{cert}}, cert.Leaf, change)
+}
+
+// newPlaceWith serves with a configuration of TLS that clients trust by a certificate.
+func newPlaceWith(t *testing.T, conf *tls.Config, cert *x509.Certificate, change func(*Config)) *place {
+	t.Helper()
 	p := &place{t: t, tokens: &tokens{expired: map[string]bool{}}, status: watch.Status{Synced: true, Connected: true, Since: time.Now()}}
 	cfg := Config{Log: slog.New(slog.DiscardHandler), Reviewer: p.tokens, Replica: "replica", Interval: time.Millisecond, Status: func() watch.Status {
 		p.mu.Lock()
@@ -77,16 +84,15 @@ func newPlace(t *testing.T, change func(*Config)) *place {
 		change(&cfg)
 	}
 	p.server = New(cfg)
-	cert := certificate(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.addr, p.cert = l.Addr().String(), cert.Leaf
+	p.addr, p.cert = l.Addr().String(), cert
 	ctx, stop := context.WithCancel(context.Background())
 	p.stop = stop
 	ended := make(chan error, 1)
-	go func() { ended <- p.server.Serve(ctx, l, &tls.Config{Certificates: []tls.Certificate{cert}}) }()
+	go func() { ended <- p.server.Serve(ctx, l, conf) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
@@ -126,6 +132,8 @@ type agent struct {
 	mu     sync.Mutex
 	mirror *model.Cluster
 	fulls  int
+	gone   map[model.Name]bool // pods that batches said to be gone
+	addrs  []string            // of the places that it knows
 	last   *watch.Batch
 	pod    *watch.AddPod // what the API server has
 }
@@ -137,23 +145,48 @@ func (a *agent) found(p *watch.AddPod) {
 	a.pod = p
 }
 
-// newAgent follows places, of which it knows in that order, as the agent of a node.
+// newAgent follows places, all of which it knows, as the agent of a node.
 func newAgent(t *testing.T, node, token string, places ...*place) *agent {
 	t.Helper()
-	a := &agent{mirror: model.NewCluster()}
-	roots := x509.NewCertPool()
 	var addrs []string
 	for _, p := range places {
 		addrs = append(addrs, p.addr)
+	}
+	return newAgentAt(t, node, token, addrs, places...)
+}
+
+// newAgentAt knows some addresses of places that it trusts.
+func newAgentAt(t *testing.T, node, token string, addrs []string, places ...*place) *agent {
+	t.Helper()
+	roots := x509.NewCertPool()
+	for _, p := range places {
 		roots.AddCert(p.cert)
 	}
+	return newAgentTrusting(t, node, token, addrs, func() (*tls.Config, error) { return &tls.Config{ServerName: "fanout.test", RootCAs: roots}, nil })
+}
+
+// newAgentTrusting knows some addresses, and trusts what is there by a configuration that it asks
+// for each connection.
+func newAgentTrusting(t *testing.T, node, token string, addrs []string, conf func() (*tls.Config, error)) *agent {
+	t.Helper()
+	a := &agent{mirror: model.NewCluster(), gone: map[model.Name]bool{}, addrs: addrs}
 	a.Client = client.New(client.Config{Log: slog.New(slog.DiscardHandler), Node: node, Program: "test", OtherEvery: 100 * time.Millisecond,
-		Replicas: func(context.Context) ([]string, error) { return addrs, nil },
+		Replicas: func(context.Context) ([]string, error) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return a.addrs, nil
+		},
 		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 		},
-		TLS:   func() (*tls.Config, error) { return &tls.Config{ServerName: "fanout.test", RootCAs: roots}, nil },
+		TLS:   conf,
 		Token: func() (string, error) { return token, nil },
+		Cluster: func(_ context.Context, look func(*model.Cluster)) error {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			look(a.mirror)
+			return nil
+		},
 		Lookup: func(context.Context, model.Name, string) (*watch.AddPod, error) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
@@ -173,6 +206,11 @@ func newAgent(t *testing.T, node, token string, places ...*place) *agent {
 				a.fulls++
 			}
 			a.last = b
+			for name, p := range b.Pods {
+				if p == nil {
+					a.gone[name] = true
+				}
+			}
 			b.Apply(a.mirror)
 		})
 	}()
@@ -183,12 +221,17 @@ func newAgent(t *testing.T, node, token string, places ...*place) *agent {
 // has reports whether the agent was fed what a node of a cluster is to have.
 func (a *agent) has(t *testing.T, c *model.Cluster, node string) bool {
 	t.Helper()
-	alone := *c
-	alone.Local = model.Local{Node: node}
-	want := encoded(t, nodeview.Of(&alone))
+	want := encoded(t, ofNode(c, node))
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return bytes.Equal(encoded(t, a.mirror), want)
+}
+
+// ofNode returns what a node is to have of a cluster.
+func ofNode(c *model.Cluster, node string) *model.Cluster {
+	alone := *c
+	alone.Local = model.Local{Node: node}
+	return nodeview.Of(&alone)
 }
 
 func encoded(t *testing.T, c *model.Cluster) []byte {

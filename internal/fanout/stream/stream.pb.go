@@ -34,6 +34,7 @@ type Request struct {
 	Token         string                 `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`                       // the newest one of the agent; empty = as it was
 	Program       string                 `protobuf:"bytes,3,opt,name=program,proto3" json:"program,omitempty"`                   // the agent's version, for people
 	OwnersOf      [][]byte               `protobuf:"bytes,4,rep,name=owners_of,json=ownersOf,proto3" json:"owners_of,omitempty"` // addresses of which the agent wants to know whose they are
+	Held          *Held                  `protobuf:"bytes,5,opt,name=held,proto3" json:"held,omitempty"`                         // in the first one: what the agent has of earlier streams; absent = nothing
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -96,6 +97,136 @@ func (x *Request) GetOwnersOf() [][]byte {
 	return nil
 }
 
+func (x *Request) GetHeld() *Held {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+// Held describes what the agent has by digests (package digest), so that it is sent what differs. A
+// fan-out that does not know the version sends a snapshot.
+type Held struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Scopes        []*HeldScope           `protobuf:"bytes,2,rep,name=scopes,proto3" json:"scopes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Held) Reset() {
+	*x = Held{}
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Held) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Held) ProtoMessage() {}
+
+func (x *Held) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Held.ProtoReflect.Descriptor instead.
+func (*Held) Descriptor() ([]byte, []int) {
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Held) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Held) GetScopes() []*HeldScope {
+	if x != nil {
+		return x.Scopes
+	}
+	return nil
+}
+
+// HeldScope is the objects of a kind in a namespace, in 1<<bits buckets.
+type HeldScope struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          uint32                 `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Namespace     []byte                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Bits          uint32                 `protobuf:"varint,3,opt,name=bits,proto3" json:"bits,omitempty"`
+	Digests       []byte                 `protobuf:"bytes,4,opt,name=digests,proto3" json:"digests,omitempty"` // 16 bytes for each bucket
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeldScope) Reset() {
+	*x = HeldScope{}
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeldScope) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeldScope) ProtoMessage() {}
+
+func (x *HeldScope) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeldScope.ProtoReflect.Descriptor instead.
+func (*HeldScope) Descriptor() ([]byte, []int) {
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *HeldScope) GetKind() uint32 {
+	if x != nil {
+		return x.Kind
+	}
+	return 0
+}
+
+func (x *HeldScope) GetNamespace() []byte {
+	if x != nil {
+		return x.Namespace
+	}
+	return nil
+}
+
+func (x *HeldScope) GetBits() uint32 {
+	if x != nil {
+		return x.Bits
+	}
+	return 0
+}
+
+func (x *HeldScope) GetDigests() []byte {
+	if x != nil {
+		return x.Digests
+	}
+	return nil
+}
+
 // Endpoints are the interfaces of pods that the machine has. They may be there before the API
 // places the pod on the node, and for longer.
 type Endpoints struct {
@@ -107,7 +238,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[1]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -119,7 +250,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[1]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -132,7 +263,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{1}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Endpoints) GetAll() []*Endpoint {
@@ -153,7 +284,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[2]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -165,7 +296,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[2]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -178,7 +309,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{2}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Endpoint) GetNamespace() []byte {
@@ -210,17 +341,20 @@ type Response struct {
 	More    bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`      // another Response of the same changes follows
 	// snapshot says, in the last Response of changes, that they are the whole of the node's part:
 	// what is not in them is not there.
-	Snapshot      bool      `protobuf:"varint,3,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
-	Settings      *Settings `protobuf:"bytes,4,opt,name=settings,proto3" json:"settings,omitempty"` // all of them; absent = as they were
-	Fresh         *Fresh    `protobuf:"bytes,5,opt,name=fresh,proto3" json:"fresh,omitempty"`
-	Owners        []*Owner  `protobuf:"bytes,6,rep,name=owners,proto3" json:"owners,omitempty"` // what was asked by owners_of
+	Snapshot bool      `protobuf:"varint,3,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	Settings *Settings `protobuf:"bytes,4,opt,name=settings,proto3" json:"settings,omitempty"` // all of them; absent = as they were
+	Fresh    *Fresh    `protobuf:"bytes,5,opt,name=fresh,proto3" json:"fresh,omitempty"`
+	Owners   []*Owner  `protobuf:"bytes,6,rep,name=owners,proto3" json:"owners,omitempty"` // what was asked by owners_of
+	// delta says, in the last Response of changes and in the place of snapshot, that they are what
+	// the agent lacks by what it said to have.
+	Delta         *Delta `protobuf:"bytes,7,opt,name=delta,proto3" json:"delta,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Response) Reset() {
 	*x = Response{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[3]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -232,7 +366,7 @@ func (x *Response) String() string {
 func (*Response) ProtoMessage() {}
 
 func (x *Response) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[3]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -245,7 +379,7 @@ func (x *Response) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Response.ProtoReflect.Descriptor instead.
 func (*Response) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{3}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Response) GetChanges() []byte {
@@ -290,6 +424,126 @@ func (x *Response) GetOwners() []*Owner {
 	return nil
 }
 
+func (x *Response) GetDelta() *Delta {
+	if x != nil {
+		return x.Delta
+	}
+	return nil
+}
+
+// Delta names the buckets that differed. What the agent has in them and was not sent is gone.
+type Delta struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Replaced      []*Replaced            `protobuf:"bytes,1,rep,name=replaced,proto3" json:"replaced,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Delta) Reset() {
+	*x = Delta{}
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Delta) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Delta) ProtoMessage() {}
+
+func (x *Delta) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Delta.ProtoReflect.Descriptor instead.
+func (*Delta) Descriptor() ([]byte, []int) {
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Delta) GetReplaced() []*Replaced {
+	if x != nil {
+		return x.Replaced
+	}
+	return nil
+}
+
+type Replaced struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          uint32                 `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Namespace     []byte                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Bits          uint32                 `protobuf:"varint,3,opt,name=bits,proto3" json:"bits,omitempty"`              // as in HeldScope
+	Buckets       []uint32               `protobuf:"varint,4,rep,packed,name=buckets,proto3" json:"buckets,omitempty"` // none = all of them
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Replaced) Reset() {
+	*x = Replaced{}
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Replaced) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Replaced) ProtoMessage() {}
+
+func (x *Replaced) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Replaced.ProtoReflect.Descriptor instead.
+func (*Replaced) Descriptor() ([]byte, []int) {
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Replaced) GetKind() uint32 {
+	if x != nil {
+		return x.Kind
+	}
+	return 0
+}
+
+func (x *Replaced) GetNamespace() []byte {
+	if x != nil {
+		return x.Namespace
+	}
+	return nil
+}
+
+func (x *Replaced) GetBits() uint32 {
+	if x != nil {
+		return x.Bits
+	}
+	return 0
+}
+
+func (x *Replaced) GetBuckets() []uint32 {
+	if x != nil {
+		return x.Buckets
+	}
+	return nil
+}
+
 // Owner is the pod that has an address; without a name there is none. Agents need it for people
 // who look at flows, and for nothing that is enforced.
 type Owner struct {
@@ -303,7 +557,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[4]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -315,7 +569,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[4]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -328,7 +582,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{4}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Owner) GetAddr() []byte {
@@ -366,7 +620,7 @@ type Settings struct {
 
 func (x *Settings) Reset() {
 	*x = Settings{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[5]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -378,7 +632,7 @@ func (x *Settings) String() string {
 func (*Settings) ProtoMessage() {}
 
 func (x *Settings) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[5]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -391,7 +645,7 @@ func (x *Settings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settings.ProtoReflect.Descriptor instead.
 func (*Settings) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{5}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Settings) GetPoolOrder() [][]byte {
@@ -439,7 +693,7 @@ type Reservation struct {
 
 func (x *Reservation) Reset() {
 	*x = Reservation{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[6]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -451,7 +705,7 @@ func (x *Reservation) String() string {
 func (*Reservation) ProtoMessage() {}
 
 func (x *Reservation) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[6]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -464,7 +718,7 @@ func (x *Reservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reservation.ProtoReflect.Descriptor instead.
 func (*Reservation) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{6}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Reservation) GetName() []byte {
@@ -491,7 +745,7 @@ type Ipam struct {
 
 func (x *Ipam) Reset() {
 	*x = Ipam{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[7]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -503,7 +757,7 @@ func (x *Ipam) String() string {
 func (*Ipam) ProtoMessage() {}
 
 func (x *Ipam) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[7]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -516,7 +770,7 @@ func (x *Ipam) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ipam.ProtoReflect.Descriptor instead.
 func (*Ipam) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{7}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Ipam) GetStrictAffinity() bool {
@@ -543,7 +797,7 @@ type FelixConfiguration struct {
 
 func (x *FelixConfiguration) Reset() {
 	*x = FelixConfiguration{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[8]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -555,7 +809,7 @@ func (x *FelixConfiguration) String() string {
 func (*FelixConfiguration) ProtoMessage() {}
 
 func (x *FelixConfiguration) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[8]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -568,7 +822,7 @@ func (x *FelixConfiguration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FelixConfiguration.ProtoReflect.Descriptor instead.
 func (*FelixConfiguration) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{8}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *FelixConfiguration) GetName() []byte {
@@ -599,7 +853,7 @@ type Problem struct {
 
 func (x *Problem) Reset() {
 	*x = Problem{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[9]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -611,7 +865,7 @@ func (x *Problem) String() string {
 func (*Problem) ProtoMessage() {}
 
 func (x *Problem) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[9]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -624,7 +878,7 @@ func (x *Problem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Problem.ProtoReflect.Descriptor instead.
 func (*Problem) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{9}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Problem) GetObject() []byte {
@@ -675,7 +929,7 @@ type Fresh struct {
 
 func (x *Fresh) Reset() {
 	*x = Fresh{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[10]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -687,7 +941,7 @@ func (x *Fresh) String() string {
 func (*Fresh) ProtoMessage() {}
 
 func (x *Fresh) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[10]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -700,7 +954,7 @@ func (x *Fresh) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fresh.ProtoReflect.Descriptor instead.
 func (*Fresh) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{10}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Fresh) GetConnected() bool {
@@ -735,25 +989,42 @@ var File_internal_fanout_stream_stream_proto protoreflect.FileDescriptor
 
 const file_internal_fanout_stream_stream_proto_rawDesc = "" +
 	"\n" +
-	"#internal/fanout/stream/stream.proto\x12\x15weir.fanout.stream.v1\"\x96\x01\n" +
+	"#internal/fanout/stream/stream.proto\x12\x15weir.fanout.stream.v1\"\xc7\x01\n" +
 	"\aRequest\x12>\n" +
 	"\tendpoints\x18\x01 \x01(\v2 .weir.fanout.stream.v1.EndpointsR\tendpoints\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x18\n" +
 	"\aprogram\x18\x03 \x01(\tR\aprogram\x12\x1b\n" +
-	"\towners_of\x18\x04 \x03(\fR\bownersOf\">\n" +
+	"\towners_of\x18\x04 \x03(\fR\bownersOf\x12/\n" +
+	"\x04held\x18\x05 \x01(\v2\x1b.weir.fanout.stream.v1.HeldR\x04held\"Z\n" +
+	"\x04Held\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\rR\aversion\x128\n" +
+	"\x06scopes\x18\x02 \x03(\v2 .weir.fanout.stream.v1.HeldScopeR\x06scopes\"k\n" +
+	"\tHeldScope\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\fR\tnamespace\x12\x12\n" +
+	"\x04bits\x18\x03 \x01(\rR\x04bits\x12\x18\n" +
+	"\adigests\x18\x04 \x01(\fR\adigests\">\n" +
 	"\tEndpoints\x121\n" +
 	"\x03all\x18\x01 \x03(\v2\x1f.weir.fanout.stream.v1.EndpointR\x03all\"R\n" +
 	"\bEndpoint\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\fR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\fR\x04name\x12\x14\n" +
-	"\x05addrs\x18\x03 \x03(\fR\x05addrs\"\xfb\x01\n" +
+	"\x05addrs\x18\x03 \x03(\fR\x05addrs\"\xaf\x02\n" +
 	"\bResponse\x12\x18\n" +
 	"\achanges\x18\x01 \x01(\fR\achanges\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12\x1a\n" +
 	"\bsnapshot\x18\x03 \x01(\bR\bsnapshot\x12;\n" +
 	"\bsettings\x18\x04 \x01(\v2\x1f.weir.fanout.stream.v1.SettingsR\bsettings\x122\n" +
 	"\x05fresh\x18\x05 \x01(\v2\x1c.weir.fanout.stream.v1.FreshR\x05fresh\x124\n" +
-	"\x06owners\x18\x06 \x03(\v2\x1c.weir.fanout.stream.v1.OwnerR\x06owners\"M\n" +
+	"\x06owners\x18\x06 \x03(\v2\x1c.weir.fanout.stream.v1.OwnerR\x06owners\x122\n" +
+	"\x05delta\x18\a \x01(\v2\x1c.weir.fanout.stream.v1.DeltaR\x05delta\"D\n" +
+	"\x05Delta\x12;\n" +
+	"\breplaced\x18\x01 \x03(\v2\x1f.weir.fanout.stream.v1.ReplacedR\breplaced\"j\n" +
+	"\bReplaced\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\fR\tnamespace\x12\x12\n" +
+	"\x04bits\x18\x03 \x01(\rR\x04bits\x12\x18\n" +
+	"\abuckets\x18\x04 \x03(\rR\abuckets\"M\n" +
 	"\x05Owner\x12\x12\n" +
 	"\x04addr\x18\x01 \x01(\fR\x04addr\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\fR\tnamespace\x12\x12\n" +
@@ -799,35 +1070,43 @@ func file_internal_fanout_stream_stream_proto_rawDescGZIP() []byte {
 	return file_internal_fanout_stream_stream_proto_rawDescData
 }
 
-var file_internal_fanout_stream_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_internal_fanout_stream_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_internal_fanout_stream_stream_proto_goTypes = []any{
 	(*Request)(nil),            // 0: weir.fanout.stream.v1.Request
-	(*Endpoints)(nil),          // 1: weir.fanout.stream.v1.Endpoints
-	(*Endpoint)(nil),           // 2: weir.fanout.stream.v1.Endpoint
-	(*Response)(nil),           // 3: weir.fanout.stream.v1.Response
-	(*Owner)(nil),              // 4: weir.fanout.stream.v1.Owner
-	(*Settings)(nil),           // 5: weir.fanout.stream.v1.Settings
-	(*Reservation)(nil),        // 6: weir.fanout.stream.v1.Reservation
-	(*Ipam)(nil),               // 7: weir.fanout.stream.v1.Ipam
-	(*FelixConfiguration)(nil), // 8: weir.fanout.stream.v1.FelixConfiguration
-	(*Problem)(nil),            // 9: weir.fanout.stream.v1.Problem
-	(*Fresh)(nil),              // 10: weir.fanout.stream.v1.Fresh
+	(*Held)(nil),               // 1: weir.fanout.stream.v1.Held
+	(*HeldScope)(nil),          // 2: weir.fanout.stream.v1.HeldScope
+	(*Endpoints)(nil),          // 3: weir.fanout.stream.v1.Endpoints
+	(*Endpoint)(nil),           // 4: weir.fanout.stream.v1.Endpoint
+	(*Response)(nil),           // 5: weir.fanout.stream.v1.Response
+	(*Delta)(nil),              // 6: weir.fanout.stream.v1.Delta
+	(*Replaced)(nil),           // 7: weir.fanout.stream.v1.Replaced
+	(*Owner)(nil),              // 8: weir.fanout.stream.v1.Owner
+	(*Settings)(nil),           // 9: weir.fanout.stream.v1.Settings
+	(*Reservation)(nil),        // 10: weir.fanout.stream.v1.Reservation
+	(*Ipam)(nil),               // 11: weir.fanout.stream.v1.Ipam
+	(*FelixConfiguration)(nil), // 12: weir.fanout.stream.v1.FelixConfiguration
+	(*Problem)(nil),            // 13: weir.fanout.stream.v1.Problem
+	(*Fresh)(nil),              // 14: weir.fanout.stream.v1.Fresh
 }
 var file_internal_fanout_stream_stream_proto_depIdxs = []int32{
-	1,  // 0: weir.fanout.stream.v1.Request.endpoints:type_name -> weir.fanout.stream.v1.Endpoints
-	2,  // 1: weir.fanout.stream.v1.Endpoints.all:type_name -> weir.fanout.stream.v1.Endpoint
-	5,  // 2: weir.fanout.stream.v1.Response.settings:type_name -> weir.fanout.stream.v1.Settings
-	10, // 3: weir.fanout.stream.v1.Response.fresh:type_name -> weir.fanout.stream.v1.Fresh
-	4,  // 4: weir.fanout.stream.v1.Response.owners:type_name -> weir.fanout.stream.v1.Owner
-	6,  // 5: weir.fanout.stream.v1.Settings.reservations:type_name -> weir.fanout.stream.v1.Reservation
-	7,  // 6: weir.fanout.stream.v1.Settings.ipam:type_name -> weir.fanout.stream.v1.Ipam
-	8,  // 7: weir.fanout.stream.v1.Settings.felix_configurations:type_name -> weir.fanout.stream.v1.FelixConfiguration
-	9,  // 8: weir.fanout.stream.v1.Settings.problems:type_name -> weir.fanout.stream.v1.Problem
-	9,  // [9:9] is the sub-list for method output_type
-	9,  // [9:9] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	3,  // 0: weir.fanout.stream.v1.Request.endpoints:type_name -> weir.fanout.stream.v1.Endpoints
+	1,  // 1: weir.fanout.stream.v1.Request.held:type_name -> weir.fanout.stream.v1.Held
+	2,  // 2: weir.fanout.stream.v1.Held.scopes:type_name -> weir.fanout.stream.v1.HeldScope
+	4,  // 3: weir.fanout.stream.v1.Endpoints.all:type_name -> weir.fanout.stream.v1.Endpoint
+	9,  // 4: weir.fanout.stream.v1.Response.settings:type_name -> weir.fanout.stream.v1.Settings
+	14, // 5: weir.fanout.stream.v1.Response.fresh:type_name -> weir.fanout.stream.v1.Fresh
+	8,  // 6: weir.fanout.stream.v1.Response.owners:type_name -> weir.fanout.stream.v1.Owner
+	6,  // 7: weir.fanout.stream.v1.Response.delta:type_name -> weir.fanout.stream.v1.Delta
+	7,  // 8: weir.fanout.stream.v1.Delta.replaced:type_name -> weir.fanout.stream.v1.Replaced
+	10, // 9: weir.fanout.stream.v1.Settings.reservations:type_name -> weir.fanout.stream.v1.Reservation
+	11, // 10: weir.fanout.stream.v1.Settings.ipam:type_name -> weir.fanout.stream.v1.Ipam
+	12, // 11: weir.fanout.stream.v1.Settings.felix_configurations:type_name -> weir.fanout.stream.v1.FelixConfiguration
+	13, // 12: weir.fanout.stream.v1.Settings.problems:type_name -> weir.fanout.stream.v1.Problem
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_internal_fanout_stream_stream_proto_init() }
@@ -841,7 +1120,7 @@ func file_internal_fanout_stream_stream_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_fanout_stream_stream_proto_rawDesc), len(file_internal_fanout_stream_stream_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -69,6 +69,9 @@ func (s *site) compare() {
 	say("the states of %d nodes by what they were sent are those by the whole cluster", s.result.Compared)
 }
 
+// changingWhileLost is how many pods change each second while agents move to another fan-out.
+const changingWhileLost = 5
+
 // lose kills one fan-out and waits until the other one serves its agents.
 func (s *site) lose() {
 	var before standInState
@@ -83,19 +86,40 @@ func (s *site) lose() {
 		}
 	}
 	streams := served(fanOutHealths[0])
+	changing := s.beginLoad(load{pods: changingWhileLost})
+	used := func(p *process) time.Duration {
+		d, err := p.cpu()
+		s.must(err)
+		return d
+	}
+	fanOut, standIns, other := used(s.fanOuts[1]), used(s.standIns), others()
 	began := time.Now()
 	s.fanOuts[0].kill()
+	profiled := make(chan struct{})
+	go func() {
+		defer close(profiled)
+		s.profileAll("replica killed", 5*time.Second)
+	}()
 	var st standInState
 	s.await("the other fan-out to serve all", s.standIns, 5*time.Minute, func() bool {
 		st, err = s.standInState()
 		return err == nil && st.Lost > before.Lost && st.Whole == s.nodes-1 && served(fanOutHealths[1]) == s.nodes
 	})
 	all := time.Since(began).Seconds()
+	lost := &Lost{Streams: streams, AllServedS: all, FanOutCPUS: (used(s.fanOuts[1]) - fanOut).Seconds(), StandInsCPUS: (used(s.standIns) - standIns).Seconds(), OthersCPUS: map[string]float64{}}
+	for name, now := range others() {
+		lost.OthersCPUS[name] = now - other[name]
+	}
+	s.must(changing.end())
+	<-profiled
 	took, err := s.probe.label()
 	s.must(err)
 	_, peak, _ := s.fanOuts[1].memory()
-	s.result.Lost = &Lost{Streams: streams, LongestMs: st.LongestMs, AllServedS: all, EffectAfterMs: took.Seconds() * 1000, FanOutRSSMiB: peak}
-	say("a fan-out was killed: %d streams, served again after at most %.1f s", s.result.Lost.Streams, all)
+	lost.LongestMs, lost.EffectAfterMs, lost.FanOutRSSMiB = st.LongestMs, took.Seconds()*1000, peak
+	lost.BytesEach = float64(st.Bytes-before.Bytes) / float64(max(1, streams))
+	s.result.Lost = lost
+	say("a fan-out was killed: %d streams, served again after at most %.1f s with %.0f bytes each; CPU in seconds: the other fan-out %.1f, stand-ins %.1f, the API server %.1f", streams, all, lost.BytesEach,
+		lost.FanOutCPUS, lost.StandInsCPUS, lost.OthersCPUS["kube-apiserver"])
 	s.save()
 }
 

@@ -67,10 +67,16 @@ type Result struct {
 // Lost is what the end of one replica brought.
 type Lost struct {
 	Streams       int     `json:"streams"`         // that it served
-	LongestMs     int64   `json:"longest_ms"`      // from the end of a stream to the next snapshot
+	LongestMs     int64   `json:"longest_ms"`      // from the end of a stream until the next one had brought what was lacking
 	AllServedS    float64 `json:"all_served_s"`    // from the end until all stand-ins were served
 	EffectAfterMs float64 `json:"effect_after_ms"` // of the first change after that
 	FanOutRSSMiB  float64 `json:"fanout_rss_mib"`  // of the one that is left, at most
+	BytesEach     float64 `json:"bytes_each"`      // of changes that one of these streams brought
+
+	// What was used meanwhile, seconds.
+	FanOutCPUS   float64            `json:"fanout_cpu_s"`
+	StandInsCPUS float64            `json:"stand_ins_cpu_s"`
+	OthersCPUS   map[string]float64 `json:"others_cpu_s"`
 }
 
 // Grown is what more policies brought to an agent that is fed, and to the fan-outs that are left.

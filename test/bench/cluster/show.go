@@ -108,6 +108,12 @@ var figures = []struct {
 		}
 		return r.Lost.AllServedS
 	}},
+	{"what each of its nodes lacked then, kB", func(r *Result) float64 {
+		if r.Lost == nil {
+			return 0
+		}
+		return r.Lost.BytesEach / 1e3
+	}},
 }
 
 func direct(r *Result) *AgentResult { return orEmpty(r.Direct) }

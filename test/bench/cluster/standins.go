@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/weir-net/weir/internal/fanout/client"
+	"github.com/weir-net/weir/internal/fanout/digest"
 	"github.com/weir-net/weir/internal/fanout/names"
 	"github.com/weir-net/weir/internal/fanout/stream"
 	"github.com/weir-net/weir/internal/fanout/wire"
@@ -58,7 +59,7 @@ type standInNode struct {
 // standInState is what the process answers.
 type standInState struct {
 	Started   int           `json:"started"`
-	Whole     int           `json:"whole"` // have had a snapshot on the stream that they have now
+	Whole     int           `json:"whole"` // have all of their part by the stream that they have now
 	Snapshots int64         `json:"snapshots"`
 	Messages  int64         `json:"messages"`
 	Bytes     int64         `json:"bytes"`
@@ -78,12 +79,12 @@ type holder struct {
 	started, whole                   atomic.Int64
 	snapshots, messages, bytes, lost atomic.Int64
 	longest, allAfter                atomic.Int64
-	hashed                           atomic.Uint64
 
 	mu        sync.Mutex
 	lastError string
 	seen      map[string][]int64 // marks of changes: when each stand-in had them, Unix ns
 	models    map[string]*kept
+	shared    sharedLists
 }
 
 // kept is the part of a cluster that a node was sent.
@@ -157,7 +158,8 @@ func (h *holder) state() standInState {
 		Bytes: h.bytes.Load(), Lost: h.lost.Load(), LastError: h.lastError, LongestMs: h.longest.Load(), AllAfter: time.Duration(h.allAfter.Load())}
 }
 
-// isWhole notes that a stand-in has a snapshot; since is when its stream before ended.
+// isWhole notes that a stand-in has a snapshot, or what it lacked of one; since is when its stream
+// before ended.
 func (h *holder) isWhole(since time.Time) {
 	h.snapshots.Add(1)
 	if h.whole.Add(1) == int64(len(h.cfg.Nodes)) && h.allAfter.Load() == 0 {
@@ -194,13 +196,15 @@ func (h *holder) dial(n standInNode) func(context.Context, string) (net.Conn, er
 	}
 }
 
-// hold holds the stream of one node. Snapshots are hashed; changes are decoded as well.
+// hold holds the stream of one node. What comes is decoded, and kept as digests: a snapshot's
+// messages once for all nodes that get the same.
 func (h *holder) hold(ctx context.Context, n standInNode) {
 	var ended time.Time
+	d := newDigests()
 	wait := 100 * time.Millisecond
 	for at := rand.IntN(len(h.cfg.Replicas)); ; at++ {
 		began := time.Now()
-		whole, err := h.follow(ctx, n, h.cfg.Replicas[at%len(h.cfg.Replicas)], ended)
+		whole, err := h.follow(ctx, n, h.cfg.Replicas[at%len(h.cfg.Replicas)], ended, d)
 		if whole {
 			h.whole.Add(-1)
 			h.lost.Add(1)
@@ -216,8 +220,8 @@ func (h *holder) hold(ctx context.Context, n standInNode) {
 	}
 }
 
-// follow holds one stream until it ends, and reports whether a snapshot came.
-func (h *holder) follow(ctx context.Context, n standInNode, addr string, since time.Time) (whole bool, err error) {
+// follow holds one stream until it ends, and reports whether all of the node's part came.
+func (h *holder) follow(ctx context.Context, n standInNode, addr string, since time.Time, has *digests) (whole bool, err error) {
 	conf, err := h.tls()
 	if err != nil {
 		return false, err
@@ -238,9 +242,10 @@ func (h *holder) follow(ctx context.Context, n standInNode, addr string, since t
 	if err != nil {
 		return false, err
 	}
-	if err := up.Send(&stream.Request{Endpoints: stream.EndpointsFrom(nil), Program: "stand-in"}); err != nil {
+	if err := up.Send(&stream.Request{Endpoints: stream.EndpointsFrom(nil), Program: "stand-in", Held: has.held()}); err != nil {
 		return false, err
 	}
+	defer has.abandon()
 	before := map[string]string{}
 	for d := (&wire.Decoder{Expression: expression}); ; {
 		silent := time.AfterFunc(10*time.Second, cancel)
@@ -252,16 +257,28 @@ func (h *holder) follow(ctx context.Context, n standInNode, addr string, since t
 		if len(resp.Changes) > 0 {
 			h.messages.Add(1)
 			h.bytes.Add(int64(len(resp.Changes)))
-			h.hashed.Add(maphash.Bytes(h.seed, resp.Changes))
-		}
-		if whole && len(resp.Changes) > 0 {
-			got, err := d.Decode(resp.Changes)
-			if err != nil {
-				return whole, err
+			if whole {
+				got, err := d.Decode(resp.Changes)
+				if err != nil {
+					return whole, err
+				}
+				h.see(got.Changes, before)
+				has.take(digest.Of(got.Changes))
+			} else {
+				lists, err := h.shared.of(maphash.Bytes(h.seed, resp.Changes), resp.Changes)
+				if err != nil {
+					return whole, err
+				}
+				has.take(lists)
 			}
-			h.see(got.Changes, before)
 		}
-		if resp.Snapshot {
+		if resp.More || len(resp.Changes) == 0 {
+			continue
+		}
+		if err := has.put(resp); err != nil {
+			return whole, err
+		}
+		if resp.Snapshot || resp.Delta != nil {
 			whole = true
 			h.isWhole(since)
 		}
@@ -282,7 +299,13 @@ func (h *holder) keep(ctx context.Context, n standInNode) {
 		Lookup: func(context.Context, model.Name, string) (*watch.AddPod, error) {
 			return nil, errors.New("a stand-in starts no pods")
 		},
-		Claims: map[string]watch.NodeClaims{}})
+		Claims: map[string]watch.NodeClaims{},
+		Cluster: func(_ context.Context, look func(*model.Cluster)) error {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			look(k.c)
+			return nil
+		}})
 	first, before := true, map[string]string{}
 	_ = c.Run(ctx, func(_ context.Context, b *watch.Batch) { // until the process ends
 		k.mu.Lock()
