@@ -80,7 +80,7 @@ func run(ctx context.Context, log *slog.Logger, kubeconfig, listen, health strin
 	}
 	serving := &peerauth.Serving{Kube: clients.Kube, Namespace: names.Namespace, Name: names.ServerName, Log: log, Now: time.Now}
 	s := server.New(server.Config{Log: log, Reviewer: peerauth.NewReviewer(clients.Kube, peerauth.AgentUser(names.Namespace), names.ServerName), Status: watcher.Status,
-		Replica: client.Instance(), Interval: interval})
+		Pod: watcher.KnownPod, Replica: client.Instance(), Interval: interval})
 	log.Info("weir-fanout starts", "version", version.Version, "api server", cfg.Host, "address", listen)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return watcher.Run(ctx, s.Update) })

@@ -15,6 +15,8 @@ var attacksFanOut = []mutant{
 		"on == \"\" || on == node {", "on == \"\" || node != \"\" {"}, pkg: fanOutPackage, run: "^TestHostileEndpointsOfOthers$"},
 	{fault: fault{"an agent's token is used after its pod or Node is gone, or after it expired", "internal/fanout/server/server.go",
 		"(pod == nil || pod.UID", "(pod != nil && pod.UID"}, pkg: fanOutPackage, run: "^TestHostileAgentThatIsGone$"},
+	{fault: fault{"a compromised node asks a fan-out for the annotations of pods of other nodes, or keeps it busy with questions", "internal/fanout/server/answers.go",
+		"p != nil && p.Pod.Node == f.peer.Node {", "p != nil {"}, pkg: fanOutPackage, run: "^TestHostileQuestionsAboutPods$"},
 	{fault: fault{"agents of many compromised nodes do not read their snapshots, so that others wait for theirs", fanOutFollower,
 		"	late := time.AfterFunc(s.cfg.SnapshotWithin, leave)\n", "	late := time.AfterFunc(time.Hour, leave)\n"}, pkg: fanOutPackage, run: "^TestHostileSnapshotsThatAreNotRead$"},
 	{fault: fault{"an agent does not read what a fan-out sends it", "internal/fanout/server/server.go",

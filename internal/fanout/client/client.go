@@ -47,9 +47,11 @@ type Config struct {
 	Token func() (string, error)
 	// Expression says whether an expression of the selector language can be read.
 	Expression func(string) error
-	// Lookup reads a pod from the API server, for a CNI ADD.
+	// Lookup reads a pod from the API server, for a CNI ADD whose pod no fan-out tells of.
 	Lookup func(ctx context.Context, name model.Name, uid string) (*watch.AddPod, error)
-	Claims map[string]watch.NodeClaims // see watch.Config
+	// LookupAfter is for how long the fan-out may be without a pod until Lookup is asked; 0 = 300 ms.
+	LookupAfter time.Duration
+	Claims      map[string]watch.NodeClaims // see watch.Config
 	// OtherEvery is the time between two looks for a fan-out that is in touch with the API server,
 	// while the one that feeds this agent is not; 0 = 15 s.
 	OtherEvery time.Duration
@@ -76,7 +78,7 @@ type Client struct {
 	extra   *stream.Extra      // what the settings were last; of one goroutine
 	wake    chan struct{}      // capacity 1: pending is not empty
 	moved   chan struct{}      // capacity 1: endpoints changed
-	ask     chan struct{}      // capacity 1: asking is not empty
+	ask     chan struct{}      // capacity 1: asking or questions is not empty
 
 	mu        sync.Mutex
 	pending   *watch.Batch
@@ -85,6 +87,7 @@ type Client struct {
 	own       map[model.Name]*model.Pod // pods that the API places on the node, of what was handed on
 	owners    map[netip.Addr]owner
 	asking    [][]byte  // addresses
+	questions questions // about pods
 	replica   string    // that serves; empty = none
 	since     time.Time // when that became so
 	err       string
@@ -94,7 +97,7 @@ type Client struct {
 
 // New returns a Client; nothing is sent before Start or Run.
 func New(cfg Config) *Client {
-	cfg.OtherEvery = cmp.Or(cfg.OtherEvery, 15*time.Second)
+	cfg.OtherEvery, cfg.LookupAfter = cmp.Or(cfg.OtherEvery, 15*time.Second), cmp.Or(cfg.LookupAfter, 300*time.Millisecond)
 	return &Client{cfg: cfg, claims: watch.NewClaims(cfg.Claims), extra: &stream.Extra{}, wake: make(chan struct{}, 1), moved: make(chan struct{}, 1), ask: make(chan struct{}, 1), owners: map[netip.Addr]owner{}, own: map[model.Name]*model.Pod{},
 		since: time.Now(), err: "not connected yet"}
 }
@@ -172,38 +175,6 @@ func (c *Client) Status() watch.Status {
 		st.Since = c.freshAt.Add(-time.Duration(c.fresh.SinceMs) * time.Millisecond)
 	}
 	return st
-}
-
-// podWithin is how long PodForAdd waits for the fan-out to send a pod: the kubelet learns of it
-// from the API server when the fan-out does.
-const podWithin = 10 * time.Second
-
-// PodForAdd returns the pod of a CNI ADD: its annotations are the API server's, the pod itself is
-// the one that was handed on, together with the policies that select it. A pod for which these are
-// not there would start without them, so it waits, and in the end is refused.
-func (c *Client) PodForAdd(ctx context.Context, name model.Name, uid string) (*watch.AddPod, error) {
-	found, err := c.cfg.Lookup(ctx, name, uid)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, podWithin)
-	defer cancel()
-	for tick := time.NewTicker(2 * time.Millisecond); ; {
-		c.mu.Lock()
-		p := c.own[name]
-		c.mu.Unlock()
-		if p != nil && p.UID == found.UID {
-			tick.Stop()
-			found.Pod = p
-			return found, nil
-		}
-		select {
-		case <-ctx.Done():
-			tick.Stop()
-			return nil, fmt.Errorf("the policies of pod %s are not known: no fan-out has sent them (%s)", name, cmp.Or(c.Status().Err, "it has not seen the pod"))
-		case <-tick.C:
-		}
-	}
 }
 
 // PodLives reports whether the pod with that UID (any, when empty) exists, is on the node and has

@@ -33,11 +33,13 @@ type follower struct {
 
 	// Guarded by Server.mu.
 	view     *nodeview.Node
-	pod      model.Name // of the agent; empty = not known yet
-	settings bool       // they are to be sent
-	snapshot bool       // the snapshot was taken
-	since    time.Time  // when what is to be sent began to be; zero = nothing is
-	owners   []*stream.Owner
+	pod      model.Name         // of the agent; empty = not known yet
+	settings bool               // they are to be sent
+	snapshot bool               // the snapshot was taken
+	since    time.Time          // when what is to be sent began to be; zero = nothing is
+	answers  []*stream.Response // to what the agent asked
+	owners   int                // how many of these are of addresses
+	asked    int                // and of pods
 
 	mu    sync.Mutex
 	token string
@@ -145,33 +147,13 @@ func (s *Server) receive(f *follower, up stream.Server) {
 			s.setEndpoints(f, endpoints)
 		}
 		s.answerOwners(f, req.OwnersOf)
+		s.answerPods(f, req.Pods)
 		select {
 		case <-f.ctx.Done():
 			return
 		case <-time.After(requestEvery):
 		}
 	}
-}
-
-// maxOwners bounds the answers that wait to be sent to an agent.
-const maxOwners = 256
-
-// answerOwners has an agent sent whose addresses are.
-func (s *Server) answerOwners(f *follower, addrs [][]byte) {
-	if len(addrs) == 0 {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, b := range addrs {
-		a, ok := netip.AddrFromSlice(b)
-		if !ok || len(f.owners) == maxOwners {
-			continue
-		}
-		name := s.index.OwnerOf(a)
-		f.owners = append(f.owners, &stream.Owner{Addr: b, Namespace: []byte(name.Namespace), Name: []byte(name.Name)})
-	}
-	f.wakeUp()
 }
 
 func (s *Server) setEndpoints(f *follower, endpoints map[netip.Addr]model.Name) {
@@ -228,7 +210,7 @@ type due struct {
 	settings *stream.Settings
 	snapshot bool
 	since    time.Time
-	owners   []*stream.Owner
+	answers  []*stream.Response
 }
 
 // take returns what is to be sent; nil = nothing.
@@ -238,15 +220,15 @@ func (s *Server) take(f *follower) (*due, error) {
 	if f.view == nil {
 		return nil, context.Cause(f.ctx)
 	}
-	owners := f.owners
-	f.owners = nil
+	answers := f.answers
+	f.answers, f.owners, f.asked = nil, 0, 0
 	if f.since.IsZero() {
-		if len(owners) > 0 {
-			return &due{owners: owners}, nil
+		if len(answers) > 0 {
+			return &due{answers: answers}, nil
 		}
 		return nil, nil
 	}
-	d := &due{since: f.since, snapshot: !f.snapshot, owners: owners}
+	d := &due{since: f.since, snapshot: !f.snapshot, answers: answers}
 	f.since = time.Time{}
 	if f.settings {
 		var err error
@@ -335,8 +317,8 @@ func pause(ctx context.Context, d time.Duration) error {
 // deliver sends what is due.
 func (s *Server) deliver(f *follower, up stream.Server, d *due) error {
 	began := time.Now()
-	if len(d.owners) > 0 {
-		if err := s.push(f, up, &stream.Response{Owners: d.owners}); err != nil {
+	for _, resp := range d.answers {
+		if err := s.push(f, up, resp); err != nil {
 			return err
 		}
 	}

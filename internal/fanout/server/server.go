@@ -50,6 +50,8 @@ type Config struct {
 	Reviewer Reviewer
 	Status   func() watch.Status // of the watch that brings the batches
 	Replica  string              // name of this fan-out's pod
+	// Pod returns what is known of the pod of a CNI ADD (watch.Watcher.KnownPod); nil = nothing.
+	Pod func(name model.Name, uid string) *watch.AddPod
 	// ReviewEvery is the time between two questions whether an agent's token still counts; 0 = 5
 	// minutes. What is read of the API ends streams sooner: see Update.
 	ReviewEvery time.Duration

@@ -62,6 +62,8 @@ type place struct {
 
 	mu     sync.Mutex
 	status watch.Status
+
+	lookupAfter time.Duration // of agents that follow it
 }
 
 // newPlace starts a fan-out on loopback; change may set more of its configuration.
@@ -128,6 +130,21 @@ type agent struct {
 	fulls  int
 	last   *watch.Batch
 	pod    *watch.AddPod // what the API server has
+	err    error         // what it says instead
+	asked  int           // how often
+}
+
+// away says what the API server answers in the place of a pod.
+func (a *agent) away(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.err = err
+}
+
+func (a *agent) lookups() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.asked
 }
 
 // found says what the API server has of the pod of a CNI ADD.
@@ -147,7 +164,7 @@ func newAgent(t *testing.T, node, token string, places ...*place) *agent {
 		addrs = append(addrs, p.addr)
 		roots.AddCert(p.cert)
 	}
-	a.Client = client.New(client.Config{Log: slog.New(slog.DiscardHandler), Node: node, Program: "test", OtherEvery: 100 * time.Millisecond,
+	a.Client = client.New(client.Config{Log: slog.New(slog.DiscardHandler), Node: node, Program: "test", OtherEvery: 100 * time.Millisecond, LookupAfter: places[0].lookupAfter,
 		Replicas: func(context.Context) ([]string, error) { return addrs, nil },
 		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
@@ -157,6 +174,9 @@ func newAgent(t *testing.T, node, token string, places ...*place) *agent {
 		Lookup: func(context.Context, model.Name, string) (*watch.AddPod, error) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
+			if a.asked++; a.err != nil {
+				return nil, a.err
+			}
 			found := *a.pod
 			return &found, nil
 		},

@@ -34,6 +34,7 @@ type Request struct {
 	Token         string                 `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`                       // the newest one of the agent; empty = as it was
 	Program       string                 `protobuf:"bytes,3,opt,name=program,proto3" json:"program,omitempty"`                   // the agent's version, for people
 	OwnersOf      [][]byte               `protobuf:"bytes,4,rep,name=owners_of,json=ownersOf,proto3" json:"owners_of,omitempty"` // addresses of which the agent wants to know whose they are
+	Pods          []*PodQuestion         `protobuf:"bytes,20,rep,name=pods,proto3" json:"pods,omitempty"`                        // pods that the kubelet starts
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -96,6 +97,74 @@ func (x *Request) GetOwnersOf() [][]byte {
 	return nil
 }
 
+func (x *Request) GetPods() []*PodQuestion {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
+}
+
+// PodQuestion asks for what a CNI ADD needs to know of a pod.
+type PodQuestion struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     []byte                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name          []byte                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Uid           []byte                 `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"` // as the kubelet knows it; empty = any
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodQuestion) Reset() {
+	*x = PodQuestion{}
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodQuestion) ProtoMessage() {}
+
+func (x *PodQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodQuestion.ProtoReflect.Descriptor instead.
+func (*PodQuestion) Descriptor() ([]byte, []int) {
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *PodQuestion) GetNamespace() []byte {
+	if x != nil {
+		return x.Namespace
+	}
+	return nil
+}
+
+func (x *PodQuestion) GetName() []byte {
+	if x != nil {
+		return x.Name
+	}
+	return nil
+}
+
+func (x *PodQuestion) GetUid() []byte {
+	if x != nil {
+		return x.Uid
+	}
+	return nil
+}
+
 // Endpoints are the interfaces of pods that the machine has. They may be there before the API
 // places the pod on the node, and for longer.
 type Endpoints struct {
@@ -107,7 +176,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[1]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -119,7 +188,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[1]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -132,7 +201,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{1}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Endpoints) GetAll() []*Endpoint {
@@ -153,7 +222,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[2]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -165,7 +234,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[2]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -178,7 +247,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{2}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Endpoint) GetNamespace() []byte {
@@ -210,17 +279,18 @@ type Response struct {
 	More    bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`      // another Response of the same changes follows
 	// snapshot says, in the last Response of changes, that they are the whole of the node's part:
 	// what is not in them is not there.
-	Snapshot      bool      `protobuf:"varint,3,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
-	Settings      *Settings `protobuf:"bytes,4,opt,name=settings,proto3" json:"settings,omitempty"` // all of them; absent = as they were
-	Fresh         *Fresh    `protobuf:"bytes,5,opt,name=fresh,proto3" json:"fresh,omitempty"`
-	Owners        []*Owner  `protobuf:"bytes,6,rep,name=owners,proto3" json:"owners,omitempty"` // what was asked by owners_of
+	Snapshot      bool         `protobuf:"varint,3,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	Settings      *Settings    `protobuf:"bytes,4,opt,name=settings,proto3" json:"settings,omitempty"` // all of them; absent = as they were
+	Fresh         *Fresh       `protobuf:"bytes,5,opt,name=fresh,proto3" json:"fresh,omitempty"`
+	Owners        []*Owner     `protobuf:"bytes,6,rep,name=owners,proto3" json:"owners,omitempty"` // what was asked by owners_of
+	Pods          []*PodAnswer `protobuf:"bytes,20,rep,name=pods,proto3" json:"pods,omitempty"`    // what was asked by pods
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Response) Reset() {
 	*x = Response{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[3]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -232,7 +302,7 @@ func (x *Response) String() string {
 func (*Response) ProtoMessage() {}
 
 func (x *Response) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[3]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -245,7 +315,7 @@ func (x *Response) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Response.ProtoReflect.Descriptor instead.
 func (*Response) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{3}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Response) GetChanges() []byte {
@@ -290,6 +360,92 @@ func (x *Response) GetOwners() []*Owner {
 	return nil
 }
 
+func (x *Response) GetPods() []*PodAnswer {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
+}
+
+// PodAnswer is what is known of a pod that the API places on the node. What selects it, and its
+// labels, are in the changes.
+type PodAnswer struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Question *PodQuestion           `protobuf:"bytes,1,opt,name=question,proto3" json:"question,omitempty"`
+	Uid      []byte                 `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"` // empty = no such pod is known to be on the node
+	// Annotations of the pod and of its namespace that are Weir's to read, and the namespace's labels.
+	Annotations          map[string][]byte `protobuf:"bytes,3,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	NamespaceAnnotations map[string][]byte `protobuf:"bytes,4,rep,name=namespace_annotations,json=namespaceAnnotations,proto3" json:"namespace_annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	NamespaceLabels      map[string][]byte `protobuf:"bytes,5,rep,name=namespace_labels,json=namespaceLabels,proto3" json:"namespace_labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
+}
+
+func (x *PodAnswer) Reset() {
+	*x = PodAnswer{}
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodAnswer) ProtoMessage() {}
+
+func (x *PodAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodAnswer.ProtoReflect.Descriptor instead.
+func (*PodAnswer) Descriptor() ([]byte, []int) {
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PodAnswer) GetQuestion() *PodQuestion {
+	if x != nil {
+		return x.Question
+	}
+	return nil
+}
+
+func (x *PodAnswer) GetUid() []byte {
+	if x != nil {
+		return x.Uid
+	}
+	return nil
+}
+
+func (x *PodAnswer) GetAnnotations() map[string][]byte {
+	if x != nil {
+		return x.Annotations
+	}
+	return nil
+}
+
+func (x *PodAnswer) GetNamespaceAnnotations() map[string][]byte {
+	if x != nil {
+		return x.NamespaceAnnotations
+	}
+	return nil
+}
+
+func (x *PodAnswer) GetNamespaceLabels() map[string][]byte {
+	if x != nil {
+		return x.NamespaceLabels
+	}
+	return nil
+}
+
 // Owner is the pod that has an address; without a name there is none. Agents need it for people
 // who look at flows, and for nothing that is enforced.
 type Owner struct {
@@ -303,7 +459,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[4]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -315,7 +471,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[4]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -328,7 +484,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{4}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Owner) GetAddr() []byte {
@@ -366,7 +522,7 @@ type Settings struct {
 
 func (x *Settings) Reset() {
 	*x = Settings{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[5]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -378,7 +534,7 @@ func (x *Settings) String() string {
 func (*Settings) ProtoMessage() {}
 
 func (x *Settings) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[5]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -391,7 +547,7 @@ func (x *Settings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settings.ProtoReflect.Descriptor instead.
 func (*Settings) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{5}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Settings) GetPoolOrder() [][]byte {
@@ -439,7 +595,7 @@ type Reservation struct {
 
 func (x *Reservation) Reset() {
 	*x = Reservation{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[6]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -451,7 +607,7 @@ func (x *Reservation) String() string {
 func (*Reservation) ProtoMessage() {}
 
 func (x *Reservation) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[6]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -464,7 +620,7 @@ func (x *Reservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reservation.ProtoReflect.Descriptor instead.
 func (*Reservation) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{6}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Reservation) GetName() []byte {
@@ -491,7 +647,7 @@ type Ipam struct {
 
 func (x *Ipam) Reset() {
 	*x = Ipam{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[7]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -503,7 +659,7 @@ func (x *Ipam) String() string {
 func (*Ipam) ProtoMessage() {}
 
 func (x *Ipam) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[7]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -516,7 +672,7 @@ func (x *Ipam) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ipam.ProtoReflect.Descriptor instead.
 func (*Ipam) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{7}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Ipam) GetStrictAffinity() bool {
@@ -543,7 +699,7 @@ type FelixConfiguration struct {
 
 func (x *FelixConfiguration) Reset() {
 	*x = FelixConfiguration{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[8]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -555,7 +711,7 @@ func (x *FelixConfiguration) String() string {
 func (*FelixConfiguration) ProtoMessage() {}
 
 func (x *FelixConfiguration) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[8]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -568,7 +724,7 @@ func (x *FelixConfiguration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FelixConfiguration.ProtoReflect.Descriptor instead.
 func (*FelixConfiguration) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{8}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *FelixConfiguration) GetName() []byte {
@@ -599,7 +755,7 @@ type Problem struct {
 
 func (x *Problem) Reset() {
 	*x = Problem{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[9]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -611,7 +767,7 @@ func (x *Problem) String() string {
 func (*Problem) ProtoMessage() {}
 
 func (x *Problem) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[9]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -624,7 +780,7 @@ func (x *Problem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Problem.ProtoReflect.Descriptor instead.
 func (*Problem) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{9}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Problem) GetObject() []byte {
@@ -675,7 +831,7 @@ type Fresh struct {
 
 func (x *Fresh) Reset() {
 	*x = Fresh{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[10]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -687,7 +843,7 @@ func (x *Fresh) String() string {
 func (*Fresh) ProtoMessage() {}
 
 func (x *Fresh) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[10]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -700,7 +856,7 @@ func (x *Fresh) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fresh.ProtoReflect.Descriptor instead.
 func (*Fresh) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{10}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Fresh) GetConnected() bool {
@@ -735,25 +891,46 @@ var File_internal_fanout_stream_stream_proto protoreflect.FileDescriptor
 
 const file_internal_fanout_stream_stream_proto_rawDesc = "" +
 	"\n" +
-	"#internal/fanout/stream/stream.proto\x12\x15weir.fanout.stream.v1\"\x96\x01\n" +
+	"#internal/fanout/stream/stream.proto\x12\x15weir.fanout.stream.v1\"\xce\x01\n" +
 	"\aRequest\x12>\n" +
 	"\tendpoints\x18\x01 \x01(\v2 .weir.fanout.stream.v1.EndpointsR\tendpoints\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x18\n" +
 	"\aprogram\x18\x03 \x01(\tR\aprogram\x12\x1b\n" +
-	"\towners_of\x18\x04 \x03(\fR\bownersOf\">\n" +
+	"\towners_of\x18\x04 \x03(\fR\bownersOf\x126\n" +
+	"\x04pods\x18\x14 \x03(\v2\".weir.fanout.stream.v1.PodQuestionR\x04pods\"Q\n" +
+	"\vPodQuestion\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\fR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\fR\x04name\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\fR\x03uid\">\n" +
 	"\tEndpoints\x121\n" +
 	"\x03all\x18\x01 \x03(\v2\x1f.weir.fanout.stream.v1.EndpointR\x03all\"R\n" +
 	"\bEndpoint\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\fR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\fR\x04name\x12\x14\n" +
-	"\x05addrs\x18\x03 \x03(\fR\x05addrs\"\xfb\x01\n" +
+	"\x05addrs\x18\x03 \x03(\fR\x05addrs\"\xb1\x02\n" +
 	"\bResponse\x12\x18\n" +
 	"\achanges\x18\x01 \x01(\fR\achanges\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12\x1a\n" +
 	"\bsnapshot\x18\x03 \x01(\bR\bsnapshot\x12;\n" +
 	"\bsettings\x18\x04 \x01(\v2\x1f.weir.fanout.stream.v1.SettingsR\bsettings\x122\n" +
 	"\x05fresh\x18\x05 \x01(\v2\x1c.weir.fanout.stream.v1.FreshR\x05fresh\x124\n" +
-	"\x06owners\x18\x06 \x03(\v2\x1c.weir.fanout.stream.v1.OwnerR\x06owners\"M\n" +
+	"\x06owners\x18\x06 \x03(\v2\x1c.weir.fanout.stream.v1.OwnerR\x06owners\x124\n" +
+	"\x04pods\x18\x14 \x03(\v2 .weir.fanout.stream.v1.PodAnswerR\x04pods\"\xd2\x04\n" +
+	"\tPodAnswer\x12>\n" +
+	"\bquestion\x18\x01 \x01(\v2\".weir.fanout.stream.v1.PodQuestionR\bquestion\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\fR\x03uid\x12S\n" +
+	"\vannotations\x18\x03 \x03(\v21.weir.fanout.stream.v1.PodAnswer.AnnotationsEntryR\vannotations\x12o\n" +
+	"\x15namespace_annotations\x18\x04 \x03(\v2:.weir.fanout.stream.v1.PodAnswer.NamespaceAnnotationsEntryR\x14namespaceAnnotations\x12`\n" +
+	"\x10namespace_labels\x18\x05 \x03(\v25.weir.fanout.stream.v1.PodAnswer.NamespaceLabelsEntryR\x0fnamespaceLabels\x1a>\n" +
+	"\x10AnnotationsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\x1aG\n" +
+	"\x19NamespaceAnnotationsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\x1aB\n" +
+	"\x14NamespaceLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"M\n" +
 	"\x05Owner\x12\x12\n" +
 	"\x04addr\x18\x01 \x01(\fR\x04addr\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\fR\tnamespace\x12\x12\n" +
@@ -799,35 +976,46 @@ func file_internal_fanout_stream_stream_proto_rawDescGZIP() []byte {
 	return file_internal_fanout_stream_stream_proto_rawDescData
 }
 
-var file_internal_fanout_stream_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_internal_fanout_stream_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_internal_fanout_stream_stream_proto_goTypes = []any{
 	(*Request)(nil),            // 0: weir.fanout.stream.v1.Request
-	(*Endpoints)(nil),          // 1: weir.fanout.stream.v1.Endpoints
-	(*Endpoint)(nil),           // 2: weir.fanout.stream.v1.Endpoint
-	(*Response)(nil),           // 3: weir.fanout.stream.v1.Response
-	(*Owner)(nil),              // 4: weir.fanout.stream.v1.Owner
-	(*Settings)(nil),           // 5: weir.fanout.stream.v1.Settings
-	(*Reservation)(nil),        // 6: weir.fanout.stream.v1.Reservation
-	(*Ipam)(nil),               // 7: weir.fanout.stream.v1.Ipam
-	(*FelixConfiguration)(nil), // 8: weir.fanout.stream.v1.FelixConfiguration
-	(*Problem)(nil),            // 9: weir.fanout.stream.v1.Problem
-	(*Fresh)(nil),              // 10: weir.fanout.stream.v1.Fresh
+	(*PodQuestion)(nil),        // 1: weir.fanout.stream.v1.PodQuestion
+	(*Endpoints)(nil),          // 2: weir.fanout.stream.v1.Endpoints
+	(*Endpoint)(nil),           // 3: weir.fanout.stream.v1.Endpoint
+	(*Response)(nil),           // 4: weir.fanout.stream.v1.Response
+	(*PodAnswer)(nil),          // 5: weir.fanout.stream.v1.PodAnswer
+	(*Owner)(nil),              // 6: weir.fanout.stream.v1.Owner
+	(*Settings)(nil),           // 7: weir.fanout.stream.v1.Settings
+	(*Reservation)(nil),        // 8: weir.fanout.stream.v1.Reservation
+	(*Ipam)(nil),               // 9: weir.fanout.stream.v1.Ipam
+	(*FelixConfiguration)(nil), // 10: weir.fanout.stream.v1.FelixConfiguration
+	(*Problem)(nil),            // 11: weir.fanout.stream.v1.Problem
+	(*Fresh)(nil),              // 12: weir.fanout.stream.v1.Fresh
+	nil,                        // 13: weir.fanout.stream.v1.PodAnswer.AnnotationsEntry
+	nil,                        // 14: weir.fanout.stream.v1.PodAnswer.NamespaceAnnotationsEntry
+	nil,                        // 15: weir.fanout.stream.v1.PodAnswer.NamespaceLabelsEntry
 }
 var file_internal_fanout_stream_stream_proto_depIdxs = []int32{
-	1,  // 0: weir.fanout.stream.v1.Request.endpoints:type_name -> weir.fanout.stream.v1.Endpoints
-	2,  // 1: weir.fanout.stream.v1.Endpoints.all:type_name -> weir.fanout.stream.v1.Endpoint
-	5,  // 2: weir.fanout.stream.v1.Response.settings:type_name -> weir.fanout.stream.v1.Settings
-	10, // 3: weir.fanout.stream.v1.Response.fresh:type_name -> weir.fanout.stream.v1.Fresh
-	4,  // 4: weir.fanout.stream.v1.Response.owners:type_name -> weir.fanout.stream.v1.Owner
-	6,  // 5: weir.fanout.stream.v1.Settings.reservations:type_name -> weir.fanout.stream.v1.Reservation
-	7,  // 6: weir.fanout.stream.v1.Settings.ipam:type_name -> weir.fanout.stream.v1.Ipam
-	8,  // 7: weir.fanout.stream.v1.Settings.felix_configurations:type_name -> weir.fanout.stream.v1.FelixConfiguration
-	9,  // 8: weir.fanout.stream.v1.Settings.problems:type_name -> weir.fanout.stream.v1.Problem
-	9,  // [9:9] is the sub-list for method output_type
-	9,  // [9:9] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	2,  // 0: weir.fanout.stream.v1.Request.endpoints:type_name -> weir.fanout.stream.v1.Endpoints
+	1,  // 1: weir.fanout.stream.v1.Request.pods:type_name -> weir.fanout.stream.v1.PodQuestion
+	3,  // 2: weir.fanout.stream.v1.Endpoints.all:type_name -> weir.fanout.stream.v1.Endpoint
+	7,  // 3: weir.fanout.stream.v1.Response.settings:type_name -> weir.fanout.stream.v1.Settings
+	12, // 4: weir.fanout.stream.v1.Response.fresh:type_name -> weir.fanout.stream.v1.Fresh
+	6,  // 5: weir.fanout.stream.v1.Response.owners:type_name -> weir.fanout.stream.v1.Owner
+	5,  // 6: weir.fanout.stream.v1.Response.pods:type_name -> weir.fanout.stream.v1.PodAnswer
+	1,  // 7: weir.fanout.stream.v1.PodAnswer.question:type_name -> weir.fanout.stream.v1.PodQuestion
+	13, // 8: weir.fanout.stream.v1.PodAnswer.annotations:type_name -> weir.fanout.stream.v1.PodAnswer.AnnotationsEntry
+	14, // 9: weir.fanout.stream.v1.PodAnswer.namespace_annotations:type_name -> weir.fanout.stream.v1.PodAnswer.NamespaceAnnotationsEntry
+	15, // 10: weir.fanout.stream.v1.PodAnswer.namespace_labels:type_name -> weir.fanout.stream.v1.PodAnswer.NamespaceLabelsEntry
+	8,  // 11: weir.fanout.stream.v1.Settings.reservations:type_name -> weir.fanout.stream.v1.Reservation
+	9,  // 12: weir.fanout.stream.v1.Settings.ipam:type_name -> weir.fanout.stream.v1.Ipam
+	10, // 13: weir.fanout.stream.v1.Settings.felix_configurations:type_name -> weir.fanout.stream.v1.FelixConfiguration
+	11, // 14: weir.fanout.stream.v1.Settings.problems:type_name -> weir.fanout.stream.v1.Problem
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_internal_fanout_stream_stream_proto_init() }
@@ -841,7 +1029,7 @@ func file_internal_fanout_stream_stream_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_fanout_stream_stream_proto_rawDesc), len(file_internal_fanout_stream_stream_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
