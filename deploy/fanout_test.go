@@ -153,7 +153,8 @@ func TestFanOutReadsWhatAgentsRead(t *testing.T) {
 		for _, r := range rulesOf(t, Defaults(), "ClusterRole", name) {
 			rule := r.(map[string]any)
 			verbs, _, _ := unstructured.NestedStringSlice(rule, "verbs")
-			for _, resource := range rule["resources"].([]any) {
+			resources, _, _ := unstructured.NestedStringSlice(rule, "resources")
+			for _, resource := range resources {
 				if slices.Contains(verbs, "watch") {
 					out = append(out, fmt.Sprint(rule["apiGroups"], resource, rule["resourceNames"], verbs[:3]))
 				}

@@ -15,6 +15,8 @@ var attacksFanOut = []mutant{
 		"on == \"\" || on == node {", "on == \"\" || node != \"\" {"}, pkg: fanOutPackage, run: "^TestHostileEndpointsOfOthers$"},
 	{fault: fault{"an agent's token is used after its pod or Node is gone, or after it expired", "internal/fanout/server/server.go",
 		"(pod == nil || pod.UID", "(pod != nil && pod.UID"}, pkg: fanOutPackage, run: "^TestHostileAgentThatIsGone$"},
+	{fault: fault{"who has no token of an agent that lives connects to a fan-out while the API server is away", "internal/peerauth/offline.go",
+		"	case !o.lives(peer):\n", "	case peer.Node == \"\":\n"}, pkg: "./internal/peerauth", run: "^TestHostileTokensOffline$"},
 	{fault: fault{"a compromised node asks a fan-out for the annotations of pods of other nodes, or keeps it busy with questions", "internal/fanout/server/answers.go",
 		"p != nil && p.Pod.Node == f.peer.Node {", "p != nil {"}, pkg: fanOutPackage, run: "^TestHostileQuestionsAboutPods$"},
 	{fault: fault{"agents of many compromised nodes do not read their snapshots, so that others wait for theirs", fanOutFollower,

@@ -256,6 +256,14 @@ func (s *Server) Ready() bool {
 	return s.ready
 }
 
+// Lives reports whether an agent's pod is on its node, as far as was read.
+func (s *Server) Lives(peer peerauth.Peer) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.index.PodOn(peer.Node, peer.PodUID)
+	return s.ready && ok
+}
+
 func source(ctx context.Context) netip.Addr {
 	p, ok := grpcpeer.FromContext(ctx)
 	if !ok {
