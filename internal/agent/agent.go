@@ -286,7 +286,8 @@ func (a *Agent) connect(ctx context.Context) error {
 		return err
 	}
 	a.claims = newNodeClaims(filepath.Join(a.opts.StateDir, "nodes.json"), a.log)
-	a.source, err = source.New(ctx, source.Connect(a.opts.FanOut, a.opts.Node, a.clients, trust.Folder(a.opts.PeersDir), a.claims.all, a.log))
+	a.source, err = source.New(ctx, source.Connect(a.opts.FanOut, a.opts.Node, a.clients, trust.Folder(a.opts.PeersDir),
+		filepath.Join(a.opts.StateDir, "fanouts.json"), a.claims.all, a.log))
 	return err
 }
 

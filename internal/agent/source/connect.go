@@ -10,6 +10,7 @@ import (
 	"time"
 
 	apiclient "github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/fanout/client"
 	"github.com/weir-net/weir/internal/fanout/names"
 	"github.com/weir-net/weir/internal/kernel"
@@ -22,9 +23,9 @@ import (
 
 // Connect returns the configuration of an agent's sources: of the API server that clients are
 // connected to, and of the fan-outs that it knows. claims returns what is known of the addresses of
-// nodes.
-func Connect(mode Mode, node string, clients *apiclient.Clients, peers trust.Folder, claims func() map[string]watch.NodeClaims, log *slog.Logger) Config {
-	replicas := &Replicas{Slice: clients.Core.Slice, Namespace: names.Namespace}
+// nodes. In file is kept where fan-outs were last.
+func Connect(mode Mode, node string, clients *apiclient.Clients, peers trust.Folder, file string, claims func() map[string]watch.NodeClaims, log *slog.Logger) Config {
+	replicas := &Replicas{Slice: clients.Core.Slice, Namespace: names.Namespace, File: statefile.New[[]string](file, log)}
 	// No table of Weir's applies to the agent's own sockets: wrong ones do not keep it from what
 	// puts them right.
 	dialer := &net.Dialer{Timeout: 3 * time.Second, Control: kernel.MarkOwn}

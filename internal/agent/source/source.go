@@ -14,6 +14,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -21,6 +22,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/fanout/names"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/watch"
@@ -88,7 +90,8 @@ type Chooser struct {
 }
 
 // New returns a Chooser that has chosen its first source: with Auto, what can be said of fan-outs
-// within a moment decides.
+// within a moment decides, and what was known of them last where the API server does not answer: it
+// cannot tell of the cluster either.
 func New(ctx context.Context, cfg Config) (*Chooser, error) {
 	if cfg.CheckEvery == 0 {
 		cfg.CheckEvery = time.Minute
@@ -97,8 +100,8 @@ func New(ctx context.Context, cfg Config) (*Chooser, error) {
 	fanOut := cfg.Mode == Always
 	if cfg.Mode == Auto {
 		ctx, cancel := context.WithTimeout(ctx, firstLook)
-		defer cancel()
-		found, err := cfg.Replicas.Find(ctx)
+		found, err := cfg.Replicas.Known(ctx)
+		cancel()
 		fanOut = err == nil && len(found) > 0
 	}
 	var err error
@@ -256,13 +259,17 @@ func (c *Chooser) another(ctx context.Context) (Source, Fed) {
 }
 
 // Replicas finds fan-outs: by EndpointSlices of fixed names, which the controller writes. It
-// remembers what was found, for when the API server is away. It is safe for concurrent use.
+// remembers what was found, also over restarts, for when the API server is away. It is safe for
+// concurrent use.
 type Replicas struct {
 	// Slice reads an EndpointSlice.
 	Slice     func(ctx context.Context, namespace, name string) (*discoveryv1.EndpointSlice, error)
 	Namespace string
+	// File keeps what was found over restarts; nil = it is not kept.
+	File *statefile.File[[]string]
 
 	mu         sync.Mutex
+	loaded     bool
 	last       []string
 	noneWanted bool
 }
@@ -291,22 +298,43 @@ func (r *Replicas) Find(ctx context.Context) ([]string, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.last, r.noneWanted = out, none
+	r.noneWanted = none
+	if len(out) == 0 && !none {
+		return out, nil // those that were there may be again
+	}
+	r.load()
+	if !slices.Equal(r.last, out) && r.File != nil {
+		_ = r.File.Save(out) // reported there; the next change is written again
+	}
+	r.last = out
 	return out, nil
 }
 
-// Known is Find, and what was found last where the API server does not answer.
+// load reads what was kept. r.mu is held.
+func (r *Replicas) load() {
+	if !r.loaded && r.File != nil {
+		r.last = r.File.Load()
+	}
+	r.loaded = true
+}
+
+// Known is Find, and what was found last where the API server does not answer soon.
 func (r *Replicas) Known(ctx context.Context) ([]string, error) {
-	found, err := r.Find(ctx)
-	if err == nil {
-		return found, nil
-	}
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.last) > 0 {
-		return r.last, nil
+	r.load()
+	last := r.last
+	r.mu.Unlock()
+	look := ctx
+	if len(last) > 0 {
+		var cancel context.CancelFunc
+		look, cancel = context.WithTimeout(ctx, firstLook)
+		defer cancel()
 	}
-	return nil, err
+	found, err := r.Find(look)
+	if err != nil && len(last) > 0 {
+		return last, nil
+	}
+	return found, err
 }
 
 // NoneWanted reports whether the controller wants no replica, rather than that none is ready.

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -17,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/fanout/names"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/watch"
@@ -90,6 +93,7 @@ type site struct {
 	api     []*fake
 	fed     []*fake
 	batches []string // who brought them
+	file    string   // of the agent; empty = none
 }
 
 func (s *site) set(wanted string, addrs ...string) {
@@ -101,10 +105,15 @@ func (s *site) set(wanted string, addrs ...string) {
 	}
 }
 
-func (s *site) read(_ context.Context, _, name string) (*discoveryv1.EndpointSlice, error) {
+func (s *site) read(ctx context.Context, _, name string) (*discoveryv1.EndpointSlice, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
+	case errors.Is(s.err, context.DeadlineExceeded): // it is silent
+		s.mu.Unlock()
+		<-ctx.Done()
+		s.mu.Lock()
+		return nil, ctx.Err()
 	case s.err != nil:
 		return nil, s.err
 	case s.slice == nil || name != names.Slice:
@@ -115,7 +124,12 @@ func (s *site) read(_ context.Context, _, name string) (*discoveryv1.EndpointSli
 
 func (s *site) start(t *testing.T, mode Mode) *Chooser {
 	t.Helper()
-	c, err := New(t.Context(), Config{Mode: mode, Log: slog.New(slog.DiscardHandler), Replicas: &Replicas{Slice: s.read},
+	log := slog.New(slog.DiscardHandler)
+	replicas := &Replicas{Slice: s.read}
+	if s.file != "" {
+		replicas.File = statefile.New[[]string](s.file, log)
+	}
+	c, err := New(t.Context(), Config{Mode: mode, Log: log, Replicas: replicas,
 		API: func() (Source, error) {
 			f := &fake{name: "api", delay: time.Second}
 			s.api = append(s.api, f)
@@ -206,6 +220,35 @@ func TestAutoChangesOver(t *testing.T) {
 			t.Error("the fan-out is followed still")
 		}
 	})
+}
+
+// TestStartWithoutAPIServer holds that an agent that starts while the API server is away takes to the
+// fan-outs that it knew last, be it that the API server refuses or that it is silent.
+func TestStartWithoutAPIServer(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "fanouts.json")
+	for _, err := range []error{errors.New("connection refused"), context.DeadlineExceeded} {
+		synctest.Test(t, func(t *testing.T) {
+			before := &site{file: file}
+			before.set("2", "192.0.2.1", "2001:db8::1")
+			before.start(t, Auto)
+			s := &site{file: file, err: err}
+			c := s.start(t, Auto)
+			if known, err := c.cfg.Replicas.Known(t.Context()); err != nil || !slices.Equal(known, []string{"192.0.2.1:5473", "[2001:db8::1]:5473"}) {
+				t.Errorf("known are %v: %v", known, err)
+			}
+			time.Sleep(10 * time.Second)
+			s.want(t, c, "fan-out", "fan-out")
+			// It is back, and says that no fan-out is wanted.
+			s.mu.Lock()
+			s.err = nil
+			s.mu.Unlock()
+			s.set("0")
+			time.Sleep(3 * time.Minute)
+			s.want(t, c, "api", "fan-out", "api")
+			again := &site{file: file, err: err}
+			again.want(t, again.start(t, Auto), "api")
+		})
+	}
 }
 
 // TestModes holds what each mode begins with, and that two of them never change.
