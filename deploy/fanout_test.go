@@ -52,7 +52,7 @@ func TestFanOutOption(t *testing.T) {
 			}
 		}
 		slices.Sort(rights)
-		want := []string{"ipamblocks create", "ipamblocks delete", "ipamblocks get", "ipamblocks list", "namespaces get", "nodes get", "nodestatuses create", "nodestatuses patch", "pods get"}
+		want := []string{"events create", "events patch", "ipamblocks create", "ipamblocks delete", "ipamblocks get", "ipamblocks list", "namespaces get", "nodes get", "nodestatuses create", "nodestatuses patch", "pods get"}
 		if got := slices.Equal(rights, want); got != (fanOut == "always") {
 			t.Errorf("%s: agents have the rights %v", fanOut, rights)
 		}

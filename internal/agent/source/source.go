@@ -23,6 +23,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/weir-net/weir/internal/agent/statefile"
+	"github.com/weir-net/weir/internal/fanout/client"
 	"github.com/weir-net/weir/internal/fanout/names"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/watch"
@@ -57,6 +58,9 @@ type Source interface {
 	PodForAdd(ctx context.Context, name model.Name, uid string) (*watch.AddPod, error)
 	PodLives(name model.Name, uid, node string) bool
 }
+
+// ErrPodWaits says that a pod is not started because no fan-out has sent what selects it.
+var ErrPodWaits = client.ErrPodWaits
 
 // Fed is a Source that a fan-out feeds: a client.Client.
 type Fed interface {
@@ -157,6 +161,13 @@ func (c *Chooser) PodForAdd(ctx context.Context, name model.Name, uid string) (*
 // PodLives reports whether a pod exists and is on the node; when in doubt it does.
 func (c *Chooser) PodLives(name model.Name, uid, node string) bool {
 	return c.get().PodLives(name, uid, node)
+}
+
+// Fed reports whether the source is a fan-out, be there one or not.
+func (c *Chooser) Fed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.feeding != nil
 }
 
 // Owner returns the pod that has an address, where the source is a fan-out: the API server's source

@@ -222,8 +222,8 @@ func TestAutoChangesOver(t *testing.T) {
 	})
 }
 
-// TestStartWithoutAPIServer holds that an agent that starts while the API server is away takes to the
-// fan-outs that it knew last, be it that the API server refuses or that it is silent.
+// TestStartWithoutAPIServer holds that an agent that starts while the API server is away takes to
+// the fan-outs that it knew last, be it that the API server refuses or that it is silent.
 func TestStartWithoutAPIServer(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "fanouts.json")
 	for _, err := range []error{errors.New("connection refused"), context.DeadlineExceeded} {

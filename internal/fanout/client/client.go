@@ -49,7 +49,8 @@ type Config struct {
 	Expression func(string) error
 	// Lookup reads a pod from the API server, for a CNI ADD whose pod no fan-out tells of.
 	Lookup func(ctx context.Context, name model.Name, uid string) (*watch.AddPod, error)
-	// LookupAfter is for how long the fan-out may be without a pod until Lookup is asked; 0 = 300 ms.
+	// LookupAfter is for how long the fan-out may be without a pod until Lookup is asked; 0 = 300
+	// ms.
 	LookupAfter time.Duration
 	Claims      map[string]watch.NodeClaims // see watch.Config
 	// OtherEvery is the time between two looks for a fan-out that is in touch with the API server,

@@ -20,7 +20,8 @@ const (
 	// podWithin is how long PodForAdd waits for the fan-out to send a pod: the kubelet learns of it
 	// from the API server when the fan-out does.
 	podWithin = 10 * time.Second
-	// askEvery is the time between two questions about a pod, lookupEvery that between two look-ups.
+	// askEvery is the time between two questions about a pod, lookupEvery that between two
+	// look-ups.
 	askEvery    = 50 * time.Millisecond
 	lookupEvery = 2 * time.Second
 	// answerFor is how long an answer counts: an ADD asks twice.
