@@ -72,6 +72,7 @@ type Options struct {
 	CNIConfDir string
 	PeersDir   string      // what controllers and fan-outs are known by, and the tokens for them; see package trust
 	FanOut     source.Mode // from whom the agent has the cluster
+	LastResort bool        // it reads the API server in its turn where no fan-out can be reached
 
 	// GCTuner gets to know when changes are over, and runs once the first state is in place; nil =
 	// the runtime does as it likes.
@@ -290,7 +291,7 @@ func (a *Agent) connect(ctx context.Context) error {
 	}
 	a.claims = newNodeClaims(filepath.Join(a.opts.StateDir, "nodes.json"), a.log)
 	a.source, err = source.New(ctx, source.Connect(a.opts.FanOut, a.opts.Node, a.clients, trust.Folder(a.opts.PeersDir),
-		filepath.Join(a.opts.StateDir, "fanouts.json"), a.claims.all, a.log))
+		filepath.Join(a.opts.StateDir, "fanouts.json"), a.opts.LastResort, a.claims.all, a.log))
 	return err
 }
 

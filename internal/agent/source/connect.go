@@ -6,7 +6,9 @@ import (
 	"context"
 	"crypto/tls"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"time"
 
 	apiclient "github.com/weir-net/weir/api/client"
@@ -23,14 +25,15 @@ import (
 
 // Connect returns the configuration of an agent's sources: of the API server that clients are
 // connected to, and of the fan-outs that it knows. claims returns what is known of the addresses of
-// nodes. In file is kept where fan-outs were last.
-func Connect(mode Mode, node string, clients *apiclient.Clients, peers trust.Folder, file string, claims func() map[string]watch.NodeClaims, log *slog.Logger) Config {
+// nodes. In file is kept where fan-outs were last. lastResort is Config.LastResort.
+func Connect(mode Mode, node string, clients *apiclient.Clients, peers trust.Folder, file string, lastResort bool, claims func() map[string]watch.NodeClaims, log *slog.Logger) Config {
 	replicas := &Replicas{Slice: clients.Core.Slice, Namespace: names.Namespace, File: statefile.New[[]string](file, log)}
 	// No table of Weir's applies to the agent's own sockets: wrong ones do not keep it from what
 	// puts them right.
 	dialer := &net.Dialer{Timeout: 3 * time.Second, Control: kernel.MarkOwn}
 	return Config{
 		Mode: mode, Log: log.With("part", "source"), Replicas: replicas,
+		LastResort: lastResort, Node: node, Nodes: func() []string { return slices.Collect(maps.Keys(claims())) },
 		API: func() (Source, error) {
 			return watch.New(watch.Config{Core: clients.Core, Dynamic: clients.Dynamic, Log: log.With("part", "watch"), Claims: claims()})
 		},

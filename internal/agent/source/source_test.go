@@ -33,8 +33,12 @@ type fake struct {
 	mu        sync.Mutex
 	read      bool
 	connected bool
+	since     time.Time
+	silent    func() bool // it cannot be read; nil = it can
 	ended     bool
 	endpoints map[netip.Addr]model.Name
+	held      map[model.Name]*model.Pod
+	stop      context.CancelFunc
 }
 
 func (f *fake) Start(ctx context.Context) {
@@ -42,6 +46,11 @@ func (f *fake) Start(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-time.After(f.delay):
+			for f.silent != nil && f.silent() {
+				if sleep(ctx, time.Second) != nil {
+					return
+				}
+			}
 			f.mu.Lock()
 			f.read, f.connected = true, true
 			f.mu.Unlock()
@@ -54,7 +63,7 @@ func (f *fake) AwaitRead(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(time.Millisecond):
+		case <-time.After(f.delay / 4):
 		}
 	}
 	return nil
@@ -62,7 +71,9 @@ func (f *fake) AwaitRead(ctx context.Context) error {
 
 func (f *fake) Run(ctx context.Context, sink watch.Sink) error {
 	if err := f.AwaitRead(ctx); err == nil {
-		sink(ctx, &watch.Batch{Full: true, PoolOrder: []string{f.name}})
+		b := &watch.Batch{Full: true, PoolOrder: []string{f.name}}
+		b.Pods = map[model.Name]*model.Pod{{Name: "own"}: {Node: "n1"}, {Name: "other"}: {Node: "n2"}}
+		sink(ctx, b)
 	}
 	<-ctx.Done()
 	f.mu.Lock()
@@ -74,7 +85,7 @@ func (f *fake) Run(ctx context.Context, sink watch.Sink) error {
 func (f *fake) Status() watch.Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return watch.Status{Synced: f.read, Connected: f.connected}
+	return watch.Status{Synced: f.read, Connected: f.connected, Since: f.since}
 }
 
 func (f *fake) PodForAdd(context.Context, model.Name, string) (*watch.AddPod, error) {
@@ -83,6 +94,7 @@ func (f *fake) PodForAdd(context.Context, model.Name, string) (*watch.AddPod, er
 
 func (f *fake) PodLives(model.Name, string, string) bool         { return true }
 func (f *fake) Owner(netip.Addr) (model.Name, bool)              { return model.Name{Name: f.name}, true }
+func (f *fake) Hold(pods map[model.Name]*model.Pod)              { f.held = pods }
 func (f *fake) SetEndpoints(endpoints map[netip.Addr]model.Name) { f.endpoints = endpoints }
 
 // site is an API server with the slice of the fan-out.
@@ -214,7 +226,7 @@ func TestAutoChangesOver(t *testing.T) {
 		s.err = nil
 		s.mu.Unlock()
 		s.set("0")
-		time.Sleep(10 * time.Second)
+		time.Sleep(2 * time.Minute)
 		s.want(t, c, "api", "api", "fan-out", "api")
 		if !s.fed[0].ended {
 			t.Error("the fan-out is followed still")

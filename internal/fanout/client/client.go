@@ -64,6 +64,8 @@ const (
 	silence       = 10 * time.Second // a fan-out says at least every two seconds how fresh it is
 	retryFirst    = 100 * time.Millisecond
 	retryMost     = 5 * time.Second
+	retryLate     = 20 * time.Second // after lateAfter without any: all agents ask where fan-outs are
+	lateAfter     = 2 * time.Minute
 	fedWell       = connectWithin // a connection that lasted for so long was not refused
 	tokenEvery    = time.Minute
 	staleAfter    = 10 * time.Second // how long a fan-out may be without the API server until another one is asked
@@ -214,6 +216,7 @@ func (c *Client) note(replica string, err error) {
 // follow keeps a connection to a fan-out until ctx ends.
 func (c *Client) follow(ctx context.Context) {
 	wait, avoid := retryFirst, ""
+	lost := time.Now() // the last time that one fed well
 	for said := ""; ctx.Err() == nil; {
 		began := time.Now()
 		addr, err := c.choose(ctx, avoid)
@@ -230,13 +233,17 @@ func (c *Client) follow(ctx context.Context) {
 			c.cfg.Log.Warn("no fan-out feeds this agent; it goes on with what it has", "err", err)
 		}
 		if time.Since(began) > fedWell { // else one that ends at once would be asked all the time
-			wait, said = retryFirst, ""
+			wait, said, lost = retryFirst, "", time.Now()
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Duration((0.5 + rand.Float64()) * float64(wait))):
 		}
-		wait = min(2*wait, retryMost)
+		most := retryMost
+		if time.Since(lost) > lateAfter {
+			most = retryLate
+		}
+		wait = min(2*wait, most)
 	}
 }
 

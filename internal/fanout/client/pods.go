@@ -178,3 +178,13 @@ func (c *Client) handedOn(key podKey, found *watch.AddPod) *watch.AddPod {
 	out.Pod = p
 	return &out
 }
+
+// Hold gives the client the pods of the node, with whose policies another source has come, until a
+// fan-out sends any.
+func (c *Client) Hold(pods map[model.Name]*model.Pod) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.synced && pods != nil {
+		c.own = pods
+	}
+}
