@@ -60,8 +60,8 @@ type Options struct {
 	// otherwise the API server; never = always the API server; always = always the fan-out, and
 	// agents have no rights to read the cluster by themselves.
 	FanOut string
-	// FanOutLastResort has agents read the API server in turns where no fan-out can be reached; they
-	// have the rights for it, with always, too.
+	// FanOutLastResort has agents read the API server in turns where no fan-out can be reached;
+	// they have the rights for it, with always, too.
 	FanOutLastResort bool
 }
 

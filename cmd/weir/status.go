@@ -26,8 +26,8 @@ import (
 // clockSkew is by how much the clocks of a node and of this machine may differ.
 const clockSkew = 30 * time.Second
 
-// staleAfter is the age of a heartbeat from which on an agent counts as silent.
-const staleAfter = 2 * time.Minute
+// staleAfter returns the age of a heartbeat from which on an agent of so many counts as silent.
+func staleAfter(nodes int) time.Duration { return max(2*time.Minute, 3*weirv1.HeartbeatEvery(nodes)) }
 
 func newStatus(o *options) *cobra.Command {
 	var node string
@@ -124,6 +124,7 @@ func readReport(ctx context.Context, source statuses, only string, now time.Time
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
+	stale := staleAfter(len(nodes.Items))
 	if only != "" {
 		nodes.Items = slices.DeleteFunc(nodes.Items, func(n corev1.Node) bool { return n.Name != only })
 		if len(nodes.Items) == 0 {
@@ -149,7 +150,7 @@ func readReport(ctx context.Context, source statuses, only string, now time.Time
 	}
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
-		report := r.readNode(n, byName[n.Name], now)
+		report := r.readNode(n, byName[n.Name], now, stale)
 		if report.ready && !agents[n.Name] {
 			report.state, report.ready = "no agent", false
 			report.why = "its agent does not run, or is not ready; traffic and policy go on as they were; see `kubectl -n kube-system get pods -l k8s-app=weir-node -o wide`"
@@ -228,7 +229,7 @@ func (r *report) readAPIService(ctx context.Context, c *clientset.Clients) error
 	return nil
 }
 
-func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time) nodeReport {
+func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time, stale time.Duration) nodeReport {
 	out := nodeReport{name: n.Name, heartbeat: -1, state: "no agent", why: "no agent has reported; see `kubectl -n kube-system get pods -l k8s-app=weir-node -o wide`"}
 	if s == nil {
 		return out
@@ -265,7 +266,7 @@ func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time) n
 	case out.ahead:
 		out.state, out.ready = "clock ahead", false
 		out.why = joinNonEmpty("its heartbeat is "+age(-out.heartbeat)+" ahead of this machine's clock: correct the clock of either; how old the report is cannot be said", out.why)
-	case out.heartbeat < 0 || out.heartbeat > staleAfter:
+	case out.heartbeat < 0 || out.heartbeat > stale:
 		out.state, out.ready = "silent", false
 		out.why = joinNonEmpty("no heartbeat for "+age(out.heartbeat)+"; traffic goes on as it was; see `kubectl -n kube-system logs` of its weir-node", out.why)
 	}

@@ -77,8 +77,8 @@ type Config struct {
 	// CheckEvery is about the time between two looks whether another source is to be used; 0 = a
 	// minute, so that the agents of a large cluster change over within some minutes.
 	CheckEvery time.Duration
-	// LastResort has the agent of Node read the API server by itself in its turn (turns.go) where no
-	// fan-out could be reached for long. Nodes returns the names of the nodes that are known.
+	// LastResort has the agent of Node read the API server by itself in its turn (turns.go) where
+	// no fan-out could be reached for long. Nodes returns the names of the nodes that are known.
 	LastResort bool
 	Node       string
 	Nodes      func() []string
@@ -241,8 +241,8 @@ func (c *Chooser) note(b *watch.Batch) {
 type candidate struct {
 	source Source
 	fed    Fed
-	// until is when it is not waited for any longer; zero = it is. Then it is given up, or takes the
-	// place as it is, where the one that is used may not go on.
+	// until is when it is not waited for any longer; zero = it is. Then it is given up, or takes
+	// the place as it is, where the one that is used may not go on.
 	until  time.Time
 	anyway bool
 	turn   time.Time // the end of the agent's turn, where that is why
