@@ -20,6 +20,7 @@ import (
 	"github.com/weir-net/weir/api/client/clientset"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/deploy"
+	"github.com/weir-net/weir/internal/fanout/names"
 	"github.com/weir-net/weir/internal/relay/live"
 )
 
@@ -72,6 +73,7 @@ type report struct {
 	drops        []string
 	leftToOthers []string            // nodes that leave Services to somebody else
 	fanOuts      map[string][]string // nodes by the fan-out that feeds their agents
+	unfed        []string            // nodes whose agents no fan-out feeds
 	announced    []string            // addresses that nodes answer neighbours for
 	fallbacks    []string            // clients of direct server return
 }
@@ -210,6 +212,25 @@ func (r *report) readComponents(ctx context.Context, c *clientset.Clients) error
 			r.faults = append(r.faults, "Deployment weir-controller is not ready: blocks of removed nodes are not released; see `kubectl -n kube-system logs deploy/weir-controller`")
 		}
 	}
+	return r.readFanOut(ctx, c)
+}
+
+// readFanOut says how many replicas the fan-out has, where there are to be any.
+func (r *report) readFanOut(ctx context.Context, c *clientset.Clients) error {
+	dep, err := c.Kube.AppsV1().Deployments(deploy.Namespace).Get(ctx, names.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("get Deployment %s: %w", names.Name, err)
+	}
+	if dep.Status.Replicas == 0 {
+		return nil
+	}
+	r.components = append(r.components, fmt.Sprintf("%s %d/%d ready", names.Name, dep.Status.ReadyReplicas, dep.Status.Replicas))
+	if dep.Status.ReadyReplicas == 0 {
+		r.faults = append(r.faults, "Deployment "+names.Name+" has no replica that is ready: agents that have the cluster from it go on with what they have, and pods that start there wait; see `kubectl -n kube-system get pods -l k8s-app="+names.Name+" -o wide`")
+	}
 	return nil
 }
 
@@ -279,7 +300,9 @@ func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time, s
 	if st.ServiceHandling != "" && st.ServiceHandling != "Weir" {
 		r.leftToOthers = append(r.leftToOthers, n.Name+": services: "+st.ServiceHandling)
 	}
-	if st.FanOut != "" {
+	if st.FanOut == "" {
+		r.unfed = append(r.unfed, n.Name)
+	} else {
 		if r.fanOuts == nil {
 			r.fanOuts = map[string][]string{}
 		}
@@ -345,13 +368,18 @@ func (r *report) readUnsupportedKinds(ctx context.Context, c *clientset.Clients)
 // fed says which fan-out feeds the agents of which nodes.
 func (r *report) fed() (lines []string) {
 	const named = 3
-	for _, at := range slices.Sorted(maps.Keys(r.fanOuts)) {
-		nodes := r.fanOuts[at]
-		line := fmt.Sprintf("%s: %d: %s", at, len(nodes), strings.Join(nodes[:min(len(nodes), named)], ", "))
+	line := func(at string, nodes []string) {
+		text := fmt.Sprintf("%s: %d: %s", at, len(nodes), strings.Join(nodes[:min(len(nodes), named)], ", "))
 		if len(nodes) > named {
-			line += ", …"
+			text += ", …"
 		}
-		lines = append(lines, line)
+		lines = append(lines, text)
+	}
+	for _, at := range slices.Sorted(maps.Keys(r.fanOuts)) {
+		line(at, r.fanOuts[at])
+	}
+	if len(lines) > 0 && len(r.unfed) > 0 {
+		line("from none", r.unfed)
 	}
 	return lines
 }

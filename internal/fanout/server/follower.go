@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -40,6 +41,8 @@ type follower struct {
 	answers  []*stream.Response // to what the agent asked
 	owners   int                // how many of these are of addresses
 	asked    int                // and of pods
+
+	viewBytes atomic.Int64 // of the snapshot
 
 	mu    sync.Mutex
 	token string
@@ -325,6 +328,7 @@ func (s *Server) deliver(f *follower, up stream.Server, d *due) error {
 	if d.changes == nil {
 		return nil
 	}
+	view := 0
 	for _, p := range d.parts {
 		messages, err := p.Encoded(wire.Encoder{}.Marshal)
 		if err != nil {
@@ -334,6 +338,7 @@ func (s *Server) deliver(f *follower, up stream.Server, d *due) error {
 			if err := s.push(f, up, &stream.Response{Changes: m, More: true}); err != nil {
 				return err
 			}
+			view += len(m)
 		}
 	}
 	var messages [][]byte
@@ -347,6 +352,7 @@ func (s *Server) deliver(f *follower, up stream.Server, d *due) error {
 		return fmt.Errorf("encode changes: %w", err)
 	}
 	for i, m := range messages {
+		view += len(m)
 		resp := &stream.Response{Changes: m, More: i < len(messages)-1}
 		if !resp.More {
 			resp.Settings, resp.Snapshot = d.settings, d.snapshot
@@ -357,7 +363,10 @@ func (s *Server) deliver(f *follower, up stream.Server, d *due) error {
 	}
 	if d.snapshot {
 		s.metrics.snapshots.Observe(time.Since(began).Seconds())
+		f.viewBytes.Store(int64(view))
+		s.metrics.views.Observe(float64(view))
 	} else {
+		s.metrics.deltas.Observe(time.Since(began).Seconds())
 		s.metrics.lag.Observe(time.Since(d.since).Seconds())
 	}
 	return nil
