@@ -39,7 +39,8 @@ const (
 )
 
 // publish keeps the node's NodeStatus: at the start, when something that others look at changes,
-// and every heartbeat, as package pace says. Numbers alone wait for the heartbeat, so a pod's start writes nothing.
+// and every heartbeat (package pace). Numbers alone wait for the heartbeat, so a pod's start writes
+// nothing.
 func (a *Agent) publish(ctx context.Context) error {
 	check := time.NewTicker(statusPause)
 	defer check.Stop()
