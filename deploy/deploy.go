@@ -8,6 +8,7 @@ package deploy
 import (
 	"bytes"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -59,6 +60,9 @@ type Options struct {
 	// otherwise the API server; never = always the API server; always = always the fan-out, and
 	// agents have no rights to read the cluster by themselves.
 	FanOut string
+	// FanOutLastResort has agents read the API server in turns where no fan-out can be reached;
+	// they have the rights for it, with always, too.
+	FanOutLastResort bool
 }
 
 // Defaults are the options of deploy/weir.yaml.
@@ -83,6 +87,9 @@ func (o Options) Validate() error {
 	case "auto", "never", "always":
 	default:
 		return fmt.Errorf("fan-out %q is none of auto, never, always", o.FanOut)
+	}
+	if o.FanOutLastResort && o.FanOut == "never" {
+		return errors.New("what agents do where no fan-out can be reached has no meaning with fan-out never")
 	}
 	if err := validNetworks(o.ServiceExternalIPs); err != nil {
 		return err

@@ -5,6 +5,7 @@ package deploy
 import (
 	"fmt"
 	"net"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -52,7 +53,7 @@ func TestFanOutOption(t *testing.T) {
 			}
 		}
 		slices.Sort(rights)
-		want := []string{"ipamblocks create", "ipamblocks delete", "ipamblocks get", "ipamblocks list", "namespaces get", "nodes get", "nodestatuses create", "nodestatuses patch", "pods get"}
+		want := []string{"events create", "events patch", "ipamblocks create", "ipamblocks delete", "ipamblocks get", "ipamblocks list", "namespaces get", "nodes get", "nodestatuses create", "nodestatuses patch", "pods get"}
 		if got := slices.Equal(rights, want); got != (fanOut == "always") {
 			t.Errorf("%s: agents have the rights %v", fanOut, rights)
 		}
@@ -61,6 +62,30 @@ func TestFanOutOption(t *testing.T) {
 				t.Errorf("%s: agents read the EndpointSlices %q of %s", fanOut, got, namespace)
 			}
 		}
+	}
+}
+
+// Agents that read the API server in turns have the rights of those that always do.
+func TestFanOutLastResort(t *testing.T) {
+	for _, fanOut := range []string{"auto", "always"} {
+		o := Defaults()
+		o.FanOut, o.FanOutLastResort = fanOut, true
+		_, _, env := podOf(t, o, "DaemonSet", "weir-node")
+		if env["WEIR_FANOUT"] != fanOut || env["WEIR_FANOUT_LAST_RESORT"] != "true" {
+			t.Errorf("%s: the agent has %v", fanOut, env)
+		}
+		if got, want := rulesOf(t, o, "ClusterRole", "weir-node"), rulesOf(t, Defaults(), "ClusterRole", "weir-node"); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: agents have the rights %v, want %v", fanOut, got, want)
+		}
+	}
+	_, _, env := podOf(t, Defaults(), "DaemonSet", "weir-node")
+	if _, set := env["WEIR_FANOUT_LAST_RESORT"]; set {
+		t.Error("it is not off by default")
+	}
+	o := Defaults()
+	o.FanOut, o.FanOutLastResort = "never", true
+	if err := o.Validate(); err == nil {
+		t.Error("taken with never")
 	}
 }
 
@@ -153,7 +178,8 @@ func TestFanOutReadsWhatAgentsRead(t *testing.T) {
 		for _, r := range rulesOf(t, Defaults(), "ClusterRole", name) {
 			rule := r.(map[string]any)
 			verbs, _, _ := unstructured.NestedStringSlice(rule, "verbs")
-			for _, resource := range rule["resources"].([]any) {
+			resources, _, _ := unstructured.NestedStringSlice(rule, "resources")
+			for _, resource := range resources {
 				if slices.Contains(verbs, "watch") {
 					out = append(out, fmt.Sprint(rule["apiGroups"], resource, rule["resourceNames"], verbs[:3]))
 				}

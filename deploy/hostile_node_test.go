@@ -3,9 +3,13 @@
 package deploy
 
 import (
+	"errors"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/weir-net/weir/internal/apitest"
 )
 
 func blockOf(node, cidr, name string) *unstructured.Unstructured {
@@ -85,10 +89,43 @@ func nodeKeepsObjects(t *testing.T, c cluster) {
 	}
 }
 
+// Events lead people and programs that read them: those of an agent say whose they are.
+func nodeEvents(t *testing.T, c cluster) {
+	const wantsOwn = "weir-node-own-events"
+	event := func(name, component, host, kind string) *unstructured.Unstructured {
+		u := object("v1", "Event", "shop", name, nil)
+		u.Object["involvedObject"] = map[string]any{"kind": kind, "namespace": "shop", "name": "web"}
+		u.Object["source"] = map[string]any{"component": component, "host": host}
+		u.Object["reason"], u.Object["type"] = "WaitsForFanOut", "Warning"
+		return u
+	}
+	n1 := c.as(agentUser, "n1")
+	// Policies of admission count some moments after they were written.
+	apitest.Eventually(t, time.Minute, "the policy of admission "+wantsOwn, func() error {
+		probe := event("probe", "weir-agent", "n2", "Pod")
+		if err := c.try(n1, "create", probe); err == nil {
+			return errors.Join(errors.New("it does not count yet"), c.try(c.Clients.Dynamic, "delete", probe))
+		}
+		return nil
+	})
+	for _, u := range []*unstructured.Unstructured{event("a", "weir-agent", "n2", "Pod"), event("b", "kubelet", "n1", "Pod"), event("c", "weir-agent", "n1", "Service"), event("d", "", "", "Pod")} {
+		c.refused(t, n1, "create", u, wantsOwn)
+	}
+	c.refused(t, c.as(agentUser, ""), "create", event("e", "weir-agent", "", "Pod"), wantsOwn)
+	owned := event("f", "weir-agent", "n1", "Pod")
+	owned.SetFinalizers([]string{"example.com/never"})
+	c.refused(t, n1, "create", owned, wantsOwn)
+	c.taken(t, n1, "create", event("g", "weir-agent", "n1", "Pod"))
+	c.Create(event("h", "kubelet", "n2", "Pod"))
+	c.refused(t, n1, "patch", event("h", "weir-agent", "n1", "Pod"), wantsOwn)
+	c.refused(t, n1, "patch", event("g", "weir-agent", "n2", "Pod"), wantsOwn)
+	c.taken(t, n1, "patch", event("g", "weir-agent", "n1", "Pod"))
+}
+
 func nodeRights(t *testing.T, c cluster) {
 	const write = "create,update,patch,delete,deletecollection"
 	c.mayNot(t, agentUser, write+" /services", write+" /services/status", write+" /pods", write+" /pods/status", write+" /nodes", write+" /nodes/status",
-		write+" /events", write+" /configmaps", "get,list,watch,"+write+" /secrets", "create /serviceaccounts/token", "create /pods/exec", "create /pods/binding",
+		"update,delete,deletecollection /events", write+" /configmaps", "get,list,watch,"+write+" /secrets", "create /serviceaccounts/token", "create /pods/exec", "create /pods/binding",
 		write+" discovery.k8s.io/endpointslices", write+" networking.k8s.io/networkpolicies", write+" coordination.k8s.io/leases",
 		write+" apiextensions.k8s.io/customresourcedefinitions", write+" admissionregistration.k8s.io/validatingadmissionpolicies",
 		write+" rbac.authorization.k8s.io/clusterroles", "impersonate /users")

@@ -62,6 +62,7 @@ func TestHostileAdmission(t *testing.T) {
 		{"a token of a node that names no node writes for every node", hostile.Node, tokenWithoutNode},
 		{"a node writes or deletes objects of another node", hostile.Node, otherNodesObjects},
 		{"a node keeps its objects from being collected when it is gone", hostile.Node, nodeKeepsObjects},
+		{"a node writes events in the name of others", hostile.Node, nodeEvents},
 		{"the token of a node writes Services and policies and nodes", hostile.Node, nodeRights},
 		{"the token of the controller creates pods or workloads", hostile.Controller, controllerWorkloads},
 		{"the token of the controller reads secrets or makes tokens", hostile.Controller, controllerSecrets},

@@ -95,6 +95,8 @@ policy go on as they were; weir-agent started again takes over.`,
 	f.StringVar(&o.CNIConfDir, "cni-conf-dir", agent.DefaultCNIConfDir, "where the container runtime looks for network configurations")
 	f.StringVar(&o.PeersDir, "peers-dir", trust.DefaultDir, "folder with the certificates of Weir's authorities and a token for its controllers")
 	f.StringVar(&fanOut, "fanout", os.Getenv("WEIR_FANOUT"), "from whom to have the cluster: auto (a fan-out while there are replicas of one, else the API server), never or always; default: auto (WEIR_FANOUT)")
+	f.BoolVar(&o.LastResort, "fanout-last-resort", os.Getenv("WEIR_FANOUT_LAST_RESORT") == "true",
+		"read the API server by itself, in turns of which one agent in twenty has one at a time, where no fan-out could be reached for minutes (WEIR_FANOUT_LAST_RESORT=true)")
 	f.StringVar(&level, "log-level", envOr("WEIR_LOG_LEVEL", "info"), "debug, info, warn or error (WEIR_LOG_LEVEL)")
 	cmd.AddCommand(probeCommand(), askCommand(), startedCommand(), cleanUpCommand(&level))
 	return cmd

@@ -79,12 +79,15 @@ func run(ctx context.Context, log *slog.Logger, kubeconfig, listen, health strin
 		return err
 	}
 	serving := &peerauth.Serving{Kube: clients.Kube, Namespace: names.Namespace, Name: names.ServerName, Log: log, Now: time.Now}
-	s := server.New(server.Config{Log: log, Reviewer: peerauth.NewReviewer(clients.Kube, peerauth.AgentUser(names.Namespace), names.ServerName), Status: watcher.Status,
-		Replica: client.Instance(), Interval: interval})
+	reviewer := peerauth.NewReviewer(clients.Kube, peerauth.AgentUser(names.Namespace), names.ServerName)
+	s := server.New(server.Config{Log: log, Reviewer: reviewer, Status: watcher.Status,
+		Pod: watcher.KnownPod, Replica: client.Instance(), Interval: interval})
+	reviewer.Offline = peerauth.NewOffline(clients.Kube, s.Lives, log)
 	log.Info("weir-fanout starts", "version", version.Version, "api server", cfg.Host, "address", listen)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return watcher.Run(ctx, s.Update) })
 	g.Go(func() error { serving.Run(ctx); return nil })
+	g.Go(func() error { reviewer.Offline.Run(ctx); return nil })
 	g.Go(func() error {
 		httplimit.ListenInTurn(ctx, listen, "agents", log, func(l net.Listener) error { return s.Serve(ctx, l, serving.Config()) })
 		return nil

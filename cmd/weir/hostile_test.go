@@ -50,7 +50,7 @@ func TestHostileWordsOfNode(t *testing.T) {
 			UnsupportedFields: []string{controls}, Announced: []string{controls}, Drops: []weirv1.Drop{{Reason: controls, Rule: controls, Packets: 1}},
 			ServiceHandling: controls, DSRFallback: &weirv1.DSRFallback{Clients: 1, Addresses: []string{controls}}}}
 		r := &report{}
-		r.nodes = append(r.nodes, r.readNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, status, now.Time))
+		r.nodes = append(r.nodes, r.readNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, status, now.Time, staleAfter(1)))
 		var out bytes.Buffer
 		if err := r.print(&out); err != nil {
 			t.Fatal(err)
@@ -101,7 +101,7 @@ func TestHostileHeartbeatAhead(t *testing.T) {
 		at := metav1.NewTime(now.Add(ahead))
 		status := &weirv1.NodeStatus{Status: weirv1.NodeStatusStatus{LastHeartbeat: &at, Conditions: []weirv1.Condition{{Type: weirv1.ConditionReady, Status: metav1.ConditionTrue}}}}
 		r := &report{}
-		r.nodes = append(r.nodes, r.readNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, status, now))
+		r.nodes = append(r.nodes, r.readNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, status, now, staleAfter(1)))
 		var out bytes.Buffer
 		if err := r.print(&out); err != nil || r.healthy() != ready || strings.Contains(out.String(), " ahead") == ready {
 			t.Errorf("%s ahead: healthy %v, %v\n%s", ahead, r.healthy(), err, &out)

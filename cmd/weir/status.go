@@ -20,14 +20,15 @@ import (
 	"github.com/weir-net/weir/api/client/clientset"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/deploy"
+	"github.com/weir-net/weir/internal/fanout/names"
 	"github.com/weir-net/weir/internal/relay/live"
 )
 
 // clockSkew is by how much the clocks of a node and of this machine may differ.
 const clockSkew = 30 * time.Second
 
-// staleAfter is the age of a heartbeat from which on an agent counts as silent.
-const staleAfter = 2 * time.Minute
+// staleAfter returns the age of a heartbeat from which on an agent of so many counts as silent.
+func staleAfter(nodes int) time.Duration { return max(2*time.Minute, 3*weirv1.HeartbeatEvery(nodes)) }
 
 func newStatus(o *options) *cobra.Command {
 	var node string
@@ -72,6 +73,7 @@ type report struct {
 	drops        []string
 	leftToOthers []string            // nodes that leave Services to somebody else
 	fanOuts      map[string][]string // nodes by the fan-out that feeds their agents
+	unfed        []string            // nodes whose agents no fan-out feeds
 	announced    []string            // addresses that nodes answer neighbours for
 	fallbacks    []string            // clients of direct server return
 }
@@ -124,6 +126,7 @@ func readReport(ctx context.Context, source statuses, only string, now time.Time
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
+	stale := staleAfter(len(nodes.Items))
 	if only != "" {
 		nodes.Items = slices.DeleteFunc(nodes.Items, func(n corev1.Node) bool { return n.Name != only })
 		if len(nodes.Items) == 0 {
@@ -149,7 +152,7 @@ func readReport(ctx context.Context, source statuses, only string, now time.Time
 	}
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
-		report := r.readNode(n, byName[n.Name], now)
+		report := r.readNode(n, byName[n.Name], now, stale)
 		if report.ready && !agents[n.Name] {
 			report.state, report.ready = "no agent", false
 			report.why = "its agent does not run, or is not ready; traffic and policy go on as they were; see `kubectl -n kube-system get pods -l k8s-app=weir-node -o wide`"
@@ -209,6 +212,25 @@ func (r *report) readComponents(ctx context.Context, c *clientset.Clients) error
 			r.faults = append(r.faults, "Deployment weir-controller is not ready: blocks of removed nodes are not released; see `kubectl -n kube-system logs deploy/weir-controller`")
 		}
 	}
+	return r.readFanOut(ctx, c)
+}
+
+// readFanOut says how many replicas the fan-out has, where there are to be any.
+func (r *report) readFanOut(ctx context.Context, c *clientset.Clients) error {
+	dep, err := c.Kube.AppsV1().Deployments(deploy.Namespace).Get(ctx, names.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("get Deployment %s: %w", names.Name, err)
+	}
+	if dep.Status.Replicas == 0 {
+		return nil
+	}
+	r.components = append(r.components, fmt.Sprintf("%s %d/%d ready", names.Name, dep.Status.ReadyReplicas, dep.Status.Replicas))
+	if dep.Status.ReadyReplicas == 0 {
+		r.faults = append(r.faults, "Deployment "+names.Name+" has no replica that is ready: agents that have the cluster from it go on with what they have, and pods that start there wait; see `kubectl -n kube-system get pods -l k8s-app="+names.Name+" -o wide`")
+	}
 	return nil
 }
 
@@ -228,7 +250,7 @@ func (r *report) readAPIService(ctx context.Context, c *clientset.Clients) error
 	return nil
 }
 
-func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time) nodeReport {
+func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time, stale time.Duration) nodeReport {
 	out := nodeReport{name: n.Name, heartbeat: -1, state: "no agent", why: "no agent has reported; see `kubectl -n kube-system get pods -l k8s-app=weir-node -o wide`"}
 	if s == nil {
 		return out
@@ -265,7 +287,7 @@ func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time) n
 	case out.ahead:
 		out.state, out.ready = "clock ahead", false
 		out.why = joinNonEmpty("its heartbeat is "+age(-out.heartbeat)+" ahead of this machine's clock: correct the clock of either; how old the report is cannot be said", out.why)
-	case out.heartbeat < 0 || out.heartbeat > staleAfter:
+	case out.heartbeat < 0 || out.heartbeat > stale:
 		out.state, out.ready = "silent", false
 		out.why = joinNonEmpty("no heartbeat for "+age(out.heartbeat)+"; traffic goes on as it was; see `kubectl -n kube-system logs` of its weir-node", out.why)
 	}
@@ -278,7 +300,9 @@ func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time) n
 	if st.ServiceHandling != "" && st.ServiceHandling != "Weir" {
 		r.leftToOthers = append(r.leftToOthers, n.Name+": services: "+st.ServiceHandling)
 	}
-	if st.FanOut != "" {
+	if st.FanOut == "" {
+		r.unfed = append(r.unfed, n.Name)
+	} else {
 		if r.fanOuts == nil {
 			r.fanOuts = map[string][]string{}
 		}
@@ -344,13 +368,18 @@ func (r *report) readUnsupportedKinds(ctx context.Context, c *clientset.Clients)
 // fed says which fan-out feeds the agents of which nodes.
 func (r *report) fed() (lines []string) {
 	const named = 3
-	for _, at := range slices.Sorted(maps.Keys(r.fanOuts)) {
-		nodes := r.fanOuts[at]
-		line := fmt.Sprintf("%s: %d: %s", at, len(nodes), strings.Join(nodes[:min(len(nodes), named)], ", "))
+	line := func(at string, nodes []string) {
+		text := fmt.Sprintf("%s: %d: %s", at, len(nodes), strings.Join(nodes[:min(len(nodes), named)], ", "))
 		if len(nodes) > named {
-			line += ", …"
+			text += ", …"
 		}
-		lines = append(lines, line)
+		lines = append(lines, text)
+	}
+	for _, at := range slices.Sorted(maps.Keys(r.fanOuts)) {
+		line(at, r.fanOuts[at])
+	}
+	if len(lines) > 0 && len(r.unfed) > 0 {
+		line("from none", r.unfed)
 	}
 	return lines
 }

@@ -66,6 +66,7 @@ func written() []mutant {
 			"    expression: request.userInfo.username == \"system:serviceaccount:kube-system:weir-node\"\n  - name: names-its-node\n    expression: has(request.userInfo.extra) && \"authentication.kubernetes.io/node-name\" in request.userInfo.extra\n"},
 		{"a node writes or deletes objects of another node", "20-admission.yaml", `"variables.subjects.all(s, (`, `"true || variables.subjects.all(s, (`},
 		{"a node keeps its objects from being collected when it is gone", "20-admission.yaml", "      request.operation == 'DELETE' ||\n      (has(object.metadata.finalizers)", "      request.operation != '' ||\n      (has(object.metadata.finalizers)"},
+		{"a node writes events in the name of others", "26-node-events.yaml", "s.source.host == variables.node", "s.source.host != ''"},
 		{"the token of a node writes Services and policies and nodes", "11-node-rights.yaml.tmpl",
 			"  resources: [namespaces, pods, nodes, services, serviceaccounts]\n  verbs: [get, list, watch]\n", "  resources: [namespaces, pods, nodes, services, serviceaccounts]\n  verbs: [get, list, watch, create]\n"},
 		{"the token of the controller creates pods or workloads", "10-rbac.yaml", "  resources: [pods]\n  verbs: [list]\n", "  resources: [pods]\n  verbs: [list, create]\n"},

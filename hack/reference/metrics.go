@@ -74,7 +74,7 @@ func metricsOf(dir string) (found []metric, err error) {
 		if err != nil {
 			return nil, err
 		}
-		r := &reader{kinds: kindsOf(file), makers: map[string]string{}}
+		r := &reader{kinds: kindsOf(file), makers: map[string]maker{}}
 		ast.Inspect(file, r.visit)
 		if r.err != nil {
 			return nil, fmt.Errorf("%s: %w", name, r.err)
@@ -113,7 +113,7 @@ func kindsOf(file *ast.File) map[string]string {
 // reader collects the metrics of one file.
 type reader struct {
 	kinds  map[string]string // by the variable of a description
-	makers map[string]string // functions that make a metric of a name and a help: their type
+	makers map[string]maker  // functions that make a metric of a name and a help
 	found  []metric
 	err    error
 }
@@ -130,19 +130,33 @@ func (r *reader) visit(n ast.Node) bool {
 		for i, v := range n.Rhs {
 			if f, ok := v.(*ast.FuncLit); ok && len(n.Lhs) == len(n.Rhs) {
 				if kind := makes(f); kind != "" {
-					r.makers[name(n.Lhs[i])] = kind
+					r.makers[name(n.Lhs[i])] = maker{kind, namespaceIn(f)}
 					return false
 				}
 			}
 		}
 	case *ast.CallExpr:
-		if kind := r.makers[name(n.Fun)]; kind != "" {
-			r.add("weir_controller_", kind, n.Args[0], n.Args[1], nil)
+		if m, ok := r.makers[name(n.Fun)]; ok {
+			r.add(m.namespace+"_", m.kind, n.Args[0], n.Args[1], nil)
 		} else if kind := kindOf(n); kind != "" {
 			r.options(kind, n)
 		}
 	}
 	return r.err == nil
+}
+
+// maker is what the metrics of a function have in common.
+type maker struct{ kind, namespace string }
+
+// namespaceIn returns the namespace of the options that a function makes.
+func namespaceIn(f *ast.FuncLit) (namespace string) {
+	ast.Inspect(f, func(n ast.Node) bool {
+		if kv, ok := n.(*ast.KeyValueExpr); ok && name(kv.Key) == "Namespace" {
+			namespace = text(kv.Value)
+		}
+		return namespace == ""
+	})
+	return namespace
 }
 
 // options reads prometheus.NewX(prometheus.XOpts{Namespace: …, Name: …, Help: …}, labels).
@@ -172,7 +186,7 @@ func (r *reader) add(prefix, kind string, metricName, help ast.Expr, labels []as
 	for _, l := range labels {
 		m.labels = append(m.labels, text(l))
 	}
-	if m.name == prefix || m.help == "" || kind == "" || slices.Contains(m.labels, "") {
+	if m.name == prefix || strings.HasPrefix(prefix, "_") || m.help == "" || kind == "" || slices.Contains(m.labels, "") {
 		r.err = fmt.Errorf("metric %q cannot be read: type %q, help %q, labels %q", m.name, kind, m.help, m.labels)
 		return
 	}

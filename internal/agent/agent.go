@@ -34,6 +34,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/lbhealth"
 	"github.com/weir-net/weir/internal/agent/machine"
 	"github.com/weir-net/weir/internal/agent/nodelock"
+	"github.com/weir-net/weir/internal/agent/podevents"
 	"github.com/weir-net/weir/internal/agent/problems"
 	"github.com/weir-net/weir/internal/agent/source"
 	apiwire "github.com/weir-net/weir/internal/agentapi/wire"
@@ -72,6 +73,7 @@ type Options struct {
 	CNIConfDir string
 	PeersDir   string      // what controllers and fan-outs are known by, and the tokens for them; see package trust
 	FanOut     source.Mode // from whom the agent has the cluster
+	LastResort bool        // it reads the API server in its turn where no fan-out can be reached
 
 	// GCTuner gets to know when changes are over, and runs once the first state is in place; nil =
 	// the runtime does as it likes.
@@ -123,6 +125,7 @@ type Agent struct {
 	serviceChecks   atomic.Pointer[lbhealth.ServiceChecks]
 	started         time.Time
 	published       published
+	podEvents       *podevents.Writer
 	changing        atomic.Pointer[string] // the data plane that is about to carry packets; nil = the node has the one that it is to have
 	statusDue       chan struct{}          // publish the status soon
 	checksDue       chan struct{}          // look at the health checks of Services
@@ -197,8 +200,9 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 		return nil, errors.Join(err, a.driver.Close())
 	}
 	a.cluster.setPools = a.ipam.Configure
+	a.podEvents = podevents.New(a.clients.Dynamic, o.Node, o.Log.With("part", "podevents"))
 	a.cni, err = cni.New(cni.Options{
-		IPAM: a.ipam, Pods: pods{a.source, o.Node}, Settings: a.cluster.cniSettings, Ready: a.cniReady, Log: o.Log.With("part", "cni"),
+		IPAM: a.ipam, Pods: pods{a.source, o.Node}, Settings: a.cluster.cniSettings, Ready: a.cniReady, Waits: a.noteWaiting, Log: o.Log.With("part", "cni"),
 		Enforcer: &enforcer{cluster: a.cluster, loop: a.loop, driver: a.driver, pods: a.source, log: o.Log},
 	})
 	if err != nil {
@@ -290,7 +294,8 @@ func (a *Agent) connect(ctx context.Context) error {
 		return err
 	}
 	a.claims = newNodeClaims(filepath.Join(a.opts.StateDir, "nodes.json"), a.log)
-	a.source, err = source.New(ctx, source.Connect(a.opts.FanOut, a.opts.Node, a.clients, trust.Folder(a.opts.PeersDir), a.claims.all,
+	a.source, err = source.New(ctx, source.Connect(a.opts.FanOut, a.opts.Node, a.clients, trust.Folder(a.opts.PeersDir),
+		filepath.Join(a.opts.StateDir, "fanouts.json"), a.opts.LastResort, a.claims.all,
 		func(ctx context.Context, f func(*model.Cluster)) error { return a.cluster.look(ctx, f) }, a.log))
 	return err
 }
@@ -352,6 +357,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return a.conf.keep(ctx, socket, a.ready, a.podsGetIPv6, a.familiesChanged, a.log)
 	})
 	run("looking for lost addresses", a.cni.Run)
+	run("writing events about pods", a.podEvents.Run)
 	run("serving health and metrics", a.serve)
 	run("answering load balancers", a.serveLoadBalancers)
 	run("answering questions", func(ctx context.Context) error {
@@ -432,20 +438,6 @@ func (a *Agent) noteChange() {
 // family, and a pool has some for it.
 func (a *Agent) podsGetIPv6() bool {
 	return a.cluster.cniSettings().IPv6 && a.ipam.Gives(true)
-}
-
-// cniReady says what is missing before a pod can be started.
-func (a *Agent) cniReady() error {
-	if !a.source.Status().Synced {
-		return errors.New("the cluster was not read yet")
-	}
-	if a.loop.Applied() == 0 {
-		return errors.New("the data plane is not in place yet")
-	}
-	if !a.source.Status().Connected && a.ipam.Free() == 0 {
-		return &cni.LimitedError{Reason: "this node's blocks are full and the API server does not answer: " + a.source.Status().Err}
-	}
-	return nil
 }
 
 // Hostname returns the node's name where nobody says it: that of the machine.

@@ -38,6 +38,7 @@ type snapshot struct {
 	leaving       bool          // this node is about to be removed
 	endpoints     int
 	services      int
+	nodes         int
 	apiServers    []string
 	controllers   []string
 	beat          time.Time // of the goroutine
@@ -57,6 +58,7 @@ func (c *cluster) publish(state *nodestate.State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.snap.state, c.snap.endpoints, c.snap.services = state, len(containers), len(c.model.Services)
+	c.snap.nodes = len(c.model.Nodes)
 	c.snap.refused = c.calc.Refused()
 	c.snap.gateways, c.snap.serviceCIDRs = c.model.Local.Gateways, c.model.ServiceCIDRs
 	c.snap.hostEndpoints = hostEndpointsOf(c.model, c.node)

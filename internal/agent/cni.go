@@ -130,3 +130,30 @@ func (p pods) PodForAdd(ctx context.Context, name model.Name, uid string) (cni.P
 func (p pods) PodLives(name model.Name, uid string) bool {
 	return p.source.PodLives(name, uid, p.node)
 }
+
+// cniReady says what is missing before a pod can be started.
+func (a *Agent) cniReady() error {
+	st := a.source.Status()
+	switch {
+	case !st.Synced && a.source.Fed():
+		return fmt.Errorf("the cluster was not read yet: %w: no fan-out has sent it (%s)", source.ErrPodWaits, st.Err)
+	case !st.Synced:
+		return errors.New("the cluster was not read yet")
+	case a.loop.Applied() == 0:
+		return errors.New("the data plane is not in place yet")
+	case !st.Connected && a.ipam.Free() == 0:
+		return &cni.LimitedError{Reason: "this node's blocks are full and the API server does not answer: " + st.Err}
+	}
+	return nil
+}
+
+// noEventWithin is how long an agent that starts may be without a fan-out until that is an event.
+const noEventWithin = 15 * time.Second
+
+// noteWaiting has an event written about a pod that waits because no fan-out can be reached.
+func (a *Agent) noteWaiting(pod model.Name, uid string, why error) {
+	st := a.source.Status()
+	if errors.Is(why, source.ErrPodWaits) && (st.Synced || time.Since(st.Since) >= noEventWithin) {
+		a.podEvents.Waits(pod, uid, why)
+	}
+}

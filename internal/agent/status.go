@@ -21,6 +21,7 @@ import (
 	"github.com/weir-net/weir/api/client"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/agent/lbhealth"
+	"github.com/weir-net/weir/internal/agent/pace"
 	"github.com/weir-net/weir/internal/agent/problems"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -29,7 +30,8 @@ import (
 )
 
 const (
-	heartbeat = 30 * time.Second
+	// complainEvery is the least time between two complaints that it cannot be written.
+	complainEvery = 30 * time.Second
 	// statusPause is the least time between two writes.
 	statusPause = 2 * time.Second
 	maxDrops    = 20
@@ -37,16 +39,14 @@ const (
 )
 
 // publish keeps the node's NodeStatus: at the start, when something that others look at changes,
-// and every heartbeat. Numbers alone wait for the heartbeat, so a pod's start writes nothing.
+// and every heartbeat (package pace). Numbers alone wait for the heartbeat, so a pod's start writes
+// nothing.
 func (a *Agent) publish(ctx context.Context) error {
-	beat := time.NewTicker(heartbeat)
-	defer beat.Stop()
 	check := time.NewTicker(statusPause)
 	defer check.Stop()
 	p := &a.published
 	complained := time.Time{}
 	for {
-		due := false
 		select {
 		case <-ctx.Done():
 			return nil
@@ -55,13 +55,11 @@ func (a *Agent) publish(ctx context.Context) error {
 				continue // the check that comes within statusPause looks at it
 			}
 		case <-check.C:
-		case <-beat.C:
-			due = true
 		}
-		err := a.publishNow(ctx, due)
+		err := a.publishNow(ctx, false)
 		switch {
 		case err == nil:
-		case ctx.Err() == nil && time.Since(complained) > heartbeat:
+		case ctx.Err() == nil && time.Since(complained) > complainEvery:
 			complained = time.Now()
 			if apierrors.IsNotFound(err) {
 				err = fmt.Errorf("%w: the CRD is not installed; run weir install", err)
@@ -75,6 +73,7 @@ func (a *Agent) publish(ctx context.Context) error {
 type published struct {
 	mu     sync.Mutex
 	status *weirv1.NodeStatusStatus // nil = none by this process
+	pace   pace.Pace
 }
 
 // written reports whether one was.
@@ -89,11 +88,12 @@ func (a *Agent) publishNow(ctx context.Context, due bool) error {
 	p := &a.published
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if a.cluster.snapshot().state == nil {
+	snap := a.cluster.snapshot()
+	if snap.state == nil {
 		return nil
 	}
 	now := a.status(p.status)
-	if !due && sameForOthers(p.status, now) {
+	if differs := !sameForOthers(p.status, now); !p.pace.Due(time.Now(), snap.nodes, differs) && !due {
 		return nil
 	}
 	object := &weirv1.NodeStatus{ObjectMeta: metav1.ObjectMeta{Name: a.opts.Node}, Status: *now}
@@ -101,6 +101,7 @@ func (a *Agent) publishNow(ctx context.Context, due bool) error {
 		return err
 	}
 	p.status = now
+	p.pace.Wrote(time.Now(), snap.nodes)
 	return nil
 }
 

@@ -48,6 +48,7 @@ func (s *Server) add(ctx context.Context, req wire.Request, netns *os.File) (*wi
 	}
 	defer unlock()
 	if err := s.Ready(); err != nil {
+		s.Waits(name, req.UID, err)
 		failure := refusal(wire.CodeTryAgain, "weir-agent is not ready: %v", err)
 		var limited *LimitedError
 		failure.Starting = !errors.As(err, &limited)
@@ -65,6 +66,7 @@ func (s *Server) add(ctx context.Context, req wire.Request, netns *os.File) (*wi
 	}
 	pod, err := s.Pods.PodForAdd(ctx, name, req.UID)
 	if err != nil {
+		s.Waits(name, req.UID, err)
 		return nil, nil, podFailure(name, req.UID, err)
 	}
 	ps, err := openPod(netns)

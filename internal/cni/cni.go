@@ -73,7 +73,7 @@ type LimitedError struct{ Reason string }
 
 func (e *LimitedError) Error() string { return e.Reason }
 
-// Options of a Server. All but HostNetns and Grace are required.
+// Options of a Server. All but Waits, HostNetns and Grace are required.
 type Options struct {
 	IPAM     *ipam.Allocator
 	Pods     Pods
@@ -81,6 +81,9 @@ type Options struct {
 	Settings func() Settings
 	// Ready returns nil when pods can be started, else what is missing.
 	Ready func() error
+	// Waits hears of pods that are not started because the server is not ready or the pod was not
+	// found, and why; nil = nobody does. It returns at once.
+	Waits func(pod model.Name, uid string, why error)
 	Log   *slog.Logger
 	// HostNetns is the host's network namespace; nil = that of the process.
 	HostNetns *netns.NsHandle
@@ -101,6 +104,9 @@ func New(o Options) (*Server, error) {
 	host, err := openHost(o.HostNetns)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink on the host: %w", err)
+	}
+	if o.Waits == nil {
+		o.Waits = func(model.Name, string, error) {}
 	}
 	if o.Grace == 0 {
 		o.Grace = 2 * time.Minute

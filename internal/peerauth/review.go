@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 )
@@ -47,10 +49,13 @@ const (
 type Reviewer struct {
 	kube           kubernetes.Interface
 	user, audience string
+	// Offline is asked while the API server does not answer; nil = then nobody is believed.
+	Offline *Offline
 
 	mu   sync.Mutex
 	busy map[netip.Addr]struct{} // callers whose token is being asked about
 	now  func() time.Time
+	away time.Time // the API server did not answer then
 
 	nodesMu sync.Mutex
 	nodes   map[netip.Addr]bool
@@ -72,6 +77,13 @@ var ErrBusy = errors.New("too many tokens are being looked at; try again")
 // maxToken bounds a token's length.
 const maxToken = 8 << 10
 
+// Where there is an Offline an answer is waited for as long as answerWithin, and after one that did
+// not come the API server is not asked for awayFor.
+const (
+	answerWithin = 3 * time.Second
+	awayFor      = 5 * time.Second
+)
+
 // Review returns the agent that a token is of. Of one caller one token is asked about at a time, so
 // that who sends many wrong ones keeps neither the API server busy nor agents waiting.
 func (r *Reviewer) Review(ctx context.Context, from netip.Addr, token string) (Peer, error) {
@@ -82,6 +94,49 @@ func (r *Reviewer) Review(ctx context.Context, from netip.Addr, token string) (P
 		return Peer{}, ErrBusy
 	}
 	defer r.end(from)
+	if r.Offline == nil {
+		return r.ask(ctx, token)
+	}
+	r.mu.Lock()
+	since := r.now().Sub(r.away)
+	r.mu.Unlock()
+	err := errors.New("the API server did not answer a moment ago")
+	if since >= awayFor {
+		var peer Peer
+		asking, cancel := context.WithTimeout(ctx, answerWithin)
+		peer, err = r.ask(asking, token)
+		cancel()
+		if err == nil || ctx.Err() != nil || answered(err) {
+			return peer, err
+		}
+		r.mu.Lock()
+		r.away = r.now()
+		r.mu.Unlock()
+	}
+	// What speaks against a token here is no word of the API server's: it may have a newer key.
+	peer, why := r.Offline.review(token, r.user, r.audience)
+	if why != nil {
+		return Peer{}, fmt.Errorf("%w; without it: %w", err, why)
+	}
+	return peer, nil
+}
+
+// answered reports whether an error is an answer: one that says that the server is there and has
+// refused, rather than that it could not.
+func answered(err error) bool {
+	if errors.Is(err, ErrToken) {
+		return true
+	}
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	code := status.Status().Code
+	return code >= 400 && code < 500 && code != http.StatusTooManyRequests && code != http.StatusRequestTimeout
+}
+
+// ask asks the API server.
+func (r *Reviewer) ask(ctx context.Context, token string) (Peer, error) {
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{r.audience}}}
 	got, err := r.kube.AuthenticationV1().TokenReviews().Create(ctx, review, metav1.CreateOptions{})
 	if err != nil {

@@ -60,6 +60,19 @@ func (w *Watcher) PodForAdd(ctx context.Context, name model.Name, uid string) (*
 	return w.addPod(p), nil
 }
 
+// KnownPod returns a pod with that UID (any, when empty) as the watch has it, and nil where it has
+// not seen the pod or its namespace.
+func (w *Watcher) KnownPod(name model.Name, uid string) *AddPod {
+	p := w.pods.get(name)
+	if !p.is(uid) {
+		return nil
+	}
+	if out := w.addPod(p); out.Namespace != nil {
+		return out
+	}
+	return nil
+}
+
 // readPod reads the pod of a CNI ADD from the API server.
 func readPod(ctx context.Context, core client.Core, name model.Name, uid string) (*podEntry, error) {
 	o, err := core.Pod(ctx, name.Namespace, name.Name)

@@ -6,10 +6,13 @@ import (
 	"context"
 	"crypto/tls"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"time"
 
 	apiclient "github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/fanout/client"
 	"github.com/weir-net/weir/internal/fanout/names"
 	"github.com/weir-net/weir/internal/kernel"
@@ -22,15 +25,17 @@ import (
 
 // Connect returns the configuration of an agent's sources: of the API server that clients are
 // connected to, and of the fan-outs that it knows. claims returns what is known of the addresses of
-// nodes, cluster has a function look at the model that the sources' batches were applied to.
-func Connect(mode Mode, node string, clients *apiclient.Clients, peers trust.Folder, claims func() map[string]watch.NodeClaims,
+// nodes, cluster has a function look at the model that the sources' batches were applied to. In file
+// is kept where fan-outs were last. lastResort is Config.LastResort.
+func Connect(mode Mode, node string, clients *apiclient.Clients, peers trust.Folder, file string, lastResort bool, claims func() map[string]watch.NodeClaims,
 	cluster func(context.Context, func(*model.Cluster)) error, log *slog.Logger) Config {
-	replicas := &Replicas{Slice: clients.Core.Slice, Namespace: names.Namespace}
+	replicas := &Replicas{Slice: clients.Core.Slice, Namespace: names.Namespace, File: statefile.New[[]string](file, log)}
 	// No table of Weir's applies to the agent's own sockets: wrong ones do not keep it from what
 	// puts them right.
 	dialer := &net.Dialer{Timeout: 3 * time.Second, Control: kernel.MarkOwn}
 	return Config{
 		Mode: mode, Log: log.With("part", "source"), Replicas: replicas,
+		LastResort: lastResort, Node: node, Nodes: func() []string { return slices.Collect(maps.Keys(claims())) },
 		API: func() (Source, error) {
 			return watch.New(watch.Config{Core: clients.Core, Dynamic: clients.Dynamic, Log: log.With("part", "watch"), Claims: claims()})
 		},

@@ -11,17 +11,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
-	"net"
 	"net/netip"
-	"strconv"
 	"sync"
 	"time"
 
-	discoveryv1 "k8s.io/api/discovery/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
-	"github.com/weir-net/weir/internal/fanout/names"
+	"github.com/weir-net/weir/internal/fanout/client"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/watch"
 )
@@ -56,11 +52,17 @@ type Source interface {
 	PodLives(name model.Name, uid, node string) bool
 }
 
+// ErrPodWaits says that a pod is not started because no fan-out has sent what selects it.
+var ErrPodWaits = client.ErrPodWaits
+
 // Fed is a Source that a fan-out feeds: a client.Client.
 type Fed interface {
 	Source
 	SetEndpoints(map[netip.Addr]model.Name)
 	Owner(netip.Addr) (model.Name, bool)
+	// Hold gives it the pods of the node with their policies, as another source brought them, until
+	// a fan-out sends any.
+	Hold(map[model.Name]*model.Pod)
 }
 
 // Config is what a Chooser needs.
@@ -75,6 +77,11 @@ type Config struct {
 	// CheckEvery is about the time between two looks whether another source is to be used; 0 = a
 	// minute, so that the agents of a large cluster change over within some minutes.
 	CheckEvery time.Duration
+	// LastResort has the agent of Node read the API server by itself in its turn (turns.go) where
+	// no fan-out could be reached for long. Nodes returns the names of the nodes that are known.
+	LastResort bool
+	Node       string
+	Nodes      func() []string
 }
 
 // Chooser follows the cluster by the source that is to be used. It is safe for concurrent use.
@@ -85,10 +92,14 @@ type Chooser struct {
 	current   Source
 	feeding   Fed // the same, where it is a fan-out's
 	endpoints map[netip.Addr]model.Name
+	until     time.Time                 // the end of the agent's turn; zero = it is not its turn
+	read      bool                      // some source has brought all of the cluster
+	own       map[model.Name]*model.Pod // pods of the node, where LastResort
 }
 
 // New returns a Chooser that has chosen its first source: with Auto, what can be said of fan-outs
-// within a moment decides.
+// within a moment decides, and what was known of them last where the API server does not answer: it
+// cannot tell of the cluster either.
 func New(ctx context.Context, cfg Config) (*Chooser, error) {
 	if cfg.CheckEvery == 0 {
 		cfg.CheckEvery = time.Minute
@@ -97,8 +108,8 @@ func New(ctx context.Context, cfg Config) (*Chooser, error) {
 	fanOut := cfg.Mode == Always
 	if cfg.Mode == Auto {
 		ctx, cancel := context.WithTimeout(ctx, firstLook)
-		defer cancel()
-		found, err := cfg.Replicas.Find(ctx)
+		found, err := cfg.Replicas.Known(ctx)
+		cancel()
 		fanOut = err == nil && len(found) > 0
 	}
 	var err error
@@ -122,10 +133,10 @@ func (c *Chooser) source(fanOut bool) (Source, Fed, error) {
 	return f, f, nil
 }
 
-func (c *Chooser) set(s Source, feeding Fed) {
+func (c *Chooser) set(s Source, feeding Fed, until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.current, c.feeding = s, feeding
+	c.current, c.feeding, c.until = s, feeding, until
 	if feeding != nil {
 		feeding.SetEndpoints(c.endpoints)
 	}
@@ -143,8 +154,14 @@ func (c *Chooser) Start(ctx context.Context) { c.get().Start(ctx) }
 // AwaitRead waits until everything was read once.
 func (c *Chooser) AwaitRead(ctx context.Context) error { return c.get().AwaitRead(ctx) }
 
-// Status says how the source gets on.
-func (c *Chooser) Status() watch.Status { return c.get().Status() }
+// Status says how the source gets on. What one has brought stays while another one begins.
+func (c *Chooser) Status() watch.Status {
+	st := c.get().Status()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	st.Synced = st.Synced || c.read
+	return st
+}
 
 // PodForAdd returns the pod of a CNI ADD.
 func (c *Chooser) PodForAdd(ctx context.Context, name model.Name, uid string) (*watch.AddPod, error) {
@@ -154,6 +171,13 @@ func (c *Chooser) PodForAdd(ctx context.Context, name model.Name, uid string) (*
 // PodLives reports whether a pod exists and is on the node; when in doubt it does.
 func (c *Chooser) PodLives(name model.Name, uid, node string) bool {
 	return c.get().PodLives(name, uid, node)
+}
+
+// Fed reports whether the source is a fan-out, be there one or not.
+func (c *Chooser) Fed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.feeding != nil
 }
 
 // Owner returns the pod that has an address, where the source is a fan-out: the API server's source
@@ -180,12 +204,49 @@ func (c *Chooser) SetEndpoints(now map[netip.Addr]model.Name) {
 
 // Run hands on what the sources bring until ctx ends.
 func (c *Chooser) Run(ctx context.Context, sink watch.Sink) error {
+	noting := func(ctx context.Context, b *watch.Batch) {
+		sink(ctx, b)
+		c.note(b)
+	}
 	for {
-		err := c.runOne(ctx, sink)
+		err := c.runOne(ctx, noting)
 		if ctx.Err() != nil || err != nil {
 			return err
 		}
 	}
+}
+
+// note notes what a batch has brought.
+func (c *Chooser) note(b *watch.Batch) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.read = c.read || b.Full
+	if !c.cfg.LastResort {
+		return
+	}
+	if b.Full || c.own == nil {
+		c.own = map[model.Name]*model.Pod{}
+	}
+	for name, p := range b.Pods {
+		if p != nil && p.Node == c.cfg.Node {
+			c.own[name] = p
+		} else {
+			delete(c.own, name)
+		}
+	}
+}
+
+// candidate is a source that is to take the place of the one that is used, when it has read the
+// cluster.
+type candidate struct {
+	source Source
+	fed    Fed
+	// until is when it is not waited for any longer; zero = it is. Then it is given up, or takes
+	// the place as it is, where the one that is used may not go on.
+	until  time.Time
+	anyway bool
+	turn   time.Time // the end of the agent's turn, where that is why
+	giveUp context.CancelFunc
 }
 
 // runOne runs the source that is used now until another one has taken its place; nil = it has.
@@ -194,124 +255,144 @@ func (c *Chooser) runOne(ctx context.Context, sink watch.Sink) error {
 	defer stop()
 	ended := make(chan error, 1)
 	go func() { ended <- c.get().Run(running, sink) }()
-	next, feeding := c.another(ctx)
-	if next == nil { // ctx has ended, or it is always the same source
-		return <-ended
-	}
-	// It goes on reading where ctx ends before: Run stops it.
-	next.Start(ctx)
-	if err := next.AwaitRead(ctx); err != nil {
-		return errors.Join(err, <-ended)
+	var next *candidate
+	for taken := false; !taken; {
+		if next = c.another(ctx); next == nil { // ctx has ended, or it is always the same source
+			return <-ended
+		}
+		// It goes on reading where ctx ends before: Run stops it, or that it is given up.
+		var reading context.Context
+		reading, next.giveUp = context.WithCancel(ctx)
+		next.source.Start(reading)
+		err := await(ctx, next)
+		if ctx.Err() != nil {
+			return errors.Join(err, <-ended)
+		}
+		if taken = err == nil || next.anyway; !taken {
+			next.giveUp()
+			c.cfg.Log.Warn("another source of the cluster could not be read in time", "err", err)
+		}
 	}
 	stop()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		return err
 	}
-	c.set(next, feeding)
+	if next.fed != nil {
+		c.mu.Lock()
+		next.fed.Hold(maps.Clone(c.own))
+		c.mu.Unlock()
+	}
+	c.set(next.source, next.fed, next.turn)
 	from := "the API server"
-	if feeding != nil {
+	switch {
+	case next.fed != nil:
 		from = "a fan-out"
+	case !next.turn.IsZero():
+		from = "the API server, as no fan-out can be reached, until " + next.turn.UTC().Format(time.RFC3339)
 	}
 	c.cfg.Log.Info("the cluster is followed by another source from now on", "source", from)
 	return nil
+}
+
+// await waits until a candidate has read the cluster.
+func await(ctx context.Context, n *candidate) error {
+	if !n.until.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, n.until)
+		defer cancel()
+	}
+	return n.source.AwaitRead(ctx)
 }
 
 // whenCutOff is about the time between two looks of an agent that no fan-out feeds any more.
 const whenCutOff = 4 * time.Second
 
 // another waits until another source is to be used, and returns it; nil = ctx has ended.
-func (c *Chooser) another(ctx context.Context) (Source, Fed) {
-	if c.cfg.Mode != Auto {
+func (c *Chooser) another(ctx context.Context) *candidate {
+	c.mu.Lock()
+	until := c.until
+	c.mu.Unlock()
+	if !until.IsZero() { // a fan-out, as soon as there is one
+		_, fed, _ := c.source(true)
+		return &candidate{source: fed, fed: fed, until: until, anyway: true}
+	}
+	if c.cfg.Mode != Auto && !c.cfg.LastResort || c.cfg.Mode == Never {
 		<-ctx.Done()
-		return nil, nil
+		return nil
 	}
 	for {
-		c.mu.Lock()
-		fed, every := c.feeding != nil, c.cfg.CheckEvery
-		c.mu.Unlock()
-		if fed && !c.Status().Connected {
-			every = min(every, whenCutOff)
+		fed, every := c.Fed(), c.cfg.CheckEvery
+		st := c.Status()
+		if fed && !st.Connected { // the longer that is so, the less often
+			every = min(every, max(whenCutOff, time.Since(st.Since)/8))
 		}
-		select {
-		case <-ctx.Done():
-			return nil, nil
-		case <-time.After(time.Duration((0.5 + rand.Float64()) * float64(every))):
+		if sleep(ctx, time.Duration((0.5+rand.Float64())*float64(every))) != nil {
+			return nil
 		}
-		look, cancel := context.WithTimeout(ctx, firstLook)
-		found, err := c.cfg.Replicas.Find(look)
-		cancel()
-		if err != nil {
-			continue // what is used goes on
-		}
-		if fed == (len(found) > 0) || fed && !c.cfg.Replicas.NoneWanted() {
-			continue
-		}
-		next, feeding, err := c.source(!fed)
-		if err != nil {
-			c.cfg.Log.Warn("another source of the cluster cannot be used", "err", err)
-			continue
-		}
-		return next, feeding
-	}
-}
-
-// Replicas finds fan-outs: by EndpointSlices of fixed names, which the controller writes. It
-// remembers what was found, for when the API server is away. It is safe for concurrent use.
-type Replicas struct {
-	// Slice reads an EndpointSlice.
-	Slice     func(ctx context.Context, namespace, name string) (*discoveryv1.EndpointSlice, error)
-	Namespace string
-
-	mu         sync.Mutex
-	last       []string
-	noneWanted bool
-}
-
-// Find returns the replicas that are ready, host:port.
-func (r *Replicas) Find(ctx context.Context) ([]string, error) {
-	var out []string
-	none := true
-	for _, name := range []string{names.Slice, names.Slice6} {
-		s, err := r.Slice(ctx, r.Namespace, name)
-		if apierrors.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read EndpointSlice %s: %w", name, err)
-		}
-		none = none && s.Annotations[names.WantedAnnotation] == "0"
-		for _, e := range s.Endpoints {
-			if e.Conditions.Ready != nil && !*e.Conditions.Ready {
-				continue
-			}
-			for _, a := range e.Addresses {
-				out = append(out, net.JoinHostPort(a, strconv.Itoa(names.Port)))
+		if c.cfg.Mode == Auto {
+			if next := c.otherKind(ctx, fed); next != nil {
+				return next
 			}
 		}
+		if next := c.inTurn(ctx); next != nil {
+			return next
+		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.last, r.noneWanted = out, none
-	return out, nil
 }
 
-// Known is Find, and what was found last where the API server does not answer.
-func (r *Replicas) Known(ctx context.Context) ([]string, error) {
-	found, err := r.Find(ctx)
-	if err == nil {
-		return found, nil
+// otherKind returns a source of the other kind where the agent is to use that; nil = what is used
+// goes on.
+func (c *Chooser) otherKind(ctx context.Context, fed bool) *candidate {
+	look, cancel := context.WithTimeout(ctx, firstLook)
+	defer cancel()
+	found, err := c.cfg.Replicas.Find(look)
+	if err != nil || fed == (len(found) > 0) || fed && !c.cfg.Replicas.NoneWanted() {
+		return nil
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.last) > 0 {
-		return r.last, nil
+	next, feeding, err := c.source(!fed)
+	if err != nil {
+		c.cfg.Log.Warn("another source of the cluster cannot be used", "err", err)
+		return nil
 	}
-	return nil, err
+	return &candidate{source: next, fed: feeding}
 }
 
-// NoneWanted reports whether the controller wants no replica, rather than that none is ready.
-func (r *Replicas) NoneWanted() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.noneWanted
+// inTurn waits for the agent's turn to read the API server by itself where no fan-out could be
+// reached for long, and returns the source; nil = one is reached, or the turn is not soon.
+func (c *Chooser) inTurn(ctx context.Context) *candidate {
+	if !c.cfg.LastResort || !c.unfed() {
+		return nil
+	}
+	wait, lasts := nextTurn(place(c.cfg.Nodes(), c.cfg.Node), time.Now())
+	if wait > c.cfg.CheckEvery { // by then more may be known
+		return nil
+	}
+	if sleep(ctx, wait) != nil || !c.unfed() {
+		return nil
+	}
+	end := time.Now().Add(lasts)
+	next, _, err := c.source(false)
+	if err != nil {
+		c.cfg.Log.Warn("the API server cannot be read in the place of a fan-out", "err", err)
+		return nil
+	}
+	return &candidate{source: next, until: end, turn: end}
+}
+
+// unfed reports whether no fan-out could be reached for long. One that is cut off from the API
+// server is as good as the API server would be.
+func (c *Chooser) unfed() bool {
+	st := c.Status()
+	return c.Fed() && !st.Connected && st.FanOut == "" && time.Since(st.Since) >= noFanOutFor
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
 }

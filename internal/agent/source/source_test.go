@@ -7,6 +7,8 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -17,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/fanout/names"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/watch"
@@ -30,8 +33,12 @@ type fake struct {
 	mu        sync.Mutex
 	read      bool
 	connected bool
+	since     time.Time
+	silent    func() bool // it cannot be read; nil = it can
 	ended     bool
 	endpoints map[netip.Addr]model.Name
+	held      map[model.Name]*model.Pod
+	stop      context.CancelFunc
 }
 
 func (f *fake) Start(ctx context.Context) {
@@ -39,6 +46,11 @@ func (f *fake) Start(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-time.After(f.delay):
+			for f.silent != nil && f.silent() {
+				if sleep(ctx, time.Second) != nil {
+					return
+				}
+			}
 			f.mu.Lock()
 			f.read, f.connected = true, true
 			f.mu.Unlock()
@@ -51,7 +63,7 @@ func (f *fake) AwaitRead(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(time.Millisecond):
+		case <-time.After(f.delay / 4):
 		}
 	}
 	return nil
@@ -59,7 +71,9 @@ func (f *fake) AwaitRead(ctx context.Context) error {
 
 func (f *fake) Run(ctx context.Context, sink watch.Sink) error {
 	if err := f.AwaitRead(ctx); err == nil {
-		sink(ctx, &watch.Batch{Full: true, PoolOrder: []string{f.name}})
+		b := &watch.Batch{Full: true, PoolOrder: []string{f.name}}
+		b.Pods = map[model.Name]*model.Pod{{Name: "own"}: {Node: "n1"}, {Name: "other"}: {Node: "n2"}}
+		sink(ctx, b)
 	}
 	<-ctx.Done()
 	f.mu.Lock()
@@ -71,7 +85,7 @@ func (f *fake) Run(ctx context.Context, sink watch.Sink) error {
 func (f *fake) Status() watch.Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return watch.Status{Synced: f.read, Connected: f.connected}
+	return watch.Status{Synced: f.read, Connected: f.connected, Since: f.since}
 }
 
 func (f *fake) PodForAdd(context.Context, model.Name, string) (*watch.AddPod, error) {
@@ -80,6 +94,7 @@ func (f *fake) PodForAdd(context.Context, model.Name, string) (*watch.AddPod, er
 
 func (f *fake) PodLives(model.Name, string, string) bool         { return true }
 func (f *fake) Owner(netip.Addr) (model.Name, bool)              { return model.Name{Name: f.name}, true }
+func (f *fake) Hold(pods map[model.Name]*model.Pod)              { f.held = pods }
 func (f *fake) SetEndpoints(endpoints map[netip.Addr]model.Name) { f.endpoints = endpoints }
 
 // site is an API server with the slice of the fan-out.
@@ -90,6 +105,7 @@ type site struct {
 	api     []*fake
 	fed     []*fake
 	batches []string // who brought them
+	file    string   // of the agent; empty = none
 }
 
 func (s *site) set(wanted string, addrs ...string) {
@@ -101,10 +117,15 @@ func (s *site) set(wanted string, addrs ...string) {
 	}
 }
 
-func (s *site) read(_ context.Context, _, name string) (*discoveryv1.EndpointSlice, error) {
+func (s *site) read(ctx context.Context, _, name string) (*discoveryv1.EndpointSlice, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
+	case errors.Is(s.err, context.DeadlineExceeded): // it is silent
+		s.mu.Unlock()
+		<-ctx.Done()
+		s.mu.Lock()
+		return nil, ctx.Err()
 	case s.err != nil:
 		return nil, s.err
 	case s.slice == nil || name != names.Slice:
@@ -115,7 +136,12 @@ func (s *site) read(_ context.Context, _, name string) (*discoveryv1.EndpointSli
 
 func (s *site) start(t *testing.T, mode Mode) *Chooser {
 	t.Helper()
-	c, err := New(t.Context(), Config{Mode: mode, Log: slog.New(slog.DiscardHandler), Replicas: &Replicas{Slice: s.read},
+	log := slog.New(slog.DiscardHandler)
+	replicas := &Replicas{Slice: s.read}
+	if s.file != "" {
+		replicas.File = statefile.New[[]string](s.file, log)
+	}
+	c, err := New(t.Context(), Config{Mode: mode, Log: log, Replicas: replicas,
 		API: func() (Source, error) {
 			f := &fake{name: "api", delay: time.Second}
 			s.api = append(s.api, f)
@@ -200,12 +226,41 @@ func TestAutoChangesOver(t *testing.T) {
 		s.err = nil
 		s.mu.Unlock()
 		s.set("0")
-		time.Sleep(10 * time.Second)
+		time.Sleep(2 * time.Minute)
 		s.want(t, c, "api", "api", "fan-out", "api")
 		if !s.fed[0].ended {
 			t.Error("the fan-out is followed still")
 		}
 	})
+}
+
+// TestStartWithoutAPIServer holds that an agent that starts while the API server is away takes to
+// the fan-outs that it knew last, be it that the API server refuses or that it is silent.
+func TestStartWithoutAPIServer(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "fanouts.json")
+	for _, err := range []error{errors.New("connection refused"), context.DeadlineExceeded} {
+		synctest.Test(t, func(t *testing.T) {
+			before := &site{file: file}
+			before.set("2", "192.0.2.1", "2001:db8::1")
+			before.start(t, Auto)
+			s := &site{file: file, err: err}
+			c := s.start(t, Auto)
+			if known, err := c.cfg.Replicas.Known(t.Context()); err != nil || !slices.Equal(known, []string{"192.0.2.1:5473", "[2001:db8::1]:5473"}) {
+				t.Errorf("known are %v: %v", known, err)
+			}
+			time.Sleep(10 * time.Second)
+			s.want(t, c, "fan-out", "fan-out")
+			// It is back, and says that no fan-out is wanted.
+			s.mu.Lock()
+			s.err = nil
+			s.mu.Unlock()
+			s.set("0")
+			time.Sleep(3 * time.Minute)
+			s.want(t, c, "api", "fan-out", "api")
+			again := &site{file: file, err: err}
+			again.want(t, again.start(t, Auto), "api")
+		})
+	}
 }
 
 // TestModes holds what each mode begins with, and that two of them never change.

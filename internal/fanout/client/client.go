@@ -48,8 +48,11 @@ type Config struct {
 	Token func() (string, error)
 	// Expression says whether an expression of the selector language can be read.
 	Expression func(string) error
-	// Lookup reads a pod from the API server, for a CNI ADD.
+	// Lookup reads a pod from the API server, for a CNI ADD whose pod no fan-out tells of.
 	Lookup func(ctx context.Context, name model.Name, uid string) (*watch.AddPod, error)
+	// LookupAfter is for how long the fan-out may be without a pod until Lookup is asked; 0 = 300
+	// ms.
+	LookupAfter time.Duration
 	Claims map[string]watch.NodeClaims // see watch.Config
 	// Cluster has a function look at what was handed on, as the receiver has it; nil = every stream
 	// begins with a snapshot.
@@ -65,6 +68,8 @@ const (
 	silence       = 10 * time.Second // a fan-out says at least every two seconds how fresh it is
 	retryFirst    = 100 * time.Millisecond
 	retryMost     = 5 * time.Second
+	retryLate     = 20 * time.Second // after lateAfter without any: all agents ask where fan-outs are
+	lateAfter     = 2 * time.Minute
 	fedWell       = connectWithin // a connection that lasted for so long was not refused
 	tokenEvery    = time.Minute
 	staleAfter    = 10 * time.Second // how long a fan-out may be without the API server until another one is asked
@@ -80,7 +85,7 @@ type Client struct {
 	extra   *stream.Extra      // what the settings were last; of one goroutine
 	wake    chan struct{}      // capacity 1: pending is not empty
 	moved   chan struct{}      // capacity 1: endpoints changed
-	ask     chan struct{}      // capacity 1: asking is not empty
+	ask     chan struct{}      // capacity 1: asking or questions is not empty
 
 	mu        sync.Mutex
 	pending   *watch.Batch
@@ -90,6 +95,7 @@ type Client struct {
 	own       map[model.Name]*model.Pod // pods that the API places on the node, of what was handed on
 	owners    map[netip.Addr]owner
 	asking    [][]byte  // addresses
+	questions questions // about pods
 	replica   string    // that serves; empty = none
 	since     time.Time // when that became so
 	err       string
@@ -99,7 +105,7 @@ type Client struct {
 
 // New returns a Client; nothing is sent before Start or Run.
 func New(cfg Config) *Client {
-	cfg.OtherEvery = cmp.Or(cfg.OtherEvery, 15*time.Second)
+	cfg.OtherEvery, cfg.LookupAfter = cmp.Or(cfg.OtherEvery, 15*time.Second), cmp.Or(cfg.LookupAfter, 300*time.Millisecond)
 	return &Client{cfg: cfg, claims: watch.NewClaims(cfg.Claims), extra: &stream.Extra{}, wake: make(chan struct{}, 1), moved: make(chan struct{}, 1), ask: make(chan struct{}, 1), owners: map[netip.Addr]owner{}, own: map[model.Name]*model.Pod{},
 		since: time.Now(), err: "not connected yet"}
 }
@@ -179,38 +185,6 @@ func (c *Client) Status() watch.Status {
 	return st
 }
 
-// podWithin is how long PodForAdd waits for the fan-out to send a pod: the kubelet learns of it
-// from the API server when the fan-out does.
-const podWithin = 10 * time.Second
-
-// PodForAdd returns the pod of a CNI ADD: its annotations are the API server's, the pod itself is
-// the one that was handed on, together with the policies that select it. A pod for which these are
-// not there would start without them, so it waits, and in the end is refused.
-func (c *Client) PodForAdd(ctx context.Context, name model.Name, uid string) (*watch.AddPod, error) {
-	found, err := c.cfg.Lookup(ctx, name, uid)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, podWithin)
-	defer cancel()
-	for tick := time.NewTicker(2 * time.Millisecond); ; {
-		c.mu.Lock()
-		p := c.own[name]
-		c.mu.Unlock()
-		if p != nil && p.UID == found.UID {
-			tick.Stop()
-			found.Pod = p
-			return found, nil
-		}
-		select {
-		case <-ctx.Done():
-			tick.Stop()
-			return nil, fmt.Errorf("the policies of pod %s are not known: no fan-out has sent them (%s)", name, cmp.Or(c.Status().Err, "it has not seen the pod"))
-		case <-tick.C:
-		}
-	}
-}
-
 // PodLives reports whether the pod with that UID (any, when empty) exists, is on the node and has
 // not finished. When in doubt it does. The UID of a static pod is not the one that the kubelet
 // knows it by.
@@ -247,6 +221,7 @@ func (c *Client) note(replica string, err error) {
 // follow keeps a connection to a fan-out until ctx ends.
 func (c *Client) follow(ctx context.Context) {
 	wait, avoid := retryFirst, ""
+	lost := time.Now() // the last time that one fed well
 	for said := ""; ctx.Err() == nil; {
 		began := time.Now()
 		addr, err := c.choose(ctx, avoid)
@@ -263,13 +238,17 @@ func (c *Client) follow(ctx context.Context) {
 			c.cfg.Log.Warn("no fan-out feeds this agent; it goes on with what it has", "err", err)
 		}
 		if time.Since(began) > fedWell { // else one that ends at once would be asked all the time
-			wait, said = retryFirst, ""
+			wait, said, lost = retryFirst, "", time.Now()
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Duration((0.5 + rand.Float64()) * float64(wait))):
 		}
-		wait = min(2*wait, retryMost)
+		most := retryMost
+		if time.Since(lost) > lateAfter {
+			most = retryLate
+		}
+		wait = min(2*wait, most)
 	}
 }
 

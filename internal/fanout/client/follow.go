@@ -70,6 +70,7 @@ func (c *Client) serve(ctx context.Context, k *connection) (*connection, error) 
 				return nil, fmt.Errorf("fan-out %s: %w", k.addr, err)
 			}
 			c.noteOwners(resp.Owners)
+			c.notePods(resp.Pods)
 			if resp.Fresh != nil {
 				c.noteFresh(k.addr, resp.Fresh)
 			}
@@ -82,7 +83,7 @@ func (c *Client) serve(ctx context.Context, k *connection) (*connection, error) 
 				return nil, fmt.Errorf("fan-out %s: %w", k.addr, err)
 			}
 		case <-c.ask:
-			if err := k.stream.Send(&stream.Request{OwnersOf: c.takeAsked()}); err != nil {
+			if err := k.stream.Send(c.takeAsked()); err != nil {
 				return nil, fmt.Errorf("fan-out %s: %w", k.addr, err)
 			}
 		case <-token.C:

@@ -57,10 +57,10 @@ func (c *Client) Owner(a netip.Addr) (model.Name, bool) {
 }
 
 // takeAsked returns what is to be asked now.
-func (c *Client) takeAsked() [][]byte {
+func (c *Client) takeAsked() *stream.Request {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := c.asking
+	out := &stream.Request{OwnersOf: c.asking, Pods: c.questions.take()}
 	c.asking = nil
 	return out
 }

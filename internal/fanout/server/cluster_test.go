@@ -117,6 +117,10 @@ func TestAgentHasItsPart(t *testing.T) {
 		}
 	}
 	eventually(t, "all changes", func() bool { return a.has(t, c, "n1") })
+	eventually(t, "the size of the node's view", func() bool {
+		got := p.server.Followers()
+		return len(got) == 1 && got[0].View > 100
+	})
 	if a.fulls != 1 {
 		t.Errorf("%d snapshots", a.fulls)
 	}

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -34,12 +35,17 @@ type follower struct {
 
 	// Guarded by Server.mu.
 	view     *nodeview.Node
-	pod      model.Name  // of the agent; empty = not known yet
-	settings bool        // they are to be sent
-	snapshot bool        // the snapshot was taken
-	held     digest.Held // what the agent has, until then; nil = nothing
-	since    time.Time   // when what is to be sent began to be; zero = nothing is
-	owners   []*stream.Owner
+	pod      model.Name         // of the agent; empty = not known yet
+	settings bool               // they are to be sent
+	snapshot bool               // the snapshot was taken
+	held     digest.Held        // what the agent has, until then; nil = nothing
+	since    time.Time          // when what is to be sent began to be; zero = nothing is
+	answers  []*stream.Response // to what the agent asked
+	owners   int                // how many of these are of addresses
+	asked    int                // and of pods
+
+	sent      int64        // bytes of changes; of the stream's goroutine
+	viewBytes atomic.Int64 // of the snapshot
 
 	mu    sync.Mutex
 	token string
@@ -147,33 +153,13 @@ func (s *Server) receive(f *follower, up stream.Server) {
 			s.setEndpoints(f, endpoints)
 		}
 		s.answerOwners(f, req.OwnersOf)
+		s.answerPods(f, req.Pods)
 		select {
 		case <-f.ctx.Done():
 			return
 		case <-time.After(requestEvery):
 		}
 	}
-}
-
-// maxOwners bounds the answers that wait to be sent to an agent.
-const maxOwners = 256
-
-// answerOwners has an agent sent whose addresses are.
-func (s *Server) answerOwners(f *follower, addrs [][]byte) {
-	if len(addrs) == 0 {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, b := range addrs {
-		a, ok := netip.AddrFromSlice(b)
-		if !ok || len(f.owners) == maxOwners {
-			continue
-		}
-		name := s.index.OwnerOf(a)
-		f.owners = append(f.owners, &stream.Owner{Addr: b, Namespace: []byte(name.Namespace), Name: []byte(name.Name)})
-	}
-	f.wakeUp()
 }
 
 func (s *Server) setEndpoints(f *follower, endpoints map[netip.Addr]model.Name) {
@@ -231,7 +217,7 @@ type due struct {
 	snapshot bool
 	held     digest.Held // of a snapshot: what the agent has of it already
 	since    time.Time
-	owners   []*stream.Owner
+	answers  []*stream.Response
 }
 
 // take returns what is to be sent; nil = nothing.
@@ -241,15 +227,15 @@ func (s *Server) take(f *follower) (*due, error) {
 	if f.view == nil {
 		return nil, context.Cause(f.ctx)
 	}
-	owners := f.owners
-	f.owners = nil
+	answers := f.answers
+	f.answers, f.owners, f.asked = nil, 0, 0
 	if f.since.IsZero() {
-		if len(owners) > 0 {
-			return &due{owners: owners}, nil
+		if len(answers) > 0 {
+			return &due{answers: answers}, nil
 		}
 		return nil, nil
 	}
-	d := &due{since: f.since, snapshot: !f.snapshot, owners: owners}
+	d := &due{since: f.since, snapshot: !f.snapshot, answers: answers}
 	f.since = time.Time{}
 	if f.settings {
 		var err error
@@ -327,8 +313,8 @@ func (s *Server) sendAll(f *follower, up stream.Server) error {
 // deliver sends what is due.
 func (s *Server) deliver(f *follower, up stream.Server, d *due) error {
 	began := time.Now()
-	if len(d.owners) > 0 {
-		if err := s.push(f, up, &stream.Response{Owners: d.owners}); err != nil {
+	for _, resp := range d.answers {
+		if err := s.push(f, up, resp); err != nil {
 			return err
 		}
 	}
@@ -343,6 +329,7 @@ func (s *Server) deliver(f *follower, up stream.Server, d *due) error {
 		return nil
 	}
 	if d.snapshot {
+		before := f.sent
 		for _, p := range d.parts {
 			if err := s.pushPart(f, up, p); err != nil {
 				return err
@@ -352,6 +339,8 @@ func (s *Server) deliver(f *follower, up stream.Server, d *due) error {
 			return err
 		}
 		s.metrics.snapshots.Observe(time.Since(began).Seconds())
+		f.viewBytes.Store(f.sent - before)
+		s.metrics.views.Observe(float64(f.sent - before))
 		return nil
 	}
 	messages, err := s.encoded.of(d.changes, began)
@@ -367,6 +356,7 @@ func (s *Server) deliver(f *follower, up stream.Server, d *due) error {
 			return err
 		}
 	}
+	s.metrics.changes.Observe(time.Since(began).Seconds())
 	s.metrics.lag.Observe(time.Since(d.since).Seconds())
 	return nil
 }
@@ -381,6 +371,7 @@ func (s *Server) push(f *follower, up stream.Server, resp *stream.Response) erro
 	}
 	s.metrics.messages.Inc()
 	s.metrics.bytes.Add(float64(len(resp.Changes)))
+	f.sent += int64(len(resp.Changes))
 	return nil
 }
 

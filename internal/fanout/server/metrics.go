@@ -19,23 +19,23 @@ type metrics struct {
 	endpoints       prometheus.Counter
 	refused         *prometheus.CounterVec
 	snapshots, lag  prometheus.Histogram
-	deltas          prometheus.Histogram
+	deltas, changes prometheus.Histogram
 	updates         prometheus.Histogram
+	views           prometheus.Histogram
 }
 
 // Register offers the server's metrics.
 func (s *Server) Register(r prometheus.Registerer) {
 	m := &s.metrics
-	r.MustRegister(m.streams, m.oldest, m.merges, m.messages, m.bytes, m.endpoints, m.refused, m.snapshots, m.deltas, m.lag, m.updates)
+	r.MustRegister(m.streams, m.oldest, m.merges, m.messages, m.bytes, m.endpoints, m.refused, m.snapshots, m.deltas, m.changes, m.lag, m.updates, m.views)
 }
 
 func newMetrics(s *Server) metrics {
-	const ns = "weir_fanout"
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: ns, Name: name, Help: help})
+		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "weir_fanout", Name: name, Help: help})
 	}
 	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: ns, Name: name, Help: help, Buckets: buckets})
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "weir_fanout", Name: name, Help: help, Buckets: buckets})
 	}
 	locked := func(f func() float64) func() float64 {
 		return func() float64 {
@@ -45,9 +45,9 @@ func newMetrics(s *Server) metrics {
 		}
 	}
 	return metrics{
-		streams: prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: ns, Name: "streams", Help: "Agents that are served."},
+		streams: prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "weir_fanout", Name: "streams", Help: "Agents that are served."},
 			locked(func() float64 { return float64(len(s.followers)) })),
-		oldest: prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: ns, Name: "oldest_unsent_seconds", Help: "Since when the oldest change that some agent was not sent yet waits."},
+		oldest: prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "weir_fanout", Name: "oldest_unsent_seconds", Help: "Since when the oldest change that some agent was not sent yet waits."},
 			locked(func() float64 {
 				oldest := 0.0
 				for _, f := range s.followers {
@@ -57,15 +57,17 @@ func newMetrics(s *Server) metrics {
 				}
 				return oldest
 			})),
-		merges: prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: ns, Name: "merged_changes_total", Help: "Changes for an agent that were merged with earlier ones that it was not sent yet."},
+		merges: prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "weir_fanout", Name: "merged_changes_total", Help: "Changes for an agent that were merged with earlier ones that it was not sent yet."},
 			locked(func() float64 { return float64(s.merges) })),
 		messages:  counter("messages_total", "Messages that were sent to agents."),
 		bytes:     counter("sent_bytes_total", "Bytes of changes that were sent to agents."),
 		endpoints: counter("endpoints_refused_total", "Endpoints that an agent named and whose pod is on another node."),
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "refused_total", Help: "Streams that were refused or ended, by why."},
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "weir_fanout", Name: "refused_total", Help: "Streams that were refused or ended, by why."},
 			[]string{"why"}),
 		snapshots: histogram("snapshot_seconds", "Time to send an agent all that its node needs.", prometheus.ExponentialBuckets(0.01, 2, 13)),
 		deltas:    histogram("delta_seconds", "Time to find and send what an agent lacks that another fan-out fed before.", prometheus.ExponentialBuckets(0.001, 2, 15)),
+		views:     histogram("view_bytes", "Bytes of what agents were sent as all that their node needs, without what changed since.", prometheus.ExponentialBuckets(1<<12, 4, 10)),
+		changes:   histogram("change_seconds", "Time to encode and send an agent what changed.", prometheus.ExponentialBuckets(0.0001, 2, 18)),
 		lag:       histogram("lag_seconds", "Time from a change that was read of the API until an agent was sent it.", prometheus.ExponentialBuckets(0.001, 2, 15)),
 		updates:   histogram("update_seconds", "Time to find the nodes that changes concern.", prometheus.ExponentialBuckets(0.0001, 2, 16)),
 	}
@@ -77,6 +79,7 @@ type NodeStatus struct {
 	Program string        `json:"program"`
 	For     time.Duration `json:"for"`    // how long it has been served
 	Behind  time.Duration `json:"behind"` // how long it has waited for what was not sent yet
+	View    int64         `json:"view"`   // bytes that it was sent as all that its node needs
 }
 
 // Followers returns how the agents are served, by node.
@@ -85,7 +88,7 @@ func (s *Server) Followers() []NodeStatus {
 	defer s.mu.Unlock()
 	out := make([]NodeStatus, 0, len(s.followers))
 	for node, f := range s.followers {
-		st := NodeStatus{Node: node, Program: f.program, For: time.Since(f.began)}
+		st := NodeStatus{Node: node, Program: f.program, For: time.Since(f.began), View: f.viewBytes.Load()}
 		if !f.since.IsZero() {
 			st.Behind = time.Since(f.since)
 		}

@@ -100,7 +100,7 @@ func TestStreamOutlivesCertificates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := newAgentTrusting(t, "n1", tokenOf("n1"), []string{p.addr}, x.trusting)
+	a := newAgentTrusting(t, "n1", tokenOf("n1"), []string{p.addr}, x.trusting, 0)
 	eventually(t, "the snapshot", func() bool { return a.has(t, c, "n1") })
 	stream := p.only(t)
 	seen := map[string]bool{began.SerialNumber.String(): true}

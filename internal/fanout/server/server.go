@@ -52,6 +52,8 @@ type Config struct {
 	Reviewer Reviewer
 	Status   func() watch.Status // of the watch that brings the batches
 	Replica  string              // name of this fan-out's pod
+	// Pod returns what is known of the pod of a CNI ADD (watch.Watcher.KnownPod); nil = nothing.
+	Pod func(name model.Name, uid string) *watch.AddPod
 	// ReviewEvery is the time between two questions whether an agent's token still counts; 0 = 5
 	// minutes. What is read of the API ends streams sooner: see Update.
 	ReviewEvery time.Duration
@@ -260,6 +262,14 @@ func (s *Server) Ready() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ready
+}
+
+// Lives reports whether an agent's pod is on its node, as far as was read.
+func (s *Server) Lives(peer peerauth.Peer) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.index.PodOn(peer.Node, peer.PodUID)
+	return s.ready && ok
 }
 
 func source(ctx context.Context) netip.Addr {

@@ -62,6 +62,8 @@ type place struct {
 
 	mu     sync.Mutex
 	status watch.Status
+
+	lookupAfter time.Duration // of agents that follow it
 }
 
 // newPlace starts a fan-out on loopback; change may set more of its configuration.
@@ -136,6 +138,21 @@ type agent struct {
 	addrs  []string            // of the places that it knows
 	last   *watch.Batch
 	pod    *watch.AddPod // what the API server has
+	err    error         // what it says instead
+	asked  int           // how often
+}
+
+// away says what the API server answers in the place of a pod.
+func (a *agent) away(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.err = err
+}
+
+func (a *agent) lookups() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.asked
 }
 
 // found says what the API server has of the pod of a CNI ADD.
@@ -162,15 +179,15 @@ func newAgentAt(t *testing.T, node, token string, addrs []string, places ...*pla
 	for _, p := range places {
 		roots.AddCert(p.cert)
 	}
-	return newAgentTrusting(t, node, token, addrs, func() (*tls.Config, error) { return &tls.Config{ServerName: "fanout.test", RootCAs: roots}, nil })
+	return newAgentTrusting(t, node, token, addrs, func() (*tls.Config, error) { return &tls.Config{ServerName: "fanout.test", RootCAs: roots}, nil }, places[0].lookupAfter)
 }
 
 // newAgentTrusting knows some addresses, and trusts what is there by a configuration that it asks
 // for each connection.
-func newAgentTrusting(t *testing.T, node, token string, addrs []string, conf func() (*tls.Config, error)) *agent {
+func newAgentTrusting(t *testing.T, node, token string, addrs []string, conf func() (*tls.Config, error), lookupAfter time.Duration) *agent {
 	t.Helper()
 	a := &agent{mirror: model.NewCluster(), gone: map[model.Name]bool{}, addrs: addrs}
-	a.Client = client.New(client.Config{Log: slog.New(slog.DiscardHandler), Node: node, Program: "test", OtherEvery: 100 * time.Millisecond,
+	a.Client = client.New(client.Config{Log: slog.New(slog.DiscardHandler), Node: node, Program: "test", OtherEvery: 100 * time.Millisecond, LookupAfter: lookupAfter,
 		Replicas: func(context.Context) ([]string, error) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
@@ -190,6 +207,9 @@ func newAgentTrusting(t *testing.T, node, token string, addrs []string, conf fun
 		Lookup: func(context.Context, model.Name, string) (*watch.AddPod, error) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
+			if a.asked++; a.err != nil {
+				return nil, a.err
+			}
 			found := *a.pod
 			return &found, nil
 		},

@@ -150,6 +150,28 @@ func differing[V any](before, now map[string]*V) map[string]*V {
 	return out
 }
 
+// MapOf makes what a message has of texts by name. The values are bytes: a text of the API need not
+// be UTF-8, which the strings of messages have to be.
+func MapOf(m map[string]string) map[string][]byte {
+	if len(m) == 0 {
+		return nil
+	}
+	out := make(map[string][]byte, len(m))
+	for k, v := range m {
+		out[k] = []byte(v)
+	}
+	return out
+}
+
+// TextsOf is the inverse of MapOf; it is never nil.
+func TextsOf(m map[string][]byte) map[string]string {
+	out := make(map[string]string, len(m))
+	for k, v := range m {
+		out[k] = string(v)
+	}
+	return out
+}
+
 func texts(list []string) (out [][]byte) {
 	for _, s := range list {
 		out = append(out, []byte(s))

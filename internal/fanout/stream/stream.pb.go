@@ -35,6 +35,7 @@ type Request struct {
 	Program       string                 `protobuf:"bytes,3,opt,name=program,proto3" json:"program,omitempty"`                   // the agent's version, for people
 	OwnersOf      [][]byte               `protobuf:"bytes,4,rep,name=owners_of,json=ownersOf,proto3" json:"owners_of,omitempty"` // addresses of which the agent wants to know whose they are
 	Held          *Held                  `protobuf:"bytes,5,opt,name=held,proto3" json:"held,omitempty"`                         // in the first one: what the agent has of earlier streams; absent = nothing
+	Pods          []*PodQuestion         `protobuf:"bytes,20,rep,name=pods,proto3" json:"pods,omitempty"`                        // pods that the kubelet starts
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -100,6 +101,13 @@ func (x *Request) GetOwnersOf() [][]byte {
 func (x *Request) GetHeld() *Held {
 	if x != nil {
 		return x.Held
+	}
+	return nil
+}
+
+func (x *Request) GetPods() []*PodQuestion {
+	if x != nil {
+		return x.Pods
 	}
 	return nil
 }
@@ -227,6 +235,67 @@ func (x *HeldScope) GetDigests() []byte {
 	return nil
 }
 
+// PodQuestion asks for what a CNI ADD needs to know of a pod.
+type PodQuestion struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     []byte                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name          []byte                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Uid           []byte                 `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"` // as the kubelet knows it; empty = any
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodQuestion) Reset() {
+	*x = PodQuestion{}
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodQuestion) ProtoMessage() {}
+
+func (x *PodQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodQuestion.ProtoReflect.Descriptor instead.
+func (*PodQuestion) Descriptor() ([]byte, []int) {
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *PodQuestion) GetNamespace() []byte {
+	if x != nil {
+		return x.Namespace
+	}
+	return nil
+}
+
+func (x *PodQuestion) GetName() []byte {
+	if x != nil {
+		return x.Name
+	}
+	return nil
+}
+
+func (x *PodQuestion) GetUid() []byte {
+	if x != nil {
+		return x.Uid
+	}
+	return nil
+}
+
 // Endpoints are the interfaces of pods that the machine has. They may be there before the API
 // places the pod on the node, and for longer.
 type Endpoints struct {
@@ -238,7 +307,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[3]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -250,7 +319,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[3]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -263,7 +332,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{3}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Endpoints) GetAll() []*Endpoint {
@@ -284,7 +353,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[4]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -296,7 +365,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[4]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -309,7 +378,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{4}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Endpoint) GetNamespace() []byte {
@@ -347,14 +416,15 @@ type Response struct {
 	Owners   []*Owner  `protobuf:"bytes,6,rep,name=owners,proto3" json:"owners,omitempty"` // what was asked by owners_of
 	// delta says, in the last Response of changes and in the place of snapshot, that they are what
 	// the agent lacks by what it said to have.
-	Delta         *Delta `protobuf:"bytes,7,opt,name=delta,proto3" json:"delta,omitempty"`
+	Delta         *Delta       `protobuf:"bytes,7,opt,name=delta,proto3" json:"delta,omitempty"`
+	Pods          []*PodAnswer `protobuf:"bytes,20,rep,name=pods,proto3" json:"pods,omitempty"` // what was asked by pods
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Response) Reset() {
 	*x = Response{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[5]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -366,7 +436,7 @@ func (x *Response) String() string {
 func (*Response) ProtoMessage() {}
 
 func (x *Response) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[5]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -379,7 +449,7 @@ func (x *Response) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Response.ProtoReflect.Descriptor instead.
 func (*Response) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{5}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Response) GetChanges() []byte {
@@ -431,6 +501,13 @@ func (x *Response) GetDelta() *Delta {
 	return nil
 }
 
+func (x *Response) GetPods() []*PodAnswer {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
+}
+
 // Delta names the buckets that differed. What the agent has in them and was not sent is gone.
 type Delta struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -441,7 +518,7 @@ type Delta struct {
 
 func (x *Delta) Reset() {
 	*x = Delta{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[6]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -453,7 +530,7 @@ func (x *Delta) String() string {
 func (*Delta) ProtoMessage() {}
 
 func (x *Delta) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[6]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -466,7 +543,7 @@ func (x *Delta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delta.ProtoReflect.Descriptor instead.
 func (*Delta) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{6}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Delta) GetReplaced() []*Replaced {
@@ -488,7 +565,7 @@ type Replaced struct {
 
 func (x *Replaced) Reset() {
 	*x = Replaced{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[7]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -500,7 +577,7 @@ func (x *Replaced) String() string {
 func (*Replaced) ProtoMessage() {}
 
 func (x *Replaced) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[7]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -513,7 +590,7 @@ func (x *Replaced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replaced.ProtoReflect.Descriptor instead.
 func (*Replaced) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{7}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Replaced) GetKind() uint32 {
@@ -544,6 +621,85 @@ func (x *Replaced) GetBuckets() []uint32 {
 	return nil
 }
 
+// PodAnswer is what is known of a pod that the API places on the node. What selects it, and its
+// labels, are in the changes.
+type PodAnswer struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Question *PodQuestion           `protobuf:"bytes,1,opt,name=question,proto3" json:"question,omitempty"`
+	Uid      []byte                 `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"` // empty = no such pod is known to be on the node
+	// Annotations of the pod and of its namespace that are Weir's to read, and the namespace's labels.
+	Annotations          map[string][]byte `protobuf:"bytes,3,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	NamespaceAnnotations map[string][]byte `protobuf:"bytes,4,rep,name=namespace_annotations,json=namespaceAnnotations,proto3" json:"namespace_annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	NamespaceLabels      map[string][]byte `protobuf:"bytes,5,rep,name=namespace_labels,json=namespaceLabels,proto3" json:"namespace_labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
+}
+
+func (x *PodAnswer) Reset() {
+	*x = PodAnswer{}
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodAnswer) ProtoMessage() {}
+
+func (x *PodAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodAnswer.ProtoReflect.Descriptor instead.
+func (*PodAnswer) Descriptor() ([]byte, []int) {
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *PodAnswer) GetQuestion() *PodQuestion {
+	if x != nil {
+		return x.Question
+	}
+	return nil
+}
+
+func (x *PodAnswer) GetUid() []byte {
+	if x != nil {
+		return x.Uid
+	}
+	return nil
+}
+
+func (x *PodAnswer) GetAnnotations() map[string][]byte {
+	if x != nil {
+		return x.Annotations
+	}
+	return nil
+}
+
+func (x *PodAnswer) GetNamespaceAnnotations() map[string][]byte {
+	if x != nil {
+		return x.NamespaceAnnotations
+	}
+	return nil
+}
+
+func (x *PodAnswer) GetNamespaceLabels() map[string][]byte {
+	if x != nil {
+		return x.NamespaceLabels
+	}
+	return nil
+}
+
 // Owner is the pod that has an address; without a name there is none. Agents need it for people
 // who look at flows, and for nothing that is enforced.
 type Owner struct {
@@ -557,7 +713,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[8]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -569,7 +725,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[8]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -582,7 +738,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{8}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Owner) GetAddr() []byte {
@@ -620,7 +776,7 @@ type Settings struct {
 
 func (x *Settings) Reset() {
 	*x = Settings{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[9]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -632,7 +788,7 @@ func (x *Settings) String() string {
 func (*Settings) ProtoMessage() {}
 
 func (x *Settings) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[9]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -645,7 +801,7 @@ func (x *Settings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settings.ProtoReflect.Descriptor instead.
 func (*Settings) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{9}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Settings) GetPoolOrder() [][]byte {
@@ -693,7 +849,7 @@ type Reservation struct {
 
 func (x *Reservation) Reset() {
 	*x = Reservation{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[10]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -705,7 +861,7 @@ func (x *Reservation) String() string {
 func (*Reservation) ProtoMessage() {}
 
 func (x *Reservation) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[10]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -718,7 +874,7 @@ func (x *Reservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reservation.ProtoReflect.Descriptor instead.
 func (*Reservation) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{10}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Reservation) GetName() []byte {
@@ -745,7 +901,7 @@ type Ipam struct {
 
 func (x *Ipam) Reset() {
 	*x = Ipam{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[11]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -757,7 +913,7 @@ func (x *Ipam) String() string {
 func (*Ipam) ProtoMessage() {}
 
 func (x *Ipam) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[11]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -770,7 +926,7 @@ func (x *Ipam) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ipam.ProtoReflect.Descriptor instead.
 func (*Ipam) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{11}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Ipam) GetStrictAffinity() bool {
@@ -797,7 +953,7 @@ type FelixConfiguration struct {
 
 func (x *FelixConfiguration) Reset() {
 	*x = FelixConfiguration{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[12]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -809,7 +965,7 @@ func (x *FelixConfiguration) String() string {
 func (*FelixConfiguration) ProtoMessage() {}
 
 func (x *FelixConfiguration) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[12]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -822,7 +978,7 @@ func (x *FelixConfiguration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FelixConfiguration.ProtoReflect.Descriptor instead.
 func (*FelixConfiguration) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{12}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *FelixConfiguration) GetName() []byte {
@@ -853,7 +1009,7 @@ type Problem struct {
 
 func (x *Problem) Reset() {
 	*x = Problem{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[13]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -865,7 +1021,7 @@ func (x *Problem) String() string {
 func (*Problem) ProtoMessage() {}
 
 func (x *Problem) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[13]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -878,7 +1034,7 @@ func (x *Problem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Problem.ProtoReflect.Descriptor instead.
 func (*Problem) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{13}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Problem) GetObject() []byte {
@@ -929,7 +1085,7 @@ type Fresh struct {
 
 func (x *Fresh) Reset() {
 	*x = Fresh{}
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[14]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -941,7 +1097,7 @@ func (x *Fresh) String() string {
 func (*Fresh) ProtoMessage() {}
 
 func (x *Fresh) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_stream_stream_proto_msgTypes[14]
+	mi := &file_internal_fanout_stream_stream_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -954,7 +1110,7 @@ func (x *Fresh) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fresh.ProtoReflect.Descriptor instead.
 func (*Fresh) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{14}
+	return file_internal_fanout_stream_stream_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Fresh) GetConnected() bool {
@@ -989,13 +1145,14 @@ var File_internal_fanout_stream_stream_proto protoreflect.FileDescriptor
 
 const file_internal_fanout_stream_stream_proto_rawDesc = "" +
 	"\n" +
-	"#internal/fanout/stream/stream.proto\x12\x15weir.fanout.stream.v1\"\xc7\x01\n" +
+	"#internal/fanout/stream/stream.proto\x12\x15weir.fanout.stream.v1\"\xff\x01\n" +
 	"\aRequest\x12>\n" +
 	"\tendpoints\x18\x01 \x01(\v2 .weir.fanout.stream.v1.EndpointsR\tendpoints\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x18\n" +
 	"\aprogram\x18\x03 \x01(\tR\aprogram\x12\x1b\n" +
 	"\towners_of\x18\x04 \x03(\fR\bownersOf\x12/\n" +
-	"\x04held\x18\x05 \x01(\v2\x1b.weir.fanout.stream.v1.HeldR\x04held\"Z\n" +
+	"\x04held\x18\x05 \x01(\v2\x1b.weir.fanout.stream.v1.HeldR\x04held\x126\n" +
+	"\x04pods\x18\x14 \x03(\v2\".weir.fanout.stream.v1.PodQuestionR\x04pods\"Z\n" +
 	"\x04Held\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x128\n" +
 	"\x06scopes\x18\x02 \x03(\v2 .weir.fanout.stream.v1.HeldScopeR\x06scopes\"k\n" +
@@ -1003,13 +1160,17 @@ const file_internal_fanout_stream_stream_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\fR\tnamespace\x12\x12\n" +
 	"\x04bits\x18\x03 \x01(\rR\x04bits\x12\x18\n" +
-	"\adigests\x18\x04 \x01(\fR\adigests\">\n" +
+	"\adigests\x18\x04 \x01(\fR\adigests\"Q\n" +
+	"\vPodQuestion\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\fR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\fR\x04name\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\fR\x03uid\">\n" +
 	"\tEndpoints\x121\n" +
 	"\x03all\x18\x01 \x03(\v2\x1f.weir.fanout.stream.v1.EndpointR\x03all\"R\n" +
 	"\bEndpoint\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\fR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\fR\x04name\x12\x14\n" +
-	"\x05addrs\x18\x03 \x03(\fR\x05addrs\"\xaf\x02\n" +
+	"\x05addrs\x18\x03 \x03(\fR\x05addrs\"\xe5\x02\n" +
 	"\bResponse\x12\x18\n" +
 	"\achanges\x18\x01 \x01(\fR\achanges\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12\x1a\n" +
@@ -1017,14 +1178,30 @@ const file_internal_fanout_stream_stream_proto_rawDesc = "" +
 	"\bsettings\x18\x04 \x01(\v2\x1f.weir.fanout.stream.v1.SettingsR\bsettings\x122\n" +
 	"\x05fresh\x18\x05 \x01(\v2\x1c.weir.fanout.stream.v1.FreshR\x05fresh\x124\n" +
 	"\x06owners\x18\x06 \x03(\v2\x1c.weir.fanout.stream.v1.OwnerR\x06owners\x122\n" +
-	"\x05delta\x18\a \x01(\v2\x1c.weir.fanout.stream.v1.DeltaR\x05delta\"D\n" +
+	"\x05delta\x18\a \x01(\v2\x1c.weir.fanout.stream.v1.DeltaR\x05delta\x124\n" +
+	"\x04pods\x18\x14 \x03(\v2 .weir.fanout.stream.v1.PodAnswerR\x04pods\"D\n" +
 	"\x05Delta\x12;\n" +
 	"\breplaced\x18\x01 \x03(\v2\x1f.weir.fanout.stream.v1.ReplacedR\breplaced\"j\n" +
 	"\bReplaced\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\fR\tnamespace\x12\x12\n" +
 	"\x04bits\x18\x03 \x01(\rR\x04bits\x12\x18\n" +
-	"\abuckets\x18\x04 \x03(\rR\abuckets\"M\n" +
+	"\abuckets\x18\x04 \x03(\rR\abuckets\"\xd2\x04\n" +
+	"\tPodAnswer\x12>\n" +
+	"\bquestion\x18\x01 \x01(\v2\".weir.fanout.stream.v1.PodQuestionR\bquestion\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\fR\x03uid\x12S\n" +
+	"\vannotations\x18\x03 \x03(\v21.weir.fanout.stream.v1.PodAnswer.AnnotationsEntryR\vannotations\x12o\n" +
+	"\x15namespace_annotations\x18\x04 \x03(\v2:.weir.fanout.stream.v1.PodAnswer.NamespaceAnnotationsEntryR\x14namespaceAnnotations\x12`\n" +
+	"\x10namespace_labels\x18\x05 \x03(\v25.weir.fanout.stream.v1.PodAnswer.NamespaceLabelsEntryR\x0fnamespaceLabels\x1a>\n" +
+	"\x10AnnotationsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\x1aG\n" +
+	"\x19NamespaceAnnotationsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\x1aB\n" +
+	"\x14NamespaceLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"M\n" +
 	"\x05Owner\x12\x12\n" +
 	"\x04addr\x18\x01 \x01(\fR\x04addr\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\fR\tnamespace\x12\x12\n" +
@@ -1070,43 +1247,54 @@ func file_internal_fanout_stream_stream_proto_rawDescGZIP() []byte {
 	return file_internal_fanout_stream_stream_proto_rawDescData
 }
 
-var file_internal_fanout_stream_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_internal_fanout_stream_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_internal_fanout_stream_stream_proto_goTypes = []any{
 	(*Request)(nil),            // 0: weir.fanout.stream.v1.Request
 	(*Held)(nil),               // 1: weir.fanout.stream.v1.Held
 	(*HeldScope)(nil),          // 2: weir.fanout.stream.v1.HeldScope
-	(*Endpoints)(nil),          // 3: weir.fanout.stream.v1.Endpoints
-	(*Endpoint)(nil),           // 4: weir.fanout.stream.v1.Endpoint
-	(*Response)(nil),           // 5: weir.fanout.stream.v1.Response
-	(*Delta)(nil),              // 6: weir.fanout.stream.v1.Delta
-	(*Replaced)(nil),           // 7: weir.fanout.stream.v1.Replaced
-	(*Owner)(nil),              // 8: weir.fanout.stream.v1.Owner
-	(*Settings)(nil),           // 9: weir.fanout.stream.v1.Settings
-	(*Reservation)(nil),        // 10: weir.fanout.stream.v1.Reservation
-	(*Ipam)(nil),               // 11: weir.fanout.stream.v1.Ipam
-	(*FelixConfiguration)(nil), // 12: weir.fanout.stream.v1.FelixConfiguration
-	(*Problem)(nil),            // 13: weir.fanout.stream.v1.Problem
-	(*Fresh)(nil),              // 14: weir.fanout.stream.v1.Fresh
+	(*PodQuestion)(nil),        // 3: weir.fanout.stream.v1.PodQuestion
+	(*Endpoints)(nil),          // 4: weir.fanout.stream.v1.Endpoints
+	(*Endpoint)(nil),           // 5: weir.fanout.stream.v1.Endpoint
+	(*Response)(nil),           // 6: weir.fanout.stream.v1.Response
+	(*Delta)(nil),              // 7: weir.fanout.stream.v1.Delta
+	(*Replaced)(nil),           // 8: weir.fanout.stream.v1.Replaced
+	(*PodAnswer)(nil),          // 9: weir.fanout.stream.v1.PodAnswer
+	(*Owner)(nil),              // 10: weir.fanout.stream.v1.Owner
+	(*Settings)(nil),           // 11: weir.fanout.stream.v1.Settings
+	(*Reservation)(nil),        // 12: weir.fanout.stream.v1.Reservation
+	(*Ipam)(nil),               // 13: weir.fanout.stream.v1.Ipam
+	(*FelixConfiguration)(nil), // 14: weir.fanout.stream.v1.FelixConfiguration
+	(*Problem)(nil),            // 15: weir.fanout.stream.v1.Problem
+	(*Fresh)(nil),              // 16: weir.fanout.stream.v1.Fresh
+	nil,                        // 17: weir.fanout.stream.v1.PodAnswer.AnnotationsEntry
+	nil,                        // 18: weir.fanout.stream.v1.PodAnswer.NamespaceAnnotationsEntry
+	nil,                        // 19: weir.fanout.stream.v1.PodAnswer.NamespaceLabelsEntry
 }
 var file_internal_fanout_stream_stream_proto_depIdxs = []int32{
-	3,  // 0: weir.fanout.stream.v1.Request.endpoints:type_name -> weir.fanout.stream.v1.Endpoints
+	4,  // 0: weir.fanout.stream.v1.Request.endpoints:type_name -> weir.fanout.stream.v1.Endpoints
 	1,  // 1: weir.fanout.stream.v1.Request.held:type_name -> weir.fanout.stream.v1.Held
-	2,  // 2: weir.fanout.stream.v1.Held.scopes:type_name -> weir.fanout.stream.v1.HeldScope
-	4,  // 3: weir.fanout.stream.v1.Endpoints.all:type_name -> weir.fanout.stream.v1.Endpoint
-	9,  // 4: weir.fanout.stream.v1.Response.settings:type_name -> weir.fanout.stream.v1.Settings
-	14, // 5: weir.fanout.stream.v1.Response.fresh:type_name -> weir.fanout.stream.v1.Fresh
-	8,  // 6: weir.fanout.stream.v1.Response.owners:type_name -> weir.fanout.stream.v1.Owner
-	6,  // 7: weir.fanout.stream.v1.Response.delta:type_name -> weir.fanout.stream.v1.Delta
-	7,  // 8: weir.fanout.stream.v1.Delta.replaced:type_name -> weir.fanout.stream.v1.Replaced
-	10, // 9: weir.fanout.stream.v1.Settings.reservations:type_name -> weir.fanout.stream.v1.Reservation
-	11, // 10: weir.fanout.stream.v1.Settings.ipam:type_name -> weir.fanout.stream.v1.Ipam
-	12, // 11: weir.fanout.stream.v1.Settings.felix_configurations:type_name -> weir.fanout.stream.v1.FelixConfiguration
-	13, // 12: weir.fanout.stream.v1.Settings.problems:type_name -> weir.fanout.stream.v1.Problem
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	3,  // 2: weir.fanout.stream.v1.Request.pods:type_name -> weir.fanout.stream.v1.PodQuestion
+	2,  // 3: weir.fanout.stream.v1.Held.scopes:type_name -> weir.fanout.stream.v1.HeldScope
+	5,  // 4: weir.fanout.stream.v1.Endpoints.all:type_name -> weir.fanout.stream.v1.Endpoint
+	11, // 5: weir.fanout.stream.v1.Response.settings:type_name -> weir.fanout.stream.v1.Settings
+	16, // 6: weir.fanout.stream.v1.Response.fresh:type_name -> weir.fanout.stream.v1.Fresh
+	10, // 7: weir.fanout.stream.v1.Response.owners:type_name -> weir.fanout.stream.v1.Owner
+	7,  // 8: weir.fanout.stream.v1.Response.delta:type_name -> weir.fanout.stream.v1.Delta
+	9,  // 9: weir.fanout.stream.v1.Response.pods:type_name -> weir.fanout.stream.v1.PodAnswer
+	8,  // 10: weir.fanout.stream.v1.Delta.replaced:type_name -> weir.fanout.stream.v1.Replaced
+	3,  // 11: weir.fanout.stream.v1.PodAnswer.question:type_name -> weir.fanout.stream.v1.PodQuestion
+	17, // 12: weir.fanout.stream.v1.PodAnswer.annotations:type_name -> weir.fanout.stream.v1.PodAnswer.AnnotationsEntry
+	18, // 13: weir.fanout.stream.v1.PodAnswer.namespace_annotations:type_name -> weir.fanout.stream.v1.PodAnswer.NamespaceAnnotationsEntry
+	19, // 14: weir.fanout.stream.v1.PodAnswer.namespace_labels:type_name -> weir.fanout.stream.v1.PodAnswer.NamespaceLabelsEntry
+	12, // 15: weir.fanout.stream.v1.Settings.reservations:type_name -> weir.fanout.stream.v1.Reservation
+	13, // 16: weir.fanout.stream.v1.Settings.ipam:type_name -> weir.fanout.stream.v1.Ipam
+	14, // 17: weir.fanout.stream.v1.Settings.felix_configurations:type_name -> weir.fanout.stream.v1.FelixConfiguration
+	15, // 18: weir.fanout.stream.v1.Settings.problems:type_name -> weir.fanout.stream.v1.Problem
+	19, // [19:19] is the sub-list for method output_type
+	19, // [19:19] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_internal_fanout_stream_stream_proto_init() }
@@ -1120,7 +1308,7 @@ func file_internal_fanout_stream_stream_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_fanout_stream_stream_proto_rawDesc), len(file_internal_fanout_stream_stream_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
