@@ -50,7 +50,7 @@ var attacksFrontends = []mutant{
 	{fault: fault{"a tenant's EndpointSlice leads to link-local, loopback or a cloud's metadata", protectedFile,
 		"	if why := rejectAlways(a); why != \"\" {\n		return why\n	}\n	if _, trusted", "	if _, trusted"}, pkg: calcPackage, run: "^TestHostileBackendOfMetadata$"},
 	{fault: fault{"a tenant's EndpointSlice leads to another tenant's pod", "internal/calc/service/pod_addrs.go",
-		"		if somebodys = true; k.Name", "		if k.Name"}, pkg: calcPackage, run: "^TestHostileBackendOfOtherTenant$"},
+		"		if somebodys = true; r.Like()", "		if r.Like()"}, pkg: calcPackage, run: "^TestHostileBackendOfOtherTenant$"},
 	{fault: fault{"a tenant's EndpointSlice says that it is on the victim's node, for its zone, and no longer ready", protectedFile,
 		"	if s.pods.foreign(sl.Service.Namespace, a) {", "	if false {"}, pkg: calcPackage, run: "^TestHostileBackendWithTargetRef$"},
 	{fault: fault{"a healthCheckNodePort takes a port that the node needs", "internal/calc/service/endpoints.go",

@@ -31,9 +31,9 @@ var attacksServers = []mutant{
 	{fault: fault{"a Service takes another port of an older external address of another namespace", protectedFile,
 		"first.Namespace != svc.Name.Namespace && ", "false && "}, pkg: calcPackage, run: "^TestHostileOtherPortOfAddress$"},
 	{fault: fault{"a node writes a Service's external address, or that of its backend, into the status of its pod", "internal/calc/service/pod_addrs.go",
-		"{ return !c.Owners.OwnsAddr(c, now, a) }", "{ return c.Owners == nil }"}, pkg: calcPackage, run: "^TestHostilePodAddressOfService$"},
+		"			if p.c.Owners.OwnsAddr(p.c, r, a) && !yield(r) {", "			if !yield(r) {"}, pkg: calcPackage, run: "^TestHostilePodAddressOfService$"},
 	{fault: fault{"a node writes an address into the status of its pod that somebody else's pod asks for or has", "internal/agent/cluster_pods.go",
-		"r.Object == \"Pod \"+p.Name.String() && r.Value == a.String()", "r.Object == \"\" && r.Value == a.String()"}, pkg: "./internal/agent", run: "^TestHostileOwner$"},
+		"r.Object == \"Pod \"+name.String() && r.Value == a.String()", "r.Object == \"\" && r.Value == a.String()"}, pkg: "./internal/agent", run: "^TestHostileOwner$"},
 	{fault: fault{"a wrong frontend's flows to an API server outlive it, and its sockets, on every port of a node", "internal/dataplane/ebpf/flowtable/free.go",
 		"(v.Daddr != k.Daddr || v.Dport != k.Dport)", "(v.Dport != k.Dport && v.Daddr == k.Daddr)"}, pkg: "./internal/dataplane/ebpf/flowtable", run: "^TestHostileTranslatedFlows$"},
 }

@@ -28,7 +28,7 @@ var faults = []fault{
 	{"an echo has the key of its answer", "bpf/parse.h",
 		"	__be16 beyond = bpf_htons((__u16)(bpf_ntohs(id) + query));", "	__be16 beyond = bpf_htons((__u16)(bpf_ntohs(id) + (query == IP_ECHO ? 0 : query)));"},
 	{"new labels of a namespace do not reach its pods", "internal/calc/peer/pod_index.go",
-		"				collect(&out.byNamespace, p)\n", "				collect(&out.byAccount, p)\n"},
+		"				collect(&out.byNamespace, g)\n", "				collect(&out.byAccount, g)\n"},
 	{"the receiver's policy is not asked when the sender's allows", "bpf/policy.h",
 		"b->ingress_set && !(a && a->kind == ADDR_HOST)", "b->ingress_set && !(a && a->kind != ADDR_NODE)"},
 	{"an open flow is not evaluated again", "bpf/flow_revalidate.h",

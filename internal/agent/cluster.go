@@ -64,9 +64,9 @@ type cluster struct {
 	opened               model.Settings // with the sizes of maps as the data plane was opened; 0 = what is configured
 	overlaps             []calc.PoolOverlap
 
-	mu         sync.Mutex
-	snap       snapshot
-	podsByAddr map[netip.Addr][]*model.Pod // pods by the addresses that they are said to have
+	// mu is held by the goroutine while it changes model.Pods, and by others while they look there.
+	mu   sync.Mutex
+	snap snapshot
 	// proxies are the pods of kube-proxy on this node.
 	proxies map[string]bool
 	// handling says who carries Services; with eBPF that is Weir, and it stays zero.
@@ -83,7 +83,7 @@ func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, lo
 		noteConfig: func(map[string]string) {},
 		announce:   func(map[netip.Addr]bool, map[netip.Addr][6]byte) {}, noteClaims: func(map[string]*model.Node, bool) {},
 		noteEndpoints: func(map[netip.Addr]model.Name) {},
-		earlyPods:     map[model.Name]*model.Pod{}, podsByAddr: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{},
+		earlyPods:     map[model.Name]*model.Pod{}, proxies: map[string]bool{},
 		servers: map[model.Name]*model.EndpointSlice{}, controllers: map[model.Name]*model.EndpointSlice{},
 		ipamConf: ipamInputs{reservations: map[string]*watch.Reservation{}, settings: watch.IPAMConfig{StrictAffinity: true}},
 	}
@@ -221,8 +221,10 @@ func (c *cluster) merge(b *watch.Batch) {
 		b.Replace(c.model)
 		c.replaceSettings(b)
 	}
-	c.indexPods(b.Pods)
+	c.mu.Lock()
 	c.dirty.Merge(b.Changes.Apply(c.model))
+	c.mu.Unlock()
+	c.noteProxies(b.Pods)
 	c.noteTiers(b)
 	if len(b.Nodes) > 0 {
 		c.noteClaims(b.Nodes, b.Full)
@@ -235,7 +237,7 @@ func (c *cluster) merge(b *watch.Batch) {
 	if b.Full {
 		c.complete = true
 		c.dirty.Merge(model.AllDirty())
-		c.log.Info("the cluster is known", "nodes", len(c.model.Nodes), "pods", len(c.model.Pods), "services", len(c.model.Services), "policies", len(c.model.Policies))
+		c.log.Info("the cluster is known", "nodes", len(c.model.Nodes), "pods", c.model.Pods.Len(), "services", len(c.model.Services), "policies", len(c.model.Policies))
 	}
 	configured := false
 	for name, conf := range b.Configs {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"maps"
 	"net/netip"
-	"reflect"
 	"slices"
 
 	"github.com/weir-net/weir/internal/calc"
@@ -15,30 +14,26 @@ import (
 	"github.com/weir-net/weir/internal/watch"
 )
 
-// indexPods keeps pods by address.
-func (c *cluster) indexPods(changes map[model.Name]*model.Pod) {
+// noteProxies keeps which pods of a kube-proxy this node has.
+func (c *cluster) noteProxies(changes map[model.Name]*model.Pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for name, now := range changes {
-		if before := c.model.Pods[name]; before != nil {
-			for _, a := range before.Addrs {
-				if c.podsByAddr[a] = slices.DeleteFunc(c.podsByAddr[a], func(p *model.Pod) bool { return p.Name == name }); len(c.podsByAddr[a]) == 0 {
-					delete(c.podsByAddr, a)
-				}
-			}
-		}
 		if c.isKubeProxy(now) {
 			c.proxies[name.String()] = true
 		} else {
 			delete(c.proxies, name.String())
 		}
-		if now == nil || now.HostNetwork || now.Finished {
-			continue
-		}
-		for _, a := range now.Addrs {
-			c.podsByAddr[a] = append(c.podsByAddr[a], now)
-		}
 	}
+}
+
+// putPod stores what a pod is, nil when it is gone, before the watch says so.
+func (c *cluster) putPod(name model.Name, now *model.Pod) {
+	c.mu.Lock()
+	ch := model.Changes{Pods: map[model.Name]*model.Pod{name: now}}
+	c.dirty.Merge(ch.Apply(c.model))
+	c.mu.Unlock()
+	c.noteProxies(ch.Pods)
 }
 
 // owner returns which pod has an address, and on which node; what other nodes say counts as far as
@@ -46,9 +41,10 @@ func (c *cluster) indexPods(changes map[model.Name]*model.Pod) {
 func (c *cluster) owner(a netip.Addr) (model.Name, string, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, p := range c.podsByAddr[a] {
-		if !slices.ContainsFunc(c.snap.refused, func(r calc.Refusal) bool { return r.Object == "Pod "+p.Name.String() && r.Value == a.String() }) {
-			return p.Name, p.Node, true
+	for r := range c.model.Pods.At(a) {
+		name := r.Name()
+		if !slices.ContainsFunc(c.snap.refused, func(r calc.Refusal) bool { return r.Object == "Pod "+name.String() && r.Value == a.String() }) {
+			return name, r.Node(), true
 		}
 	}
 	return model.Name{}, "", false
@@ -57,10 +53,11 @@ func (c *cluster) owner(a netip.Addr) (model.Name, string, bool) {
 // attach adds an endpoint, with its pod where the watch has not brought that yet.
 func (c *cluster) attach(ctx context.Context, ep model.LocalEndpoint, pod *watch.AddPod) (uint64, error) {
 	return c.change(ctx, func() {
-		if pod != nil && !reflect.DeepEqual(c.model.Pods[ep.Pod], pod.Pod) {
-			c.indexPods(map[model.Name]*model.Pod{ep.Pod: pod.Pod})
-			c.model.Pods[ep.Pod], c.earlyPods[ep.Pod] = pod.Pod, pod.Pod
-			c.dirty.AddPod(ep.Pod)
+		if pod != nil {
+			if have := c.model.Pods.Get(ep.Pod); have == nil || !have.Equal(pod.Pod) {
+				c.putPod(ep.Pod, pod.Pod)
+				c.earlyPods[ep.Pod] = pod.Pod
+			}
 		}
 		if pod != nil && pod.Namespace != nil && c.model.Namespaces[ep.Pod.Namespace] == nil {
 			c.model.Namespaces[ep.Pod.Namespace] = pod.Namespace
@@ -83,11 +80,9 @@ func (c *cluster) detach(ctx context.Context, ep model.LocalEndpoint) (uint64, e
 			}
 		}
 		// A pod that only the ADD knew and that was gone before the watch saw it.
-		if guest := c.earlyPods[ep.Pod]; guest != nil && c.model.Pods[ep.Pod] == guest {
-			c.indexPods(map[model.Name]*model.Pod{ep.Pod: nil})
-			delete(c.model.Pods, ep.Pod)
+		if c.earlyPods[ep.Pod] != nil { // the watch takes it from there
+			c.putPod(ep.Pod, nil)
 			delete(c.earlyPods, ep.Pod)
-			c.dirty.AddPod(ep.Pod)
 		}
 	})
 }

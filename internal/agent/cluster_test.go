@@ -256,7 +256,7 @@ func TestAddressOwners(t *testing.T) {
 }
 
 func TestKubeProxyOfThisNode(t *testing.T) {
-	c := &cluster{node: "n1", model: model.NewCluster(), podsByAddr: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{}}
+	c := &cluster{node: "n1", model: model.NewCluster(), proxies: map[string]bool{}}
 	pod := func(name, node, label string, finished bool) (model.Name, *model.Pod) {
 		n := model.Name{Namespace: "kube-system", Name: name}
 		return n, &model.Pod{Name: n, Node: node, HostNetwork: true, Finished: finished, Labels: map[string]string{"k8s-app": label}}
@@ -267,11 +267,11 @@ func TestKubeProxyOfThisNode(t *testing.T) {
 	}{{"x", "n2", "kube-proxy", false, false}, {"x", "n1", "kube-proxy", true, false}, {"x", "n1", "other", false, false},
 		{"x", "n1", "kube-proxy", false, true}, {"kube-proxy-n1", "n1", "", false, true}} {
 		name, obj := pod(p.name, p.node, p.label, p.finished)
-		c.indexPods(map[model.Name]*model.Pod{name: obj})
+		c.noteProxies(map[model.Name]*model.Pod{name: obj})
 		if who, _ := c.kubeProxy(); (who != "") != p.want {
 			t.Errorf("%+v: %q", p, who)
 		}
-		c.indexPods(map[model.Name]*model.Pod{name: nil})
+		c.noteProxies(map[model.Name]*model.Pod{name: nil})
 		if who, _ := c.kubeProxy(); who != "" {
 			t.Errorf("%+v: %q is gone", p, who)
 		}
@@ -360,11 +360,10 @@ func TestTwoFamilies(t *testing.T) {
 func TestHostileOwner(t *testing.T) {
 	hostile.Record(t, "a node writes an address into the status of its pod that somebody else's pod asks for or has", hostile.Node, hostile.ControlPlane, hostile.Both)
 	for _, a := range ips("10.244.0.7", "fd00:10:244::7") {
-		c := &cluster{node: "n1", model: model.NewCluster(), podsByAddr: map[netip.Addr][]*model.Pod{}, proxies: map[string]bool{}}
+		c := &cluster{node: "n1", model: model.NewCluster(), proxies: map[string]bool{}}
 		index := func(name, node string) model.Name {
 			p := &model.Pod{Name: model.Name{Namespace: "default", Name: name}, Node: node, Addrs: []netip.Addr{a}}
-			c.indexPods(map[model.Name]*model.Pod{p.Name: p})
-			c.model.Pods[p.Name] = p
+			c.putPod(p.Name, p)
 			return p.Name
 		}
 		evil := index("evil", "n2")
@@ -377,7 +376,7 @@ func TestHostileOwner(t *testing.T) {
 		if pod, _, ok := c.owner(a); !ok || pod != victim {
 			t.Errorf("%s is said to be of %s", a, pod)
 		}
-		c.indexPods(map[model.Name]*model.Pod{victim: nil})
+		c.putPod(victim, nil)
 		if _, _, ok := c.owner(a); ok {
 			t.Errorf("%s is said to be of a pod that is gone", a)
 		}

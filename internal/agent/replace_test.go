@@ -46,8 +46,8 @@ func TestAnotherSourceReplacesTheCluster(t *testing.T) {
 		}
 		err := b.cluster.do(t.Context(), func() {
 			c := b.cluster
-			if len(c.model.Pods) != 1 || len(c.ipamConf.reservations) != 0 || c.ipamConf.settings.MaxBlocks != 0 {
-				t.Errorf("%d pods, reservations %v, IPAM %+v", len(c.model.Pods), c.ipamConf.reservations, c.ipamConf.settings)
+			if c.model.Pods.Len() != 1 || len(c.ipamConf.reservations) != 0 || c.ipamConf.settings.MaxBlocks != 0 {
+				t.Errorf("%d pods, reservations %v, IPAM %+v", c.model.Pods.Len(), c.ipamConf.reservations, c.ipamConf.settings)
 			}
 		})
 		if err != nil {

@@ -33,7 +33,7 @@ func large(policies int) *model.Cluster {
 			pod := &model.Pod{Name: model.Name{Namespace: fmt.Sprint("ns-", (i+j)%100), Name: fmt.Sprint("pod-", i, "-", j)}, Node: n,
 				Labels: map[string]string{"app": fmt.Sprint("app-", j), "version": fmt.Sprint(i % 3)}, Addrs: []netip.Addr{ip},
 				Ports: []model.PodPort{{Name: "http", Protocol: model.ProtocolTCP, Port: 8080}}}
-			c.Pods[pod.Name] = pod
+			c.Pods.Put(pod)
 			if i == 0 {
 				c.Local.Endpoints[ip] = &model.LocalEndpoint{Pod: pod.Name, IfIndex: 10 + j, Addrs: []netip.Addr{ip}}
 			}
@@ -101,7 +101,7 @@ func BenchmarkUpdate(b *testing.B) {
 	service := model.Name{Namespace: "ns-8", Name: "service-8"}
 	full, other := *c.Services[service], *c.Services[service]
 	other.Ports = other.Ports[:1]
-	pod := *c.Pods[model.Name{Namespace: "ns-0", Name: "pod-500-0"}]
+	pod := *c.Pods.Get(model.Name{Namespace: "ns-0", Name: "pod-500-0"})
 	change := map[string]func(i int) model.Dirty{
 		"slice": func(i int) (d model.Dirty) {
 			c.Slices[slice] = []*model.EndpointSlice{&two, three}[i%2]
@@ -116,8 +116,8 @@ func BenchmarkUpdate(b *testing.B) {
 		"pod": func(i int) (d model.Dirty) {
 			p := pod
 			p.Labels = app(fmt.Sprint("app-", i%2))
-			c.Pods[pod.Name] = &p
-			d.AddPod(pod.Name)
+			d.AddPod(pod.Name, c.Pods.Get(pod.Name))
+			c.Pods.Put(&p)
 			return d
 		},
 		"policy": func(i int) (d model.Dirty) {

@@ -44,10 +44,10 @@ func (w *world) change(d *model.Dirty) {
 		drop(w.c.Namespaces, remove)
 		d.Add(model.KindNamespaces)
 	case model.KindPods:
-		before, was := maps.Clone(w.c.Pods), maps.Clone(w.c.Local.Endpoints)
+		before, was := w.c.Pods.Clone(), maps.Clone(w.c.Local.Endpoints)
 		w.addPod(i)
-		drop(w.c.Pods, remove)
-		mark(w, before, w.c.Pods, model.KindPods, d.AddPod, d)
+		dropPod(w.c.Pods, remove)
+		markPods(w, before, w.c.Pods, d)
 		if !maps.Equal(was, w.c.Local.Endpoints) {
 			d.Add(model.KindLocal)
 		}
@@ -127,6 +127,34 @@ func drop[K comparable, V any](m map[K]V, really bool) {
 	}
 	keys := slices.SortedFunc(maps.Keys(m), func(a, b K) int { return slices.Compare([]byte(fmt.Sprint(a)), []byte(fmt.Sprint(b))) })
 	delete(m, keys[len(keys)/2])
+}
+
+func dropPod(t *model.PodTable, really bool) {
+	left := t.ByName()
+	drop(left, really)
+	for n := range t.ByName() {
+		if left[n] == nil {
+			t.Delete(n)
+		}
+	}
+}
+
+// markPods is mark for pods.
+func markPods(w *world, before, after *model.PodTable, d *model.Dirty) {
+	if w.IntN(6) == 0 {
+		d.Add(model.KindPods)
+		return
+	}
+	for p := range after.All() {
+		if was := before.Get(p.Name); was == nil || !was.Equal(p) {
+			d.AddPod(p.Name, was)
+		}
+	}
+	for p := range before.All() {
+		if after.Get(p.Name) == nil {
+			d.AddPod(p.Name, p)
+		}
+	}
 }
 
 // mark marks by name what differs, or now and then the whole kind.
@@ -302,7 +330,7 @@ func buildInOrder(full *model.Cluster, r *rand.Rand) *nodestate.State {
 	var steps []func() model.Dirty
 	var undo []func() model.Dirty
 	steps, undo = collect(steps, undo, full.Namespaces, c.Namespaces, model.KindNamespaces)
-	steps, undo = collect(steps, undo, full.Pods, c.Pods, model.KindPods)
+	steps, undo = collectPods(steps, undo, full.Pods, c.Pods)
 	steps, undo = collect(steps, undo, full.Nodes, c.Nodes, model.KindNodes)
 	steps, undo = collect(steps, undo, full.Services, c.Services, model.KindServices)
 	steps, undo = collect(steps, undo, full.Slices, c.Slices, model.KindSlices)
@@ -328,6 +356,21 @@ func buildInOrder(full *model.Cluster, r *rand.Rand) *nodestate.State {
 	return s
 }
 
+// collectPods is collect for pods.
+func collectPods(steps, undo []func() model.Dirty, from, to *model.PodTable) (s, u []func() model.Dirty) {
+	change := func(name model.Name, now *model.Pod) func() model.Dirty {
+		return func() model.Dirty {
+			ch := model.Changes{Pods: map[model.Name]*model.Pod{name: now}}
+			return ch.Apply(&model.Cluster{Pods: to})
+		}
+	}
+	pods := slices.SortedFunc(from.All(), func(a, b *model.Pod) int { return strings.Compare(a.Name.String(), b.Name.String()) })
+	for _, p := range pods {
+		steps, undo = append(steps, change(p.Name, p)), append(undo, change(p.Name, nil))
+	}
+	return steps, undo
+}
+
 func collect[K comparable, V any](steps, undo []func() model.Dirty, from, to map[K]V, kind model.Kind) (s, u []func() model.Dirty) {
 	dirty := func(key K) model.Dirty {
 		var d model.Dirty
@@ -337,8 +380,6 @@ func collect[K comparable, V any](steps, undo []func() model.Dirty, from, to map
 			d.AddService(name)
 		case named && kind == model.KindSlices:
 			d.AddSlice(name)
-		case named && kind == model.KindPods:
-			d.AddPod(name)
 		default:
 			d.Add(kind)
 		}

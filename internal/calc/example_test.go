@@ -31,7 +31,7 @@ func Example() {
 	}
 	c.Namespaces["shop"] = &model.Namespace{Name: "shop"}
 	for _, p := range []struct{ name, node, addr string }{{"db", "n1", "10.244.1.2"}, {"web", "n2", "10.244.2.2"}, {"batch", "n2", "10.244.2.3"}} {
-		c.Pods[inShop(p.name)] = &model.Pod{Name: inShop(p.name), Node: p.node, Addrs: []netip.Addr{addr(p.addr)}, Labels: map[string]string{"app": p.name}}
+		c.Pods.Put(&model.Pod{Name: inShop(p.name), Node: p.node, Addrs: []netip.Addr{addr(p.addr)}, Labels: map[string]string{"app": p.name}})
 	}
 	// What only the node itself knows: its addresses, and which interface is which pod's.
 	c.Local = model.Local{Node: "n1", LinkMTU: 1500, HostAddrs: []netip.Addr{addr("192.0.2.1")}, Subnets: []netip.Prefix{prefix("192.0.2.0/24")},

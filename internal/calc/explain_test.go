@@ -86,7 +86,7 @@ func TestExplainNamesTheCondition(t *testing.T) {
 	c := model.NewCluster()
 	c.Local = model.Local{Node: "n", Endpoints: map[netip.Addr]*model.LocalEndpoint{}}
 	me := model.Name{Namespace: "a", Name: "me"}
-	c.Pods[me] = &model.Pod{Name: me, Node: "n", Addrs: []netip.Addr{addr("10.0.0.1")}}
+	c.Pods.Put(&model.Pod{Name: me, Node: "n", Addrs: []netip.Addr{addr("10.0.0.1")}})
 	c.Namespaces["a"] = &model.Namespace{Name: "a"}
 	c.Local.Endpoints[addr("10.0.0.1")] = &model.LocalEndpoint{Pod: me, Addrs: []netip.Addr{addr("10.0.0.1")}}
 	tcp := func(first, last uint16) []model.PortRange {

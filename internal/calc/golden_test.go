@@ -38,7 +38,7 @@ func base() *model.Cluster {
 // run adds a pod; on the worker also its endpoint.
 func run(c *model.Cluster, ns, name, node, ip string, labels map[string]string, ports ...model.PodPort) {
 	n := model.Name{Namespace: ns, Name: name}
-	c.Pods[n] = &model.Pod{Name: n, Node: node, Addrs: []netip.Addr{addr(ip)}, Labels: labels, Ports: ports}
+	c.Pods.Put(&model.Pod{Name: n, Node: node, Addrs: []netip.Addr{addr(ip)}, Labels: labels, Ports: ports})
 	if node == c.Local.Node {
 		i := 10 + len(c.Local.Endpoints)
 		c.Local.Endpoints[addr(ip)] = &model.LocalEndpoint{Pod: n, Interface: "cali-" + name, IfIndex: i, MAC: [6]byte{6, 0, 0, 0, 0, byte(i)},
@@ -53,6 +53,13 @@ func here(c *model.Cluster, ips ...string) {
 		c.Local.Endpoints[addr(ip)] = &model.LocalEndpoint{Pod: model.Name{Namespace: "default", Name: "pod-" + ip}, Interface: "cali-" + ip, IfIndex: i,
 			Addrs: []netip.Addr{addr(ip)}, NetnsCookie: uint64(4000 + i)}
 	}
+}
+
+// editPod changes a pod that is there.
+func editPod(c *model.Cluster, n model.Name, f func(*model.Pod)) {
+	p := c.Pods.Get(n)
+	f(p)
+	c.Pods.Put(p)
 }
 
 func app(name string) map[string]string { return map[string]string{"app": name} }
@@ -79,14 +86,13 @@ func addresses() *model.Cluster {
 	run(c, "default", "fixed-near", "control", "10.244.77.1", nil)
 	run(c, "default", "flat-far", "far", "10.250.0.8", nil)
 	run(c, "default", "done", "far", "10.244.77.2", nil)
-	c.Pods[model.Name{Namespace: "default", Name: "done"}].Finished = true
+	editPod(c, model.Name{Namespace: "default", Name: "done"}, func(p *model.Pod) { p.Finished = true })
 	c.Reservations = []netip.Prefix{prefix("10.244.1.60/32"), prefix("10.244.77.0/26"), prefix("10.250.0.0/24")}
 	for _, name := range []string{"fixed-far", "fixed-near", "flat-far"} {
-		p := c.Pods[model.Name{Namespace: "default", Name: name}]
-		p.Asked = p.Addrs
+		editPod(c, model.Name{Namespace: "default", Name: name}, func(p *model.Pod) { p.Asked = p.Addrs })
 	}
 	run(c, "default", "hostnet", "far", "172.31.2.20", nil)
-	c.Pods[model.Name{Namespace: "default", Name: "hostnet"}].HostNetwork = true
+	editPod(c, model.Name{Namespace: "default", Name: "hostnet"}, func(p *model.Pod) { p.HostNetwork = true })
 	return c
 }
 

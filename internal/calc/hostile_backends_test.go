@@ -54,7 +54,7 @@ func TestHostileBackendOfOtherTenant(t *testing.T) {
 	hostile.Record(t, "a tenant's EndpointSlice leads to another tenant's pod", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	c := attacked()
 	run(c, "victim", "new", "worker", "10.244.1.77", nil)
-	c.Pods[name("victim", "new")].Addrs = nil // the API does not show its address yet: the node knows it
+	editPod(c, name("victim", "new"), func(p *model.Pod) { p.Addrs = nil }) // the API does not show its address yet: the node knows it
 	leads(t, c, 8080, "10.244.2.1", "fd00:10:244:2::1", "10.244.1.1", "10.244.1.77")
 }
 

@@ -17,7 +17,7 @@ func TestHostileHostPortOfLoopback(t *testing.T) {
 		c := attacked()
 		run(c, "team", "evil", "worker", "10.244.1.66", nil, model.PodPort{Protocol: proto, Port: 8080, HostPort: port, HostIP: addr(ip)})
 		six := addr("fd00:10:244:1::66")
-		c.Pods[evilName].Addrs = append(c.Pods[evilName].Addrs, six)
+		editPod(c, evilName, func(p *model.Pod) { p.Addrs = append(p.Addrs, six) })
 		c.Local.Endpoints[six] = c.Local.Endpoints[addr("10.244.1.66")]
 		f := front(ip, port)
 		f.Proto = proto
@@ -59,11 +59,12 @@ func TestHostileYoungerHostPort(t *testing.T) {
 				c.Services[web] = &model.Service{Name: web, Created: 2000, UID: "a", ClusterIPs: addrList("10.96.0.70", "fd00:10:96::70"), ExternalIPs: addrList(ips...),
 					Ports: []model.ServicePort{{Protocol: model.ProtocolTCP, Port: 8443}}}
 				evilPod(c, 8443, netip.Addr{})
-				p := c.Pods[evilName]
+				p := c.Pods.Get(evilName)
 				p.Node, p.Created, p.UID = node, tt.created, "b"
 				if tt.at != "" {
 					p.Ports[0].HostIP = addr(tt.at)
 				}
+				c.Pods.Put(p)
 				s := Calc(c)
 				there := (node == "worker") == (ips[0] == "172.31.1.207")
 				for _, ip := range ips {
@@ -150,7 +151,7 @@ func TestHostilePodAddressOfService(t *testing.T) {
 	k := New()
 	was, _ := k.Update(c, model.AllDirty())
 	p := pod(c, "aaa", "far", addrList("198.51.100.7", "2001:db8:1::1", "192.0.2.70", "2001:db8:2::70", "10.244.0.60", "198.51.100.8", "fd00:10:244::3f", "2001:db8:1::2", "172.31.1.241")...)
-	is, _ := k.Update(c, model.Dirty{Pods: map[model.Name]struct{}{p.Name: {}}})
+	is, _ := k.Update(c, model.Dirty{Pods: map[model.Name]*model.Pod{p.Name: nil}})
 	sameServices(t, was, is)
 	sameServices(t, was, Calc(c))
 	// A claim that comes to count does so for Services.

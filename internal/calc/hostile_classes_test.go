@@ -186,7 +186,7 @@ func rejoins(t *testing.T, k *Calculator, c *model.Cluster) {
 	k.Update(c, dirty)
 	run(c, "far", "newcomer", "far", "10.244.2.9", app("x1"))
 	var more Dirty
-	more.AddPod(model.Name{Namespace: "far", Name: "newcomer"})
+	more.AddPod(model.Name{Namespace: "far", Name: "newcomer"}, nil)
 	s, _ = k.Update(c, more)
 	if started := Calc(c); !nodestate.Equal(started, s) {
 		t.Errorf("with it again:\n%.2000s", nodestate.Diff(s, started))

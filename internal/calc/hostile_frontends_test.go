@@ -24,7 +24,7 @@ func attacked() *model.Cluster {
 		Ports: []model.ServicePort{{Name: "https", Protocol: model.ProtocolTCP, Port: 443}}}
 	slice(c, cluster.APIService, "", "https", 6443, "172.31.1.8", "203.0.113.6", "fd00:31:1::8", "2001:db8:6::6")
 	run(c, "team", "evil", "far", "10.244.2.66", nil)
-	c.Pods[name("team", "evil")].Addrs = append(c.Pods[name("team", "evil")].Addrs, addr("fd00:10:244:2::66"))
+	editPod(c, name("team", "evil"), func(p *model.Pod) { p.Addrs = append(p.Addrs, addr("fd00:10:244:2::66")) })
 	return c
 }
 
@@ -160,7 +160,7 @@ func TestHostileNodePort(t *testing.T) {
 func evilPod(c *model.Cluster, port uint16, hostIP netip.Addr) {
 	run(c, "team", "evil", "worker", "10.244.1.66", nil, model.PodPort{Protocol: model.ProtocolTCP, Port: 8080, HostPort: port, HostIP: hostIP})
 	six := addr("fd00:10:244:1::66")
-	c.Pods[evilName].Addrs = append(c.Pods[evilName].Addrs, six)
+	editPod(c, evilName, func(p *model.Pod) { p.Addrs = append(p.Addrs, six) })
 	c.Local.Endpoints[six] = c.Local.Endpoints[addr("10.244.1.66")]
 }
 

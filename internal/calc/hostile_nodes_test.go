@@ -29,7 +29,7 @@ func evil() *model.Cluster {
 	}
 	c.Local.Neighbours = map[netip.Addr][6]byte{addr("172.31.1.8"): {2, 0, 0, 0, 0, 1}}
 	victim := model.Name{Namespace: "default", Name: "victim"}
-	c.Pods[victim] = &model.Pod{Name: victim, Node: "control", Addrs: []netip.Addr{addr("10.244.0.7"), addr("fd00:10:244::7")}, Labels: app("victim"), Created: 300, UID: "v"}
+	c.Pods.Put(&model.Pod{Name: victim, Node: "control", Addrs: []netip.Addr{addr("10.244.0.7"), addr("fd00:10:244::7")}, Labels: app("victim"), Created: 300, UID: "v"})
 	return c
 }
 
@@ -131,8 +131,8 @@ func TestHostileUnmaskedBlock(t *testing.T) {
 
 func pod(c *model.Cluster, name, node string, addrs ...netip.Addr) *model.Pod {
 	n := model.Name{Namespace: "default", Name: name}
-	c.Pods[n] = &model.Pod{Name: n, Node: node, Addrs: addrs, Labels: app("client"), Created: 1, UID: "0"}
-	return c.Pods[n]
+	c.Pods.Put(&model.Pod{Name: n, Node: node, Addrs: addrs, Labels: app("client"), Created: 1, UID: "0"})
+	return c.Pods.Get(n)
 }
 
 func TestHostilePodAddresses(t *testing.T) {
@@ -151,11 +151,11 @@ func TestHostilePodAddresses(t *testing.T) {
 		for _, a := range lent {
 			c.Reservations = append(c.Reservations, netip.PrefixFrom(a, a.BitLen()))
 		}
-		victim := c.Pods[model.Name{Namespace: "default", Name: "victim"}]
-		victim.Addrs, victim.Asked = lent, lent
+		editPod(c, model.Name{Namespace: "default", Name: "victim"}, func(p *model.Pod) { p.Addrs, p.Asked = lent, lent })
 		unmoved(t, c, func(c *model.Cluster) {
 			p := pod(c, "aaa", "far", append(slices.Clone(lent), ours...)...)
 			p.Asked, p.Created = p.Addrs, 301
+			c.Pods.Put(p)
 		}, lent...)
 	})
 	t.Run("of a block", func(t *testing.T) {
@@ -165,6 +165,7 @@ func TestHostilePodAddresses(t *testing.T) {
 		unmoved(t, c, func(c *model.Cluster) {
 			p := pod(c, "aaa", "far", ours...)
 			p.Asked, p.Created = ours, 1
+			c.Pods.Put(p)
 		})
 	})
 	t.Run("many", func(t *testing.T) {
@@ -364,8 +365,9 @@ func TestHostileNodeInterference(t *testing.T) {
 				}
 				d.Add(model.KindBlocks)
 			case 1:
-				p := pod(c, fmt.Sprint("evil", r.IntN(3)), "far", pickAddr(), pickAddr(), pickAddr())
-				d.AddPod(p.Name)
+				n := fmt.Sprint("evil", r.IntN(3))
+				before := c.Pods.Get(model.Name{Namespace: "default", Name: n})
+				d.AddPod(pod(c, n, "far", pickAddr(), pickAddr(), pickAddr()).Name, before)
 			case 2:
 				n := *c.Nodes["far"]
 				a := pickAddr()

@@ -116,9 +116,10 @@ func TestHostileHostPortsOfOneNamespace(t *testing.T) {
 	for _, name := range []string{"wide-0", "wide-1", "wide-2"} {
 		pod := model.Name{Namespace: "attacker", Name: name}
 		if k.services.Quota.Refused[service.Source{HostPorts: true, Name: pod}] {
-			delete(c.Local.Endpoints, c.Pods[pod].Addrs[0])
-			delete(c.Pods, pod)
-			d.AddPod(pod)
+			before := c.Pods.Get(pod)
+			delete(c.Local.Endpoints, before.Addrs[0])
+			c.Pods.Delete(pod)
+			d.AddPod(pod, before)
 		}
 	}
 	d.Add(model.KindLocal)

@@ -17,7 +17,8 @@ func (r reference) has(p *model.Pod, a netip.Addr) bool {
 	if p.Node == r.c.Local.Node && p.Node != "" && (block == nil || block.Node == p.Node) {
 		return true
 	}
-	return r.firstOf(a) == p || block != nil && block.Node == p.Node && !r.contested(a)
+	first := r.firstOf(a)
+	return first != nil && first.Name == p.Name || block != nil && block.Node == p.Node && !r.contested(a)
 }
 
 // blocks returns the blocks that count.
@@ -69,7 +70,7 @@ func (r reference) contested(a netip.Addr) bool {
 func (r reference) firstOf(a netip.Addr) *model.Pod {
 	var first *model.Pod
 	block := r.blockOf(a)
-	for _, p := range r.c.Pods {
+	for _, p := range r.c.Pods.ByName() {
 		if p.HostNetwork || p.Finished || p.Node == "" || !slices.Contains(p.Addrs, a) {
 			continue
 		}

@@ -21,7 +21,7 @@ func peersOfInterest(c *model.Cluster) []netip.Addr {
 		addr("192.168.6.1"), addr("192.168.7.8"), addr("192.168.7.9"), addr("192.168.8.0"), addr("192.169.0.0"), addr("11.0.0.0"),
 		addr("::"), addr("2001:db8::1"), addr("2001:db9::"), addr("fd00:1::f"), addr("fd00:1::10"), addr("fd00:1::11"), addr("fd00:1::12"),
 		addr("fd00:1::20"), addr("fd00:1::3f"), addr("fd00:1::40"), addr("fd00:1:0:1::"), addr("fd00:2::")}
-	for _, p := range c.Pods {
+	for _, p := range c.Pods.ByName() {
 		out = append(out, p.Addrs...)
 	}
 	for a := range c.Local.Endpoints {
@@ -50,7 +50,7 @@ func TestPolicyTablesAnswerAsTheRulesDo(t *testing.T) {
 			peers[cluster.Family(a)] = append(peers[cluster.Family(a)], a)
 		}
 		for _, a := range slices.SortedFunc(maps.Keys(c.Local.Endpoints), netip.Addr.Compare) {
-			pod := c.Pods[c.Local.Endpoints[a].Pod]
+			pod := c.Pods.Get(c.Local.Endpoints[a].Pod)
 			if pod == nil || a.Is6() && !s.Settings.IPv6 {
 				continue // below
 			}
@@ -132,8 +132,8 @@ func checkVerdict(t *testing.T, s *nodestate.State, iso nodestate.Isolation, ref
 func TestEndpointOfUnknownPodIsIsolated(t *testing.T) {
 	t.Parallel()
 	c := policyFixture()
-	delete(c.Pods, name("default", "nginx"))
-	delete(c.Pods, name("default", "free")) // no policy selects it, but any could
+	c.Pods.Delete(name("default", "nginx"))
+	c.Pods.Delete(name("default", "free")) // no policy selects it, but any could
 	s := Calc(c)
 	for _, a := range []netip.Addr{addr("10.244.1.1"), addr("10.244.1.3")} {
 		if allow, _ := s.Verdict(s.Addrs[a].Ingress, addr("172.31.1.162"), model.ProtocolTCP, nodestate.Ports{Dst: 80}); allow {
@@ -185,7 +185,7 @@ func TestOwnEndpointIsAPeerAtOnce(t *testing.T) {
 	t.Parallel()
 	c := policyFixture()
 	run(c, "other", "new", "worker", "10.244.1.30", app("client"))
-	c.Pods[name("other", "new")].Addrs = nil
+	editPod(c, name("other", "new"), func(p *model.Pod) { p.Addrs = nil })
 	// The API still shows the address for a pod of another node that is going away.
 	run(c, "other", "old", "far", "10.244.1.30", app("db"))
 	s := Calc(c)

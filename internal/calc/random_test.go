@@ -201,7 +201,7 @@ func (w *world) addPod(i int) {
 		}
 	}
 	if w.IntN(20) > 0 { // else the endpoint is here before the pod is known
-		w.c.Pods[name] = p
+		w.c.Pods.Put(p)
 	}
 }
 

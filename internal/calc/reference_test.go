@@ -129,13 +129,13 @@ func (r reference) picks(s *model.Selector, p *model.Pod) bool {
 func (r reference) podsAt(a netip.Addr) []*model.Pod {
 	usable := func(p *model.Pod) bool { return p != nil && !p.HostNetwork && !p.Finished }
 	if ep := r.c.Local.Endpoints[a]; ep != nil {
-		if p := r.c.Pods[ep.Pod]; usable(p) {
+		if p := r.c.Pods.Get(ep.Pod); usable(p) {
 			return []*model.Pod{p}
 		}
 		return nil
 	}
 	var out []*model.Pod
-	for _, p := range r.c.Pods {
+	for _, p := range r.c.Pods.ByName() {
 		if usable(p) && slices.Contains(p.Addrs, a) && r.has(p, a) {
 			out = append(out, p)
 		}

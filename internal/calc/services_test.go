@@ -109,7 +109,7 @@ func TestHostPortsOfLocalPodsOnly(t *testing.T) {
 	run(c, "default", "a", "worker", "10.244.1.1", nil, pp)
 	run(c, "default", "far", "far", "10.244.2.1", nil, model.PodPort{Protocol: model.ProtocolTCP, Port: 80, HostPort: 8081})
 	run(c, "default", "moved", "worker", "10.244.1.3", nil, model.PodPort{Protocol: model.ProtocolTCP, Port: 80, HostPort: 8082})
-	c.Pods[name("default", "moved")].Node = "far" // its namesake's interface is still here
+	editPod(c, name("default", "moved"), func(p *model.Pod) { p.Node = "far" }) // its namesake's interface is still here
 	s := Calc(c)
 	if s.Frontends.Len() != 1 {
 		t.Fatalf("frontends: %v", s.Frontends)

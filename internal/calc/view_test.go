@@ -30,11 +30,9 @@ func dual() *model.Cluster {
 	c.Settings.DSROptOut = []netip.Prefix{prefix("10.0.0.0/8"), prefix("2001:db8::/32")}
 	pod := func(ns, name, node string, ips ...string) {
 		run(c, ns, name, node, ips[0], app(name), model.PodPort{Name: "http", Protocol: model.ProtocolTCP, Port: 8080, HostPort: 9000})
-		p := c.Pods[model.Name{Namespace: ns, Name: name}]
-		p.Addrs = nil
-		for _, ip := range ips {
-			p.Addrs = append(p.Addrs, addr(ip))
-		}
+		p := c.Pods.Get(model.Name{Namespace: ns, Name: name})
+		p.Addrs = addrList(ips...)
+		c.Pods.Put(p)
 		if ep := c.Local.Endpoints[addr(ips[0])]; ep != nil {
 			ep.Addrs = p.Addrs
 			for _, a := range p.Addrs {
@@ -46,8 +44,8 @@ func dual() *model.Cluster {
 	pod("default", "old", "worker", "10.244.1.2")
 	pod("default", "client", "far", "10.244.2.1", "fd00:10:244:2::1")
 	pod("default", "fixed", "far", "10.244.77.1", "fd00:10:244:77::1")
-	fixed := c.Pods[model.Name{Namespace: "default", Name: "fixed"}]
-	fixed.Asked, c.Reservations = fixed.Addrs, []netip.Prefix{prefix("10.244.77.0/24"), prefix("fd00:10:244:77::1/128")}
+	editPod(c, model.Name{Namespace: "default", Name: "fixed"}, func(p *model.Pod) { p.Asked = p.Addrs })
+	c.Reservations = []netip.Prefix{prefix("10.244.77.0/24"), prefix("fd00:10:244:77::1/128")}
 	dualServices(c)
 	web := model.Selector{Namespace: "default", Pods: equals("app", "web")}
 	n := model.Name{Namespace: "default", Name: "web"}

@@ -44,7 +44,7 @@ const (
 // by the code with which agents refuse it, for a cluster without a node of its own.
 type serviceRefusals struct {
 	rounds   int
-	pods     map[model.Name]*model.Pod
+	pods     *model.PodTable
 	slices   map[model.Name]*model.EndpointSlice
 	reported map[types.UID]string
 }
@@ -205,7 +205,7 @@ func (c *Controller) readSettings(ctx context.Context, m *model.Cluster) error {
 func (c *Controller) readMany(ctx context.Context) error {
 	r := &c.refusals
 	if r.rounds%everyRounds == 0 {
-		pods, found := map[model.Name]*model.Pod{}, map[model.Name]*model.EndpointSlice{}
+		pods, found := &model.PodTable{}, map[model.Name]*model.EndpointSlice{}
 		err := pages(func(o metav1.ListOptions) (string, error) {
 			list, err := c.cfg.Kube.CoreV1().Pods("").List(ctx, o)
 			if err != nil {
@@ -213,7 +213,7 @@ func (c *Controller) readMany(ctx context.Context) error {
 			}
 			for i := range list.Items {
 				v, _ := watch.ConvertPod(&list.Items[i])
-				pods[v.Name] = v
+				pods.Put(v)
 			}
 			return list.Continue, nil
 		})

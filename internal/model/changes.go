@@ -36,7 +36,7 @@ type Changes struct {
 // says are no changes. It shares the cluster's maps.
 func (c *Cluster) Everything() *Changes {
 	return &Changes{
-		Namespaces: c.Namespaces, Pods: c.Pods, Nodes: c.Nodes, Services: c.Services, Slices: c.Slices, Policies: c.Policies, Staged: c.Staged,
+		Namespaces: c.Namespaces, Pods: c.Pods.ByName(), Nodes: c.Nodes, Services: c.Services, Slices: c.Slices, Policies: c.Policies, Staged: c.Staged,
 		Tiers: c.Tiers, NetworkSets: c.NetworkSets, ServiceAccounts: c.ServiceAccounts, HostEndpoints: c.HostEndpoints, Pools: c.Pools, Blocks: c.Blocks,
 		ServiceCIDRs: c.ServiceCIDRs, ServiceCIDRsChanged: true, Reserved: c.Reservations, ReservedChanged: true,
 	}
@@ -83,7 +83,11 @@ func Overlay[K comparable, V any](into *map[K]*V, later map[K]*V) {
 // Replace adds to changes that hold a whole cluster that everything else which c has is gone.
 func (x *Changes) Replace(c *Cluster) {
 	endOthers(&x.Namespaces, c.Namespaces)
-	endOthers(&x.Pods, c.Pods)
+	for r := range c.Pods.Refs() {
+		if now, _ := OfPod(x.Pods, r); now == nil {
+			markGone(&x.Pods, r.Name())
+		}
+	}
 	endOthers(&x.Nodes, c.Nodes)
 	endOthers(&x.Services, c.Services)
 	endOthers(&x.Slices, c.Slices)
@@ -101,12 +105,16 @@ func (x *Changes) Replace(c *Cluster) {
 func endOthers[K comparable, V any](into *map[K]*V, have map[K]*V) {
 	for k := range have {
 		if (*into)[k] == nil {
-			if *into == nil {
-				*into = map[K]*V{}
-			}
-			(*into)[k] = nil
+			markGone(into, k)
 		}
 	}
+}
+
+func markGone[K comparable, V any](into *map[K]*V, k K) {
+	if *into == nil {
+		*into = map[K]*V{}
+	}
+	(*into)[k] = nil
 }
 
 // Apply changes the cluster, and says what of it is dirty.
@@ -134,10 +142,7 @@ func (x *Changes) Apply(c *Cluster) (d Dirty) {
 		c.ServiceCIDRs = x.ServiceCIDRs
 		d.Add(KindServiceCIDRs)
 	}
-	change(c.Pods, x.Pods)
-	for n := range x.Pods {
-		d.AddPod(n)
-	}
+	x.applyPods(c.Pods, &d)
 	change(c.Services, x.Services)
 	for n := range x.Services {
 		d.AddService(n)
@@ -159,4 +164,24 @@ func change[K comparable, V any](into, changes map[K]*V) bool {
 		}
 	}
 	return len(changes) > 0
+}
+
+// applyPods changes the pods of a cluster, nil for one whose pods nobody looks at, and marks those
+// that are others than before.
+func (x *Changes) applyPods(t *PodTable, d *Dirty) {
+	if t == nil {
+		return
+	}
+	for n, now := range x.Pods {
+		before := t.Get(n)
+		switch {
+		case before == nil && now == nil, before != nil && now != nil && before.Equal(now):
+			continue
+		case now == nil:
+			t.Delete(n)
+		default:
+			t.Put(now)
+		}
+		d.AddPod(n, before)
+	}
 }

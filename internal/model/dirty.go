@@ -34,7 +34,7 @@ const (
 // that are many and change often. The zero value says that nothing changed.
 type Dirty struct {
 	Kinds    Kind
-	Pods     map[Name]struct{}
+	Pods     map[Name]*Pod // as they were when they were marked first; nil = they were not there
 	Services map[Name]struct{}
 	Slices   map[Name]struct{}
 }
@@ -51,8 +51,15 @@ func (d *Dirty) Empty() bool { return d.Kinds == 0 && len(d.Pods)+len(d.Services
 // Add marks whole kinds.
 func (d *Dirty) Add(k Kind) { d.Kinds |= k }
 
-// AddPod marks one Pod.
-func (d *Dirty) AddPod(n Name) { add(&d.Pods, n) }
+// AddPod marks one Pod, before which it is nil where it was not there.
+func (d *Dirty) AddPod(n Name, before *Pod) {
+	if _, marked := d.Pods[n]; !marked {
+		if d.Pods == nil {
+			d.Pods = map[Name]*Pod{}
+		}
+		d.Pods[n] = before
+	}
+}
 
 // AddService marks one Service.
 func (d *Dirty) AddService(n Name) { add(&d.Services, n) }
@@ -63,7 +70,9 @@ func (d *Dirty) AddSlice(n Name) { add(&d.Slices, n) }
 // Merge marks everything that o marks.
 func (d *Dirty) Merge(o Dirty) {
 	d.Kinds |= o.Kinds
-	merge(&d.Pods, o.Pods)
+	for n, before := range o.Pods {
+		d.AddPod(n, before)
+	}
 	merge(&d.Services, o.Services)
 	merge(&d.Slices, o.Slices)
 }

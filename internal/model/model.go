@@ -23,7 +23,7 @@ func (n Name) String() string {
 // replaced, so that an earlier reader may go on with what it holds.
 type Cluster struct {
 	Namespaces map[string]*Namespace
-	Pods       map[Name]*Pod
+	Pods       *PodTable
 	Nodes      map[string]*Node
 	Services   map[Name]*Service
 	Slices     map[Name]*EndpointSlice
@@ -51,7 +51,7 @@ type Cluster struct {
 // NewCluster returns an empty cluster with default settings.
 func NewCluster() *Cluster {
 	return &Cluster{
-		Namespaces: map[string]*Namespace{}, Pods: map[Name]*Pod{}, Nodes: map[string]*Node{},
+		Namespaces: map[string]*Namespace{}, Pods: &PodTable{}, Nodes: map[string]*Node{},
 		Services: map[Name]*Service{}, Slices: map[Name]*EndpointSlice{}, Policies: map[PolicyID]*Policy{}, Staged: map[PolicyID]*StagedPolicy{}, Tiers: map[string]*Tier{},
 		NetworkSets: map[Name]*NetworkSet{}, ServiceAccounts: map[Name]*ServiceAccount{}, HostEndpoints: map[string]*HostEndpoint{},
 		Pools: map[string]*Pool{}, Blocks: map[netip.Prefix]*Block{}, Settings: DefaultSettings(),

@@ -40,7 +40,7 @@ func (x *Index) needed(p *model.Pod) bool {
 		return false
 	}
 	return slices.ContainsFunc(p.Addrs, func(a netip.Addr) bool {
-		return !x.owners.ByBlock(p, a) || x.external[a] > 0 || x.foreign(a)
+		return !x.owners.ByBlock(p.Node, a) || x.external[a] > 0 || x.foreign(a)
 	})
 }
 

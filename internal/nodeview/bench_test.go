@@ -80,8 +80,8 @@ func BenchmarkIndex(b *testing.B) {
 	runtime.ReadMemStats(&after)
 	figures["MiB"] = float64(after.HeapAlloc-before.HeapAlloc) / (1 << 20)
 	figures["groups"], figures["questions"] = float64(len(x.groups)), float64(len(x.questions))
-	all := make([]*model.Pod, 0, len(c.Pods))
-	for _, p := range c.Pods {
+	all := make([]*model.Pod, 0, c.Pods.Len())
+	for _, p := range c.Pods.ByName() {
 		all = append(all, p)
 	}
 	reached := 0

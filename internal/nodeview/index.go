@@ -70,6 +70,7 @@ func NewIndex() *Index {
 		byName: map[string]*Node{}, holders: map[model.Name]map[*Node]struct{}{}, holding: map[netip.Addr]map[*Node]struct{}{},
 		localsIn: map[string]map[*Node]struct{}{}, headless: map[model.Name]map[model.Name]struct{}{},
 	}
+	x.c.Pods = nil // the index has them by itself
 	x.view = &cluster.View{Cluster: x.c}
 	x.inForce = subject.NewIndex(nil, nil)
 	x.would = x.inForce
@@ -124,7 +125,11 @@ func (x *Index) Update(ch *model.Changes) {
 	}
 	x.relabel(relabelled, ch.ServiceAccounts)
 	for name := range moved {
-		x.put(name)
+		now, changed := ch.Pods[name]
+		if !changed {
+			now = x.pods[name].pod
+		}
+		x.put(name, now)
 	}
 	x.updateAgainst(ch)
 	x.rebind(ch, relabelled, gone)
@@ -348,8 +353,8 @@ func markPods[V any](n *Node, pods map[model.Name]V) {
 	}
 }
 
-// put makes the index know a pod as it is now.
-func (x *Index) put(name model.Name) {
+// put makes the index know a pod as it is now; nil = it is gone.
+func (x *Index) put(name model.Name, p *model.Pod) {
 	was := x.pods[name]
 	affected, all := x.wanting(was)
 	if was != nil {
@@ -359,7 +364,7 @@ func (x *Index) put(name model.Name) {
 		delete(x.pods, name)
 		delete(x.everyones, name)
 	}
-	if p := x.c.Pods[name]; p != nil {
+	if p != nil {
 		e := &entry{pod: p, peer: x.asPeer(p)}
 		e.group = x.join(e.peer)
 		x.pods[name] = e
@@ -369,7 +374,7 @@ func (x *Index) put(name model.Name) {
 	}
 	after, allNow := x.wanting(x.pods[name])
 	affected.merge(after)
-	x.note(name, affected, all || allNow, was != nil && was.pod == x.c.Pods[name])
+	x.note(name, affected, all || allNow, was != nil && was.pod == p)
 	for _, e := range []*entry{was, x.pods[name]} {
 		if e == nil {
 			continue
@@ -464,7 +469,7 @@ func (x *Index) PodOn(node, uid string) (model.Name, bool) {
 // it belongs. The zero name says that there is none.
 func (x *Index) OwnerOf(a netip.Addr) (of model.Name) {
 	for name := range x.claims[a] {
-		if of == (model.Name{}) || x.owners.ByBlock(x.pods[name].pod, a) {
+		if of == (model.Name{}) || x.owners.ByBlock(x.pods[name].pod.Node, a) {
 			of = name
 		}
 	}

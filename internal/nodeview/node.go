@@ -136,9 +136,13 @@ func (n *Node) bind(name model.Name) {
 		}
 		return
 	}
-	list, _ := x.inForce.OfPod(x.view, name)
+	var pod *model.Pod
+	if e != nil {
+		pod = e.pod
+	}
+	list, _ := x.inForce.OfPod(x.view, name, pod)
 	if x.would != x.inForce {
-		would, _ := x.would.OfPod(x.view, name)
+		would, _ := x.would.OfPod(x.view, name, pod)
 		for _, p := range would {
 			if !slices.Contains(list, p) {
 				list = append(list, p)
@@ -371,9 +375,8 @@ func (n *Node) all() *model.Changes {
 	for _, p := range parts {
 		p.changes.Apply(c)
 	}
-	out := c.Everything()
 	own.Apply(c)
-	return out
+	return c.Everything()
 }
 
 // fillOwn looks up what became of objects of which each node has its own.

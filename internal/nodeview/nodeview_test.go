@@ -36,7 +36,7 @@ func fleet(nodes, podsEach, namespaces int) *model.Cluster {
 			p := &model.Pod{Name: name(fmt.Sprint("ns", k%namespaces), fmt.Sprint("pod", k)), Node: n.Name, Addrs: []netip.Addr{at}, UID: fmt.Sprint(k),
 				Labels: map[string]string{"app": fmt.Sprint("app", k/namespaces%5), "pod-template-hash": fmt.Sprint(k % 50)},
 				Ports:  []model.PodPort{{Protocol: model.ProtocolTCP, Port: 8080}}}
-			c.Pods[p.Name] = p
+			c.Pods.Put(p)
 		}
 	}
 	return c
@@ -70,7 +70,7 @@ func TestChangeReachesTheNodesConcerned(t *testing.T) {
 	t.Parallel()
 	c := fleet(40, 10, 20)
 	x, nodes := follow(c)
-	victim := c.Pods[name("ns3", "pod3")] // of node0
+	victim := c.Pods.Get(name("ns3", "pod3")) // of node0
 	allow := &model.Policy{Kind: model.KindNetworkPolicy, Name: name("ns3", "one"), Tier: model.TierDefault, AppliesIngress: true,
 		Subject: model.Selector{Namespace: "ns3", Pods: requires("pod-template-hash", victim.Labels["pod-template-hash"])},
 		Ingress: []model.Rule{{Peers: []model.Peer{{Pods: &model.Selector{Namespace: "ns5", Pods: requires("app", "app1")}}}}}}
@@ -80,7 +80,7 @@ func TestChangeReachesTheNodesConcerned(t *testing.T) {
 		t.Errorf("a policy of %s and %v reached %v", victim.Node, others, got)
 	}
 	peer := func(i int) *model.Pod {
-		for _, p := range c.Pods {
+		for _, p := range c.Pods.ByName() {
 			if p.Name.Namespace == "ns5" && p.Labels["app"] == "app1" {
 				out := *p
 				out.UID = fmt.Sprint("again ", i)
@@ -97,7 +97,7 @@ func TestChangeReachesTheNodesConcerned(t *testing.T) {
 	if got := reached(nodes); !slices.Equal(got, slices.Compact(want)) {
 		t.Errorf("a peer on %s reached %v, want %v", now.Node, got, want)
 	}
-	stranger := *c.Pods[name("ns4", "pod4")]
+	stranger := *c.Pods.Get(name("ns4", "pod4"))
 	stranger.UID = "again"
 	x.Update(&model.Changes{Pods: map[model.Name]*model.Pod{stranger.Name: &stranger}})
 	if got := reached(nodes); !slices.Equal(got, []string{stranger.Node}) {
@@ -117,7 +117,7 @@ func TestChangeReachesTheNodesConcerned(t *testing.T) {
 
 // selected returns the nodes with pods that a policy of one namespace selects.
 func selected(c *model.Cluster, p *model.Policy) (out []string) {
-	for _, pod := range c.Pods {
+	for _, pod := range c.Pods.ByName() {
 		r := p.Subject.Pods.Requirements[0]
 		if pod.Name.Namespace == p.Subject.Namespace && pod.Labels[r.Key] == r.Values[0] && !slices.Contains(out, pod.Node) {
 			out = append(out, pod.Node)
@@ -136,12 +136,12 @@ func TestLabelsNotLookedAtAreNotSent(t *testing.T) {
 	c.Policies[all.ID()] = all
 	c.Local.Node = "node0"
 	of := Of(c)
-	if len(of.Pods) != len(c.Pods) {
-		t.Fatalf("%d pods of %d, all of which are peers", len(of.Pods), len(c.Pods))
+	if of.Pods.Len() != c.Pods.Len() {
+		t.Fatalf("%d pods of %d, all of which are peers", of.Pods.Len(), c.Pods.Len())
 	}
-	for n, p := range of.Pods {
-		if own := p.Node == "node0"; own != (p == c.Pods[n]) {
-			t.Errorf("pod %s of %s: whole is %v", n, p.Node, p == c.Pods[n])
+	for n, p := range of.Pods.ByName() {
+		if own := p.Node == "node0"; own != p.Equal(c.Pods.Get(n)) {
+			t.Errorf("pod %s of %s: whole is %v: %+v, %+v", n, p.Node, !own, p, c.Pods.Get(n))
 		} else if !own && (len(p.Labels) != 1 || p.Labels["app"] == "" || len(p.Ports) > 0) {
 			t.Errorf("pod %s of another node has labels %v and ports %v", n, p.Labels, p.Ports)
 		}

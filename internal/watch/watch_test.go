@@ -195,7 +195,7 @@ func TestFirstBatchIsWholeAndLaterOnesAreSquashed(t *testing.T) {
 	b := f.first(t)
 	c := model.NewCluster()
 	d := b.Apply(c)
-	if !b.Full || !d.Has(model.KindNodes|model.KindPools) || len(c.Pods) != 2 || len(c.Namespaces) != 1 || len(c.Slices) != 1 || len(c.Pools) != 1 || len(c.Blocks) != 1 {
+	if !b.Full || !d.Has(model.KindNodes|model.KindPools) || c.Pods.Len() != 2 || len(c.Namespaces) != 1 || len(c.Slices) != 1 || len(c.Pools) != 1 || len(c.Blocks) != 1 {
 		t.Errorf("first batch %+v", b)
 	}
 	if n := c.Nodes["n1"]; n == nil || n.LinkAddress[5] != 1 || n.NodeAddr() != netip.MustParseAddr("192.0.2.1") {
@@ -239,7 +239,7 @@ func TestFirstBatchIsWholeAndLaterOnesAreSquashed(t *testing.T) {
 		if b.Full || len(b.Slices) > 0 && len(d.Slices) != 1 {
 			t.Errorf("batch %+v dirty %+v", b, d)
 		}
-		if s := c.Slices[model.Name{Namespace: "ns", Name: "s-1"}]; s.Endpoints[0].Ready && len(c.Pods) == 1 {
+		if s := c.Slices[model.Name{Namespace: "ns", Name: "s-1"}]; s.Endpoints[0].Ready && c.Pods.Len() == 1 {
 			if len(b.Problems) > 0 || !b.ProblemsChanged {
 				t.Errorf("problems after the pod is gone: %+v", b.Problems)
 			}

@@ -56,7 +56,7 @@ func (n *node) wrong(index int, mac [6]byte) *nodestate.State {
 	block := netip.PrefixFrom(n.fam.thief, n.fam.bits()-6).Masked()
 	c.Blocks[block] = &model.Block{CIDR: block, Node: n.name}
 	pod := model.Name{Namespace: namespace, Name: "thief"}
-	c.Pods[pod] = &model.Pod{Name: pod, Node: n.name, Addrs: []netip.Addr{n.fam.thief}}
+	c.Pods.Put(&model.Pod{Name: pod, Node: n.name, Addrs: []netip.Addr{n.fam.thief}})
 	c.HostEndpoints["all"] = &model.HostEndpoint{Name: "all", Node: n.name, Interface: model.AllInterfaces, Labels: map[string]string{"role": "node"}}
 	deny := &model.Policy{Kind: model.KindGlobalNetworkPolicy, Name: model.Name{Name: "nothing"}, Tier: model.TierDefault,
 		Subject: model.Selector{Expression: "role == 'node'"}, AppliesIngress: true, AppliesEgress: true}

@@ -210,7 +210,7 @@ func (n *node) newPod(name string, labels map[string]string) *pod {
 		IfIndex: ifindex, MAC: mac, Addrs: n.lan.pairOf(addr)}
 	p.obj = &model.Pod{Name: p.local.Pod, Labels: labels, Node: n.name, Addrs: n.lan.pairOf(addr)}
 	n.pods = append(n.pods, p)
-	n.lan.cluster.Pods[p.obj.Name] = p.obj
+	n.lan.cluster.Pods.Put(p.obj)
 	return p
 }
 

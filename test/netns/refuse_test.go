@@ -100,7 +100,7 @@ func testPodGone(t *testing.T, fam family) {
 	}
 	run(t, "ip -n %s link del %s", f.n2.netns, f.c.local.Interface)
 	f.n2.pods = slices.DeleteFunc(f.n2.pods, func(p *pod) bool { return p == f.c })
-	delete(f.cluster.Pods, f.c.obj.Name)
+	f.cluster.Pods.Delete(f.c.obj.Name)
 	f.apply()
 	for _, who := range asks {
 		if a := who.call(request{Op: "talk", ID: 1}); !strings.Contains(a.Err, "connection reset") {

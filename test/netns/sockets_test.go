@@ -65,6 +65,7 @@ func testLoopbackHostPorts(t *testing.T, fam family) {
 					f.b.obj.Ports = append(f.b.obj.Ports, model.PodPort{Protocol: proto, Port: 8080, HostPort: 8889, HostIP: a})
 				}
 			}
+			f.cluster.Pods.Put(f.b.obj)
 			f.apply()
 			for _, nw := range networks {
 				f.n1.reaches("b", nw, "127.0.0.1:8889")

@@ -368,7 +368,7 @@ func (r *crowd) editPolicy() {
 				continue
 			}
 			delete(r.c.Local.Endpoints, localPods[i])
-			delete(r.c.Pods, model.Name{Namespace: "default", Name: fmt.Sprintf("l%d", i)})
+			r.c.Pods.Delete(model.Name{Namespace: "default", Name: fmt.Sprintf("l%d", i)})
 		case 5:
 			if ids := slices.SortedFunc(maps.Keys(r.c.Policies), func(a, b model.PolicyID) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) }); len(ids) > 0 {
 				delete(r.c.Policies, one(r, ids...))

@@ -200,7 +200,7 @@ func (d *policies) changePolicy() {
 	case 4:
 		p := *d.anyPod()
 		p.Labels = d.labels()
-		d.c.Pods[p.Name] = &p
+		d.c.Pods.Put(&p)
 	default:
 		d.policy()
 	}

@@ -150,8 +150,8 @@ func (r *crowd) labels() map[string]string { return map[string]string{"app": one
 
 func (r *crowd) pod(name, node string, a netip.Addr) model.Name {
 	n := model.Name{Namespace: "default", Name: name}
-	r.c.Pods[n] = &model.Pod{Name: n, Labels: r.labels(), Node: node, Addrs: []netip.Addr{a}, Asked: []netip.Addr{a},
-		Ports: []model.PodPort{{Name: "web", Protocol: model.ProtocolTCP, Port: 8080}}}
+	r.c.Pods.Put(&model.Pod{Name: n, Labels: r.labels(), Node: node, Addrs: []netip.Addr{a}, Asked: []netip.Addr{a},
+		Ports: []model.PodPort{{Name: "web", Protocol: model.ProtocolTCP, Port: 8080}}})
 	return n
 }
 
@@ -226,9 +226,9 @@ func (r *crowd) endpoints(svc model.Name) {
 
 func (r *crowd) anyPod() *model.Pod {
 	if r.chance(50) {
-		return r.c.Pods[model.Name{Namespace: "default", Name: fmt.Sprintf("l%d", r.IntN(len(localPods)))}]
+		return r.c.Pods.Get(model.Name{Namespace: "default", Name: fmt.Sprintf("l%d", r.IntN(len(localPods)))})
 	}
-	return r.c.Pods[model.Name{Namespace: "default", Name: fmt.Sprintf("o%d", r.IntN(len(otherPods)))}]
+	return r.c.Pods.Get(model.Name{Namespace: "default", Name: fmt.Sprintf("o%d", r.IntN(len(otherPods)))})
 }
 
 func (r *crowd) selector() *model.LabelSelector {
@@ -316,7 +316,7 @@ func (r *crowd) change() {
 	case 6:
 		p := *r.anyPod()
 		p.Labels = r.labels()
-		r.c.Pods[p.Name] = &p
+		r.c.Pods.Put(&p)
 	default:
 		r.policy()
 	}

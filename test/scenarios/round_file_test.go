@@ -258,7 +258,7 @@ func values[K comparable, V any](m map[K]V) []V {
 }
 
 func marshalCluster(c *model.Cluster) ([]byte, error) {
-	b, err := json.Marshal(tables{Namespaces: values(c.Namespaces), Pods: values(c.Pods), Nodes: values(c.Nodes), Services: values(c.Services),
+	b, err := json.Marshal(tables{Namespaces: values(c.Namespaces), Pods: values(c.Pods.ByName()), Nodes: values(c.Nodes), Services: values(c.Services),
 		Slices: values(c.Slices), Policies: withOrder(values(c.Policies)), Staged: withOrder(values(c.Staged)), Tiers: withOrder(values(c.Tiers)),
 		NetworkSets: values(c.NetworkSets), ServiceAccounts: values(c.ServiceAccounts), HostEndpoints: values(c.HostEndpoints), Pools: values(c.Pools), Blocks: values(c.Blocks),
 		ServiceCIDRs: c.ServiceCIDRs, Reservations: c.Reservations, Settings: c.Settings, Local: c.Local})
@@ -302,7 +302,9 @@ func unmarshalCluster(data []byte) (*model.Cluster, error) {
 		c.Local.Endpoints = map[netip.Addr]*model.LocalEndpoint{}
 	}
 	fill(c.Namespaces, t.Namespaces, func(o *model.Namespace) string { return o.Name })
-	fill(c.Pods, t.Pods, func(o *model.Pod) model.Name { return o.Name })
+	for _, p := range t.Pods {
+		c.Pods.Put(p)
+	}
 	fill(c.Nodes, t.Nodes, func(o *model.Node) string { return o.Name })
 	fill(c.Services, t.Services, func(o *model.Service) model.Name { return o.Name })
 	fill(c.Slices, t.Slices, func(o *model.EndpointSlice) model.Name { return o.Name })

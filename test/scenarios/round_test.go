@@ -44,7 +44,7 @@ func (d differs) Unwrap() error { return d.error }
 // snapshot copies a cluster. Objects in it are replaced and never changed.
 func snapshot(c *model.Cluster) *model.Cluster {
 	s := *c
-	s.Namespaces, s.Pods, s.Nodes, s.Services, s.Slices = maps.Clone(c.Namespaces), maps.Clone(c.Pods), maps.Clone(c.Nodes), maps.Clone(c.Services), maps.Clone(c.Slices)
+	s.Namespaces, s.Pods, s.Nodes, s.Services, s.Slices = maps.Clone(c.Namespaces), c.Pods.Clone(), maps.Clone(c.Nodes), maps.Clone(c.Services), maps.Clone(c.Slices)
 	s.Policies, s.Staged, s.Tiers, s.NetworkSets = maps.Clone(c.Policies), maps.Clone(c.Staged), maps.Clone(c.Tiers), maps.Clone(c.NetworkSets)
 	s.ServiceAccounts, s.Pools, s.Blocks, s.Local.Endpoints = maps.Clone(c.ServiceAccounts), maps.Clone(c.Pools), maps.Clone(c.Blocks), maps.Clone(c.Local.Endpoints)
 	s.HostEndpoints = maps.Clone(c.HostEndpoints)

@@ -164,12 +164,18 @@ func (h *Ownership) Refusals() []Refusal {
 
 // OwnsAddr reports whether an address of a pod is the pod's, as far as the API says: what the node
 // knows of its own endpoints comes before that.
-func (h *Ownership) OwnsAddr(c *View, p *model.Pod, a netip.Addr) bool {
-	if p.Node == c.Local.Node && p.Node != "" {
-		at, held := h.ByAddr.Lookup(a)
-		return !held || at == p.Node || h.Pods[a] == p.Name // written by the kubelet of this node
+func (h *Ownership) OwnsAddr(c *View, p model.PodRef, a netip.Addr) bool {
+	node := p.Node()
+	if h.ByBlock(node, a) {
+		return true
 	}
-	return h.ByBlock(p, a) || h.Pods[a] == p.Name
+	if node == c.Local.Node && node != "" {
+		if at, held := h.ByAddr.Lookup(a); !held || at == node {
+			return true // written by the kubelet of this node
+		}
+	}
+	name, is := h.Pods[a]
+	return is && p.Is(name)
 }
 
 // ByBlocks returns the claims that count by blocks alone: those of nodes, and of pods without a
@@ -188,14 +194,14 @@ func nodesOfBlocks(blocks map[netip.Prefix]*model.Block) *Prefixes[string] {
 	return out
 }
 
-// ByBlock reports whether the block of its node alone decides that an address is a pod's, so that
-// it is so on every node.
-func (h *Ownership) ByBlock(p *model.Pod, a netip.Addr) bool {
+// ByBlock reports whether the block of its node alone decides that an address is that of a pod on
+// that node, so that it is so on every node.
+func (h *Ownership) ByBlock(node string, a netip.Addr) bool {
 	if h.special != nil && h.special(a) {
 		return false
 	}
-	node, held := h.ByAddr.Lookup(a)
-	return held && node == p.Node
+	of, held := h.ByAddr.Lookup(a)
+	return held && of == node
 }
 
 // BlockOf returns the block that holds an address, nil when none does.

@@ -49,13 +49,13 @@ func specialOf(c *model.Cluster) func(netip.Addr) bool {
 // rebuild looks at every pod.
 func (x *podClaims) rebuild(c *model.Cluster, h *Ownership) {
 	x.of, x.at = map[model.Name]podClaim{}, map[netip.Addr][]model.Name{}
-	for _, p := range c.Pods {
-		x.enter(p, h)
+	for r := range c.Pods.Refs() {
+		x.enter(r, h)
 	}
 }
 
 // update looks at pods that changed, and reports whether anything is to be decided again.
-func (x *podClaims) update(c *model.Cluster, h *Ownership, names map[model.Name]struct{}) bool {
+func (x *podClaims) update(c *model.Cluster, h *Ownership, names map[model.Name]*model.Pod) bool {
 	changed := false
 	for name := range names {
 		was, had := x.of[name]
@@ -66,30 +66,40 @@ func (x *podClaims) update(c *model.Cluster, h *Ownership, names map[model.Name]
 		}
 		delete(x.of, name)
 		changed = changed || had
-		if p := c.Pods[name]; p != nil {
-			changed = x.enter(p, h) || changed
+		if r, ok := c.Pods.Ref(name); ok {
+			changed = x.enter(r, h) || changed
 		}
 	}
 	return changed
 }
 
 // enter notes what is to be decided of a pod, and reports whether there is anything.
-func (x *podClaims) enter(p *model.Pod, h *Ownership) bool {
-	if p.HostNetwork || p.Finished || p.Node == "" {
+func (x *podClaims) enter(r model.PodRef, h *Ownership) bool {
+	like, at := r.Like(), r.Node()
+	if like.HostNetwork || like.Finished || at == "" {
 		return false
 	}
+	undecided := func(a netip.Addr) bool {
+		node, held := h.ByAddr.Lookup(a)
+		return !held || node != at || h.special(a)
+	}
+	some := false
+	for a := range r.Addrs() {
+		some = some || undecided(a)
+	}
+	if !some {
+		return false
+	}
+	p := r.Pod()
 	var addrs []netip.Addr
 	for i, a := range p.Addrs {
-		node, held := h.ByAddr.Lookup(a)
-		if (!held || node != p.Node || h.special(a)) && !slices.Contains(p.Addrs[:i], a) {
+		if undecided(a) && !slices.Contains(p.Addrs[:i], a) {
 			addrs = append(addrs, a)
 			x.at[a] = append(x.at[a], p.Name)
 		}
 	}
-	if len(addrs) > 0 {
-		x.of[p.Name] = podClaim{p, addrs}
-	}
-	return len(addrs) > 0
+	x.of[p.Name] = podClaim{p, addrs}
+	return true
 }
 
 // resolve returns which pods have the addresses that are to be decided: of those with a title the

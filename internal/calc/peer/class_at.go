@@ -4,25 +4,16 @@ package peer
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/weir-net/weir/internal/calc/port"
 	"github.com/weir-net/weir/internal/calc/table"
-	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // ClassAt returns the class of one address among the atoms, and those of the ports that rules call
 // by a name; nil is class 0. It is made from the objects, with nothing that is kept.
 func (x *Atoms) ClassAt(a netip.Addr, named map[port.Name]bool) *Class {
-	pods := &PodIndex{c: x.c, byName: map[model.Name]*peerPod{}, byClaim: map[netip.Addr]*peerPod{}, claimed: map[netip.Addr][]*peerPod{}, byNS: map[string]podSet{},
-		numbers: map[port.Name]map[port.Number]int{}}
-	pods.local, pods.ours = localPods(x.c)
-	for name, p := range x.c.Pods {
-		if slices.Contains(p.Addrs, a) || slices.Contains(pods.ours[name], a) {
-			pods.put(name)
-		}
-	}
+	pods := NewPodIndex(x.c)
 	for n := range named {
 		x.Ports(n, pods)
 	}

@@ -55,20 +55,22 @@ type Classes struct {
 	Renumbered     bool                                       // others have other numbers since asked
 
 	byKey map[string]*Class // "" is not in it: class 0
+	byID  map[nodestate.Class]*Class
 	ids   *table.Ids[nodestate.Class]
 	idle  map[*Class]struct{} // may have no users
 	fresh []*Class            // have no number yet
 
-	peers     map[netip.Addr]*Class     // of addresses of pods that some atom picks
 	cidrs     *cluster.Prefixes[*Class] // of the regions between the boundaries of CIDRs; nil: class 0
 	partition *cidrPartition
-	replaced  []netip.Addr // peers that got another class
+	replaced  map[netip.Addr]*Class       // the classes of addresses of pods that OfAddrs has not yet
+	ofGroups  map[*model.PodGroup][]*Atom // what is true of groups that were asked about; see forget
+	lived     int                         // groups that were left when those that are gone were taken out
 }
 
 // NewClasses returns the classes of no atoms, which get their numbers by a digest of their texts.
 func NewClasses(digest func(text string) nodestate.Class) *Classes {
-	return &Classes{byKey: map[string]*Class{}, ids: table.NewIDs(digest), idle: map[*Class]struct{}{},
-		peers: map[netip.Addr]*Class{}, cidrs: cluster.NewPrefixes[*Class](), partition: newCIDRPartition(), OfCIDRs: map[netip.Prefix]nodestate.Class{}}
+	return &Classes{byKey: map[string]*Class{}, byID: map[nodestate.Class]*Class{}, ids: table.NewIDs(digest), idle: map[*Class]struct{}{},
+		replaced: map[netip.Addr]*Class{}, ofGroups: map[*model.PodGroup][]*Atom{}, cidrs: cluster.NewPrefixes[*Class](), partition: newCIDRPartition(), OfCIDRs: map[netip.Prefix]nodestate.Class{}}
 }
 
 // Len is how many classes there are, class 0 not counted.
@@ -85,17 +87,29 @@ func (k *Classes) TextSize() (n int) {
 	return n
 }
 
+// peer returns the class of an address of pods that some atom picks, nil of others.
+func (k *Classes) peer(a netip.Addr) *Class {
+	if c, is := k.replaced[a]; is {
+		return c
+	}
+	if id, is := k.OfAddrs.Get(a); is {
+		return k.byID[id]
+	}
+	return nil
+}
+
 // Update follows what became of the atoms, those that are gone among them, and of the pods at some
 // addresses.
 func (k *Classes) Update(pods *PodIndex, x *Atoms, gone []*Atom, at []netip.Addr) {
 	touched := k.updateCIDRs(x, gone)
+	k.forget(pods, len(x.added)+len(x.moved)+len(gone) > 0)
 	again := make(map[*Atom]bool, len(x.added)+len(x.moved)+len(gone)) // atoms to evaluate again
-	members := map[netip.Addr][]*Atom{}
+	picked := map[*model.PodGroup][]*Atom{}                            // by those of them that are not gone
 	ask := func(a *Atom) {
 		again[a] = true
-		pods.picked(a, func(addr netip.Addr) {
-			if of := members[addr]; len(of) == 0 || of[len(of)-1] != a {
-				members[addr] = append(of, a)
+		pods.picked(a, func(g *model.PodGroup) {
+			if of := picked[g]; len(of) == 0 || of[len(of)-1] != a {
+				picked[g] = append(of, a)
 			}
 		})
 	}
@@ -114,15 +128,23 @@ func (k *Classes) Update(pods *PodIndex, x *Atoms, gone []*Atom, at []netip.Addr
 			hit[c] = true
 		}
 	}
+	var others []netip.Addr
 	if len(hit)+len(touched.Values) > 0 {
-		for addr, c := range k.peers {
-			if _, is := members[addr]; !is && (hit[c] || touched.contains(addr)) {
-				members[addr] = nil
+		for addr, id := range k.OfAddrs.All() {
+			if hit[k.byID[id]] || touched.contains(addr) {
+				others = append(others, addr)
 			}
 		}
 	}
-	for addr, of := range members {
-		k.assign(addr, k.reclassify(pods, addr, of, again))
+	for _, addr := range others {
+		k.assign(addr, k.reclassify(pods, addr, picked, again))
+	}
+	for g := range picked {
+		for r := range g.Refs() {
+			for addr := range pods.addrs(r) {
+				k.assign(addr, k.reclassify(pods, addr, picked, again))
+			}
+		}
 	}
 	for _, addr := range at {
 		k.assign(addr, k.classify(pods, x, addr))
@@ -134,45 +156,42 @@ func (k *Classes) Update(pods *PodIndex, x *Atoms, gone []*Atom, at []netip.Addr
 	k.assignIDs(touched)
 }
 
-// picked calls f for the addresses of the pods of which an atom is true.
-func (x *PodIndex) picked(a *Atom, f func(netip.Addr)) {
-	all := func(p *peerPod) {
-		for _, addr := range p.addrs {
-			f(addr)
-		}
+// forget drops what was found true of groups where that may have changed, and where most of the
+// groups are gone.
+func (k *Classes) forget(pods *PodIndex, atoms bool) {
+	if atoms || len(pods.around.byNamespace)+len(pods.around.byAccount) > 0 {
+		clear(k.ofGroups)
+		return
 	}
-	switch {
-	case a.pods != nil:
-		x.matching(a.pods, all)
-	case a.expr != nil:
-		x.expressed(a.expr, all)
-	case a.named != nil:
-		for _, p := range x.byName {
-			if slices.Contains(port.OfPod(p.pod, *a.named), a.number) {
-				all(p)
-			}
-		}
-	default:
-		for _, p := range a.parts {
-			x.picked(p, f)
-		}
+	if len(k.ofGroups) > 2*k.lived+1024 {
+		maps.DeleteFunc(k.ofGroups, func(g *model.PodGroup, _ []*Atom) bool { return g.Len() == 0 })
+		k.lived = len(k.ofGroups)
 	}
 }
 
-// reclassify returns the atoms of an address's class after some were evaluated again, of which now
-// is what pods say; nil when no atom picks a pod there.
-func (k *Classes) reclassify(pods *PodIndex, addr netip.Addr, now []*Atom, again map[*Atom]bool) []*Atom {
-	of, picked := slices.Clone(now), len(now) > 0
-	if was := k.peers[addr]; was != nil {
+// reclassify returns the atoms of an address's class after some were evaluated again, of which
+// picked has those that are true of groups; nil when no atom picks a pod there. Evaluating again
+// what was evaluated changes nothing.
+func (k *Classes) reclassify(pods *PodIndex, addr netip.Addr, picked map[*model.PodGroup][]*Atom, again map[*Atom]bool) []*Atom {
+	var of []*Atom
+	for r := range pods.at(addr) {
+		of = append(of, picked[r.Group()]...)
+	}
+	some := len(of) > 0
+	if was := k.peer(addr); was != nil {
 		for _, a := range was.Atoms {
 			if again[a] {
 				continue
 			}
 			of = append(of, a)
-			picked = picked || a.picksPods() && slices.ContainsFunc(pods.at(addr), func(p *model.Pod) bool { return a.trueOf(pods.c, p) })
+			if !some && a.picksPods() {
+				for r := range pods.at(addr) {
+					some = some || a.trueOf(pods.c, r.Like())
+				}
+			}
 		}
 	}
-	if !picked {
+	if !some {
 		return nil
 	}
 	return append(of, k.partition.at(netip.PrefixFrom(addr, addr.BitLen()))...)
@@ -182,12 +201,8 @@ func (k *Classes) reclassify(pods *PodIndex, addr netip.Addr, now []*Atom, again
 // picks a pod there.
 func (k *Classes) classify(pods *PodIndex, x *Atoms, addr netip.Addr) []*Atom {
 	var of []*Atom
-	for _, pod := range pods.at(addr) {
-		for _, a := range x.byText {
-			if a.trueOf(pods.c, pod) {
-				of = append(of, a)
-			}
-		}
+	for r := range pods.at(addr) {
+		of = append(of, k.trueOf(pods, x, r.Group())...)
 	}
 	if of == nil {
 		return nil
@@ -195,9 +210,23 @@ func (k *Classes) classify(pods *PodIndex, x *Atoms, addr netip.Addr) []*Atom {
 	return append(of, k.partition.at(netip.PrefixFrom(addr, addr.BitLen()))...)
 }
 
-// relabel evaluates some atoms again for addresses around whose pods labels changed.
-func (k *Classes) relabel(pods *PodIndex, x *Atoms, addrs map[netip.Addr]struct{}, asks func(*Atom) bool) {
-	if len(addrs) == 0 {
+// trueOf returns the atoms that are true of the pods of a group.
+func (k *Classes) trueOf(pods *PodIndex, x *Atoms, g *model.PodGroup) []*Atom {
+	of, known := k.ofGroups[g]
+	if !known {
+		for _, a := range x.byText {
+			if a.trueOf(pods.c, g.Like) {
+				of = append(of, a)
+			}
+		}
+		k.ofGroups[g] = of
+	}
+	return of
+}
+
+// relabel evaluates some atoms again for groups of pods around which labels changed.
+func (k *Classes) relabel(pods *PodIndex, x *Atoms, groups map[*model.PodGroup]struct{}, asks func(*Atom) bool) {
+	if len(groups) == 0 {
 		return
 	}
 	again := map[*Atom]bool{}
@@ -209,31 +238,38 @@ func (k *Classes) relabel(pods *PodIndex, x *Atoms, addrs map[netip.Addr]struct{
 	if len(again) == 0 {
 		return
 	}
-	for addr := range addrs {
-		var now []*Atom
-		at := pods.at(addr)
-		for a := range again {
-			if slices.ContainsFunc(at, func(p *model.Pod) bool { return a.trueOf(pods.c, p) }) {
-				now = append(now, a)
+	picked := map[*model.PodGroup][]*Atom{}
+	ask := func(g *model.PodGroup) {
+		if _, asked := picked[g]; !asked {
+			var of []*Atom
+			for a := range again {
+				if a.trueOf(pods.c, g.Like) {
+					of = append(of, a)
+				}
+			}
+			picked[g] = of
+		}
+	}
+	for g := range groups {
+		for r := range g.Refs() {
+			for addr := range pods.addrs(r) {
+				for at := range pods.at(addr) {
+					ask(at.Group())
+				}
+				k.assign(addr, k.reclassify(pods, addr, picked, again))
 			}
 		}
-		k.assign(addr, k.reclassify(pods, addr, now, again))
 	}
 }
 
 // assign puts an address into the class of these atoms.
 func (k *Classes) assign(addr netip.Addr, of []*Atom) {
-	was, now := k.peers[addr], k.of(of)
+	was, now := k.peer(addr), k.of(of)
 	if was == now {
 		return
 	}
 	k.swap(was, now)
-	if now == nil {
-		delete(k.peers, addr)
-	} else {
-		k.peers[addr] = now
-	}
-	k.replaced = append(k.replaced, addr)
+	k.replaced[addr] = now
 }
 
 // swap moves a user from a class to another.
@@ -374,6 +410,7 @@ func (k *Classes) assignIDs(t *touched) {
 		if c.ID != 0 {
 			gone = append(gone, c.text)
 			k.Removed = append(k.Removed, c)
+			delete(k.byID, c.ID)
 		}
 	}
 	for _, c := range k.fresh {
@@ -387,23 +424,30 @@ func (k *Classes) assignIDs(t *touched) {
 	k.Renumbered = k.Renumbered || renumbered
 	if renumbered { // two texts have one digest
 		of = slices.Collect(maps.Values(k.byKey))
-		k.replaced = slices.AppendSeq(k.replaced, maps.Keys(k.peers))
+		for addr, id := range k.OfAddrs.All() {
+			if _, is := k.replaced[addr]; !is {
+				k.replaced[addr] = k.byID[id]
+			}
+		}
+		clear(k.byID)
 	}
 	for _, c := range of {
-		c.ID = k.ids.ByText[c.text]
+		if c.ID = k.ids.ByText[c.text]; c.users > 0 {
+			k.byID[c.ID] = c
+		}
 	}
 	clear(k.idle)
 	k.fresh, k.Changed = nil, k.Changed || len(gone)+len(come) > 0
 
 	peers := k.OfAddrs.Edit()
-	for _, addr := range k.replaced {
-		if c := k.peers[addr]; c != nil {
+	for addr, c := range k.replaced {
+		if c != nil {
 			peers.Set(addr, c.ID)
 		} else {
 			peers.Delete(addr)
 		}
 	}
-	k.OfAddrs, k.replaced = peers.Map(), nil
+	k.OfAddrs, k.replaced = peers.Map(), map[netip.Addr]*Class{}
 	k.writeCIDRs(t, renumbered)
 }
 

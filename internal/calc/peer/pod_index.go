@@ -3,6 +3,7 @@
 package peer
 
 import (
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -14,38 +15,16 @@ import (
 	"github.com/weir-net/weir/internal/selector"
 )
 
-// peerPod is a pod with the addresses by which others see it.
-type peerPod struct {
-	pod   *model.Pod
-	addrs []netip.Addr // may be the pod's own list
-}
-
-// claims calls f for the addresses of a pod, and for those that another pod's endpoint has.
-func (p *peerPod) claims(c *cluster.View, f func(netip.Addr)) {
-	for _, a := range p.addrs {
-		f(a)
-	}
-	for i, a := range p.pod.Addrs {
-		if c.Carried(a) && !slices.Contains(p.addrs, a) && !slices.Contains(p.pod.Addrs[:i], a) {
-			f(a)
-		}
-	}
-}
-
-type podSet map[*peerPod]struct{}
-
-// PodIndex finds the pods that selectors pick without trying every pod for every selector. It holds
-// those that have an address of their own, and follows them. What the node knows of its own
-// endpoints comes before what the API says, which shows a new pod's address late and an old pod's
-// for too long.
+// PodIndex finds the pods that selectors pick, and those at an address, without trying every pod:
+// rules cannot tell pods of one group apart, so it tries groups (model.PodTable). It follows which
+// addresses are a pod's: those that it claims, but for those that are not its own, and with what
+// the node knows of its own endpoints. That comes before what the API says, which shows a new pod's
+// address late and an old pod's for too long.
 type PodIndex struct {
-	c       *cluster.View
-	byName  map[model.Name]*peerPod
-	byClaim map[netip.Addr]*peerPod   // one of those that claim an address
-	claimed map[netip.Addr][]*peerPod // the others, where there are several
-	byNS    map[string]podSet
-	byLabel map[string]map[string]podSet      // key, value; keys are indexed when first asked for
-	numbers map[port.Name]map[port.Number]int // Pods with such a port; names are counted when first asked for
+	c *cluster.View
+	// others are the addresses of pods that have not exactly those that they claim.
+	others  map[model.Name][]netip.Addr
+	numbers map[port.Name]map[port.Number]int // pods with such a port; names are counted when first asked for
 	local   map[netip.Addr]model.Name         // whose endpoints here have an address
 	ours    map[model.Name][]netip.Addr       // the same the other way, carried addresses only
 
@@ -57,35 +36,73 @@ type PodIndex struct {
 
 // NewPodIndex returns an index of the pods of a cluster.
 func NewPodIndex(c *cluster.View) *PodIndex {
-	x := &PodIndex{c: c, byName: make(map[model.Name]*peerPod, len(c.Pods)), byClaim: make(map[netip.Addr]*peerPod, len(c.Pods)), claimed: map[netip.Addr][]*peerPod{},
-		byNS: map[string]podSet{}, byLabel: map[string]map[string]podSet{}, numbers: map[port.Name]map[port.Number]int{}}
+	x := &PodIndex{c: c, others: map[model.Name][]netip.Addr{}, numbers: map[port.Name]map[port.Number]int{}}
 	x.local, x.ours = localPods(c)
 	x.namespaces, x.accounts = maps.Clone(c.Namespaces), maps.Clone(c.ServiceAccounts)
-	for name := range c.Pods {
-		x.put(name)
+	for r := range c.Pods.Refs() {
+		if _, here := model.OfPod(x.ours, r); here || !x.ownsAll(r) {
+			x.put(r.Name(), nil)
+		}
 	}
 	return x
 }
 
-// relabelled are the addresses of pods whose namespace or service account has other labels than
+// ownsAll reports whether the addresses that a pod claims are its own, and none is named twice.
+func (x *PodIndex) ownsAll(r model.PodRef) bool {
+	var first netip.Addr
+	n := 0
+	for a := range r.Addrs() {
+		if !x.owns(r, a) || a == first {
+			return false
+		}
+		if n++; n == 1 {
+			first = a
+		}
+	}
+	return n <= 2 // more are looked at one by one
+}
+
+// owns reports whether an address that a pod claims is its own.
+func (x *PodIndex) owns(r model.PodRef, a netip.Addr) bool {
+	if !x.c.Carried(a) {
+		return false
+	}
+	if ep := x.c.Local.Endpoints[a]; ep != nil {
+		return r.Is(ep.Pod)
+	}
+	return x.c.Owners.OwnsAddr(x.c, r, a)
+}
+
+// addrs yields the addresses by which others see a pod.
+func (x *PodIndex) addrs(r model.PodRef) iter.Seq[netip.Addr] {
+	if like := r.Like(); like.HostNetwork || like.Finished {
+		return func(func(netip.Addr) bool) {}
+	}
+	if len(x.others) > 0 {
+		if addrs, has := model.OfPod(x.others, r); has {
+			return slices.Values(addrs)
+		}
+	}
+	return r.Addrs()
+}
+
+// relabelled are the groups of pods whose namespace or service account has other labels than
 // before.
-type relabelled struct{ byNamespace, byAccount map[netip.Addr]struct{} }
+type relabelled struct{ byNamespace, byAccount map[*model.PodGroup]struct{} }
 
 // relabel finds the pods around which labels changed.
 func (x *PodIndex) relabel(c *cluster.View, dirty *model.Dirty) (out relabelled) {
-	collect := func(into *map[netip.Addr]struct{}, of *peerPod) {
+	collect := func(into *map[*model.PodGroup]struct{}, g *model.PodGroup) {
 		if *into == nil {
-			*into = map[netip.Addr]struct{}{}
+			*into = map[*model.PodGroup]struct{}{}
 		}
-		for _, a := range of.addrs {
-			(*into)[a] = struct{}{}
-		}
+		(*into)[g] = struct{}{}
 	}
 	if dirty.Has(model.KindNamespaces) {
 		labels := func(n *model.Namespace) map[string]string { return n.Labels }
 		for name := range relabels(x.namespaces, c.Namespaces, labels) {
-			for p := range x.byNS[name] {
-				collect(&out.byNamespace, p)
+			for g := range c.Pods.GroupsByNamespace()[name] {
+				collect(&out.byNamespace, g)
 			}
 		}
 		x.namespaces = maps.Clone(c.Namespaces)
@@ -93,9 +110,9 @@ func (x *PodIndex) relabel(c *cluster.View, dirty *model.Dirty) (out relabelled)
 	if dirty.Has(model.KindServiceAccounts) {
 		labels := func(a *model.ServiceAccount) map[string]string { return a.Labels }
 		for name := range relabels(x.accounts, c.ServiceAccounts, labels) {
-			for p := range x.byNS[name.Namespace] {
-				if p.pod.ServiceAccount == name.Name {
-					collect(&out.byAccount, p)
+			for g := range c.Pods.GroupsByNamespace()[name.Namespace] {
+				if g.Like.ServiceAccount == name.Name {
+					collect(&out.byAccount, g)
 				}
 			}
 		}
@@ -134,16 +151,17 @@ func localPods(c *cluster.View) (map[netip.Addr]model.Name, map[model.Name][]net
 // Update takes over what changed, and returns the addresses that may have changed hands or whose
 // pods changed.
 func (x *PodIndex) Update(c *cluster.View, dirty *model.Dirty) []netip.Addr {
-	names := map[model.Name]struct{}{}
-	maps.Copy(names, dirty.Pods)
-	if was := x.c.Owners; was != c.Owners {
-		c.Owners.EachChange(was, func(p netip.Prefix) {
-			x.claimantsIn(p, func(of *peerPod) { names[of.pod.Name] = struct{}{} })
-		})
+	names := map[model.Name]*model.Pod{} // as they were
+	mark := func(n model.Name) {
+		if _, marked := names[n]; !marked {
+			names[n] = c.Pods.Get(n)
+		}
 	}
+	maps.Copy(names, dirty.Pods)
+	was := x.c.Owners
 	x.c = c
+	before := x.local
 	if dirty.Has(model.KindLocal) {
-		before := x.local
 		x.local, x.ours = localPods(c)
 		for _, of := range []map[netip.Addr]model.Name{before, x.local} {
 			for a := range of {
@@ -152,137 +170,94 @@ func (x *PodIndex) Update(c *cluster.View, dirty *model.Dirty) []netip.Addr {
 				if was == is && had == has {
 					continue
 				}
-				names[was], names[is] = struct{}{}, struct{}{}
-				x.claimants(a, func(p *peerPod) { names[p.pod.Name] = struct{}{} })
+				mark(was)
+				mark(is)
+				for r := range c.Pods.At(a) {
+					mark(r.Name())
+				}
 			}
 		}
 	}
+	if was != c.Owners {
+		c.Owners.EachChange(was, func(p netip.Prefix) {
+			for a := range c.Pods.AddrsIn(p) {
+				for r := range c.Pods.At(a) {
+					mark(r.Name())
+				}
+			}
+		})
+	}
 	var affected []netip.Addr
-	for name := range names {
-		affected = append(affected, x.put(name)...)
+	for name, before := range names {
+		affected = append(affected, x.put(name, before)...)
 	}
 	x.around = x.relabel(c, dirty)
 	return affected
 }
 
 // put makes the index know a pod as it is now, and returns the addresses that it had and has.
-func (x *PodIndex) put(name model.Name) []netip.Addr {
-	var affected []netip.Addr
-	if old := x.byName[name]; old != nil {
-		affected = append(affected, old.addrs...)
-		x.each(old, podSet.remove, -1)
-		delete(x.byName, name)
-		old.claims(x.c, func(a netip.Addr) { x.disclaim(old, a) })
+// Before is the pod as it was known; nil = it was not.
+func (x *PodIndex) put(name model.Name, before *model.Pod) (affected []netip.Addr) {
+	old, had := x.others[name]
+	if !had && before != nil && !before.HostNetwork && !before.Finished {
+		old = before.Addrs
 	}
-	pod := x.c.Pods[name]
-	if pod == nil || pod.HostNetwork || pod.Finished {
-		return affected
+	delete(x.others, name)
+	if len(old) > 0 && before != nil {
+		x.countAll(before, -1)
 	}
-	p := &peerPod{pod: pod, addrs: peerAddrs(x.c, pod, x.ours[name])}
-	claims := false
-	p.claims(x.c, func(a netip.Addr) { claims = true; x.claim(p, a) })
-	if !claims {
-		return affected
+	r, ok := x.c.Pods.Ref(name)
+	if !ok {
+		return old
 	}
-	x.byName[name] = p
-	x.each(p, podSet.add, 1)
-	return append(affected, p.addrs...)
+	pod := r.Pod()
+	addrs, same := x.addrsOf(r, pod)
+	if !same {
+		x.others[name] = addrs
+	}
+	if len(addrs) > 0 {
+		x.countAll(pod, 1)
+	}
+	return append(slices.Clip(old), addrs...)
 }
 
-func (x *PodIndex) claim(p *peerPod, a netip.Addr) {
-	if x.byClaim[a] == nil {
-		x.byClaim[a] = p
-	} else {
-		x.claimed[a] = append(x.claimed[a], p)
-	}
-}
-
-func (x *PodIndex) disclaim(p *peerPod, a netip.Addr) {
-	others := x.claimed[a]
-	switch {
-	case x.byClaim[a] != p:
-		others = slices.DeleteFunc(others, func(o *peerPod) bool { return o == p })
-	case len(others) > 0:
-		x.byClaim[a], others = others[0], others[1:]
-	default:
-		delete(x.byClaim, a)
-	}
-	if len(others) > 0 {
-		x.claimed[a] = others
-	} else {
-		delete(x.claimed, a)
-	}
-}
-
-// claimants calls f for the pods that claim an address.
-func (x *PodIndex) claimants(a netip.Addr, f func(*peerPod)) {
-	if p := x.byClaim[a]; p != nil {
-		f(p)
-	}
-	for _, p := range x.claimed[a] {
-		f(p)
-	}
-}
-
-// claimantsIn calls f for the pods that claim an address of a prefix.
-func (x *PodIndex) claimantsIn(p netip.Prefix, f func(*peerPod)) {
-	for a := range cluster.AddrsIn(x.byClaim, p) {
-		x.claimants(a, f)
-	}
-}
-
-func (s podSet) add(p *peerPod)    { s[p] = struct{}{} }
-func (s podSet) remove(p *peerPod) { delete(s, p) }
-
-// each does something to every set that a pod belongs into, and counts its ports. A pod without an
-// address belongs into none.
-func (x *PodIndex) each(p *peerPod, do func(podSet, *peerPod), count int) {
-	if len(p.addrs) == 0 {
-		return
-	}
-	in := func(index map[string]podSet, key string) {
-		if do(setOf(index, key), p); len(index[key]) == 0 {
-			delete(index, key)
-		}
-	}
-	in(x.byNS, p.pod.Name.Namespace)
-	for key, index := range x.byLabel {
-		if v, has := p.pod.Labels[key]; has {
-			in(index, v)
-		}
-	}
+// countAll counts the ports of a pod, or takes them off.
+func (x *PodIndex) countAll(p *model.Pod, by int) {
 	for n, counts := range x.numbers {
-		x.count(p, n, counts, count)
+		count(p, n, counts, by)
 	}
 }
 
-func (x *PodIndex) count(p *peerPod, n port.Name, counts map[port.Number]int, by int) {
-	for _, number := range port.OfPod(p.pod, n) {
+func count(p *model.Pod, n port.Name, counts map[port.Number]int, by int) {
+	for _, number := range port.OfPod(p, n) {
 		if counts[number] += by; counts[number] == 0 {
 			delete(counts, number)
 		}
 	}
 }
 
-// setOf returns the set of a key, made when there is none.
-func setOf(index map[string]podSet, key string) podSet {
-	s := index[key]
-	if s == nil {
-		s = podSet{}
-		index[key] = s
-	}
-	return s
-}
-
-// at returns the pods that have an address.
-func (x *PodIndex) at(a netip.Addr) []*model.Pod {
-	var out []*model.Pod
-	x.claimants(a, func(p *peerPod) {
-		if slices.Contains(p.addrs, a) {
-			out = append(out, p.pod)
+// at yields the pods that have an address.
+func (x *PodIndex) at(a netip.Addr) iter.Seq[model.PodRef] {
+	return func(yield func(model.PodRef) bool) {
+		has := func(r model.PodRef) bool {
+			for have := range x.addrs(r) {
+				if have == a {
+					return true
+				}
+			}
+			return false
 		}
-	})
-	return out
+		for r := range x.c.Pods.At(a) {
+			if has(r) && !yield(r) {
+				return
+			}
+		}
+		if name, here := x.local[a]; here { // the API may not say so yet
+			if r, ok := x.c.Pods.Ref(name); ok && !r.Has(a) && has(r) {
+				yield(r)
+			}
+		}
+	}
 }
 
 // numbersOf returns the ports that pods call by a name.
@@ -290,9 +265,15 @@ func (x *PodIndex) numbersOf(n port.Name) map[port.Number]int {
 	counts, ok := x.numbers[n]
 	if !ok {
 		counts = map[port.Number]int{}
-		for _, p := range x.byName {
-			if len(p.addrs) > 0 {
-				x.count(p, n, counts, 1)
+		for g := range x.c.Pods.Groups() {
+			if len(port.OfPod(g.Like, n)) == 0 {
+				continue
+			}
+			for r := range g.Refs() {
+				for range x.addrs(r) {
+					count(g.Like, n, counts, 1)
+					break
+				}
 			}
 		}
 		x.numbers[n] = counts
@@ -305,76 +286,76 @@ func (x *PodIndex) KeepNumbers(asked map[port.Name]bool) {
 	maps.DeleteFunc(x.numbers, func(n port.Name, _ map[port.Number]int) bool { return !asked[n] })
 }
 
-// peerAddrs returns the addresses by which others see a pod, with those of its endpoints here.
-func peerAddrs(c *cluster.View, p *model.Pod, local []netip.Addr) []netip.Addr {
+// addrsOf returns the addresses by which others see a pod, with those of its endpoints here; same
+// says that they are those that it claims.
+func (x *PodIndex) addrsOf(r model.PodRef, p *model.Pod) (addrs []netip.Addr, same bool) {
 	if p.HostNetwork || p.Finished {
-		return nil
+		return nil, true
 	}
-	ours := func(i int, a netip.Addr) bool {
-		ep := c.Local.Endpoints[a]
-		return c.Carried(a) && (ep == nil && c.Owners.OwnsAddr(c, p, a) || ep != nil && ep.Pod == p.Name) && !slices.Contains(p.Addrs[:i], a)
-	}
-	same := len(local) == 0
+	local := x.ours[p.Name]
+	own := func(i int, a netip.Addr) bool { return x.owns(r, a) && !slices.Contains(p.Addrs[:i], a) }
+	same = len(local) == 0
 	for i, a := range p.Addrs {
-		same = same && ours(i, a)
+		same = same && own(i, a)
 	}
 	if same {
-		return p.Addrs // nothing of its own is kept
+		return p.Addrs, true
 	}
-	addrs := slices.Clip(local)
+	addrs = slices.Clip(local)
 	for i, a := range p.Addrs {
-		if ours(i, a) && !slices.Contains(addrs, a) {
+		if own(i, a) && !slices.Contains(addrs, a) {
 			addrs = append(addrs, a)
 		}
 	}
-	return addrs
+	return addrs, false
 }
 
-// matching calls f for every pod that sel picks.
-func (x *PodIndex) matching(sel *model.Selector, f func(*peerPod)) {
-	try := func(pods podSet) {
-		for p := range pods {
-			if labelsMatch(sel.Pods, p.pod.Labels) {
-				f(p)
+// matching calls f for every group of pods that sel picks.
+func (x *PodIndex) matching(sel *model.Selector, f func(*model.PodGroup)) {
+	try := func(groups map[*model.PodGroup]struct{}) {
+		for g := range groups {
+			if labelsMatch(sel.Pods, g.Like.Labels) {
+				f(g)
 			}
 		}
 	}
+	byNamespace := x.c.Pods.GroupsByNamespace()
 	if sel.Namespace != "" {
-		try(x.byNS[sel.Namespace])
+		try(byNamespace[sel.Namespace])
 		return
 	}
-	var in []podSet
-	byNamespace := 0
-	for ns, pods := range x.byNS {
+	var in []map[*model.PodGroup]struct{}
+	n := 0
+	for ns, groups := range byNamespace {
 		if NamespaceMatches(x.c, sel.Namespaces, ns) {
-			in, byNamespace = append(in, pods), byNamespace+len(pods)
+			in, n = append(in, groups), n+len(groups)
 		}
 	}
-	if with, byLabel := x.withValue(sel.Pods); with != nil && byLabel < byNamespace {
-		for _, pods := range with {
-			for p := range pods {
-				if labelsMatch(sel.Pods, p.pod.Labels) && NamespaceMatches(x.c, sel.Namespaces, p.pod.Name.Namespace) {
-					f(p)
+	if with, byLabel := x.withValue(sel.Pods); with != nil && byLabel < n {
+		for _, groups := range with {
+			for g := range groups {
+				if labelsMatch(sel.Pods, g.Like.Labels) && NamespaceMatches(x.c, sel.Namespaces, g.Like.Name.Namespace) {
+					f(g)
 				}
 			}
 		}
 		return
 	}
-	for _, pods := range in {
-		try(pods)
+	for _, groups := range in {
+		try(groups)
 	}
 }
 
-// withValue returns the pods with a value that sel asks for, and how many they are; nil when it
-// asks for none. No pod is in two of the sets.
-func (x *PodIndex) withValue(sel *model.LabelSelector) (with []podSet, n int) {
+// withValue returns the groups with a value that sel asks for, and how many they are; nil when it
+// asks for none. No group is in two of the sets.
+func (x *PodIndex) withValue(sel *model.LabelSelector) (with []map[*model.PodGroup]struct{}, n int) {
 	i := asksForValue(sel)
 	if i < 0 {
 		return nil, 0
 	}
 	r := &sel.Requirements[i]
-	index := x.labelIndex(r.Key)
-	with = []podSet{}
+	index := x.c.Pods.GroupsByLabel(r.Key)
+	with = []map[*model.PodGroup]struct{}{}
 	for j, v := range r.Values {
 		if !slices.Contains(r.Values[:j], v) {
 			with, n = append(with, index[v]), n+len(index[v])
@@ -391,38 +372,44 @@ func asksForValue(sel *model.LabelSelector) int {
 	return slices.IndexFunc(sel.Requirements, func(r model.Requirement) bool { return r.Op == model.In })
 }
 
-func (x *PodIndex) labelIndex(key string) map[string]podSet {
-	index, ok := x.byLabel[key]
-	if !ok {
-		index = map[string]podSet{}
-		x.byLabel[key] = index
-		for _, p := range x.byName {
-			if v, has := p.pod.Labels[key]; has && len(p.addrs) > 0 {
-				setOf(index, v).add(p)
-			}
-		}
-	}
-	return index
-}
-
-// expressed calls f for the pods that an expression picks.
-func (x *PodIndex) expressed(expr *selector.Selector, f func(*peerPod)) {
-	try := func(pods podSet) {
-		for p := range pods {
-			if expr.MatchesFunc(PodLabels(x.c, p.pod)) {
-				f(p)
+// expressed calls f for the groups of pods that an expression picks.
+func (x *PodIndex) expressed(expr *selector.Selector, f func(*model.PodGroup)) {
+	try := func(groups map[*model.PodGroup]struct{}) {
+		for g := range groups {
+			if expr.MatchesFunc(PodLabels(x.c, g.Like)) {
+				f(g)
 			}
 		}
 	}
 	label, value, ok := expr.Requires()
 	switch {
 	case ok && label == model.LabelNamespace:
-		try(x.byNS[value])
+		try(x.c.Pods.GroupsByNamespace()[value])
 	case ok && !strings.HasPrefix(label, "projectcalico.org/") && !strings.HasPrefix(label, model.PrefixNamespace) && !strings.HasPrefix(label, model.PrefixAccount):
-		try(x.labelIndex(label)[value])
+		try(x.c.Pods.GroupsByLabel(label)[value])
 	default:
-		for _, pods := range x.byNS {
-			try(pods)
+		for _, groups := range x.c.Pods.GroupsByNamespace() {
+			try(groups)
+		}
+	}
+}
+
+// picked calls f for the groups of pods of which an atom is true, for some of them more than once.
+func (x *PodIndex) picked(a *Atom, f func(*model.PodGroup)) {
+	switch {
+	case a.pods != nil:
+		x.matching(a.pods, f)
+	case a.expr != nil:
+		x.expressed(a.expr, f)
+	case a.named != nil:
+		for g := range x.c.Pods.Groups() {
+			if slices.Contains(port.OfPod(g.Like, *a.named), a.number) {
+				f(g)
+			}
+		}
+	default:
+		for _, p := range a.parts {
+			x.picked(p, f)
 		}
 	}
 }

@@ -103,7 +103,7 @@ func Explain(all *model.Cluster, q Question) (x Explanation, ok bool) {
 		dir = ingress
 	}
 	x = Explanation{Pod: ep.Pod, Known: true, Allow: true}
-	_, x.Known = p.subjects.OfPod(c, ep.Pod)
+	_, x.Known = p.subjects.OfPod(c, ep.Pod, c.Pods.Get(ep.Pod))
 	for _, t := range s.byKey {
 		if t.dir == dir {
 			s.explain(t, s.atoms.ClassAt(q.Peer, s.named), q, &x)

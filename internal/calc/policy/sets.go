@@ -143,7 +143,7 @@ func (r *rule) adopt(of *model.Rule) {
 
 // bind finds or makes the sets of an endpoint's address.
 func (s *sets) bind(a netip.Addr, ep *model.LocalEndpoint) {
-	policies, known := s.before.subjects.OfPod(s.c, ep.Pod)
+	policies, known := s.before.subjects.OfPod(s.c, ep.Pod, s.c.Pods.Get(ep.Pod))
 	for dir := range directions {
 		if t := s.setOf(dir, policies, known, ep.Pod, a); t != nil {
 			s.users[t] = append(s.users[t], a)
@@ -175,7 +175,7 @@ func (s *sets) setOf(dir direction, policies []*model.Policy, known bool, pod mo
 	for _, p := range binding {
 		list = append(list, s.compile(p, dir))
 	}
-	return s.find(dir, list, s.c.Pods[pod], known, a)
+	return s.find(dir, list, s.c.Pods.Get(pod), known, a)
 }
 
 // find returns the set of a list. For a pod that is not known the rules are left out, so that it is

@@ -35,7 +35,7 @@ func (s *sets) bindStaged(a netip.Addr, ep *model.LocalEndpoint, inForce []*mode
 	if s.staged == nil {
 		return
 	}
-	policies, would := s.staged.OfPod(s.c, ep.Pod)
+	policies, would := s.staged.OfPod(s.c, ep.Pod, s.c.Pods.Get(ep.Pod))
 	if would == known && slices.Equal(policies, inForce) {
 		return
 	}

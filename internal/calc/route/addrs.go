@@ -81,7 +81,7 @@ func Isolate(have map[netip.Addr]nodestate.Addr, ingress, egress map[netip.Addr]
 // addPodsOutside adds the pods of other nodes that have addresses outside the blocks of their node.
 func addPodsOutside(c *cluster.View, pools *cluster.Prefixes[*model.Pool], out map[netip.Addr]nodestate.Addr) {
 	for a, name := range c.Owners.Pods {
-		p := c.Pods[name]
+		p := c.Pods.Get(name)
 		if p == nil || p.Node == c.Local.Node || !c.Carried(a) {
 			continue
 		}

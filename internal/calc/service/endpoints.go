@@ -205,7 +205,7 @@ func isLocal(c *cluster.View, e *model.ServiceEndpoint, a netip.Addr) bool {
 
 // hostPorts returns the host ports of a pod that runs here.
 func hostPorts(c *cluster.View, src Source) []*port {
-	pod := c.Pods[src.Name]
+	pod := c.Pods.Get(src.Name)
 	if pod == nil || pod.HostNetwork || pod.Finished || pod.Node != c.Local.Node || !HasHostPort(pod) {
 		return nil
 	}

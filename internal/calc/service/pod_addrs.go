@@ -20,22 +20,13 @@ type hostSocket struct {
 	socket
 }
 
-// podAddrs knows which pods have an address, as far as their nodes' claims count (holdings), and
+// podAddrs knows which pods have an address, as far as their nodes' claims count (Ownership), and
 // which ports of nodes pods have. Pods on the host network have no address of their own, and have
 // the ports that they name.
 type podAddrs struct {
-	known   map[model.Name]*knownPod
-	claimed map[netip.Addr]*knownPod   // one of the pods that claim an address, whether that counts or not
-	others  map[netip.Addr][]*knownPod // the rest of them, where there are several
-	held    *cluster.Ownership         // by which they were counted
-	local   map[netip.Addr]model.Name  // of this node's interfaces: the API shows a new pod's address late
-	ports   map[hostSocket][]podPort
-}
-
-// knownPod is a pod with those of its addresses that count: pod.Addrs itself where all do.
-type knownPod struct {
-	*model.Pod
-	addrs []netip.Addr
+	c     *cluster.View             // as it was taken over last
+	local map[netip.Addr]model.Name // of this node's interfaces: the API shows a new pod's address late
+	ports map[hostSocket][]podPort
 }
 
 // podPort is a pod that has a port of its node: at one address, or at all where there is none.
@@ -47,8 +38,7 @@ type podPort struct {
 }
 
 func newPodAddrs() podAddrs {
-	return podAddrs{known: map[model.Name]*knownPod{}, claimed: map[netip.Addr]*knownPod{}, others: map[netip.Addr][]*knownPod{},
-		local: map[netip.Addr]model.Name{}, ports: map[hostSocket][]podPort{}}
+	return podAddrs{local: map[netip.Addr]model.Name{}, ports: map[hostSocket][]podPort{}}
 }
 
 // has reports whether an address is a pod's.
@@ -63,24 +53,13 @@ func (p *podAddrs) has(a netip.Addr) bool {
 }
 
 // holders yields the pods whose claim of an address counts.
-func (p *podAddrs) holders(a netip.Addr) iter.Seq[*knownPod] {
-	return func(yield func(*knownPod) bool) {
-		for k := range p.claimants(a) {
-			if slices.Contains(k.addrs, a) && !yield(k) {
-				return
-			}
-		}
-	}
-}
-
-// claimants yields the pods that claim an address.
-func (p *podAddrs) claimants(a netip.Addr) iter.Seq[*knownPod] {
-	return func(yield func(*knownPod) bool) {
-		if k := p.claimed[a]; k == nil || !yield(k) {
+func (p *podAddrs) holders(a netip.Addr) iter.Seq[model.PodRef] {
+	return func(yield func(model.PodRef) bool) {
+		if p.c == nil {
 			return
 		}
-		for _, k := range p.others[a] {
-			if !yield(k) {
+		for r := range p.c.Pods.At(a) {
+			if p.c.Owners.OwnsAddr(p.c, r, a) && !yield(r) {
 				return
 			}
 		}
@@ -93,64 +72,54 @@ func (p *podAddrs) foreign(namespace string, a netip.Addr) bool {
 	if somebodys && owner.Namespace == namespace {
 		return false
 	}
-	for k := range p.holders(a) {
-		if somebodys = true; k.Name.Namespace == namespace {
+	for r := range p.holders(a) {
+		if somebodys = true; r.Like().Name.Namespace == namespace {
 			return false
 		}
 	}
 	return somebodys
 }
 
-// update takes over what changed. It returns the addresses that came or went with pods, and the
-// ports of nodes that did.
+// update takes over what changed, and marks in dirty what is to be looked at again as a whole. It
+// returns the addresses that may have come or gone with pods, and the ports of nodes that did.
 func (p *podAddrs) update(c *cluster.View, dirty *model.Dirty) (moved []netip.Addr, ports []socket) {
-	put := func(name model.Name, anew bool) {
-		before, now := p.known[name], c.Pods[name]
-		if now != nil && now.Finished {
-			now = nil
+	before := p.c
+	p.c = c
+	anew := dirty.Has(model.KindPods)
+	if anew {
+		dirty.Add(model.KindServices) // nobody says which addresses were pods'
+		for at := range p.ports {
+			ports = append(ports, at.socket)
 		}
-		switch {
-		case before == nil && now == nil, before != nil && before.Pod == now && !anew:
-			return
-		case before != nil && !anew && claimsAlike(before.Pod, now):
-			before.Pod = now // nothing here turns on the rest, labels for one
-			return
-		case before != nil:
-			p.add(before, false, &moved, &ports)
-		}
-		if now == nil {
-			delete(p.known, name)
-			return
-		}
-		next := &knownPod{Pod: now}
-		if !now.HostNetwork {
-			anothers := func(a netip.Addr) bool { return !c.Owners.OwnsAddr(c, now, a) }
-			if next.addrs = now.Addrs; slices.ContainsFunc(now.Addrs, anothers) {
-				next.addrs = slices.DeleteFunc(slices.Clone(now.Addrs), anothers)
+		clear(p.ports)
+		for g := range c.Pods.Groups() {
+			if len(g.Like.Ports) > 0 {
+				for r := range g.Refs() {
+					p.enterPorts(r.Pod(), true, &ports)
+				}
 			}
 		}
-		p.add(next, true, &moved, &ports)
-		p.known[name] = next
 	}
-	if dirty.Has(model.KindPods) {
-		for name := range p.known {
-			put(name, false)
+	for name, was := range dirty.Pods {
+		now := c.Pods.Get(name)
+		if claimsAlike(was, now) {
+			continue // nothing here turns on the rest, labels for one
 		}
-		for name := range c.Pods {
-			put(name, false)
-		}
-	}
-	for name := range dirty.Pods {
-		put(name, false)
-	}
-	if was := p.held; was != nil && was != c.Owners {
-		c.Owners.EachChange(was, func(at netip.Prefix) {
-			for _, name := range p.claimantsIn(at) {
-				put(name, true)
+		for i, pod := range []*model.Pod{was, now} {
+			if pod == nil || pod.Finished {
+				continue
 			}
-		})
+			if !pod.HostNetwork {
+				moved = append(moved, pod.Addrs...)
+			}
+			if !anew {
+				p.enterPorts(pod, i == 1, &ports)
+			}
+		}
 	}
-	p.held = c.Owners
+	if before != nil && before.Owners != c.Owners {
+		c.Owners.EachChange(before.Owners, func(at netip.Prefix) { moved = slices.AppendSeq(moved, c.Pods.AddrsIn(at)) })
+	}
 	if dirty.Has(model.KindLocal) {
 		p.updateLocal(c, &moved)
 	}
@@ -160,7 +129,7 @@ func (p *podAddrs) update(c *cluster.View, dirty *model.Dirty) (moved []netip.Ad
 // claimsAlike reports whether two values of a pod have the same addresses, and the same ports of
 // the same node.
 func claimsAlike(a, b *model.Pod) bool {
-	return a != nil && b != nil && a.Node == b.Node && a.HostNetwork == b.HostNetwork && a.Created == b.Created && a.UID == b.UID &&
+	return a != nil && b != nil && a.Finished == b.Finished && a.Node == b.Node && a.HostNetwork == b.HostNetwork && a.Created == b.Created && a.UID == b.UID &&
 		slices.Equal(a.Addrs, b.Addrs) && slices.Equal(a.Ports, b.Ports)
 }
 
@@ -179,16 +148,6 @@ func (p *podAddrs) updateLocal(c *cluster.View, moved *[]netip.Addr) {
 	}
 }
 
-// claimantsIn returns the pods that claim an address of a network.
-func (p *podAddrs) claimantsIn(at netip.Prefix) (out []model.Name) {
-	for a := range cluster.AddrsIn(p.claimed, at) {
-		for k := range p.claimants(a) {
-			out = append(out, k.Name)
-		}
-	}
-	return out
-}
-
 // enter puts a value into a list of an index, or takes one out.
 func enter[K, V comparable](index map[K][]V, k K, v V, in bool) {
 	if in {
@@ -201,44 +160,23 @@ func enter[K, V comparable](index map[K][]V, k K, v V, in bool) {
 	}
 }
 
-// claim enters a pod among the claimants of an address, or takes it out.
-func (p *podAddrs) claim(a netip.Addr, pod *knownPod, in bool) {
-	first := p.claimed[a]
-	switch {
-	case in && first == nil:
-		p.claimed[a] = pod
-	case in || first != pod:
-		enter(p.others, a, pod, in)
-	case len(p.others[a]) == 0:
-		delete(p.claimed, a)
-	default:
-		next := p.others[a][0]
-		p.claimed[a] = next
-		enter(p.others, a, next, false)
+// enterPorts enters the ports of its node that a pod has, or takes them out.
+func (p *podAddrs) enterPorts(pod *model.Pod, in bool, ports *[]socket) {
+	if pod.Finished || pod.Node == "" {
+		return
 	}
-}
-
-// add enters a pod, or takes it out.
-func (p *podAddrs) add(pod *knownPod, in bool, moved *[]netip.Addr, ports *[]socket) {
 	for i := range pod.Ports {
 		pp := &pod.Ports[i]
 		at := hostSocket{pod.Node, socket{pp.HostPort, pp.Protocol}}
 		if pod.HostNetwork {
 			at.port = pp.Port
 		}
-		if at.port == 0 || pod.Node == "" || pp.HostIP.IsValid() && pp.HostIP.IsLoopback() {
+		if at.port == 0 || pp.HostIP.IsValid() && pp.HostIP.IsLoopback() {
 			continue
 		}
 		enter(p.ports, at, podPort{pod.Name, pod.Created, pod.UID, pp.HostIP}, in)
 		*ports = append(*ports, at.socket)
 	}
-	if pod.HostNetwork {
-		return
-	}
-	for _, a := range pod.Addrs {
-		p.claim(a, pod, in)
-	}
-	*moved = append(*moved, pod.addrs...)
 }
 
 // onNode reports whether a pod that is older than a Service's port has the port of a node's

@@ -36,22 +36,23 @@ func TestOnlyAddressesMove(t *testing.T) {
 		{"the end of its containers", func(p *model.Pod) { p.Finished = true }, 1},
 	} {
 		next := &model.Pod{Name: name, Node: "b", Addrs: []netip.Addr{addr("10.0.0.5")}, UID: "1"}
-		if was := c.Pods[name]; was != nil {
+		was := c.Pods.Get(name)
+		if was != nil {
 			*next = *was
 		}
 		change.apply(next)
-		c.Pods[name] = next
+		c.Pods.Put(next)
 		dirty := model.Dirty{}
 		if i == 0 {
 			dirty = model.AllDirty()
 		}
-		dirty.AddPod(name)
+		dirty.AddPod(name, was)
 		moved, _ := p.update(cluster.NewView(c, owners.Update(c, &dirty)), &dirty)
 		if len(moved) != change.moved {
 			t.Errorf("%s: addresses %v moved, want %d", change.what, moved, change.moved)
 		}
 	}
-	if p.has(addr("10.0.0.6")) || len(p.known) > 0 {
+	if p.has(addr("10.0.0.6")) {
 		t.Error("the address of a pod that is gone is still its own")
 	}
 }

@@ -119,7 +119,7 @@ func (x *serviceQuota) record(src Source, now demand) {
 // createdAt returns since when a source claims something; ok is false when it is gone.
 func createdAt(c *cluster.View, src Source) (at int64, ok bool) {
 	if src.HostPorts {
-		if pod := c.Pods[src.Name]; pod != nil {
+		if pod := c.Pods.Get(src.Name); pod != nil {
 			return pod.Created, true
 		}
 	} else if svc := c.Services[src.Name]; svc != nil {

@@ -73,12 +73,11 @@ func (s *subject) selects(c *cluster.View, pod *model.Pod) bool {
 	return peer.Selects(c, &s.policy.Subject, pod) && (s.expr == nil || s.expr.MatchesFunc(peer.PodLabels(c, pod)))
 }
 
-// OfPod returns the policies that select the pod of an endpoint, in their order. A pod that is not
-// known (yet) might have any labels: every policy that could select it does, and known is false. So
-// it is with a pod whose namespace or service account is not known, where one of these policies
-// looks at their labels. Policies that cannot select the pod have no part in the answer.
-func (x *Index) OfPod(c *cluster.View, name model.Name) (list []*model.Policy, known bool) {
-	pod := c.Pods[name]
+// OfPod returns the policies that select the pod of an endpoint, in their order. A pod that is nil,
+// not known (yet), might have any labels: every policy that could select it does, and known is
+// false. So it is with a pod whose namespace or service account is not known, where one of these
+// policies looks at their labels. Policies that cannot select the pod have no part in the answer.
+func (x *Index) OfPod(c *cluster.View, name model.Name, pod *model.Pod) (list []*model.Policy, known bool) {
 	var candidates []*subject
 	for _, of := range [][]*subject{x.byNS[name.Namespace], x.anywhere} {
 		for _, s := range of {

@@ -30,10 +30,10 @@ func fleet(nodes, podsEach int) *model.Cluster {
 			at = at.Next()
 			p := &model.Pod{Name: model.Name{Namespace: []string{"a", "b"}[j%2], Name: fmt.Sprintf("pod-%d-%d", i, j)}, Node: n.Name, Addrs: []netip.Addr{at},
 				UID: fmt.Sprintf("uid-%d-%d", i, j), Labels: map[string]string{"app": fmt.Sprint("app", j%3)}}
-			c.Pods[p.Name] = p
+			c.Pods.Put(p)
 		}
 		agent := &model.Pod{Name: model.Name{Namespace: "kube-system", Name: "weir-" + n.Name}, Node: n.Name, UID: "agent-" + n.Name, HostNetwork: true}
-		c.Pods[agent.Name] = agent
+		c.Pods.Put(agent)
 	}
 	p := allow("b", "a", 80)
 	c.Policies[p.ID()] = p
@@ -101,7 +101,7 @@ func TestAgentHasItsPart(t *testing.T) {
 	}
 	a.mu.Unlock()
 	for i := range 30 {
-		was := c.Pods[model.Name{Namespace: "a", Name: fmt.Sprintf("pod-%d-%d", i%6, i%4*2)}]
+		was := c.Pods.Get(model.Name{Namespace: "a", Name: fmt.Sprintf("pod-%d-%d", i%6, i%4*2)})
 		switch {
 		case i%7 == 3:
 			other := allow("b", "a", uint16(80+i))
@@ -134,8 +134,8 @@ func TestOwners(t *testing.T) {
 	p.fill(c)
 	a := newAgent(t, "n1", tokenOf("n1"), p)
 	eventually(t, "the snapshot", func() bool { return a.has(t, c, "n1") })
-	far := c.Pods[model.Name{Namespace: "b", Name: "pod-0-1"}]
-	if a.mirror.Pods[far.Name] != nil {
+	far := c.Pods.Get(model.Name{Namespace: "b", Name: "pod-0-1"})
+	if a.mirror.Pods.Get(far.Name) != nil {
 		t.Fatal("the node has the pod anyway")
 	}
 	for addr, want := range map[netip.Addr]model.Name{far.Addrs[0]: far.Name, netip.MustParseAddr("10.0.0.250"): {}} {

@@ -19,9 +19,10 @@ func TestEncodedOnce(t *testing.T) {
 	t.Parallel()
 	e, now := newEncodings(), time.Now()
 	c := fleet(3, 4)
+	pods := c.Pods.ByName()
 	of := func(n int, gone bool) *model.Changes {
 		ch := &model.Changes{Pods: map[model.Name]*model.Pod{}}
-		for name, p := range c.Pods {
+		for name, p := range pods {
 			if len(ch.Pods) == n {
 				break
 			}
@@ -31,22 +32,22 @@ func TestEncodedOnce(t *testing.T) {
 		}
 		return ch
 	}
-	all := of(len(c.Pods), false)
+	all := of(len(pods), false)
 	first, err := e.of(all, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := e.of(of(len(c.Pods), false), now)
+	again, err := e.of(of(len(pods), false), now)
 	if err != nil || &again[0][0] != &first[0][0] {
 		t.Errorf("the same changes were encoded twice (%v)", err)
 	}
-	other := of(len(c.Pods), false)
+	other := of(len(pods), false)
 	for name, p := range other.Pods { // as others see it
 		copied := *p
 		other.Pods[name] = &copied
 		break
 	}
-	for what, ch := range map[string]*model.Changes{"fewer": of(3, false), "gone": of(len(c.Pods), true), "other values": other,
+	for what, ch := range map[string]*model.Changes{"fewer": of(3, false), "gone": of(len(pods), true), "other values": other,
 		"another kind": {Namespaces: c.Namespaces}, "with ranges": {Pods: all.Pods, ServiceCIDRsChanged: true}} {
 		got, err := e.of(ch, now)
 		want, _ := wire.Encoder{}.Marshal(ch)

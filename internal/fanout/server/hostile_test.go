@@ -109,9 +109,9 @@ func TestHostileEndpointsOfOthers(t *testing.T) {
 	hostile.Record(t, "a compromised node says that it has the pods of other nodes, to read their policies and peers from a fan-out", hostile.Node, hostile.ControlPlane, hostile.Both)
 	t.Parallel()
 	c := fleet(3, 4)
-	for name, pod := range c.Pods { // on n0 is no pod that a policy selects
+	for name, pod := range c.Pods.ByName() { // on n0 is no pod that a policy selects
 		if pod.Node == "n0" && name.Namespace == "b" {
-			delete(c.Pods, name)
+			c.Pods.Delete(name)
 		}
 	}
 	p := newPlace(t, nil)
@@ -123,8 +123,8 @@ func TestHostileEndpointsOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name := range received(t, s) {
-		if c.Pods[name].Node != "n0" {
-			t.Errorf("the node was sent pod %s of node %s", name, c.Pods[name].Node)
+		if c.Pods.Get(name).Node != "n0" {
+			t.Errorf("the node was sent pod %s of node %s", name, c.Pods.Get(name).Node)
 		}
 	}
 	// What is not placed yet may be its own: it gets what that needs.
@@ -236,7 +236,7 @@ func TestAnotherReplica(t *testing.T) {
 	// The second one knows what the first one does not.
 	gone := model.Name{Namespace: "b", Name: "pod-1-1"}
 	later := clone(c)
-	delete(later.Pods, gone)
+	later.Pods.Delete(gone)
 	two.fill(later)
 	one.stop()
 	eventually(t, "the part as the second has it", func() bool { return a.has(t, later, "n1") })
@@ -267,7 +267,7 @@ func TestOutOfTouch(t *testing.T) {
 	}
 	at.setStatus(watch.Status{Synced: true, Connected: false, Since: time.Now().Add(-time.Minute), Err: "connection refused"})
 	eventually(t, "the other replica", func() bool { st := a.Status(); return st.FanOut == other.addr && st.Connected })
-	now := *c.Pods[model.Name{Namespace: "a", Name: "pod-0-0"}]
+	now := *c.Pods.Get(model.Name{Namespace: "a", Name: "pod-0-0"})
 	now.UID = "again"
 	change(c, pods(&now), places...)
 	eventually(t, "what changed", func() bool { return a.has(t, c, "n1") })

@@ -45,7 +45,7 @@ func TestPodWaitsForItsPolicies(t *testing.T) {
 		}
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if pol := a.mirror.Policies[allow("b", "a", 80).ID()]; pol == nil || a.mirror.Pods[young.Name] == nil {
+		if pol := a.mirror.Policies[allow("b", "a", 80).ID()]; pol == nil || a.mirror.Pods.Get(young.Name) == nil {
 			t.Error("the pod was returned before what selects it was handed on")
 		}
 		got <- err

@@ -3,7 +3,6 @@
 package wire
 
 import (
-	"encoding/hex"
 	"fmt"
 	"net/netip"
 )
@@ -64,48 +63,4 @@ func (r *reader) link(field string, b []byte) (mac [6]byte) {
 		r.fail(field, "%d bytes are no link address", len(b))
 	}
 	return mac
-}
-
-// dashes are where a UUID has them, as text.
-var dashes = [4]int{8, 13, 18, 23}
-
-// uuidBytes returns the 16 bytes of a UUID that is written as the API writes it.
-func uuidBytes(text string) ([]byte, bool) {
-	if len(text) != 36 {
-		return nil, false
-	}
-	var digits [32]byte
-	n := 0
-	for i := range len(text) {
-		c := text[i]
-		switch i {
-		case dashes[0], dashes[1], dashes[2], dashes[3]:
-			if c != '-' {
-				return nil, false
-			}
-			continue
-		}
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return nil, false
-		}
-		digits[n] = c
-		n++
-	}
-	out := make([]byte, 16)
-	_, err := hex.Decode(out, digits[:])
-	return out, err == nil
-}
-
-func uuidText(b []byte) string {
-	var out [36]byte
-	hex.Encode(out[:8], b[:4])
-	out[8] = '-'
-	hex.Encode(out[9:13], b[4:6])
-	out[13] = '-'
-	hex.Encode(out[14:18], b[6:8])
-	out[18] = '-'
-	hex.Encode(out[19:23], b[8:10])
-	out[23] = '-'
-	hex.Encode(out[24:], b[10:])
-	return string(out[:])
 }

@@ -90,7 +90,7 @@ func BenchmarkDecode(b *testing.B) {
 			got.Changes.Apply(c)
 		}
 		b.StopTimer()
-		held = float64(heap()-before) / float64(len(c.Pods))
+		held = float64(heap()-before) / float64(c.Pods.Len())
 		runtime.KeepAlive(c)
 		runtime.KeepAlive(&d)
 		b.StartTimer()

@@ -86,7 +86,7 @@ func (r *reader) group(g *PodGroup, total int, ch *model.Changes) {
 		case len(p.Uid) == 0:
 			pod.UID = string(p.UidText)
 		case len(p.Uid) == 16:
-			pod.UID = uuidText(p.Uid)
+			pod.UID = model.UUIDText([16]byte(p.Uid))
 		default:
 			r.fail("uid", "%d bytes are no UUID", len(p.Uid))
 		}

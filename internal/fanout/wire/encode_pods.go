@@ -116,8 +116,8 @@ func (w *writer) pod(p *model.Pod, before string, oldest int64) *Pod {
 	}
 	out := &Pod{NameShared: uint32(shared), Name: []byte(name[shared:]), Node: w.text(p.Node), Addrs: each(p.Addrs, addrBytes), Created: p.Created - oldest,
 		HostNetwork: p.HostNetwork, Finished: p.Finished, Asked: each(p.Asked, addrBytes)}
-	if uid, ok := uuidBytes(p.UID); ok {
-		out.Uid = uid
+	if uid, ok := model.ParseUUID(p.UID); ok {
+		out.Uid = uid[:]
 	} else {
 		out.UidText = []byte(p.UID)
 	}

@@ -41,7 +41,7 @@ func (s *site) compare() {
 			cancel()
 		}
 	})
-	if len(whole.Pods) == 0 {
+	if whole.Pods.Len() == 0 {
 		s.Fatalf("the cluster was not read within 5 minutes")
 	}
 	for i := 1; i <= min(sampled, s.nodes-1); i++ {
@@ -55,7 +55,7 @@ func (s *site) compare() {
 			got.Changes.Apply(part)
 		}
 		local := model.Local{Node: nodeName(i), LinkMTU: 1500, Endpoints: map[netip.Addr]*model.LocalEndpoint{}}
-		for _, p := range whole.Pods {
+		for _, p := range whole.Pods.ByName() {
 			if p.Node == nodeName(i) && !p.HostNetwork {
 				local.Endpoints[p.Addrs[0]] = &model.LocalEndpoint{Pod: p.Name, IfIndex: 10 + len(local.Endpoints), Addrs: p.Addrs}
 			}

@@ -46,7 +46,7 @@ func scaled(policies int, holes bool) *model.Cluster {
 				ServiceAccount: "default", Labels: map[string]string{"app": fmt.Sprint("app-", j%20), "version": fmt.Sprint("v", i%3), "pod-template-hash": fmt.Sprint(i % 50)}, Addrs: []netip.Addr{ip},
 				Ports: []model.PodPort{{Name: "http", Protocol: model.ProtocolTCP, Port: 8080}}}
 			shared.Pod(pod)
-			c.Pods[pod.Name] = pod
+			c.Pods.Put(pod)
 			if i == 0 {
 				c.Local.Endpoints[ip] = &model.LocalEndpoint{Pod: pod.Name, IfIndex: 10 + j, Addrs: []netip.Addr{ip}}
 			}
@@ -97,7 +97,7 @@ func equals(key, value string) *model.LabelSelector {
 
 // wide is a policy about one pod of this node with a rule for each of n networks.
 func wide(c *model.Cluster, n int) *model.Policy {
-	pod := c.Pods[model.Name{Namespace: "ns-7", Name: "pod-0-7"}]
+	pod := c.Pods.Get(model.Name{Namespace: "ns-7", Name: "pod-0-7"})
 	p := &model.Policy{Kind: model.KindGlobalNetworkPolicy, Name: model.Name{Name: "wide"}, Tier: model.TierDefault, Order: 1,
 		Subject: model.Selector{Namespace: pod.Name.Namespace, Pods: equals("app", pod.Labels["app"])}, AppliesIngress: true}
 	for i := range n {

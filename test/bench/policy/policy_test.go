@@ -168,10 +168,10 @@ func BenchmarkChange(b *testing.B) {
 
 func relabel(c *model.Cluster, name model.Name) func(int) model.Dirty {
 	return func(i int) (d model.Dirty) {
-		p := *c.Pods[name]
+		p := c.Pods.Get(name)
+		d.AddPod(name, c.Pods.Get(name))
 		p.Labels = map[string]string{"app": fmt.Sprint("app-", i%2), "version": "v1"}
-		c.Pods[name] = &p
-		d.AddPod(name)
+		c.Pods.Put(p)
 		return d
 	}
 }
@@ -206,16 +206,16 @@ func account(c *model.Cluster) func(int) model.Dirty {
 }
 
 func comeAndGo(c *model.Cluster, like model.Name) func(int) model.Dirty {
-	p := *c.Pods[like]
+	p := *c.Pods.Get(like)
 	p.Name.Name = "new"
 	p.Addrs = []netip.Addr{addr("10.3.232.250")}
 	return func(i int) (d model.Dirty) {
+		d.AddPod(p.Name, c.Pods.Get(p.Name))
 		if i%2 == 0 {
-			c.Pods[p.Name] = &p
+			c.Pods.Put(&p)
 		} else {
-			delete(c.Pods, p.Name)
+			c.Pods.Delete(p.Name)
 		}
-		d.AddPod(p.Name)
 		return d
 	}
 }
@@ -223,16 +223,17 @@ func comeAndGo(c *model.Cluster, like model.Name) func(int) model.Dirty {
 // startAndStop makes a pod on this node like one that is there, and takes it away.
 func startAndStop(c *model.Cluster) func(int) model.Dirty {
 	a := addr("10.0.0.250")
-	p := *c.Pods[model.Name{Namespace: "ns-7", Name: "pod-0-7"}]
+	p := *c.Pods.Get(model.Name{Namespace: "ns-7", Name: "pod-0-7"})
 	p.Name.Name, p.Addrs = "new", []netip.Addr{a}
 	return func(i int) (d model.Dirty) {
+		d.AddPod(p.Name, c.Pods.Get(p.Name))
 		if i%2 == 0 {
-			c.Pods[p.Name], c.Local.Endpoints[a] = &p, &model.LocalEndpoint{Pod: p.Name, IfIndex: 500, Addrs: p.Addrs}
+			c.Pods.Put(&p)
+			c.Local.Endpoints[a] = &model.LocalEndpoint{Pod: p.Name, IfIndex: 500, Addrs: p.Addrs}
 		} else {
-			delete(c.Pods, p.Name)
+			c.Pods.Delete(p.Name)
 			delete(c.Local.Endpoints, a)
 		}
-		d.AddPod(p.Name)
 		d.Add(model.KindLocal)
 		return d
 	}

@@ -90,7 +90,13 @@ func (o *Objects) apply(doc []byte) error {
 	case "Namespace":
 		err = put(doc, c.Namespaces, head.Name, watch.ConvertNamespace)
 	case "Pod":
-		err = put(doc, c.Pods, name, watch.ConvertPod)
+		pods := map[model.Name]*model.Pod{}
+		if err = put(doc, pods, name, watch.ConvertPod); err == nil {
+			c.Pods.Delete(name)
+			for _, p := range pods {
+				c.Pods.Put(p)
+			}
+		}
 		o.number(name)
 	case "Node":
 		err = put(doc, c.Nodes, head.Name, watch.ConvertNode)
@@ -205,7 +211,8 @@ func (o *Objects) Delete(kind, name string) error {
 	c := o.cluster
 	switch kind {
 	case "Pod":
-		found = remove(c.Pods, full)
+		found = c.Pods.Get(full) != nil
+		c.Pods.Delete(full)
 	case "Service":
 		found = remove(c.Services, full)
 	case "EndpointSlice":
@@ -269,7 +276,7 @@ func (o *Objects) Cluster(node string) (*model.Cluster, error) {
 	if own == nil {
 		return nil, fmt.Errorf("no Node %s", node)
 	}
-	c.Pods, c.Services, c.Slices = maps.Clone(c.Pods), maps.Clone(c.Services), maps.Clone(c.Slices)
+	c.Pods, c.Services, c.Slices = c.Pods.Clone(), maps.Clone(c.Services), maps.Clone(c.Slices)
 	c.Staged = maps.Clone(c.Staged)
 	c.Policies, c.Blocks, c.Pools = maps.Clone(c.Policies), maps.Clone(c.Blocks), maps.Clone(c.Pools)
 	for _, r := range o.ranges {
@@ -289,7 +296,7 @@ func (o *Objects) Cluster(node string) (*model.Cluster, error) {
 		Endpoints:  map[netip.Addr]*model.LocalEndpoint{},
 		Interfaces: []model.LocalInterface{{Name: "eth0", IfIndex: Uplink, Addrs: own.Addrs}},
 	}
-	for _, p := range c.Pods {
+	for _, p := range c.Pods.ByName() {
 		if p.Node != node || p.HostNetwork || p.Finished {
 			continue
 		}
