@@ -220,6 +220,17 @@ func (t *PodTable) All() iter.Seq[*Pod] {
 	}
 }
 
+// Entries yields the pods with their names.
+func (t *PodTable) Entries() iter.Seq2[Name, *Pod] {
+	return func(yield func(Name, *Pod) bool) {
+		for p := range t.All() {
+			if !yield(p.Name, p) {
+				return
+			}
+		}
+	}
+}
+
 // Refs yields the pods for a look.
 func (t *PodTable) Refs() iter.Seq[PodRef] {
 	return func(yield func(PodRef) bool) {

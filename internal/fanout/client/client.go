@@ -53,7 +53,7 @@ type Config struct {
 	// LookupAfter is for how long the fan-out may be without a pod until Lookup is asked; 0 = 300
 	// ms.
 	LookupAfter time.Duration
-	Claims map[string]watch.NodeClaims // see watch.Config
+	Claims      map[string]watch.NodeClaims // see watch.Config
 	// Cluster has a function look at what was handed on, as the receiver has it; nil = every stream
 	// begins with a snapshot.
 	Cluster func(context.Context, func(*model.Cluster)) error

@@ -9,6 +9,7 @@ package digest
 
 import (
 	"cmp"
+	"maps"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -89,7 +90,7 @@ func OfCached(ch *model.Changes, cache *Cache) Lists {
 	nodes.list(out, &w, ch.Nodes)
 	services.list(out, &w, ch.Services)
 	endpointSlices.list(out, &w, ch.Slices)
-	policies.listBy(out, ch.Policies, func(p *model.Policy) Sum {
+	policies.listBy(out, maps.All(ch.Policies), func(p *model.Policy) Sum {
 		return cache.get(p, func() Sum { return policies.sum(&w, p) })
 	})
 	staged.list(out, &w, ch.Staged)
@@ -135,7 +136,18 @@ const fewestOthers = 4
 type Held map[Scope][]Sum
 
 // HeldOf describes a cluster; nil = it has more scopes than can be described.
-func HeldOf(c *model.Cluster) Held { return Of(c.Everything()).Held(nil) }
+func HeldOf(c *model.Cluster) Held {
+	others := *c
+	others.Pods = nil
+	out, w := Of(others.Everything()), make(writer, 0, 1024)
+	pods.listBy(out, c.Pods.Entries(), func(p *model.Pod) Sum { return pods.sum(&w, p) })
+	for s, l := range out {
+		if s.Kind == Pods {
+			slices.SortFunc(l.entries, Entry.Compare)
+		}
+	}
+	return out.Held(nil)
+}
 
 // Held describes what lists have, those of later ones in the place of the same objects.
 func (all Lists) Held(later Lists) Held {

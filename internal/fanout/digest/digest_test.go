@@ -233,8 +233,8 @@ func TestDifference(t *testing.T) {
 		Settle(came, c, d.Replaced)
 		changed := len(came.Pods)
 		came.Apply(c)
-		if !reflect.DeepEqual(c.Pods, want.Pods) {
-			t.Fatalf("%d pods are not the %d that are to be", len(c.Pods), len(want.Pods))
+		if !reflect.DeepEqual(c.Pods.ByName(), want.Pods.ByName()) {
+			t.Fatalf("%d pods are not the %d that are to be", c.Pods.Len(), want.Pods.Len())
 		}
 		if sent > 80*changed {
 			t.Errorf("%d pods were sent for %d that changed", sent, changed)
@@ -278,7 +278,7 @@ func BenchmarkHeld(b *testing.B) {
 		p := &model.Pod{Name: model.Name{Namespace: fmt.Sprint("ns", i%200), Name: fmt.Sprintf("deployment-5d4f8c7b9d-%05d", i)}, Node: fmt.Sprint("node-", i%1000), ServiceAccount: "default",
 			Labels: map[string]string{"app": fmt.Sprint("app", i%5), "version": "v1"}, Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})},
 			UID: fmt.Sprintf("0d5e2c51-94a5-4a0e-a0f8-%012d", i)}
-		c.Pods[p.Name] = p
+		c.Pods.Put(p)
 	}
 	b.ReportAllocs()
 	h := Held{}

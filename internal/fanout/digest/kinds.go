@@ -3,6 +3,8 @@
 package digest
 
 import (
+	"iter"
+	"maps"
 	"net/netip"
 
 	"github.com/weir-net/weir/internal/model"
@@ -49,10 +51,10 @@ func (k kindOf[K, V]) sum(w *writer, v *V) Sum {
 
 // list adds objects to lists.
 func (k kindOf[K, V]) list(out Lists, w *writer, of map[K]*V) {
-	k.listBy(out, of, func(v *V) Sum { return k.sum(w, v) })
+	k.listBy(out, maps.All(of), func(v *V) Sum { return k.sum(w, v) })
 }
 
-func (k kindOf[K, V]) listBy(out Lists, of map[K]*V, sum func(*V) Sum) {
+func (k kindOf[K, V]) listBy(out Lists, of iter.Seq2[K, *V], sum func(*V) Sum) {
 	sizes := map[string]int{} // lists that grow would take twice the memory for a moment
 	for key := range of {
 		namespace, _ := k.key(key)
@@ -88,7 +90,7 @@ func (k kindOf[K, V]) pick(into *map[K]*V, of map[K]*V, from Buckets) {
 
 // settle makes what came in the place of buckets of what is held the changes of it: objects that
 // did not come are gone, and those that are as they were have not changed.
-func (k kindOf[K, V]) settle(ch *map[K]*V, held map[K]*V, replaced Buckets) {
+func (k kindOf[K, V]) settle(ch *map[K]*V, held iter.Seq2[K, *V], replaced Buckets) {
 	var w writer
 	for key, have := range held {
 		now, came := (*ch)[key]
@@ -133,19 +135,19 @@ func (d *Difference) Pick(ch *model.Changes) *model.Changes {
 // Settle makes of what came in the place of some buckets of a cluster's objects the changes of the
 // cluster.
 func Settle(ch *model.Changes, c *model.Cluster, replaced Buckets) {
-	namespaces.settle(&ch.Namespaces, c.Namespaces, replaced)
-	pods.settle(&ch.Pods, c.Pods, replaced)
-	nodes.settle(&ch.Nodes, c.Nodes, replaced)
-	services.settle(&ch.Services, c.Services, replaced)
-	endpointSlices.settle(&ch.Slices, c.Slices, replaced)
-	policies.settle(&ch.Policies, c.Policies, replaced)
-	staged.settle(&ch.Staged, c.Staged, replaced)
-	tiers.settle(&ch.Tiers, c.Tiers, replaced)
-	networkSets.settle(&ch.NetworkSets, c.NetworkSets, replaced)
-	serviceAccounts.settle(&ch.ServiceAccounts, c.ServiceAccounts, replaced)
-	hostEndpoints.settle(&ch.HostEndpoints, c.HostEndpoints, replaced)
-	pools.settle(&ch.Pools, c.Pools, replaced)
-	blocks.settle(&ch.Blocks, c.Blocks, replaced)
+	namespaces.settle(&ch.Namespaces, maps.All(c.Namespaces), replaced)
+	pods.settle(&ch.Pods, c.Pods.Entries(), replaced)
+	nodes.settle(&ch.Nodes, maps.All(c.Nodes), replaced)
+	services.settle(&ch.Services, maps.All(c.Services), replaced)
+	endpointSlices.settle(&ch.Slices, maps.All(c.Slices), replaced)
+	policies.settle(&ch.Policies, maps.All(c.Policies), replaced)
+	staged.settle(&ch.Staged, maps.All(c.Staged), replaced)
+	tiers.settle(&ch.Tiers, maps.All(c.Tiers), replaced)
+	networkSets.settle(&ch.NetworkSets, maps.All(c.NetworkSets), replaced)
+	serviceAccounts.settle(&ch.ServiceAccounts, maps.All(c.ServiceAccounts), replaced)
+	hostEndpoints.settle(&ch.HostEndpoints, maps.All(c.HostEndpoints), replaced)
+	pools.settle(&ch.Pools, maps.All(c.Pools), replaced)
+	blocks.settle(&ch.Blocks, maps.All(c.Blocks), replaced)
 	ch.ServiceCIDRsChanged = ch.ServiceCIDRsChanged && prefixesSum(ch.ServiceCIDRs) != prefixesSum(c.ServiceCIDRs)
 	ch.ReservedChanged = ch.ReservedChanged && prefixesSum(ch.Reserved) != prefixesSum(c.Reservations)
 }

@@ -35,7 +35,7 @@ func (a *agent) leave(t *testing.T, from *place, c *model.Cluster, node string) 
 		t.Errorf("%d snapshots", a.fulls)
 	}
 	for name := range a.gone {
-		if a.mirror.Pods[name] != nil {
+		if a.mirror.Pods.Get(name) != nil {
 			t.Errorf("pod %s was gone for a while", name)
 		}
 	}
@@ -76,18 +76,18 @@ func TestDeltaAtAnotherReplica(t *testing.T) {
 
 // spoil makes some of what an agent has wrong.
 func (a *agent) spoil(r *rand.Rand) {
-	names := slices.SortedFunc(maps.Keys(a.mirror.Pods), func(a, b model.Name) int { return r.IntN(3) - 1 })
+	names := slices.SortedFunc(maps.Keys(a.mirror.Pods.ByName()), func(a, b model.Name) int { return r.IntN(3) - 1 })
 	for i, name := range names[:min(len(names), 6)] {
-		now := *a.mirror.Pods[name]
+		now := *a.mirror.Pods.Get(name)
 		switch i % 3 {
 		case 0:
-			delete(a.mirror.Pods, name)
+			a.mirror.Pods.Delete(name)
 		case 1:
 			now.Labels = map[string]string{"app": "wrong"}
-			a.mirror.Pods[name] = &now
+			a.mirror.Pods.Put(&now)
 		case 2:
 			now.Name.Name = fmt.Sprint("ghost-", r.Uint32())
-			a.mirror.Pods[now.Name] = &now
+			a.mirror.Pods.Put(&now)
 		}
 	}
 	for id, p := range a.mirror.Policies {
@@ -163,7 +163,7 @@ func TestDeltaIsSmall(t *testing.T) {
 	if same.delta == nil || len(same.delta.Replaced) > 0 || !same.changes.Empty() {
 		t.Errorf("who has everything was sent %d bytes, %v", same.bytes, same.delta)
 	}
-	now := *c.Pods[model.Name{Namespace: "a", Name: "pod-7-8"}]
+	now := *c.Pods.Get(model.Name{Namespace: "a", Name: "pod-7-8"})
 	now.UID = "again"
 	change(c, pods(&now), p)
 	one := first(t, p.hello(t, node, held))
@@ -188,7 +188,7 @@ func TestChangesAfterDelta(t *testing.T) {
 	s := p.hello(t, "n1", stream.HeldFrom(digest.HeldOf(have)))
 	eventually(t, "the second stream", func() bool { return len(p.server.Followers()) == 1 })
 	for i := range 100 {
-		now := *c.Pods[model.Name{Namespace: "a", Name: "pod-0-0"}]
+		now := *c.Pods.Get(model.Name{Namespace: "a", Name: "pod-0-0"})
 		now.UID = fmt.Sprint("again-", i)
 		change(c, pods(&now), p)
 	}

@@ -146,7 +146,7 @@ func TestHostileQuestionsAboutPods(t *testing.T) {
 	t.Parallel()
 	c, k := fleet(3, 4), &known{}
 	p := newPlace(t, func(cfg *Config) { cfg.Pod = k.find })
-	own, other := c.Pods[model.Name{Namespace: "b", Name: "pod-0-1"}], c.Pods[model.Name{Namespace: "b", Name: "pod-1-1"}]
+	own, other := c.Pods.Get(model.Name{Namespace: "b", Name: "pod-0-1"}), c.Pods.Get(model.Name{Namespace: "b", Name: "pod-1-1"})
 	young := &model.Pod{Name: model.Name{Namespace: "b", Name: "young"}, UID: "young"}
 	for _, v := range []*model.Pod{own, other, young} {
 		k.put(addPod(v, "secret"))

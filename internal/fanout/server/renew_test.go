@@ -119,7 +119,7 @@ func TestStreamOutlivesCertificates(t *testing.T) {
 		if got, err := x.serial(p.addr, conf); err != nil || got != now.SerialNumber.String() {
 			t.Fatalf("day %d: a new connection got %s, want %s: %v", step*4/10, got, now.SerialNumber, err)
 		}
-		pod := *c.Pods[model.Name{Namespace: "a", Name: "pod-0-0"}]
+		pod := *c.Pods.Get(model.Name{Namespace: "a", Name: "pod-0-0"})
 		pod.UID = fmt.Sprint("step ", step)
 		change(c, pods(&pod), p)
 		eventually(t, "a change on the stream", func() bool { return a.has(t, c, "n1") })
@@ -139,7 +139,7 @@ func TestStreamOutlivesCertificates(t *testing.T) {
 	// The stream ends: the agent comes back with the bundle of today.
 	stream.end(context.Canceled)
 	eventually(t, "another stream", func() bool { f := p.first(); return f != nil && f != stream })
-	pod := *c.Pods[model.Name{Namespace: "a", Name: "pod-0-0"}]
+	pod := *c.Pods.Get(model.Name{Namespace: "a", Name: "pod-0-0"})
 	pod.UID = "at last"
 	change(c, pods(&pod), p)
 	eventually(t, "a change on it", func() bool { return a.has(t, c, "n1") })

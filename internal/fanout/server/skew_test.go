@@ -37,10 +37,10 @@ const (
 
 // recordedChanges are those of the recorded stream.
 func recordedChanges(c *model.Cluster) {
-	now := *c.Pods[model.Name{Namespace: "a", Name: "pod-0-0"}]
+	now := *c.Pods.Get(model.Name{Namespace: "a", Name: "pod-0-0"})
 	now.UID = "again"
-	c.Pods[now.Name] = &now
-	delete(c.Pods, model.Name{Namespace: "a", Name: "pod-2-0"})
+	c.Pods.Put(&now)
+	c.Pods.Delete(model.Name{Namespace: "a", Name: "pod-2-0"})
 	p := allow("b", "a", 8080)
 	c.Policies[p.ID()] = p
 }
@@ -153,7 +153,7 @@ func TestFanOutOfAnotherVersion(t *testing.T) {
 			}
 			eventually(t, "what was recorded", func() bool { return a.has(t, want, "n1") })
 			a.mu.Lock()
-			delete(a.mirror.Pods, model.Name{Namespace: "a", Name: "pod-0-0"})
+			a.mirror.Pods.Delete(model.Name{Namespace: "a", Name: "pod-0-0"})
 			a.mu.Unlock()
 			r.end <- struct{}{}
 			if again := <-r.hellos; again.Held.GetVersion() != digest.Version || len(again.Held.Scopes) == 0 {
@@ -196,7 +196,7 @@ func TestAgentOfAnotherVersion(t *testing.T) {
 	}
 	got := say(recorded)
 	if got.changes.Apply(have); !got.snapshot || string(encoded(t, have)) != string(encoded(t, ofNode(c, "n1"))) {
-		t.Errorf("the agent before digests: snapshot %v, of %d pods", got.snapshot, len(have.Pods))
+		t.Errorf("the agent before digests: snapshot %v, of %d pods", got.snapshot, have.Pods.Len())
 	}
 	later := proto.Clone(recorded).(*stream.Request)
 	newer(later)
