@@ -25,8 +25,8 @@ import (
 
 // Connect returns the configuration of an agent's sources: of the API server that clients are
 // connected to, and of the fan-outs that it knows. claims returns what is known of the addresses of
-// nodes, cluster has a function look at the model that the sources' batches were applied to. In file
-// is kept where fan-outs were last. lastResort is Config.LastResort.
+// nodes, cluster has a function look at the model that the sources' batches were applied to. In
+// file is kept where fan-outs were last. lastResort is Config.LastResort.
 func Connect(mode Mode, node string, clients *apiclient.Clients, peers trust.Folder, file string, lastResort bool, claims func() map[string]watch.NodeClaims,
 	cluster func(context.Context, func(*model.Cluster)) error, log *slog.Logger) Config {
 	replicas := &Replicas{Slice: clients.Core.Slice, Namespace: names.Namespace, File: statefile.New[[]string](file, log)}
