@@ -15,6 +15,8 @@
 #define MARK_MASK 0x0ff00000u
 #define MARK_DONE 0x0ba00000u /* evaluated and routed by a Weir program on this node */
 #define MARK_AGAIN 0x0bb00000u /* a fragment that was kept, on its second way in */
+/* The same, of one that came in IP in IP and was unpacked before. */
+#define MARK_AGAIN_INNER 0x0b900000u
 #define MARK_OWN 0x0be00000u /* of a socket of the agent's own, towards the API server */
 /* Translated by a Weir program for a process of this node, while SET_APART says so. */
 #define MARK_SEEN 0x0bc00000u

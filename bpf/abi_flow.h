@@ -34,7 +34,9 @@ enum flow_action {
 	ACT_PASS = 0,
 	ACT_LOCAL = 1, /* to the pod behind `ifindex` */
 	ACT_NEIGH = 2, /* out of `ifindex`, to the neighbour `nexthop` */
-	ACT_TUNNEL = 3, /* encapsulated to the node `nexthop` */
+	/* encapsulated to the node `nexthop`: by VXLAN, or, where `ifindex` is not 0, by IP in IP
+	 * out of that uplink, by the gateway that the first bytes of `mac` are */
+	ACT_TUNNEL = 3,
 };
 
 enum flow_flag {
@@ -98,7 +100,7 @@ struct flow_value {
 	__u32 ifindex; /* see enum flow_action */
 	ip_addr nexthop; /* STATE_ANSWERED, whose packets need none: dsr_fallback_since */
 	__u32 rule; /* that allowed it */
-	__u8 mac[6]; /* ACT_LOCAL: of the pod */
+	__u8 mac[6]; /* ACT_LOCAL: of the pod; ACT_TUNNEL, IP in IP: the gateway */
 	__u16 mtu; /* of the way: bytes of an IP packet, host byte order; 0 = not known */
 	struct svc_key svc; /* id of the service, zero when none */
 	struct backend backend; /* the one chosen */

@@ -32,6 +32,8 @@ enum settings_flag {
 	SET_VXLAN_FROM_PODS = 16384, /* allowVXLANPacketsFromWorkloads */
 	SET_RPF_STRICT = 65536, /* bpfEnforceRPF Strict */
 	SET_IPIP_FROM_PODS = 32768, /* allowIPIPPacketsFromWorkloads */
+	SET_IPIP = 131072, /* what nodes send in IP in IP is taken */
+	SET_IPIP_NODES = 262144, /* nodes hand on by it what they would by VXLAN */
 	/* user space is writing a change, and has not moved the epoch on yet; nothing to the
 	 * programs */
 	SET_CHANGING = 64,
@@ -89,7 +91,8 @@ struct settings {
 	__u64 host_netns; /* netns cookie of the node */
 	__u32 timeouts[TIMEOUTS]; /* in clock units of 256 jiffies */
 	__u32 per_second; /* clock units in a thousand seconds */
-	__u32 tunnel_mtu; /* bytes of an IP packet that fit inside the tunnel; 0 = not known */
+	__u16 tunnel_mtu; /* bytes of an IP packet that fit inside VXLAN; 0 = not known */
+	__u16 ipip_mtu; /* the same of IP in IP */
 	__u32 host_ifindex; /* of weir0 */
 	__be16 tunnel_port; /* UDP */
 	/* units of 16 jiffies after an answer; a SYN that is repeated later says that it was

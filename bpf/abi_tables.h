@@ -20,10 +20,11 @@ enum addr_kind {
 enum addr_flag {
 	ADDR_NAT_OUTGOING = 1, /* endpoint: traffic that leaves the pools gets the node's address */
 	ADDR_SAME_LINK = 2, /* node, pod: reached by MAC address, without a router between */
-	ADDR_TUNNEL = 4, /* pod: its pool asks for VXLAN towards that node */
+	ADDR_TUNNEL = 4, /* pod: its pool asks for a tunnel towards that node: VXLAN, */
 	ADDR_PRIMARY = 8, /* host: the node's own address (the one other nodes know) */
 	ADDR_NODE_PORTS = 16, /* host, node: node ports answer here */
 	ADDR_KEEP_SOURCE = 32, /* node: NAT_OUTGOING does not apply on the way there */
+	ADDR_IPIP = 128, /* pod, with ADDR_TUNNEL: by IP in IP */
 	ADDR_STAGED = 64, /* endpoint: staged policies select it; see weir_staged */
 };
 
@@ -51,7 +52,8 @@ enum route_flag {
 	ROUTE_REMOTE = 2, /* lives on the node `node` */
 	ROUTE_LOCAL = 4, /* a block of this node: an address without an endpoint is dropped */
 	ROUTE_TUNNEL = 8, /* encapsulated towards that node */
-	ROUTE_SAME_LINK = 16 /* that node is reached by MAC address */
+	ROUTE_SAME_LINK = 16, /* that node is reached by MAC address */
+	ROUTE_IPIP = 32, /* with ROUTE_TUNNEL: by IP in IP */
 };
 
 struct route_value {

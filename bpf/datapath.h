@@ -59,7 +59,10 @@ __noinline int datapath_send(struct __sk_buff *skb)
 			return forward_fragmented(skb, &w->pkt, &w->fwd, s);
 	}
 	if ((w->fwd.flags & FLOW_CLAMP) && (w->pkt.tcp & TCP_SYN))
-		mss_clamp(skb, &w->pkt);
+		mss_clamp(skb, &w->pkt, mss_tunnel(s));
+	if (WEIR_FAMILY == 4 && w->pkt.fragment && !w->frag.begin && w->fwd.action == ACT_TUNNEL &&
+	    ipip_leads(&w->fwd) && frag_ahead(skb) < 0)
+		return drop_packet(skb, DROP_REWRITE, 0);
 	return forward_flow(skb, &w->pkt, &w->fwd, s);
 }
 
@@ -346,6 +349,9 @@ static __always_inline int datapath_odd(struct __sk_buff *skb, struct pkt *p, __
 		struct settings *s = settings_get();
 		int ret;
 
+		if (hook == HOOK_FROM_UPLINK)
+			ipip_again(skb);
+
 		if (!w || !s)
 			return TC_ACT_SHOT;
 		p->malformed = parsed != PARSED_FRAGMENT;
@@ -443,6 +449,8 @@ static __always_inline int datapath_parsed(struct __sk_buff *skb, struct pkt *p,
 		return TC_ACT_SHOT;
 	f = bpf_map_lookup_elem(&weir_flows, &p->key);
 	if (!f) {
+		if (hook == HOOK_FROM_UPLINK)
+			ipip_comes(skb, p);
 		if (datapath_is_foreign(skb, p, s))
 			return forward_pass(skb);
 		p->missed = 1;

@@ -42,7 +42,8 @@ static __always_inline void dsr_fallback_take(struct __sk_buff *skb, struct scra
 		return;
 	w->rev = *rev;
 	b = bpf_map_lookup_elem(&weir_addrs, &w->balance.via);
-	if (route_node(skb, &w->balance.via, !b || !(b->flags & ADDR_SAME_LINK), &w->rev))
+	if (route_node(skb, &w->balance.via, b && (b->flags & ADDR_SAME_LINK) ? BY_LINK : BY_TUNNEL,
+		       &w->rev))
 		return;
 	w->rev.flags = (w->rev.flags & ~FLOW_DSR) | FLOW_VIA_NODE;
 	if (!addr_is_none(&p->tunnel_src))

@@ -153,7 +153,8 @@ static __noinline int flow_follow(struct __sk_buff *skb, struct pkt *p, struct f
 	__builtin_memset(&w->rev, 0, sizeof(w->rev));
 	if (handed) {
 		a = bpf_map_lookup_elem(&weir_addrs, &w->balance.via);
-		ret = route_node(skb, &w->balance.via, !a || !(a->flags & ADDR_SAME_LINK), &w->rev);
+		ret = route_node(skb, &w->balance.via,
+				 a && (a->flags & ADDR_SAME_LINK) ? BY_LINK : BY_TUNNEL, &w->rev);
 	} else {
 		ret = route_to(skb, &p->key.daddr, &p->key.saddr, &w->rev);
 	}

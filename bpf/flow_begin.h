@@ -136,7 +136,8 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		return DROP_NO_FLOW;
 
 	if (hand_on) {
-		ret = route_node(skb, &w->balance.hand_on, w->fwd.action == ACT_TUNNEL, &w->fwd);
+		ret = route_node(skb, &w->balance.hand_on,
+				 w->fwd.action == ACT_TUNNEL ? BY_TUNNEL : BY_LINK, &w->fwd);
 		if (ret)
 			return ret;
 		w->rev.flags |= FLOW_HAND_ON;

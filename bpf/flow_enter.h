@@ -50,14 +50,14 @@ static __always_inline int flow_way_back(struct __sk_buff *skb, struct pkt *p, s
 	if (via) {
 		a = bpf_map_lookup_elem(&weir_addrs, &w->balance.via);
 		w->rev.flags |= FLOW_VIA_NODE;
-		return route_node(skb, &w->balance.via, !a || !(a->flags & ADDR_SAME_LINK),
-				  &w->rev);
+		return route_node(skb, &w->balance.via,
+				  a && (a->flags & ADDR_SAME_LINK) ? BY_LINK : BY_TUNNEL, &w->rev);
 	}
 	if (!addr_is_none(&p->tunnel_src)) {
 		a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
 		if (a && a->kind == ADDR_NODE) {
 			w->rev.flags |= FLOW_VIA_NODE;
-			return route_node(skb, &p->tunnel_src, 1, &w->rev);
+			return route_node(skb, &p->tunnel_src, BY_TUNNEL, &w->rev);
 		}
 	}
 	if (w->source.known == SOURCE_OUTSIDE)

@@ -88,6 +88,23 @@ static __always_inline int forward_tunnel(struct __sk_buff *skb, struct settings
 	return bpf_redirect(s->tunnel_ifindex, 0);
 }
 
+/* To the node that the flow entry f leads to, by the tunnel that it says. */
+static __always_inline int forward_encapsulated(struct __sk_buff *skb, struct settings *s,
+						const struct flow_value *f)
+{
+#if WEIR_FAMILY == 4
+	__u32 gateway;
+	int ret;
+
+	if (ipip_leads(f)) {
+		__builtin_memcpy(&gateway, f->mac, 4);
+		ret = ipip_send(skb, f->ifindex, f->nexthop.w[0], gateway);
+		return ret < 0 ? drop_packet(skb, DROP_REWRITE, 0) : ret;
+	}
+#endif
+	return forward_tunnel(skb, s, &f->nexthop);
+}
+
 /* Does the packet's TTL end here? What came through the host's own stack keeps it. */
 static __always_inline int forward_expires(const struct pkt *p, const struct flow_value *f)
 {
@@ -167,7 +184,7 @@ static __always_inline int forward_flow(struct __sk_buff *skb, struct pkt *p, st
 		ret = forward_headers(skb, !host, NULL);
 		if (ret)
 			return drop_packet(skb, ret, 0);
-		return forward_tunnel(skb, s, &f->nexthop);
+		return forward_encapsulated(skb, s, f);
 	}
 	if (!host && (s->flags & SET_APART) && (f->flags & FLOW_REWRITE))
 		forward_mark(skb, MARK_SEEN);

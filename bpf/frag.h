@@ -72,7 +72,9 @@ __noinline int frag_look(struct __sk_buff *skb)
 	g = &w->frag;
 	if (ip_fragment(skb, p, g))
 		return -1;
-	g->again = (skb->mark & MARK_MASK) == MARK_AGAIN;
+	g->released = 0;
+	g->again = (skb->mark & MARK_MASK) == MARK_AGAIN ||
+		   (skb->mark & MARK_MASK) == MARK_AGAIN_INNER;
 	if (g->again)
 		skb->mark &= ~MARK_MASK;
 	__builtin_memset(&w->fkey, 0, sizeof(w->fkey));
@@ -262,7 +264,10 @@ __noinline int frag_send(struct __sk_buff *skb, __u32 ring, __u32 at)
 	}
 	if (bad)
 		return 0;
-	skb->mark = (skb->mark & ~MARK_MASK) | MARK_AGAIN;
+	skb->mark = (skb->mark & ~MARK_MASK) | (WEIR_FAMILY == 4 && k->hook == HOOK_FROM_TUNNEL &&
+								skb->ifindex != s->tunnel_ifindex ?
+							MARK_AGAIN_INNER :
+							MARK_AGAIN);
 	if (bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS))
 		return 0;
 	w->frag.sent++;
@@ -358,6 +363,30 @@ __noinline int frag_wait(struct __sk_buff *skb)
 	return TC_ACT_SHOT;
 }
 
+/* The first fragment in scratch.pkt goes on by a flow that puts an outer header on it: what comes
+ * after it is let go before that. A packet that has the header cannot be made shorter than its
+ * headers, as it must for carrying what waits. */
+__noinline int frag_ahead(struct __sk_buff *skb)
+{
+	struct scratch *w = scratch_get();
+	struct frag_value v = {};
+	struct pkt *p;
+
+	if (!w)
+		return 0;
+	p = &w->pkt;
+	v.sport = p->key.sport;
+	v.dport = p->key.dport;
+	v.proto = p->key.proto;
+	v.end = w->frag.end;
+	v.seen = clock_now();
+	bpf_map_update_elem(&weir_frags, &w->fkey, &v, BPF_ANY);
+	w->frag.released = 1;
+	if (p->hook == HOOK_TO_UPLINK || p->hook == HOOK_TO_WORKLOAD)
+		return 0;
+	return frag_release(skb);
+}
+
 /* The first fragment went on, by a flow or without one: it is noted, and those that waited for it
  * follow. Returns the program's return code, `ret` unless the packet is spoilt. */
 __noinline int frag_first(struct __sk_buff *skb, int ret)
@@ -366,7 +395,7 @@ __noinline int frag_first(struct __sk_buff *skb, int ret)
 	struct frag_value v = {};
 	struct pkt *p;
 
-	if (!w || ret == TC_ACT_SHOT || w->answered)
+	if (!w || ret == TC_ACT_SHOT || w->answered || w->frag.released)
 		return ret;
 	p = &w->pkt;
 	v.sport = p->key.sport;

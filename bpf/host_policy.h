@@ -165,9 +165,13 @@ static __always_inline int host_on(const struct settings *s)
 }
 
 /* The interface by which the packet comes into the node; 0 = it begins here. */
-static __always_inline __u32 host_here(const struct __sk_buff *skb, const struct pkt *p)
+static __always_inline __u32 host_here(const struct __sk_buff *skb, const struct pkt *p,
+				       const struct settings *s)
 {
-	return p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL ? skb->ifindex : 0;
+	if (p->hook == HOOK_FROM_TUNNEL)
+		return WEIR_FAMILY == 4 && skb->ifindex != s->tunnel_ifindex ? IPIP_IFINDEX :
+									       skb->ifindex;
+	return p->hook == HOOK_FROM_UPLINK ? skb->ifindex : 0;
 }
 
 /* The interface by which it leaves the node, as the flow entry f says; 0 = it ends here. */
@@ -177,7 +181,7 @@ static __always_inline __u32 host_there(const struct __sk_buff *skb, const struc
 	if (f->action == ACT_NEIGH)
 		return f->ifindex;
 	if (f->action == ACT_TUNNEL)
-		return s->tunnel_ifindex;
+		return ipip_leads(f) ? IPIP_IFINDEX : s->tunnel_ifindex;
 	if (f->action != ACT_PASS)
 		return 0;
 	/* Where the stack sent the flow on, answers leave by where it came in. */
@@ -198,7 +202,9 @@ static __always_inline int host_passes(const struct pkt *p, const struct flow_va
 static __always_inline int host_is_tunnel(const struct pkt *p, const struct settings *s,
 					  const struct addr_value *a, const struct addr_value *b)
 {
-	return p->l4 == L4_UDP && p->key.dport == s->tunnel_port && a && b &&
+	return ((p->l4 == L4_UDP && p->key.dport == s->tunnel_port) ||
+		(WEIR_FAMILY == 4 && p->key.proto == IPPROTO_IPIP && (s->flags & SET_IPIP))) &&
+	       a && b &&
 	       ((a->kind == ADDR_NODE && b->kind == ADDR_HOST) ||
 		(a->kind == ADDR_HOST && b->kind == ADDR_NODE));
 }
@@ -284,7 +290,7 @@ __noinline int host_begin(struct __sk_buff *skb)
 	if (!w || !s)
 		return DROP_INTERNAL;
 	p = &w->pkt;
-	here = host_here(skb, p);
+	here = host_here(skb, p, s);
 	there = host_there(skb, p, &w->fwd, s);
 	w->policy.src = p->key.saddr;
 	w->policy.dst = w->fwd.flags & FLOW_HAND_ON ? w->fwd.backend.addr : w->fwd.daddr;
@@ -337,7 +343,7 @@ __noinline int host_again(struct __sk_buff *skb)
 
 	if (!w || !s)
 		return DROP_INTERNAL;
-	here = host_here(skb, &w->pkt);
+	here = host_here(skb, &w->pkt, s);
 	there = host_there(skb, &w->pkt, &w->rev, s);
 	reply = w->rev.flags & FLOW_REPLY;
 	if (reply) {

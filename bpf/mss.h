@@ -15,18 +15,22 @@
 #define MSS_OPTIONS 40 /* bytes, at most */
 #define MSS_KIND 2
 
-/* Lowers the MSS option of a SYN to what the tunnel carries. A SYN without a well-formed option
- * stays as it is. */
-static __noinline int mss_clamp(struct __sk_buff *skb, struct pkt *p)
+/* What the tunnel carries by which nodes hand on. */
+static __always_inline __u32 mss_tunnel(const struct settings *s)
 {
-	struct settings *s = settings_get();
+	return WEIR_FAMILY == 4 && (s->flags & SET_IPIP_NODES) ? s->ipip_mtu : s->tunnel_mtu;
+}
+
+/* Lowers the MSS option of a SYN to mtu, what the tunnel carries. A SYN without a well-formed
+ * option stays as it is. */
+static __noinline int mss_clamp(struct __sk_buff *skb, struct pkt *p, __u32 mtu)
+{
 	__u32 off, end, limit;
 	__u8 opt[4];
 
-	if (!s || !p || p->l4 != L4_TCP || p->fragment || s->tunnel_mtu <= MSS_HEADERS ||
-	    s->tunnel_mtu > 0xffff)
+	if (!p || p->l4 != L4_TCP || p->fragment || mtu <= MSS_HEADERS || mtu > 0xffff)
 		return 0;
-	limit = s->tunnel_mtu - MSS_HEADERS;
+	limit = mtu - MSS_HEADERS;
 	off = p->l4_off & IP_L4_MASK;
 	if (bpf_skb_load_bytes(skb, off + 12, opt, 1))
 		return 0;

@@ -102,6 +102,7 @@ struct frag_info {
 	__u8 again; /* was kept before */
 	__u8 dirty; /* frag_release: the packet was written over */
 	__u8 sent; /* frag_release: how many fragments were sent again */
+	__u8 released; /* frag_ahead did what frag_first does */
 };
 
 /* Does the packet's protocol open its connections, so that the first packet is known by its

@@ -271,6 +271,9 @@ static __always_inline int reply_back(struct __sk_buff *skb, struct pkt *p, stru
 				      __u32 reason, __u32 rule)
 {
 	__u32 ifindex = skb->ifindex;
+#if WEIR_FAMILY == 4
+	int ret;
+#endif
 
 	switch (p->hook) {
 	case HOOK_FROM_WORKLOAD:
@@ -281,6 +284,13 @@ static __always_inline int reply_back(struct __sk_buff *skb, struct pkt *p, stru
 		forward_mark(skb, MARK_DONE);
 		return bpf_redirect(ifindex, 0);
 	case HOOK_FROM_TUNNEL:
+#if WEIR_FAMILY == 4
+		if (ifindex != s->tunnel_ifindex) {
+			reply_trace(skb, reason, ifindex, &p->tunnel_src, rule);
+			ret = ipip_send(skb, ifindex, p->tunnel_src.w[0], 0);
+			return ret < 0 ? drop_verdict(skb, reason, rule) : ret;
+		}
+#endif
 		reply_trace(skb, reason, 0, &p->tunnel_src, rule);
 		return forward_tunnel(skb, s, &p->tunnel_src);
 	}
@@ -290,7 +300,7 @@ static __always_inline int reply_back(struct __sk_buff *skb, struct pkt *p, stru
 
 /* The packet in scratch.pkt does not fit its way. Returns 1 when it must not go on. A protocol that
  * does not fragment on the way has no choice; nor has the host's own stack, which learns by the
- * answer. */
+ * answer, nor IP in IP, whose other end puts nothing together. */
 static __always_inline int reply_too_big(struct __sk_buff *skb, struct pkt *p,
 					 const struct flow_value *f)
 {
@@ -299,7 +309,8 @@ static __always_inline int reply_too_big(struct __sk_buff *skb, struct pkt *p,
 	if (!r || p->l4 == L4_ERROR || p->hook == HOOK_TO_WORKLOAD || f->action == ACT_PASS)
 		return 0;
 	r->mtu = f->mtu;
-	return p->hook == HOOK_TO_UPLINK || !ip_fragments(skb);
+	return p->hook == HOOK_TO_UPLINK || !ip_fragments(skb) ||
+	       (f->action == ACT_TUNNEL && ipip_leads(f));
 }
 
 /* Drops the packet in scratch.pkt, which is skb as it came, and answers it when the reason is one
@@ -320,7 +331,7 @@ __noinline int reply_refuse(struct __sk_buff *skb, __u32 reason, __u32 rule)
 	answer = reply_kind(r, p, reason, w->reset);
 	if (answer == ANSWER_NONE || p->hook == HOOK_TO_WORKLOAD || !reply_may(skb, w, r) ||
 	    (p->hook == HOOK_TO_UPLINK && !s->host_ifindex) ||
-	    (p->hook == HOOK_FROM_TUNNEL && !s->tunnel_ifindex))
+	    (p->hook == HOOK_FROM_TUNNEL && !s->tunnel_ifindex && !(s->flags & SET_IPIP)))
 		return drop_packet(skb, reason, rule);
 	if (!reply_take(r)) {
 		reply_count(ANSWER_LIMITED);

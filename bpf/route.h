@@ -8,6 +8,7 @@
 #include "maps.h"
 #include "reasons.h"
 #include "mtu.h"
+#include "ipip.h"
 
 /* What the routes say of an address: flags, 0 when no prefix holds it. */
 static __always_inline struct route_value *route_find(const ip_addr *dst)
@@ -61,16 +62,32 @@ static __noinline int route_fib(struct __sk_buff *skb, const ip_addr *src, const
 	return DROP_NONE;
 }
 
-/* To the node `node`, or to what lives there. */
-static __always_inline int route_node(struct __sk_buff *skb, const ip_addr *node, int tunnel,
+/* How a packet goes to a node. */
+enum route_by {
+	BY_LINK = 0,
+	BY_VXLAN = 1,
+	BY_IPIP = 2,
+	BY_TUNNEL = 3, /* the one by which nodes hand on */
+};
+
+/* To the node `node`, or to what lives there: enum route_by. */
+static __always_inline int route_node(struct __sk_buff *skb, const ip_addr *node, int by,
 				      struct flow_value *f)
 {
 	struct settings *s = settings_get();
+	int ret;
 
 	if (!s)
 		return DROP_INTERNAL;
-	if (!tunnel)
+	if (by == BY_LINK)
 		return route_fib(skb, &s->node, node, f);
+	if (WEIR_FAMILY == 4 &&
+	    (by == BY_IPIP || (by == BY_TUNNEL && (s->flags & SET_IPIP_NODES)))) {
+		ret = route_fib(skb, &s->node, node, f);
+		if (!ret)
+			ipip_route(f, s, node);
+		return ret;
+	}
 	f->action = ACT_TUNNEL;
 	f->ifindex = 0;
 	f->mtu = mtu_bounded(s->tunnel_mtu);
@@ -97,14 +114,23 @@ static __always_inline int route_known(struct __sk_buff *skb, const ip_addr *src
 			f->mtu = mtu_of_link(skb, a->ifindex);
 			__builtin_memcpy(f->mac, a->mac, 6);
 			return DROP_NONE;
-		case ADDR_POD: return route_node(skb, &a->node, a->flags & ADDR_TUNNEL, f);
+		case ADDR_POD:
+			return route_node(skb, &a->node,
+					  !(a->flags & ADDR_TUNNEL) ? BY_LINK :
+					  a->flags & ADDR_IPIP      ? BY_IPIP :
+								      BY_VXLAN,
+					  f);
 		}
 		return route_fib(skb, src, dst, f);
 	}
 	r = route_find(dst);
 	if (r) {
 		if (r->flags & ROUTE_REMOTE)
-			return route_node(skb, &r->node, r->flags & ROUTE_TUNNEL, f);
+			return route_node(skb, &r->node,
+					  !(r->flags & ROUTE_TUNNEL) ? BY_LINK :
+					  r->flags & ROUTE_IPIP      ? BY_IPIP :
+								       BY_VXLAN,
+					  f);
 		return r->flags & ROUTE_LOCAL ? DROP_NO_ENDPOINT : DROP_NO_ROUTE;
 	}
 	return route_fib(skb, src, dst, f);

@@ -125,6 +125,8 @@ struct scratch {
 	struct frag_key fkey;
 	ip_addr outer; /* overlay_source: the outer source of what came out of the tunnel */
 	struct bpf_tunnel_key tunnel; /* forward_tunnel */
+	__u16 outer_head[10]; /* ipip_send: an IPv4 header, */
+	struct bpf_redir_neigh outer_hop; /* and where to */
 	__u32 hash; /* flow_hash */
 	/* datapath_slow: the packet is of a connection that was open, and is denied now */
 	__u32 reset;

@@ -23,11 +23,26 @@ static __always_inline int tunnel_closed(const struct settings *s, const ip_addr
 	return b && (b->kind == ADDR_HOST || b->kind == ADDR_NODE);
 }
 
+/* Is it IP in IP to a node that takes such from nodes? It stays closed to pods where the setting
+ * opens IP in IP: source NAT would make it a node's. */
+static __noinline int tunnel_ipip_closed(const struct pkt *p, const struct settings *s)
+{
+	struct addr_value *b;
+
+	if (WEIR_FAMILY != 4 || !(s->flags & SET_IPIP) || p->l4 != L4_NONE ||
+	    p->key.proto != IPPROTO_IPIP)
+		return 0;
+	b = bpf_map_lookup_elem(&weir_addrs, &p->daddr);
+	return b && (b->kind == ADDR_HOST || b->kind == ADDR_NODE);
+}
+
 /* Does a pod send the packet into a tunnel, where policy does not see what is inside? */
 static __always_inline int tunnel_from_pod(const struct pkt *p, const struct settings *s)
 {
 	if (p->l4 == L4_UDP && p->key.dport == s->tunnel_port)
 		return tunnel_closed(s, &p->daddr);
+	if (tunnel_ipip_closed(p, s))
+		return 1;
 	return p->l4 == L4_NONE && (p->key.proto == IPPROTO_IPIP || p->key.proto == IPPROTO_IPV6) &&
 	       !(s->flags & SET_IPIP_FROM_PODS);
 }

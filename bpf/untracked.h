@@ -40,7 +40,8 @@ __noinline int untracked_evaluate(__u32 ifindex, __u32 which, __u8 proto, __be16
 
 	if (!w || !s)
 		return UNTRACKED_NONE;
-	if (proto == IPPROTO_UDP && dport == s->tunnel_port) {
+	if ((proto == IPPROTO_UDP && dport == s->tunnel_port) ||
+	    (proto == IPPROTO_IPIP && (s->flags & SET_IPIP))) {
 		a = bpf_map_lookup_elem(&weir_addrs, &w->policy.src);
 		b = bpf_map_lookup_elem(&weir_addrs, &w->policy.dst);
 		if (a && b &&

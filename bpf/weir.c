@@ -3,6 +3,7 @@
 #include "workload.c"
 #include "host.c"
 #include "overlay.c"
+#include "ipip.c"
 #include "sock.c"
 #include "xdp.c"
 

@@ -56,24 +56,24 @@ func testObjects(t *testing.T, s *apitest.Server, f *follower, kubeconfig string
 apiVersion: projectcalico.org/v3
 kind: IPPool
 metadata: {name: second}
-spec: {cidr: 10.245.0.0/16, vxlanMode: Always, blockSize: 28, ipipMode: Always}
+spec: {cidr: 10.245.0.0/16, vxlanMode: Always, blockSize: 28}
 `
 	run(second, "create", "-f", "-")
 	if _, err := weir(t, kubeconfig, second, "create", "-f", "-"); err == nil || !strings.Contains(err.Error(), "IPPool second") {
 		t.Errorf("created twice: %v", err)
 	}
-	f.eventually(t, 2*time.Second, "the second pool, and what is wrong with it", func() error {
+	f.eventually(t, 2*time.Second, "the second pool", func() error {
 		p := f.cluster.Pools["second"]
 		if p == nil || p.VXLAN != model.EncapAlways || p.BlockBits != 28 {
 			return fmt.Errorf("%+v", p)
 		}
-		for _, pr := range f.problems {
-			if pr.Object == "IPPool second" && pr.Field == "spec.ipipMode" && pr.Action != "" {
-				return nil
-			}
-		}
-		return fmt.Errorf("problems: %v", f.problems)
+		return nil
 	})
+	for patch, says := range map[string]string{`{"spec":{"ipipMode":"Always"}}`: "not both", `{"spec":{"ipipMode":"sometimes"}}`: "ipipMode"} {
+		if _, err := weir(t, kubeconfig, "", "patch", "ippool", "second", "--patch", patch); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s was taken, or refused for another reason: %v", patch, err)
+		}
+	}
 	run(strings.ReplaceAll(second, "Always, block", "Never, block"), "replace", "-f", "-")
 	run("", "label", "ippool", "second", "a=b")
 	f.eventually(t, 2*time.Second, "the replaced pool", func() error {

@@ -142,6 +142,9 @@ func isASNumber(key string, m map[string]any) bool {
 	return strings.HasSuffix(strings.ToLower(key), "asnumber") && m["type"] == "integer"
 }
 
+// noIPIP is the rule that a pool asks for no IP in IP.
+const noIPIP = "!has(self.ipipMode) || self.ipipMode in ['', 'Never']"
+
 func adaptKind(kind string, spec map[string]any) error {
 	props, _ := spec["properties"].(map[string]any)
 	enum := func(field string, values ...string) error {
@@ -170,6 +173,8 @@ func adaptKind(kind string, spec map[string]any) error {
 	case "IPPool":
 		spec["x-kubernetes-validations"] = []any{
 			map[string]any{"rule": "self.cidr == oldSelf.cidr", "message": "a pool keeps its cidr; make another pool"},
+			map[string]any{"rule": noIPIP + " || !has(self.vxlanMode) || self.vxlanMode in ['', 'Never']", "message": "a pool has ipipMode or vxlanMode, not both: set one of them to Never"},
+			map[string]any{"rule": noIPIP + " || !self.cidr.contains(':')", "message": "ipipMode is for pools of IPv4: IP in IP carries nothing else"},
 		}
 		if err := enum("vxlanMode", "", "Never", "Always", "CrossSubnet"); err != nil {
 			return err

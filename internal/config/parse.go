@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/weir-net/weir/internal/model"
 )
 
 // field is one row of the table.
@@ -85,6 +87,22 @@ func boolean(name, env string, def bool, set func(*Effective, bool)) field {
 				return nil, fmt.Errorf("is neither true nor false")
 			}
 			return nil, nil
+		}}
+}
+
+// toggle is a field of a truth value that may be unset; set returns what is to be said of it.
+func toggle(name, env string, set func(*Effective, model.Toggle) []string) field {
+	return field{name: name, env: env, allow: "true, false or nothing",
+		apply: func(e *Effective, text string) ([]string, error) {
+			switch strings.ToLower(text) {
+			case "true", "1", "yes", "y", "t":
+				return set(e, model.On), nil
+			case "false", "0", "no", "n", "f":
+				return set(e, model.Off), nil
+			case "":
+				return set(e, model.Unset), nil
+			}
+			return nil, fmt.Errorf("is neither true nor false")
 		}}
 }
 

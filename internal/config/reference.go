@@ -92,6 +92,9 @@ var docs = map[string]string{
 	"bpfMapSizeRoute":                    "Addresses of pods and nodes. Takes effect when the agent starts.",
 	"bpfPSNATPorts":                      "Ports of the node for source NAT of pods, and of clients where their own port is in use.",
 
+	"ipipEnabled": "`true`: nodes take IP in IP of each other also before a pool's `ipipMode` asks for it. `false`: no pool's `ipipMode` is in force. Empty: as the pools say.",
+	"ipipMTU":     "MTU of pods where IP in IP is in use; 0 is that of the uplink less 20 bytes.",
+
 	"vxlanMTU":  "MTU of IPv4 packets of pods where VXLAN is in use; 0 is that of the uplink less 50 bytes.",
 	"vxlanPort": "UDP port of VXLAN.",
 	"vxlanVNI":  "Network identifier of VXLAN.",

@@ -165,6 +165,16 @@ var fields = []field{
 	unsupported("bpfPolicyDebugEnabled", "BPFPolicyDebugEnabled", "true", "false"),
 	unsupported("bpfRedirectToPeer", "BPFRedirectToPeer", "Enabled"),
 
+	// IPIP overlay.
+	toggle("ipipEnabled", "IpInIpEnabled", func(e *Effective, v model.Toggle) []string {
+		e.Settings.IPIP = v
+		if v == model.Off {
+			return []string{" = false: no pool's ipipMode is in force; what goes to its pods on other nodes goes without a tunnel"}
+		}
+		return nil
+	}),
+	integer("ipipMTU", "IpInIpMtu", 0, 576, 65515, func(e *Effective, v int) { e.Settings.IPIPMTU = v }, 0),
+
 	// VXLAN overlay.
 	unsupported("vxlanEnabled", "VXLANEnabled", ""),
 	integer("vxlanMTU", "VXLANMTU", 0, 576, 65485, func(e *Effective, v int) { e.Settings.VXLANMTU = v }, 0),

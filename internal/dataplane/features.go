@@ -23,12 +23,13 @@ const (
 	FeatureHosts     Feature = "hosts"      // host endpoints, defaultEndpointToHostAction
 	FeatureHandOver  Feature = "hand-over"  // while another data plane takes the place of this one, what has no flow passes
 	FeatureHostOwn   Feature = "host-own"   // to host endpoints, what the kernel keeps is the node's own, also where no table has the address
+	FeatureIPIP      Feature = "ipip"       // ipipMode of pools
 	FeatureUntracked Feature = "untracked"  // what host endpoints say of each packet by itself (doNotTrack)
 )
 
 // Features are all of them.
 var Features = []Feature{FeatureHandOn, FeatureViaTunnel, FeatureFragments, FeatureAnswers,
-	FeaturePorts, FeatureMTU, FeatureOdd, FeatureErrors, FeatureResume, FeatureHostNAT, FeatureSCTP, FeatureHosts, FeatureHandOver, FeatureHostOwn, FeatureUntracked}
+	FeaturePorts, FeatureMTU, FeatureOdd, FeatureErrors, FeatureResume, FeatureHostNAT, FeatureSCTP, FeatureHosts, FeatureHandOver, FeatureHostOwn, FeatureUntracked, FeatureIPIP}
 
 // Partial is a Driver that does not carry everything.
 type Partial interface {

@@ -241,18 +241,26 @@ type Block struct {
 // EncapMode says when pod traffic between nodes is encapsulated.
 type EncapMode string
 
-// The values of IPPool.spec.vxlanMode.
+// The values of IPPool.spec.vxlanMode and ipipMode.
 const (
 	EncapNever       EncapMode = "Never"
 	EncapAlways      EncapMode = "Always"
 	EncapCrossSubnet EncapMode = "CrossSubnet"
 )
 
+// Encapsulates reports whether traffic to some nodes at least is encapsulated.
+func (m EncapMode) Encapsulates() bool { return m == EncapAlways || m == EncapCrossSubnet }
+
+// To reports whether traffic to a node is encapsulated, which may be on the link.
+func (m EncapMode) To(sameLink bool) bool {
+	return m == EncapAlways || m == EncapCrossSubnet && !sameLink
+}
+
 // Pool is an IPPool.
 type Pool struct {
 	Name         string
 	CIDR         netip.Prefix
-	VXLAN        EncapMode
+	VXLAN, IPIP  EncapMode // one of them at most; IPIP of IPv4 alone
 	NATOutgoing  bool
 	Disabled     bool
 	BlockBits    int    // prefix length of a block

@@ -59,6 +59,10 @@ type Settings struct {
 	// VXLANFromPods and IPIPFromPods are allowVXLANPacketsFromWorkloads and
 	// allowIPIPPacketsFromWorkloads.
 	VXLANFromPods, IPIPFromPods bool
+	// IPIP is ipipEnabled: where it is unset, nodes use IP in IP while a pool asks for it. IPIPMTU
+	// is ipipMTU; 0 = what the uplink leaves.
+	IPIP    Toggle
+	IPIPMTU int
 	// RPFStrict is bpfEnforceRPF Strict.
 	RPFStrict bool
 	// FailsafeIn and FailsafeOut are failsafeInboundHostPorts and failsafeOutboundHostPorts.
@@ -106,6 +110,16 @@ func (n NodePortAddresses) Has(a netip.Addr, primary bool) bool {
 func Within(prefixes []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 }
+
+// Toggle is a truth value that may be unset.
+type Toggle uint8
+
+// The values of a Toggle.
+const (
+	Unset Toggle = iota
+	On
+	Off
+)
 
 // DSRTimes say when an outside client that is answered directly falls back to the tunnel.
 type DSRTimes struct {

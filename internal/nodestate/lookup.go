@@ -129,17 +129,17 @@ func (s *State) byPort(key PolicyKey, lens uint32, port uint16) (PolicyValue, bo
 // MaskPort keeps the first bits of a port (host byte order).
 func MaskPort(port uint16, bits uint8) uint16 { return port &^ (0xffff >> bits) }
 
-// NeedsTunnel reports whether anything goes through the tunnel, or may come by it: a route or an
-// address that asks for it, or a node that is not on our link, to which packets of outside clients
-// are handed on through it.
+// NeedsTunnel reports whether anything goes through VXLAN, or may come by it: a route or an address
+// that asks for it, or a node that is not on our link, to which packets of outside clients are
+// handed on through it, and which may do so while it hands on by IP in IP no longer, or not yet.
 func (s *State) NeedsTunnel() bool {
 	for _, r := range s.Routes {
-		if r.Tunnel {
+		if r.Tunnel && !r.IPIP {
 			return true
 		}
 	}
 	for _, a := range s.Addrs {
-		if a.Tunnel || a.Kind == AddrNode && !a.SameLink {
+		if a.Tunnel && !a.IPIP || a.Kind == AddrNode && !a.SameLink {
 			return true
 		}
 	}

@@ -171,6 +171,7 @@ type Settings struct {
 	// VXLANFromPods and IPIPFromPods: pods may send to VXLAN's port of addresses that are no
 	// node's, and IP in IP.
 	VXLANFromPods, IPIPFromPods bool
+	IPIP                        IPIP
 	// RPFStrict: what comes in by an uplink begins nothing where the route to its source leads out
 	// by another interface.
 	RPFStrict bool
@@ -182,6 +183,13 @@ type Tunnel struct {
 	Port uint16
 	VNI  uint32
 	MTU  int // bytes of an inner IP packet
+}
+
+// IPIP is the overlay of IP in IP, of IPv4 alone.
+type IPIP struct {
+	Accept bool // what other nodes send by it is taken
+	HandOn bool // what nodes hand on to each other goes by it rather than by VXLAN
+	MTU    int  // bytes of an inner IP packet
 }
 
 // Client is a pod as its sockets' programs see it: its address in each family, invalid where it has
@@ -237,6 +245,7 @@ type Addr struct {
 	NATOutgoing     bool // endpoint
 	SameLink        bool // node, pod
 	Tunnel          bool // pod
+	IPIP            bool // pod, with Tunnel: by IP in IP, not by VXLAN
 	MAC             [6]byte
 	Interface       string // endpoint: host side name; a driver that needs the index uses IfIndex
 	IfIndex         int
@@ -259,6 +268,7 @@ type StagedIsolation struct{ Ingress, Egress Isolation }
 // Route is what the node knows of a prefix.
 type Route struct {
 	Pool, Local, Tunnel, SameLink bool
+	IPIP                          bool       // with Tunnel: by IP in IP, not by VXLAN
 	Node                          netip.Addr // valid: the prefix lives on this other node
 }
 

@@ -32,6 +32,7 @@ const (
 	markMask  = 0x0ff00000
 	markDone  = 0x0ba00000
 	markAgain = 0x0bb00000
+	markInner = 0x0b900000
 )
 
 // packetOtherHost is PACKET_OTHERHOST (linux/if_packet.h); PACKET_HOST is 0.
@@ -198,8 +199,13 @@ func (t *Runner) run(in sim.In, frame []byte, name string) (sim.Result, []byte, 
 	switch {
 	case in.Marked:
 		ne.PutUint32(ctx[skbMark:], markDone)
+	case in.Again && in.IPIP:
+		ne.PutUint32(ctx[skbMark:], markInner)
 	case in.Again:
 		ne.PutUint32(ctx[skbMark:], markAgain)
+	}
+	if in.IPIP {
+		name = Program(sim.FromUplink)
 	}
 	prog := t.programs[name]
 	if in.Hook == sim.FromTunnel && !in.Again {
@@ -213,7 +219,7 @@ func (t *Runner) run(in sim.In, frame []byte, name string) (sim.Result, []byte, 
 		}
 		ne.PutUint32(ctx[skbCB+len(src):], in.VNI)
 	}
-	if prog != nil && in.Hook == sim.FromUplink {
+	if prog != nil && (in.Hook == sim.FromUplink || in.IPIP) {
 		prog = t.link
 		if in.Other {
 			ne.PutUint32(ctx[skbCB:], packetOtherHost)
@@ -260,7 +266,11 @@ func decision(in sim.In, ret uint32, out *ebpf.RunOptions) (sim.Result, error) {
 		return r, nil
 	}
 	for range cb(4) {
-		r.Again = append(r.Again, sim.In{Hook: in.Hook, IfIndex: in.IfIndex, Again: true})
+		again := sim.In{Hook: in.Hook, IfIndex: in.IfIndex, Again: true, IPIP: in.IPIP}
+		if unpacked(in, p) {
+			again.Hook, again.IPIP = sim.FromTunnel, true
+		}
+		r.Again = append(r.Again, again)
 	}
 	if cb(0) >= 0x200 {
 		return answered(in, ret, cb, r)
@@ -277,6 +287,11 @@ func decision(in sim.In, ret uint32, out *ebpf.RunOptions) (sim.Result, error) {
 	}
 	r.Action, r.IfIndex = sim.Action(cb(0)-1), int(cb(1))
 	r.NextHop = addrOf(cb(2))
+	if r.Action == sim.Tunnel && r.IfIndex != 0 {
+		if r.Packet, err = unwrap(p, r.NextHop); err != nil {
+			return r, err
+		}
+	}
 	marked := ne.Uint32(ctx[skbMark:])&markMask == markDone
 	switch r.Action {
 	case sim.Pass:
@@ -306,6 +321,11 @@ func answered(in sim.In, ret uint32, cb func(int) uint32, r sim.Result) (sim.Res
 	r.IfIndex, r.NextHop = int(cb(1)), addrOf(cb(2))
 	if ret != tcRedirect {
 		return r, fmt.Errorf("says that it answers %s and returns %d", r.Reason, ret)
+	}
+	if r.IfIndex != 0 && r.NextHop.IsValid() {
+		var err error
+		r.Packet, err = unwrap(r.Packet, r.NextHop)
+		return r, err
 	}
 	if r.Reason == 0 { // a neighbour's question, which went to many
 		probe := in.Packet.Type == packet.TypeIPv6 && in.Packet.IP.Src.IsUnspecified()

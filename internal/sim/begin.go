@@ -88,7 +88,7 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	if lb.home.IsValid() {
 		fwd.handOn, rev.handOn = true, true
 		fwd.clamp = lb.tunnel
-		w, ok := n.toNode(lb.home, lb.tunnel)
+		w, ok := n.toNode(lb.home, handedOn(!lb.tunnel))
 		if !ok {
 			return nil, &dropped{reason: reason.NoRoute, rule: fwd.rule}
 		}
@@ -270,10 +270,10 @@ func (n *Node) returnPath(in In, k flowKey, lb balanced, fwd, rev *flow) bool {
 		rev.path, ok = n.fib(k.src)
 	case via.IsValid():
 		rev.viaNode = true
-		rev.path, ok = n.toNode(via, !n.state.Addrs[via].SameLink)
+		rev.path, ok = n.toNode(via, handedOn(n.state.Addrs[via].SameLink))
 	case in.Hook == FromTunnel && n.kind(k.src) == nodestate.AddrNode:
 		rev.viaNode = true
-		rev.path, ok = n.toNode(in.Source, true)
+		rev.path, ok = n.toNode(in.Source, byTunnel)
 	default:
 		rev.path, ok, _ = n.route(k.src)
 	}

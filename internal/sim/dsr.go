@@ -103,7 +103,7 @@ func (n *Node) fallBack(f *flow, k flowKey, in In) {
 	if !via.IsValid() || rev == nil {
 		return
 	}
-	w, ok := n.toNode(via, !n.state.Addrs[via].SameLink)
+	w, ok := n.toNode(via, handedOn(n.state.Addrs[via].SameLink))
 	if !ok {
 		return
 	}

@@ -89,7 +89,8 @@ func passes(in In, f *flow) bool {
 // betweenNodes: is it an outer packet of the tunnel?
 func (n *Node) betweenNodes(k flowKey) bool {
 	a, b := n.kind(k.src), n.kind(k.dst)
-	return k.proto == model.ProtocolUDP && k.dport == n.state.Settings.Tunnel.Port &&
+	tunnel := k.proto == model.ProtocolUDP && k.dport == n.state.Settings.Tunnel.Port || k.proto == protoIPv4 && k.src.Is4() && n.state.Settings.IPIP.Accept
+	return tunnel &&
 		(a == nodestate.AddrNode && b == nodestate.AddrHost || a == nodestate.AddrHost && b == nodestate.AddrNode)
 }
 

@@ -25,7 +25,8 @@ func (n *Node) fits(in In, f *flow) fit {
 		return whole
 	case in.Packet.Kind == packet.Error:
 		return whole // nobody could be informed
-	case in.Hook == ToUplink || in.Packet.IP.DF || in.Packet.IP.Src.Is6():
+	case in.Hook == ToUplink || in.Packet.IP.DF || in.Packet.IP.Src.Is6(),
+		f.path.action == Tunnel && f.path.ifindex != 0: // IP in IP: nobody puts its pieces together
 		return tooBig
 	case f.path.action == Tunnel || f.viaNode || f.handOn || n.opts.HostIfIndex == 0:
 		return whole // what is around it is fragmented

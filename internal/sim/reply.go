@@ -82,6 +82,9 @@ func (n *Node) refuse(in In, d dropped) Result {
 	switch in.Hook {
 	case FromTunnel:
 		r.NextHop = in.Source
+		if in.IPIP {
+			r.IfIndex = in.IfIndex
+		}
 	case ToUplink:
 		r.IfIndex = n.opts.HostIfIndex
 	default:
@@ -95,7 +98,7 @@ func (n *Node) refuse(in In, d dropped) Result {
 func (n *Node) mayAnswer(in In) bool {
 	p := in.Packet
 	switch {
-	case in.Hook == ToWorkload, in.Hook == ToUplink && n.opts.HostIfIndex == 0, in.Hook == FromTunnel && n.opts.NoTunnel:
+	case in.Hook == ToWorkload, in.Hook == ToUplink && n.opts.HostIfIndex == 0, in.Hook == FromTunnel && n.opts.NoTunnel && !in.IPIP:
 		return false
 	case p.Kind == packet.Error, p.IP.Proto == uint8(icmpOf(p.IP.Src)) && !isQuery(p) && !isAnswer(p):
 		return false

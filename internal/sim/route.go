@@ -33,7 +33,7 @@ func (n *Node) route(dst netip.Addr) (path, bool, reason.Reason) {
 		case nodestate.AddrEndpoint:
 			return path{action: Local, ifindex: a.IfIndex, mac: packet.MAC(a.MAC), mtu: n.opts.LinkMTU(a.IfIndex)}, true, 0
 		case nodestate.AddrPod:
-			w, ok := n.toNode(a.Node, a.Tunnel)
+			w, ok := n.toNode(a.Node, routed(a.Tunnel, a.IPIP))
 			return w, ok, reason.NoRoute
 		}
 		w, ok := n.fib(dst)
@@ -42,7 +42,7 @@ func (n *Node) route(dst netip.Addr) (path, bool, reason.Reason) {
 	if r, ok := n.routeOf(dst); ok {
 		switch {
 		case r.Node.IsValid():
-			w, ok := n.toNode(r.Node, r.Tunnel)
+			w, ok := n.toNode(r.Node, routed(r.Tunnel, r.IPIP))
 			return w, ok, reason.NoRoute
 		case r.Local:
 			return path{}, false, reason.NoEndpoint
@@ -54,11 +54,14 @@ func (n *Node) route(dst netip.Addr) (path, bool, reason.Reason) {
 }
 
 // toNode is the path to a node, or to what lives there.
-func (n *Node) toNode(node netip.Addr, tunnel bool) (path, bool) {
-	if tunnel {
-		return path{action: Tunnel, next: node, mtu: max(n.state.Settings.Tunnel.MTU-longer(node), 0)}, true
+func (n *Node) toNode(node netip.Addr, how by) (path, bool) {
+	switch {
+	case how == byLink:
+		return n.fib(node)
+	case how == byIPIP, how == byTunnel && n.handsOnByIPIP(node):
+		return n.throughIPIP(node)
 	}
-	return n.fib(node)
+	return path{action: Tunnel, next: node, mtu: max(n.state.Settings.Tunnel.MTU-longer(node), 0)}, true
 }
 
 // fib asks the kernel's routing.

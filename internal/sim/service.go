@@ -243,7 +243,7 @@ func (n *Node) redirectReplies(f *flow, k flowKey, in In) {
 	var w path
 	var ok bool
 	if via.IsValid() {
-		w, ok = n.toNode(via, !n.state.Addrs[via].SameLink)
+		w, ok = n.toNode(via, handedOn(n.state.Addrs[via].SameLink))
 	} else {
 		w, ok, _ = n.route(k.src)
 	}

@@ -59,6 +59,7 @@ type In struct {
 	Marked  bool       // carries MARK_DONE: this node's programs sent it on already
 	Source  netip.Addr // FromTunnel: outer source
 	VNI     uint32     // FromTunnel
+	IPIP    bool       // FromTunnel: by IP in IP, unpacked at the uplink IfIndex
 	Again   bool       // a fragment that was kept, on its second pass
 	Other   bool       // FromUplink: the frame is for another machine's MAC address, whatever it looks like here
 	// Entered is, for ToWorkload and ToUplink, the interface by which the packet came into the
@@ -70,7 +71,7 @@ type In struct {
 type Result struct {
 	Action  Action
 	Packet  *packet.Packet // as it goes on; as it came when dropped
-	IfIndex int            // Local, Neigh, Answer but for one through the tunnel
+	IfIndex int            // Local, Neigh, Answer but for one through VXLAN; Tunnel by IP in IP: the uplink
 	NextHop netip.Addr     // Neigh, Tunnel, Answer through the tunnel
 	MAC     packet.MAC     // Local: of the pod
 	Marked  bool           // Pass: carries MARK_DONE: the stack only has to fragment and route it
@@ -90,6 +91,9 @@ func (r Result) String() string {
 		s += fmt.Sprintf(" if%d %s", r.IfIndex, r.NextHop)
 	case Tunnel:
 		s += " " + r.NextHop.String()
+		if r.IfIndex != 0 {
+			s += fmt.Sprintf(" ipip if%d", r.IfIndex)
+		}
 	case Drop:
 		s += " " + r.Reason.String()
 	case Answer:
@@ -224,7 +228,7 @@ func (n *Node) receive(in In) Result {
 	if in.Hook == FromTunnel && isTagged(in.Packet) {
 		return drop(in, dropped{reason: reason.VLAN})
 	}
-	if in.Hook == FromTunnel && !in.Again {
+	if in.Hook == FromTunnel && !in.Again && !in.IPIP {
 		a, ok := n.state.Addrs[in.Source]
 		six := in.Packet.Type == packet.TypeIPv6 && n.state.Settings.IPv6
 		if !ok || in.Source.Is6() != six || a.Kind != nodestate.AddrNode || in.VNI != n.state.Settings.Tunnel.VNI {
@@ -233,6 +237,9 @@ func (n *Node) receive(in In) Result {
 	}
 	switch s := n.shapeOf(in.Packet, in.Hook); s {
 	case shapeOK:
+		if n.unpacks(in) {
+			return n.unpack(in)
+		}
 		return n.whole(in)
 	case shapeFragment, shapeBadFragment:
 		return n.fragment(in, s == shapeBadFragment)
@@ -396,7 +403,7 @@ func (n *Node) send(in In, key flowKey, f *flow, isError bool) (Result, *dropped
 		return Result{}, &dropped{reason: reason.TooBig, mtu: f.path.mtu}
 	}
 	if f.clamp && !isError && p.Kind == packet.TCP && p.Flags&packet.SYN != 0 {
-		clampMSS(p, n.state.Settings.Tunnel.MTU-longer(p.IP.Src))
+		clampMSS(p, n.segmentMTU(p.IP.Src))
 	}
 	switch {
 	case isError:
@@ -430,10 +437,10 @@ func (n *Node) send(in In, key flowKey, f *flow, isError bool) (Result, *dropped
 	case Neigh:
 		r.IfIndex, r.NextHop = f.path.ifindex, f.path.next
 	case Tunnel:
-		if n.opts.NoTunnel {
+		if n.opts.NoTunnel && f.path.ifindex == 0 {
 			return Result{}, &dropped{reason: reason.NoRoute}
 		}
-		r.NextHop = f.path.next
+		r.IfIndex, r.NextHop = f.path.ifindex, f.path.next
 	}
 	return r, nil
 }

@@ -20,7 +20,9 @@ func (n *Node) tunnels(proto model.Protocol, dst netip.Addr, port uint16) bool {
 	set := &n.state.Settings
 	switch proto {
 	case protoIPv4, protoIPv6:
-		return !set.IPIPFromPods
+		k := n.kind(dst)
+		node := k == nodestate.AddrHost || k == nodestate.AddrNode
+		return !set.IPIPFromPods || proto == protoIPv4 && dst.Is4() && set.IPIP.Accept && node
 	case model.ProtocolUDP:
 		k := n.kind(dst)
 		return port == set.Tunnel.Port && (!set.VXLANFromPods || k == nodestate.AddrHost || k == nodestate.AddrNode)

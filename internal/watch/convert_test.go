@@ -263,22 +263,25 @@ func TestConvertPool(t *testing.T) {
 		return ConvertPool(from[v3.IPPool](t, "{metadata: {name: p}, spec: "+text+"}"))
 	}
 	got, found := pool(`{cidr: 10.244.0.0/16, natOutgoing: true, vxlanMode: CrossSubnet, nodeSelector: "all()", allowedUses: [Workload]}`)
-	check(t, got, &model.Pool{Name: "p", CIDR: netip.MustParsePrefix("10.244.0.0/16"), VXLAN: model.EncapCrossSubnet, NATOutgoing: true,
+	check(t, got, &model.Pool{Name: "p", CIDR: netip.MustParsePrefix("10.244.0.0/16"), VXLAN: model.EncapCrossSubnet, IPIP: model.EncapNever, NATOutgoing: true,
 		BlockBits: 26, NodeSelector: "all()", Workload: true}, found, "")
 	got, found = pool(`{cidr: "fd00::/64", disabled: true, allowedUses: [LoadBalancer]}`)
-	check(t, got, &model.Pool{Name: "p", CIDR: netip.MustParsePrefix("fd00::/64"), VXLAN: model.EncapNever, Disabled: true, BlockBits: 122, LoadBalancer: true}, found, "")
+	check(t, got, &model.Pool{Name: "p", CIDR: netip.MustParsePrefix("fd00::/64"), VXLAN: model.EncapNever, IPIP: model.EncapNever, Disabled: true, BlockBits: 122, LoadBalancer: true}, found, "")
 	got, found = pool(`{cidr: 192.0.2.0/28, namespaceSelector: 'a == "b"', allowedUses: [LoadBalancer]}`)
-	check(t, got, &model.Pool{Name: "p", CIDR: netip.MustParsePrefix("192.0.2.0/28"), VXLAN: model.EncapNever, BlockBits: 28, LoadBalancer: true,
+	check(t, got, &model.Pool{Name: "p", CIDR: netip.MustParsePrefix("192.0.2.0/28"), VXLAN: model.EncapNever, IPIP: model.EncapNever, BlockBits: 28, LoadBalancer: true,
 		NamespaceSelector: `a == "b"`}, found, "")
 	got, found = pool(`{cidr: 10.0.0.0/28, assignmentMode: Manual}`)
-	check(t, got, &model.Pool{Name: "p", CIDR: netip.MustParsePrefix("10.0.0.0/28"), VXLAN: model.EncapNever, BlockBits: 28, Manual: true, Workload: true}, found, "")
+	check(t, got, &model.Pool{Name: "p", CIDR: netip.MustParsePrefix("10.0.0.0/28"), VXLAN: model.EncapNever, IPIP: model.EncapNever, BlockBits: 28, Manual: true, Workload: true}, found, "")
 	for text, want := range map[string]string{
-		`{cidr: 10.244.0.1/16}`:                    "spec.cidr",
-		`{cidr: 10.244.0.1}`:                       "spec.cidr",
-		`{cidr: ""}`:                               "spec.cidr",
-		`{cidr: "::ffff:10.0.0.0/104"}`:            "spec.cidr",
-		`{cidr: 10.0.0.0/8, vxlanMode: sometimes}`: "spec.vxlanMode",
-		`{cidr: 10.0.0.0/8, ipipMode: Always}`:     "spec.ipipMode",
+		`{cidr: 10.244.0.1/16}`:                                                     "spec.cidr",
+		`{cidr: 10.244.0.1}`:                                                        "spec.cidr",
+		`{cidr: ""}`:                                                                "spec.cidr",
+		`{cidr: "::ffff:10.0.0.0/104"}`:                                             "spec.cidr",
+		`{cidr: 10.0.0.0/8, vxlanMode: sometimes}`:                                  "spec.vxlanMode",
+		`{cidr: 10.0.0.0/8, ipipMode: Always}`:                                      "",
+		`{cidr: "fd00::/64", ipipMode: Always}`:                                     "spec.ipipMode",
+		`{cidr: 10.0.0.0/8, ipipMode: sometimes}`:                                   "spec.ipipMode",
+		`{cidr: 10.0.0.0/8, ipipMode: Always, vxlanMode: CrossSubnet}`:              "spec.ipipMode",
 		`{cidr: 10.0.0.0/8, nodeSelector: 'a == "b"', allowedUses: [LoadBalancer]}`: "spec.nodeSelector",
 		`{cidr: 10.0.0.0/8, assignmentMode: x, allowedUses: [Job]}`:                 "spec.assignmentMode spec.allowedUses[0]",
 	} {

@@ -43,7 +43,7 @@ func ConvertPool(p *v3.IPPool) (*model.Pool, []weirv1.Problem) {
 		return nil, f.list
 	}
 	out := &model.Pool{
-		Name: p.Name, CIDR: cidr, VXLAN: f.encap(&p.Spec), NATOutgoing: p.Spec.NATOutgoing, Disabled: p.Spec.Disabled,
+		Name: p.Name, CIDR: cidr, VXLAN: f.encap("spec.vxlanMode", string(p.Spec.VXLANMode)), IPIP: f.encap("spec.ipipMode", string(p.Spec.IPIPMode)), NATOutgoing: p.Spec.NATOutgoing, Disabled: p.Spec.Disabled,
 		BlockBits: p.Spec.BlockSize, NodeSelector: p.Spec.NodeSelector,
 		Workload:          len(p.Spec.AllowedUses) == 0 || slices.Contains(p.Spec.AllowedUses, v3.IPPoolAllowedUseWorkload),
 		LoadBalancer:      slices.Contains(p.Spec.AllowedUses, v3.IPPoolAllowedUseLoadBalancer),
@@ -51,6 +51,15 @@ func ConvertPool(p *v3.IPPool) (*model.Pool, []weirv1.Problem) {
 	}
 	if p.DeletionTimestamp != nil {
 		out.Deleted = p.DeletionTimestamp.Unix()
+	}
+	switch {
+	case !out.IPIP.Encapsulates():
+	case cidr.Addr().Is6():
+		f.add("spec.ipipMode", string(p.Spec.IPIPMode), "is in a pool of IPv6, and IP in IP carries IPv4 alone; Never is in force", "set ipipMode: Never, and vxlanMode: Always or CrossSubnet where nodes are in several subnets")
+		out.IPIP = model.EncapNever
+	case out.VXLAN.Encapsulates():
+		f.add("spec.ipipMode", string(p.Spec.IPIPMode), "is in a pool that has a vxlanMode, too; VXLAN is in force, and no IP in IP", "set one of both to Never")
+		out.IPIP = model.EncapNever
 	}
 	if out.BlockBits == 0 {
 		out.BlockBits = 26
@@ -83,20 +92,17 @@ func ConvertPool(p *v3.IPPool) (*model.Pool, []weirv1.Problem) {
 	return out, f.list
 }
 
-func (f *finding) encap(s *v3.IPPoolSpec) model.EncapMode {
-	if s.IPIPMode != "" && s.IPIPMode != v3.IPIPModeNever {
-		f.add("spec.ipipMode", string(s.IPIPMode), "is not supported yet; no IPIP tunnel is used",
-			"set ipipMode: Never, and vxlanMode: Always or CrossSubnet where nodes are in several subnets")
-	}
-	switch s.VXLANMode {
-	case v3.VXLANModeAlways:
+// encap reads vxlanMode or ipipMode, whose values are the same.
+func (f *finding) encap(field, mode string) model.EncapMode {
+	switch mode {
+	case string(v3.VXLANModeAlways):
 		return model.EncapAlways
-	case v3.VXLANModeCrossSubnet:
+	case string(v3.VXLANModeCrossSubnet):
 		return model.EncapCrossSubnet
-	case v3.VXLANModeNever, "":
+	case string(v3.VXLANModeNever), "":
 		return model.EncapNever
 	}
-	f.add("spec.vxlanMode", string(s.VXLANMode), "is none of Never, Always, CrossSubnet; Never is in force", "correct it")
+	f.add(field, mode, "is none of Never, Always, CrossSubnet; Never is in force", "correct it")
 	return model.EncapNever
 }
 

@@ -34,6 +34,8 @@ var tunnelAttacks = []scenarioAttack{
 	{name: "VXLAN in a fragmented datagram of a pod", file: "hostile-vxlan-fragments.txtar", actor: attack.RawPod, planes: []string{attack.EBPF}},
 	{name: "IP in IP from a pod", file: "hostile-ipip.txtar", actor: attack.RawPod},
 	{name: "a pool's address that no node has as a source, with bpfEnforceRPF Strict", file: "reverse-path.txtar", actor: attack.Link},
+	{name: "IP in IP from no node, with another MAC address, or with a source of another node inside", file: "hostile-ipip-sources.txtar", actor: attack.Link, planes: []string{attack.EBPF}, families: []string{attack.IPv4}},
+	{name: "IP in IP to a node that no pool lets take it", file: "hostile-ipip-off.txtar", actor: attack.Link, planes: []string{attack.EBPF}, families: []string{attack.IPv4}},
 	{name: "IP in IP behind extension headers", file: "dual-hostile-ipip.txtar", actor: attack.RawPod, families: []string{attack.IPv6}},
 }
 

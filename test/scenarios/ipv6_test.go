@@ -12,6 +12,10 @@ import (
 
 // noMirror are the scenarios that IPv6 has no counterpart for, and why.
 var noMirror = map[string]string{
+	"hostile-ipip-sources.txtar":       "IP in IP carries IPv4 alone",
+	"ipip.txtar":                       "the same",
+	"ipip-live.txtar":                  "the same",
+	"ipip-mtu.txtar":                   "the same",
 	"hostport-loopback.txtar":          "the loopback address is not mirrored",
 	"icmp-queries.txtar":               "ICMPv6 has the echo alone",
 	"icmp-errors.txtar":                "a timestamp request, of which ICMPv6 has none; random packets have the errors",

@@ -95,7 +95,7 @@ func addPodsOutside(c *cluster.View, pools *cluster.Prefixes[*model.Pool], out m
 		node := n.AddrLike(a)
 		pool, _ := pools.Lookup(a)
 		link := cluster.SameLink(c, node)
-		out[a] = nodestate.Addr{Kind: nodestate.AddrPod, Node: node, SameLink: link, Tunnel: tunnelled(pool, link), Owner: name}
+		out[a] = nodestate.Addr{Kind: nodestate.AddrPod, Node: node, SameLink: link, Tunnel: tunnelled(c, pool, link), IPIP: ipip(c, pool).To(link), Owner: name}
 	}
 }
 

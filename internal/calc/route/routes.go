@@ -17,6 +17,8 @@ import (
 const (
 	vxlanOverhead = 50
 	ipv6Extra     = 20
+
+	ipipOverhead = 20 // of IP in IP: the outer IPv4 header
 )
 
 // Settings returns the node's scalars.
@@ -26,7 +28,7 @@ func Settings(c *cluster.View) nodestate.Settings {
 		DSR: m.DSR, ConnectTime: m.ConnectTime, SNATFirst: m.SNATPortFirst, SNATLast: m.SNATPortLast,
 		Tunnel:     nodestate.Tunnel{Port: m.VXLANPort, VNI: m.VXLANVNI, MTU: tunnelMTU(c)},
 		DataIfaces: m.DataIfaces, InterfacePrefix: m.InterfacePrefix, PoolRoutes: map[netip.Prefix]int{}, PodMTU: c.Local.LinkMTU,
-		HostNAT: m.HostNAT, ToHost: m.ToHost, VXLANFromPods: m.VXLANFromPods, IPIPFromPods: m.IPIPFromPods, RPFStrict: m.RPFStrict, IPv6: c.Ipv6, MaxFlows: m.MaxFlows, Timeouts: m.Timeouts, DSRTimes: m.DSRTimes,
+		HostNAT: m.HostNAT, ToHost: m.ToHost, VXLANFromPods: m.VXLANFromPods, IPIPFromPods: m.IPIPFromPods, IPIP: ipipSettings(c), RPFStrict: m.RPFStrict, IPv6: c.Ipv6, MaxFlows: m.MaxFlows, Timeouts: m.Timeouts, DSRTimes: m.DSRTimes,
 		KubeProxy: c.Local.KubeProxy, ProxyRules: c.Local.ProxyRules, HandOver: c.Local.HandOver,
 	}
 	for _, p := range m.DSROptOut {
@@ -82,7 +84,9 @@ func tunnelMTU(c *cluster.View) int {
 // nodes only has the tunnel's MTU throughout: a pod has one MTU for all its peers.
 func poolMTU(c *cluster.View, p *model.Pool) int {
 	switch {
-	case !encapsulates(p):
+	case ipip(c, p).Encapsulates():
+		return ipipMTU(c)
+	case !p.VXLAN.Encapsulates():
 		return c.Local.LinkMTU
 	case p.CIDR.Addr().Is6():
 		return max(tunnelMTU(c)-ipv6Extra, 0)
@@ -90,17 +94,10 @@ func poolMTU(c *cluster.View, p *model.Pool) int {
 	return tunnelMTU(c)
 }
 
-func encapsulates(p *model.Pool) bool {
-	return p.VXLAN == model.EncapAlways || p.VXLAN == model.EncapCrossSubnet
-}
-
 // tunnelled reports whether traffic to an address of the pool on that node is encapsulated. pool
 // may be nil: an address of no pool is not.
-func tunnelled(pool *model.Pool, sameLink bool) bool {
-	if pool == nil {
-		return false
-	}
-	return pool.VXLAN == model.EncapAlways || pool.VXLAN == model.EncapCrossSubnet && !sameLink
+func tunnelled(c *cluster.View, pool *model.Pool, sameLink bool) bool {
+	return pool != nil && pool.VXLAN.To(sameLink) || ipip(c, pool).To(sameLink)
 }
 
 // Routes returns a route for every pool and every block. A block whose node is not known, or has no
@@ -125,7 +122,7 @@ func Routes(c *cluster.View) map[netip.Prefix]nodestate.Route {
 			pool, _ := pools.Lookup(b.CIDR.Addr())
 			r.Node = n.AddrLike(b.CIDR.Addr())
 			r.SameLink = cluster.SameLink(c, r.Node)
-			r.Tunnel = tunnelled(pool, r.SameLink)
+			r.Tunnel, r.IPIP = tunnelled(c, pool, r.SameLink), ipip(c, pool).To(r.SameLink)
 		}
 		out[b.CIDR.Masked()] = r
 	}

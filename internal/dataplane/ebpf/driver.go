@@ -78,6 +78,7 @@ type Driver struct {
 	loaded       *object.Collection // of IPv4; its programs are the ones attached
 	six          *object.Collection // of IPv6; nil = the node does not carry it
 	called       *object.Collection // the six that IPv4's programs call
+	unpacks      bool               // IPv4's call what unpacks IP in IP
 	sixErr       error              // why the state's wish about IPv6 is not fulfilled
 	removingIPv6 bool               // something of IPv6 is still there that should go
 	narrow       map[string]bool    // our devices whose MTU is too small for IPv6
@@ -243,6 +244,9 @@ func (d *Driver) reconcile(devices bool) error {
 	}
 	d.tables.Write(d.state, d.machine)
 	if err := errors.Join(d.sixErr, d.callIPv6()); err != nil {
+		errs = append(errs, err)
+	}
+	if err := d.callIPIP(); err != nil {
 		errs = append(errs, err)
 	}
 	if err := d.ensureUntracked(); err != nil {

@@ -61,6 +61,7 @@ type Driver struct {
 	tunnelTable *chains.TunnelTable
 	arpTable    *chains.ArpTable
 	problems    []string
+	noIPIP      bool // a pool asks for IP in IP, which is not there
 	count       counters
 	listening   bool // somebody wants to know of every flow that is evaluated
 	held        []dataplane.HeldPod
@@ -137,7 +138,7 @@ func (d *Driver) Apply(ctx context.Context, s *nodestate.State, _ nodestate.Keys
 	if d.state == nil && d.opts.Before != nil {
 		d.opts.Before()
 	}
-	d.state = s
+	d.state, d.noIPIP = withoutIPIP(s)
 	return d.reconcile(ctx)
 }
 

@@ -19,6 +19,7 @@ func (d *Driver) Lacks() map[dataplane.Feature]string {
 		dataplane.FeatureHandOver:  "connection tracking knows what is not translated, whoever carries it",
 		dataplane.FeatureHostOwn:   "to host endpoints, the node's own addresses are those of the tables",
 		dataplane.FeatureHostNAT:   "the node's own packets are balanced in any case",
+		dataplane.FeatureIPIP:      "the driver makes no IP in IP, and sends VXLAN in its place",
 		dataplane.FeatureSCTP:      "connection tracking wants whole chunks with the right tags",
 		dataplane.FeatureUntracked: "what doNotTrack allows is tracked: an answer that it says nothing of is evaluated with what it answers",
 	}

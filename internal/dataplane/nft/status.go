@@ -38,6 +38,9 @@ func (d *Driver) Status() dataplane.Status {
 	defer d.mu.Unlock()
 	st := dataplane.Status{Tunnel: d.network.TunnelIndex() != 0, Problems: slices.Clone(d.problems), Entries: map[string]int{},
 		Repairs: maps.Clone(d.count.repairs), Repaired: d.count.last}
+	if d.noIPIP {
+		st.Problems = append(st.Problems, ipipNotInForce)
+	}
 	for f, t := range d.tables {
 		st.Writes += t.Writes
 		for name, tracked := range t.Elements {

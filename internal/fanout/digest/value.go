@@ -271,6 +271,7 @@ func (w *writer) pool(p *model.Pool) {
 	w.text(p.Name)
 	w.prefix(p.CIDR)
 	w.text(string(p.VXLAN))
+	w.text(string(p.IPIP))
 	w.bools(p.NATOutgoing, p.Disabled, p.Manual, p.Workload, p.LoadBalancer)
 	w.signed(int64(p.BlockBits))
 	w.text(p.NodeSelector)

@@ -143,7 +143,7 @@ func (r *reader) hostEndpoint(h *HostEndpoint) (string, *model.HostEndpoint) {
 }
 
 func (r *reader) pool(p *Pool) (string, *model.Pool) {
-	out := &model.Pool{Name: r.key("name", p.Name), CIDR: one(r, "cidr", p.Cidr, r.prefix), VXLAN: model.EncapMode(r.text("vxlan", p.Vxlan)), NATOutgoing: p.NatOutgoing,
+	out := &model.Pool{Name: r.key("name", p.Name), CIDR: one(r, "cidr", p.Cidr, r.prefix), VXLAN: model.EncapMode(r.text("vxlan", p.Vxlan)), IPIP: model.EncapMode(r.text("ipip", p.Ipip)), NATOutgoing: p.NatOutgoing,
 		Disabled: p.Disabled, BlockBits: int(p.BlockBits), NodeSelector: r.text("node_selector", p.NodeSelector), Manual: p.Manual, Workload: p.Workload,
 		LoadBalancer: p.LoadBalancer, NamespaceSelector: r.text("namespace_selector", p.NamespaceSelector), Deleted: p.Deleted}
 	return out.Name, out

@@ -77,7 +77,7 @@ func (w *writer) hostEndpoint(h *model.HostEndpoint) *HostEndpoint {
 }
 
 func (w *writer) pool(p *model.Pool) *Pool {
-	return &Pool{Name: []byte(p.Name), Cidr: PrefixBytes(p.CIDR), Vxlan: w.text(string(p.VXLAN)), NatOutgoing: p.NATOutgoing, Disabled: p.Disabled,
+	return &Pool{Name: []byte(p.Name), Cidr: PrefixBytes(p.CIDR), Vxlan: w.text(string(p.VXLAN)), Ipip: w.text(string(p.IPIP)), NatOutgoing: p.NATOutgoing, Disabled: p.Disabled,
 		BlockBits: int64(p.BlockBits), NodeSelector: w.text(p.NodeSelector), Manual: p.Manual, Workload: p.Workload, LoadBalancer: p.LoadBalancer,
 		NamespaceSelector: w.text(p.NamespaceSelector), Deleted: p.Deleted}
 }

@@ -2865,6 +2865,7 @@ type Pool struct {
 	LoadBalancer      bool                   `protobuf:"varint,10,opt,name=load_balancer,json=loadBalancer,proto3" json:"load_balancer,omitempty"`
 	NamespaceSelector uint32                 `protobuf:"varint,11,opt,name=namespace_selector,json=namespaceSelector,proto3" json:"namespace_selector,omitempty"` // text
 	Deleted           int64                  `protobuf:"varint,12,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	Ipip              uint32                 `protobuf:"varint,13,opt,name=ipip,proto3" json:"ipip,omitempty"` // text
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -2979,6 +2980,13 @@ func (x *Pool) GetNamespaceSelector() uint32 {
 func (x *Pool) GetDeleted() int64 {
 	if x != nil {
 		return x.Deleted
+	}
+	return 0
+}
+
+func (x *Pool) GetIpip() uint32 {
+	if x != nil {
+		return x.Ipip
 	}
 	return 0
 }
@@ -3293,7 +3301,7 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\tinterface\x18\x04 \x01(\rR\tinterface\x12!\n" +
 	"\fexpected_ips\x18\x05 \x03(\fR\vexpectedIps\x12\x1a\n" +
 	"\bprofiles\x18\x06 \x03(\rR\bprofiles\x12-\n" +
-	"\x05ports\x18\a \x03(\v2\x17.weir.fanout.v1.PodPortR\x05ports\"\xe9\x02\n" +
+	"\x05ports\x18\a \x03(\v2\x17.weir.fanout.v1.PodPortR\x05ports\"\xfd\x02\n" +
 	"\x04Pool\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\fR\x04cidr\x12\x14\n" +
@@ -3308,7 +3316,8 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\rload_balancer\x18\n" +
 	" \x01(\bR\floadBalancer\x12-\n" +
 	"\x12namespace_selector\x18\v \x01(\rR\x11namespaceSelector\x12\x18\n" +
-	"\adeleted\x18\f \x01(\x03R\adeleted\"[\n" +
+	"\adeleted\x18\f \x01(\x03R\adeleted\x12\x12\n" +
+	"\x04ipip\x18\r \x01(\rR\x04ipip\"[\n" +
 	"\x05Block\x12\x12\n" +
 	"\x04cidr\x18\x01 \x01(\fR\x04cidr\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\rR\x04node\x12\x18\n" +

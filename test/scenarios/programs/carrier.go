@@ -259,13 +259,21 @@ func (c *carrier) ReceiveFrame(in sim.In, frame []byte) (sim.Result, error) {
 	}
 	c.choice = choice{set: c.set, layout: c.runner.layout}
 	if in.Packet.Kind != packet.Frame && in.Packet.Kind != packet.Error {
-		c.choice.read(in.Packet)
+		c.choice.read(inside(in.Packet))
 	}
 	want := c.oracle.Receive(in)
 	if c.choice.wrong != nil {
 		return got, fmt.Errorf("%w; programs: %s: %s; oracle: %s: %s", c.choice.wrong, got, got.Packet, want, want.Packet)
 	}
 	return got, differ(in, got, want)
+}
+
+// inside is what a packet that comes in IP in IP carries: a flow begins with that.
+func inside(p *packet.Packet) *packet.Packet {
+	if inner, err := packet.Unwrap(p); err == nil && inner.Kind != packet.Frame && inner.Kind != packet.Error {
+		return inner
+	}
+	return p
 }
 
 // agreeOnDrop finds out whether the oracle drops too. A packet may be dropped after its flow began
@@ -276,7 +284,7 @@ func (c *carrier) agreeOnDrop(in sim.In, got sim.Result) error {
 	for i := -1; ; i++ {
 		c.choice = choice{set: c.set, layout: c.runner.layout, guess: max(i, 0), guessing: true}
 		if i < 0 && in.Packet.Kind != packet.Frame && in.Packet.Kind != packet.Error {
-			c.choice.read(in.Packet)
+			c.choice.read(inside(in.Packet))
 		}
 		try := c.oracle.Clone()
 		err := differ(in, got, try.Receive(in))

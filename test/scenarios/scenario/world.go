@@ -212,12 +212,18 @@ func (m *Machine) enter(in sim.In) leg {
 			next, _, err := j.end("drop")
 			return next, r.Packet, err
 		case sim.Answer:
+			if r.NextHop.IsValid() && r.IfIndex != 0 {
+				return m.encapsulated(r)
+			}
 			return m.back(in, p), r.Packet, nil
 		case sim.Local:
 			return m.toPod(r.IfIndex), r.Packet, nil
 		case sim.Neigh:
 			return m.wire(r.NextHop), r.Packet, nil
 		case sim.Tunnel:
+			if r.IfIndex != 0 {
+				return m.encapsulated(r)
+			}
 			return m.world.decapsulate(m, r.NextHop), r.Packet, nil
 		}
 		switch in.Hook {
@@ -229,6 +235,9 @@ func (m *Machine) enter(in sim.In) leg {
 				return next, r.Packet, err
 			}
 			return m.wire(m.NextHop(r.Packet.IP.Dst)), r.Packet, nil
+		}
+		if in.Hook == sim.FromUplink && p.IP.Proto == packet.ProtoIPIP && r.Packet.IP.Proto != packet.ProtoIPIP {
+			return m.stackMarked(HostDevice, r.Marked), r.Packet, nil // it was unpacked
 		}
 		return m.stackMarked(in.IfIndex, r.Marked), r.Packet, nil
 	}
@@ -362,6 +371,15 @@ func (w *World) deliverMAC(to, from packet.MAC) leg {
 	return func(j *Journey, _ *packet.Packet) (leg, *packet.Packet, error) {
 		return j.end("lost on the switch: nobody has " + to.String())
 	}
+}
+
+// encapsulated is the path of what goes to another node in IP in IP.
+func (m *Machine) encapsulated(r sim.Result) (leg, *packet.Packet, error) {
+	outer, err := packet.IPIP(r.Packet, m.Like(r.NextHop), r.NextHop)
+	if err != nil {
+		return nil, nil, err
+	}
+	return m.wire(m.NextHop(r.NextHop)), outer, nil
 }
 
 // decapsulate is the tunnel from one node to another's address.

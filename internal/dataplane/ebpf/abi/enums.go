@@ -8,6 +8,7 @@ const (
 	MarkMask        = 0xff00000
 	MarkDone        = 0xba00000
 	MarkAgain       = 0xbb00000
+	MarkAgainInner  = 0xb900000
 	MarkOwn         = 0xbe00000
 	MarkSeen        = 0xbc00000
 	PortWords       = 0x2000
@@ -23,6 +24,7 @@ const (
 	AddrPrimary     = 0x8
 	AddrNodePorts   = 0x10
 	AddrKeepSource  = 0x20
+	AddrIPIP        = 0x80
 	AddrStaged      = 0x40
 )
 
@@ -183,6 +185,7 @@ const (
 	RouteLocal    = 0x4
 	RouteTunnel   = 0x8
 	RouteSameLink = 0x10
+	RouteIPIP     = 0x20
 )
 
 // enum settings_flag.
@@ -203,6 +206,8 @@ const (
 	SetVXLANFromPods = 0x4000
 	SetRPFStrict     = 0x10000
 	SetIPIPFromPods  = 0x8000
+	SetIPIP          = 0x20000
+	SetIPIPNodes     = 0x40000
 	SetChanging      = 0x40
 )
 

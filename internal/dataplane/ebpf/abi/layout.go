@@ -98,7 +98,8 @@ type Settings[A Address] struct {
 	HostNetns     uint64
 	Timeouts      [Timeouts]uint32
 	PerSecond     uint32
-	TunnelMtu     uint32
+	TunnelMtu     uint16
+	IpipMtu       uint16
 	HostIfindex   uint32
 	TunnelPort    uint16
 	DsrPatience   uint16

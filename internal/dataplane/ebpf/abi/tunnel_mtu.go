@@ -3,6 +3,7 @@
 package abi
 
 import (
+	"math"
 	"net/netip"
 
 	"github.com/weir-net/weir/internal/nodestate"
@@ -14,10 +15,18 @@ const ipv6Extra = 20
 
 // TunnelMTU is how long a packet of the family may be that fits into the tunnel, bytes; 0 = not
 // known.
-func TunnelMTU[A Address](c nodestate.Settings) uint32 {
+func TunnelMTU[A Address](c nodestate.Settings) uint16 {
 	mtu := c.Tunnel.MTU
 	if Carries[A](netip.IPv6Unspecified()) {
 		mtu -= ipv6Extra
 	}
-	return uint32(max(mtu, 0))
+	return uint16(min(max(mtu, 0), math.MaxUint16))
+}
+
+// IPIPMTU is the same of IP in IP, which is of IPv4 alone.
+func IPIPMTU[A Address](c nodestate.Settings) uint16 {
+	if Carries[A](netip.IPv6Unspecified()) || !c.IPIP.Accept {
+		return 0
+	}
+	return uint16(min(max(c.IPIP.MTU, 0), math.MaxUint16))
 }

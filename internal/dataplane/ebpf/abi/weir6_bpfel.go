@@ -379,15 +379,17 @@ type Weir6Scratch struct {
 		}
 	}
 	Frag struct {
-		_     structs.HostLayout
-		Id    uint32
-		Begin uint32
-		End   uint32
-		Frame uint32
-		More  uint8
-		Again uint8
-		Dirty uint8
-		Sent  uint8
+		_        structs.HostLayout
+		Id       uint32
+		Begin    uint32
+		End      uint32
+		Frame    uint32
+		More     uint8
+		Again    uint8
+		Dirty    uint8
+		Sent     uint8
+		Released uint8
+		_        [3]byte
 	}
 	Fkey   Weir6FragKey
 	Outer  Weir6IpAddr
@@ -403,10 +405,18 @@ type Weir6Scratch struct {
 		LocalIpv4   uint32
 		_           [12]byte
 	}
+	OuterHead [10]uint16
+	OuterHop  struct {
+		_        structs.HostLayout
+		NhFamily uint32
+		Ipv4Nh   uint32
+		_        [12]byte
+	}
 	Hash     uint32
 	Reset    uint32
 	Answered uint32
 	Own      uint32
+	_        [4]byte
 }
 
 type Weir6Settings struct {
@@ -422,7 +432,8 @@ type Weir6Settings struct {
 	HostNetns     uint64
 	Timeouts      [10]uint32
 	PerSecond     uint32
-	TunnelMtu     uint32
+	TunnelMtu     uint16
+	IpipMtu       uint16
 	HostIfindex   uint32
 	TunnelPort    uint16
 	DsrPatience   uint16

@@ -379,15 +379,17 @@ type WeirScratch struct {
 		}
 	}
 	Frag struct {
-		_     structs.HostLayout
-		Id    uint32
-		Begin uint32
-		End   uint32
-		Frame uint32
-		More  uint8
-		Again uint8
-		Dirty uint8
-		Sent  uint8
+		_        structs.HostLayout
+		Id       uint32
+		Begin    uint32
+		End      uint32
+		Frame    uint32
+		More     uint8
+		Again    uint8
+		Dirty    uint8
+		Sent     uint8
+		Released uint8
+		_        [3]byte
 	}
 	Fkey   WeirFragKey
 	Outer  WeirIpAddr
@@ -403,11 +405,17 @@ type WeirScratch struct {
 		LocalIpv4   uint32
 		_           [12]byte
 	}
+	OuterHead [10]uint16
+	OuterHop  struct {
+		_        structs.HostLayout
+		NhFamily uint32
+		Ipv4Nh   uint32
+		_        [12]byte
+	}
 	Hash     uint32
 	Reset    uint32
 	Answered uint32
 	Own      uint32
-	_        [4]byte
 }
 
 type WeirSettings struct {
@@ -422,7 +430,8 @@ type WeirSettings struct {
 	HostNetns     uint64
 	Timeouts      [10]uint32
 	PerSecond     uint32
-	TunnelMtu     uint32
+	TunnelMtu     uint16
+	IpipMtu       uint16
 	HostIfindex   uint32
 	TunnelPort    uint16
 	DsrPatience   uint16
@@ -523,6 +532,7 @@ const (
 	WeirMapWeirFrags         = "weir_frags"
 	WeirMapWeirHosts         = "weir_hosts"
 	WeirMapWeirHostsStaged   = "weir_hosts_staged"
+	WeirMapWeirIpip          = "weir_ipip"
 	WeirMapWeirIpv6          = "weir_ipv6"
 	WeirMapWeirLinks         = "weir_links"
 	WeirMapWeirLive          = "weir_live"
@@ -550,6 +560,7 @@ const (
 	WeirProgWeirArrive       = "weir_arrive"
 	WeirProgWeirConnect4     = "weir_connect4"
 	WeirProgWeirConnect6     = "weir_connect6"
+	WeirProgWeirFromIpip     = "weir_from_ipip"
 	WeirProgWeirFromTunnel   = "weir_from_tunnel"
 	WeirProgWeirFromUplink   = "weir_from_uplink"
 	WeirProgWeirFromWorkload = "weir_from_workload"
@@ -615,6 +626,7 @@ type WeirProgramSpecs struct {
 	WeirArrive       *ebpf.ProgramSpec `ebpf:"weir_arrive"`
 	WeirConnect4     *ebpf.ProgramSpec `ebpf:"weir_connect4"`
 	WeirConnect6     *ebpf.ProgramSpec `ebpf:"weir_connect6"`
+	WeirFromIpip     *ebpf.ProgramSpec `ebpf:"weir_from_ipip"`
 	WeirFromTunnel   *ebpf.ProgramSpec `ebpf:"weir_from_tunnel"`
 	WeirFromUplink   *ebpf.ProgramSpec `ebpf:"weir_from_uplink"`
 	WeirFromWorkload *ebpf.ProgramSpec `ebpf:"weir_from_workload"`
@@ -654,6 +666,7 @@ type WeirMapSpecs struct {
 	WeirFrags       *ebpf.MapSpec `ebpf:"weir_frags"`
 	WeirHosts       *ebpf.MapSpec `ebpf:"weir_hosts"`
 	WeirHostsStaged *ebpf.MapSpec `ebpf:"weir_hosts_staged"`
+	WeirIpip        *ebpf.MapSpec `ebpf:"weir_ipip"`
 	WeirIpv6        *ebpf.MapSpec `ebpf:"weir_ipv6"`
 	WeirLinks       *ebpf.MapSpec `ebpf:"weir_links"`
 	WeirLive        *ebpf.MapSpec `ebpf:"weir_live"`
@@ -733,6 +746,7 @@ type WeirMaps struct {
 	WeirFrags       *ebpf.Map `ebpf:"weir_frags"`
 	WeirHosts       *ebpf.Map `ebpf:"weir_hosts"`
 	WeirHostsStaged *ebpf.Map `ebpf:"weir_hosts_staged"`
+	WeirIpip        *ebpf.Map `ebpf:"weir_ipip"`
 	WeirIpv6        *ebpf.Map `ebpf:"weir_ipv6"`
 	WeirLinks       *ebpf.Map `ebpf:"weir_links"`
 	WeirLive        *ebpf.Map `ebpf:"weir_live"`
@@ -782,6 +796,7 @@ func (m *WeirMaps) Close() error {
 		m.WeirFrags,
 		m.WeirHosts,
 		m.WeirHostsStaged,
+		m.WeirIpip,
 		m.WeirIpv6,
 		m.WeirLinks,
 		m.WeirLive,
@@ -828,6 +843,7 @@ type WeirPrograms struct {
 	WeirArrive       *ebpf.Program `ebpf:"weir_arrive"`
 	WeirConnect4     *ebpf.Program `ebpf:"weir_connect4"`
 	WeirConnect6     *ebpf.Program `ebpf:"weir_connect6"`
+	WeirFromIpip     *ebpf.Program `ebpf:"weir_from_ipip"`
 	WeirFromTunnel   *ebpf.Program `ebpf:"weir_from_tunnel"`
 	WeirFromUplink   *ebpf.Program `ebpf:"weir_from_uplink"`
 	WeirFromWorkload *ebpf.Program `ebpf:"weir_from_workload"`
@@ -847,6 +863,7 @@ func (p *WeirPrograms) Close() error {
 		p.WeirArrive,
 		p.WeirConnect4,
 		p.WeirConnect6,
+		p.WeirFromIpip,
 		p.WeirFromTunnel,
 		p.WeirFromUplink,
 		p.WeirFromWorkload,

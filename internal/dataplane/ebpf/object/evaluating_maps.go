@@ -105,7 +105,7 @@ func (l *Collection) attachedFound(root string, noTCX bool) (map[ebpf.ProgramID]
 			return nil, err
 		}
 	}
-	for _, name := range []string{ProgramsOfIPv6, UntrackedOfIPv6} {
+	for _, name := range []string{ProgramsOfIPv6, UntrackedOfIPv6, ProgramOfIPIP} {
 		m := l.Maps[name]
 		for slot := range m.MaxEntries() {
 			var id uint32

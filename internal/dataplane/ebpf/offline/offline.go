@@ -162,7 +162,8 @@ func (o *Node) ApplyChanged(s *nodestate.State, changed nodestate.Keys) error {
 	} else {
 		err = errors.Join(err, o.loaded.CallUntracked(o.guards6.Arrive, o.guards6.Each))
 	}
-	errs = append(errs, err)
+	_, ipipErr := o.loaded.CallIPIP(s.Settings.IPIP.Accept)
+	errs = append(errs, err, ipipErr)
 	o.bump = o.bump || o.Tables.Reevaluated() != before || o.Tables.Stale()
 	if o.bump {
 		err = o.Tables.NextEpoch()

@@ -29,7 +29,7 @@ func digestMaps(t *testing.T, o *Node) map[string][32]byte {
 	out := map[string][32]byte{}
 	for family, all := range map[string]map[string]*ebpf.Map{"4 ": o.Maps, "6 ": o.IPv6.Maps} {
 		for name, m := range all {
-			if object.IsUnpinned(name) || name == object.ProgramsOfIPv6 || name == "weir_maglev" || m.Type() == ebpf.RingBuf {
+			if object.IsUnpinned(name) || name == object.ProgramsOfIPv6 || name == object.ProgramOfIPIP || name == "weir_maglev" || m.Type() == ebpf.RingBuf {
 				continue
 			}
 			var entries [][]byte

@@ -52,7 +52,7 @@ func (t *familyTables[A]) read(s *nodestate.State) error {
 	for k, v := range t.routes.Tracker.All() {
 		r := nodestate.Route{
 			Pool: v.Flags&abi.RoutePool != 0, Local: v.Flags&abi.RouteLocal != 0,
-			Tunnel: v.Flags&abi.RouteTunnel != 0, SameLink: v.Flags&abi.RouteSameLink != 0,
+			Tunnel: v.Flags&abi.RouteTunnel != 0, IPIP: v.Flags&abi.RouteIPIP != 0, SameLink: v.Flags&abi.RouteSameLink != 0,
 		}
 		if v.Flags&abi.RouteRemote != 0 {
 			r.Node = abi.FromAddr(v.Node)
@@ -145,6 +145,7 @@ func readSettings[A abi.Address](s *nodestate.State, v abi.Settings[A]) {
 	}
 	s.Settings.Node = readNode(v.Node)
 	s.Settings.Tunnel = nodestate.Tunnel{Port: abi.Be16(v.TunnelPort), VNI: v.Vni, MTU: int(v.TunnelMtu)}
+	s.Settings.IPIP = nodestate.IPIP{Accept: v.Flags&abi.SetIPIP != 0, HandOn: v.Flags&abi.SetIPIPNodes != 0, MTU: int(v.IpipMtu)}
 }
 
 func readAddr[A abi.Address](v abi.AddrValue[A]) nodestate.Addr {
@@ -154,6 +155,7 @@ func readAddr[A abi.Address](v abi.AddrValue[A]) nodestate.Addr {
 		NATOutgoing: v.Flags&abi.AddrNATOutgoing != 0,
 		SameLink:    v.Flags&abi.AddrSameLink != 0,
 		Tunnel:      v.Flags&abi.AddrTunnel != 0,
+		IPIP:        v.Flags&abi.AddrIPIP != 0,
 		NodePorts:   v.Flags&abi.AddrNodePorts != 0,
 		KeepSource:  v.Flags&abi.AddrKeepSource != 0,
 		MAC:         v.Mac, IfIndex: int(v.Ifindex),

@@ -139,13 +139,14 @@ func renderSettings[A abi.Address](s *nodestate.State, m Machine) abi.Settings[A
 			abi.FlagIf(s.EvaluatesUntracked() || m.untracked, abi.SetUntracked) |
 			abi.FlagIf(c.VXLANFromPods, abi.SetVXLANFromPods) |
 			abi.FlagIf(c.IPIPFromPods, abi.SetIPIPFromPods) |
+			ipipFlags[A](c) |
 			abi.FlagIf(c.RPFStrict, abi.SetRPFStrict) |
 			abi.FlagIf(c.ToHost == model.ToHostDrop, abi.SetToHostDrop) |
 			abi.FlagIf(c.ToHost == model.ToHostReturn, abi.SetToHostReturn) |
 			abi.SetPorts, // tables keep weir_ports
 		Node: abi.ToAddr[A](nodeOf[A](c)), TunnelIfindex: uint32(m.Tunnel), Vni: c.Tunnel.VNI,
 		SnatMin: c.SNATFirst, SnatMax: c.SNATLast, HostNetns: m.HostNetns,
-		PerSecond: m.Clock.perThousandSeconds(), TunnelMtu: abi.TunnelMTU[A](c),
+		PerSecond: m.Clock.perThousandSeconds(), TunnelMtu: abi.TunnelMTU[A](c), IpipMtu: abi.IPIPMTU[A](c),
 		HostIfindex: uint32(m.Host), TunnelPort: abi.Be16(c.Tunnel.Port),
 		DsrPatience: m.Clock.fineUnits(c.DSRTimes.Patience),
 	}
@@ -168,6 +169,14 @@ func renderSettings[A abi.Address](s *nodestate.State, m Machine) abi.Settings[A
 	v.Timeouts[abi.TimeoutDSRTries] = m.Clock.units(c.DSRTimes.Tries)
 	v.Timeouts[abi.TimeoutDSRRetry] = m.Clock.units(c.DSRTimes.Retry)
 	return v
+}
+
+// ipipFlags are of IPv4 alone.
+func ipipFlags[A abi.Address](c nodestate.Settings) uint32 {
+	if abi.Carries[A](netip.IPv6Unspecified()) {
+		return 0
+	}
+	return abi.FlagIf(c.IPIP.Accept, abi.SetIPIP) | abi.FlagIf(c.IPIP.HandOn, abi.SetIPIPNodes)
 }
 
 // nodeOf is the node's primary address of the family.
