@@ -59,6 +59,8 @@ type Options struct {
 	// otherwise the API server; never = always the API server; always = always the fan-out, and
 	// agents have no rights to read the cluster by themselves.
 	FanOut string
+	// WireGuardGo installs WireGuard in user space, for nodes whose kernel has none.
+	WireGuardGo bool
 }
 
 // Defaults are the options of deploy/weir.yaml.

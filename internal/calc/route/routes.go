@@ -73,16 +73,16 @@ func Settings(c *cluster.View) nodestate.Settings {
 // say.
 func tunnelMTU(c *cluster.View) int {
 	if c.Settings.VXLANMTU > 0 {
-		return c.Settings.VXLANMTU
+		return encryptedMTU(c, c.Settings.VXLANMTU)
 	}
-	return max(c.Local.LinkMTU-vxlanOverhead, 0)
+	return encryptedMTU(c, max(c.Local.LinkMTU-vxlanOverhead, 0))
 }
 
 // poolMTU returns the MTU of the route to a pool's addresses. A pool that is tunnelled to some
 // nodes only has the tunnel's MTU throughout: a pod has one MTU for all its peers.
 func poolMTU(c *cluster.View, p *model.Pool) int {
 	switch {
-	case !encapsulates(p):
+	case !encapsulates(p) && !c.Settings.WireGuard.Of(p.CIDR.Addr().Is6()).Enabled:
 		return c.Local.LinkMTU
 	case p.CIDR.Addr().Is6():
 		return max(tunnelMTU(c)-ipv6Extra, 0)
@@ -124,8 +124,8 @@ func Routes(c *cluster.View) map[netip.Prefix]nodestate.Route {
 		} else if n := c.Nodes[b.Node]; n != nil && n.AddrLike(b.CIDR.Addr()).IsValid() {
 			pool, _ := pools.Lookup(b.CIDR.Addr())
 			r.Node = n.AddrLike(b.CIDR.Addr())
-			r.SameLink = cluster.SameLink(c, r.Node)
-			r.Tunnel = tunnelled(pool, r.SameLink)
+			link, encrypted := linkTo(c, n, r.Node)
+			r.SameLink, r.Tunnel = link, encrypted || tunnelled(pool, link)
 		}
 		out[b.CIDR.Masked()] = r
 	}
