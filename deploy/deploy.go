@@ -63,6 +63,8 @@ type Options struct {
 	// FanOutLastResort has agents read the API server in turns where no fan-out can be reached;
 	// they have the rights for it, with always, too.
 	FanOutLastResort bool
+	// WireGuardGo installs WireGuard in user space, for nodes whose kernel has none.
+	WireGuardGo bool
 }
 
 // Defaults are the options of deploy/weir.yaml.

@@ -58,6 +58,7 @@ func newInstall(o *options) *cobra.Command {
 	flags.StringVar(&f.ServiceExternalIPs, "service-external-ips", f.ServiceExternalIPs, "`CIDRs` that spec.externalIPs of Services may name, or none (default: every address that nobody else has)")
 	flags.StringVar(&f.FanOut, "fanout", f.FanOut, "from whom agents have the cluster: auto (the fan-out, Deployment weir-fanout, from 100 nodes on, otherwise the API server), never (the API server), always (the fan-out; agents get no right to read the cluster)")
 	flags.BoolVar(&f.FanOutLastResort, "fanout-last-resort", f.FanOutLastResort, "where no fan-out can be reached for minutes, agents read the API server by themselves, in turns of which one agent in twenty has one at a time; with --fanout always they have the right for it then")
+	flags.BoolVar(&f.WireGuardGo, "wireguard-go", f.WireGuardGo, "install WireGuard in user space (DaemonSet weir-wireguard), for nodes whose kernel has none")
 	flags.StringVar(&f.apiServer, "api-server", "", "`host:port` at which nodes reach the API server without any Service (default: taken from the cluster)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "print the manifests, change nothing")
 	flags.StringVarP(&f.output, "output", "o", "yaml", "format of --dry-run")

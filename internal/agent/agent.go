@@ -56,6 +56,7 @@ import (
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/peerauth/trust"
 	"github.com/weir-net/weir/internal/why"
+	"github.com/weir-net/weir/internal/wireguard"
 )
 
 // Options say where an agent works. All paths are absolute; nothing is written anywhere else.
@@ -112,6 +113,7 @@ type Agent struct {
 	limits         problems.NFTables
 	loop           *dataplane.Loop
 	cluster        *cluster
+	wireguard      *wireguard.Manager
 	announcer      *announce.Announcer
 	ipam           *ipam.Allocator
 	cni            *cni.Server
@@ -186,6 +188,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.loop.Settled = o.GCTuner.Settled
 	a.cluster = newCluster(o.Node, a.loop, resolver, o.Log)
 	a.cluster.opened = resolver.AtStart().Settings
+	a.openWireGuard()
 	a.cluster.changed, a.cluster.reached = a.noteChange, a.reached.Addrs
 	a.cluster.noteConfig = a.lastGood.note
 	a.cluster.noteClaims = a.claims.note
@@ -349,6 +352,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("applying the node's state", a.loop.Run)
 	run("keeping the data plane", a.driver.Run)
 	run("choosing the data plane", a.reconcilePlane)
+	run("encrypting", a.runWireGuard)
 	run("announcing addresses", a.announcer.Run)
 	run("looking after kube-proxies", a.proxies.Run)
 	run("keeping blocks of addresses", a.ipam.Run)

@@ -63,6 +63,7 @@ type cluster struct {
 	servers, controllers map[model.Name]*model.EndpointSlice
 	opened               model.Settings // with the sizes of maps as the data plane was opened; 0 = what is configured
 	overlaps             []calc.PoolOverlap
+	saveWireGuard        func(map[string]model.KnownWireGuard) // keeps what keys other nodes had
 
 	// mu is held by the goroutine while it changes model.Pods, and by others while they look there.
 	mu   sync.Mutex
@@ -80,8 +81,8 @@ func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, lo
 	c := &cluster{
 		node: node, loop: loop, log: log, queue: make(chan func(), 64), ended: make(chan struct{}),
 		model: model.NewCluster(), calc: calc.New(), resolver: resolver, changed: func() {}, setPools: func(ipam.Config) {},
-		noteConfig: func(map[string]string) {},
-		announce:   func(map[netip.Addr]bool, map[netip.Addr][6]byte) {}, noteClaims: func(map[string]*model.Node, bool) {},
+		noteConfig: func(map[string]string) {}, saveWireGuard: func(map[string]model.KnownWireGuard) {},
+		announce: func(map[netip.Addr]bool, map[netip.Addr][6]byte) {}, noteClaims: func(map[string]*model.Node, bool) {},
 		noteEndpoints: func(map[netip.Addr]model.Name) {},
 		earlyPods:     map[model.Name]*model.Pod{}, proxies: map[string]bool{},
 		servers: map[model.Name]*model.EndpointSlice{}, controllers: map[model.Name]*model.EndpointSlice{},
@@ -189,6 +190,7 @@ func (c *cluster) compute() {
 		}
 		if keys.Tables != 0 || c.gen == 0 {
 			c.noteNodeAddr(state)
+			c.noteWireGuard(state)
 			c.gen = c.loop.Submit(state, keys)
 			if keys.Has(nodestate.TableAnnounced) {
 				c.announce(state.Announced, state.Watched)

@@ -27,6 +27,7 @@ type snapshot struct {
 	problems []weirv1.Problem // of objects
 	overlaps []calc.PoolOverlap
 	tierless []weirv1.Problem // policies whose tier does not exist
+	replaced []weirv1.Problem // pools whose tunnel is another than they ask for
 	refused  []calc.Refusal   // claims of nodes
 	// gateways and serviceCIDRs are addresses that no pod gets.
 	gateways     []netip.Addr
@@ -59,7 +60,7 @@ func (c *cluster) publish(state *nodestate.State) {
 	defer c.mu.Unlock()
 	c.snap.state, c.snap.endpoints, c.snap.services = state, len(containers), len(c.model.Services)
 	c.snap.nodes = len(c.model.Nodes)
-	c.snap.refused = c.calc.Refused()
+	c.snap.refused, c.snap.replaced = c.calc.Refused(), problems.EncryptedPools(c.model)
 	c.snap.gateways, c.snap.serviceCIDRs = c.model.Local.Gateways, c.model.ServiceCIDRs
 	c.snap.hostEndpoints = hostEndpointsOf(c.model, c.node)
 	if own := c.model.Nodes[c.node]; own != nil {

@@ -109,6 +109,9 @@ func (a *Agent) publishNow(ctx context.Context, due bool) error {
 func sameForOthers(a, b *weirv1.NodeStatusStatus) bool {
 	strip := func(s weirv1.NodeStatusStatus) weirv1.NodeStatusStatus {
 		s.LastHeartbeat, s.Drops, s.DSRFallback, s.Announced, s.Endpoints, s.Services, s.Policies, s.FanOut = nil, nil, nil, nil, 0, 0, 0, ""
+		if w := s.WireGuard; w != nil { // how far others are is nothing to tell them
+			s.WireGuard = &weirv1.WireGuardStatus{PublicKey: w.PublicKey, PublicKeyIPv6: w.PublicKeyIPv6}
+		}
 		s.Conditions = slices.Clone(s.Conditions)
 		for i := range s.Conditions {
 			s.Conditions[i].LastTransitionTime = metav1.Time{}
@@ -140,6 +143,7 @@ func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus
 	for _, p := range snap.machine.Subnets {
 		st.Subnets = append(st.Subnets, p.String())
 	}
+	st.WireGuard = wireGuardStatus(a.wireguard.Status())
 	if f, err := a.driver.DSRFallback(); err == nil {
 		st.DSRFallback = fallback(f)
 	}
@@ -307,6 +311,7 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	out = append(out, problems.HostEndpoints(n, st.Uplinks, !of.uplinks)...)
 	out = append(out, problems.LateDrops(a.opts.Node, st.Arrival)...)
 	out = append(out, a.metricsTLS.Problems(a.opts.Node)...)
+	out = append(out, problems.WireGuard(a.opts.Node, a.wireguard.Status())...)
 	out = append(out, a.planes.problem(a.opts.Node, snap.config.Effective)...)
 	if of.alongsideProxy {
 		out = append(out, a.limits.Of(a.opts.Node, snap.state, dataplane.Lacks(a.driver))...)
@@ -317,7 +322,7 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	}
 	out = append(out, problems.FullMaps(a.opts.Node, a.driver.Pressures())...)
 	out = append(out, problems.Repairs(a.opts.Node, st)...)
-	objects := slices.Concat(problems.Overlaps(snap.overlaps), problems.Unfit(n), problems.Claims(snap.refused), problems.Refusals(snap.state), problems.Overdrawn(n), snap.problems, snap.tierless)
+	objects := slices.Concat(problems.Overlaps(snap.overlaps), problems.Unfit(n), problems.Claims(snap.refused), problems.Refusals(snap.state), problems.Overdrawn(n), snap.problems, snap.tierless, snap.replaced)
 	if c := a.serviceChecks.Load(); c != nil {
 		objects = append(objects, lbhealth.Problems(a.opts.Node, c.Failing(), c.Unanswered())...)
 	}

@@ -85,9 +85,10 @@ func New() *Calculator {
 // The kinds that each part of a state is made from.
 const (
 	inputsSettings = model.KindSettings | model.KindBlocks | model.KindPools | model.KindNodes | model.KindLocal | model.KindServiceCIDRs
-	inputsRoutes   = model.KindPools | model.KindBlocks | model.KindNodes | model.KindLocal
+	inputsRoutes   = model.KindSettings | model.KindPools | model.KindBlocks | model.KindNodes | model.KindLocal
 	inputsAddrs    = model.KindSettings | model.KindNodes | model.KindPods | model.KindPools | model.KindBlocks | model.KindLocal
 	inputsClients  = model.KindLocal
+	inputsCrypto   = model.KindSettings | model.KindNodes | model.KindPools | model.KindLocal
 )
 
 // Refused returns the claims of nodes that do not count in the last state, in an order of its own.
@@ -131,6 +132,12 @@ func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.S
 	}
 	if dirty.Has(inputsRoutes) {
 		table.StoreMap(&next.Routes, route.Routes(c), &keys, nodestate.TableRoutes)
+	}
+	if dirty.Has(inputsCrypto) {
+		four, six := route.WireGuard(c, false), route.WireGuard(c, true)
+		if !four.Equal(&next.WireGuard4) || !six.Equal(&next.WireGuard6) {
+			next.WireGuard4, next.WireGuard6, keys.Tables = four, six, keys.Tables|nodestate.TableWireGuard
+		}
 	}
 	bound := k.policy.Update(c, &dirty, &next, &keys)
 	ingress, egress := k.policy.Isolation()

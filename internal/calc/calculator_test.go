@@ -284,6 +284,8 @@ func checkKeys(t *testing.T, a, b *nodestate.State, keys nodestate.Keys) {
 			p.Rules = s.Rules
 		case nodestate.TableAnnounced:
 			p.Announced, p.Watched = s.Announced, s.Watched
+		case nodestate.TableWireGuard:
+			p.WireGuard4, p.WireGuard6 = s.WireGuard4, s.WireGuard6
 		}
 		return p.String()
 	}

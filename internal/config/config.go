@@ -208,7 +208,19 @@ func (r *Resolver) Resolve() Result {
 		out.Settings.SNATPortFirst, out.Settings.SNATPortLast = d.SNATPortFirst, d.SNATPortLast
 	}
 	out.Settings.AgentPorts = agentPorts(&out.Effective)
+	openWireGuard(&out.Settings)
 	return out
+}
+
+// openWireGuard makes the ports of WireGuard failsafe while it is on: who listens there takes what
+// peers encrypted and nothing else, and policies of before do not know of it.
+func openWireGuard(s *model.Settings) {
+	for _, d := range []model.WireGuardDevice{s.WireGuard.IPv4, s.WireGuard.IPv6} {
+		if d.Enabled {
+			port := model.Failsafe{Protocol: model.ProtocolUDP, Port: d.Port}
+			s.FailsafeIn, s.FailsafeOut = append(slices.Clone(s.FailsafeIn), port), append(slices.Clone(s.FailsafeOut), port)
+		}
+	}
 }
 
 // agentPorts are the TCP ports on which the agent or the controller listens, now or by default: a

@@ -177,10 +177,10 @@ func TestInvalidWithoutAnEarlierValueGivesTheDefault(t *testing.T) {
 }
 
 func TestUnsupportedIsSaid(t *testing.T) {
-	r := New("n1", []string{"FELIX_WIREGUARDMTU=1400", "FELIX_NOSUCHTHING=1"}, nil)
+	r := New("n1", []string{"FELIX_WIREGUARDTHREADINGENABLED=true", "FELIX_NOSUCHTHING=1"}, nil)
 	r.Set("default", spec(t, `{"bpfLogLevel":"Debug","vxlanEnabled":true,"routeRefreshInterval":"90s","typo":3,"bpfConntrackTimeouts":{"creationGracePeriod":"20s"}}`))
 	got := strings.Join(r.Resolve().Unsupported, "\n")
-	for _, want := range []string{"FELIX_WIREGUARDMTU", "FELIX_NOSUCHTHING", "spec.bpfLogLevel = Debug", "spec.vxlanEnabled", "spec.typo", "CreationGracePeriod = 20s"} {
+	for _, want := range []string{"FELIX_WIREGUARDTHREADINGENABLED", "FELIX_NOSUCHTHING", "spec.bpfLogLevel = Debug", "spec.vxlanEnabled", "spec.typo", "CreationGracePeriod = 20s"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s is not mentioned in:\n%s", want, got)
 		}

@@ -4,10 +4,12 @@ package config
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/weir-net/weir/internal/hostile"
+	"github.com/weir-net/weir/internal/model"
 )
 
 // What somebody believes to be protected, and is not, makes the node degraded: it is a problem, not
@@ -15,8 +17,6 @@ import (
 func TestHostileIneffectiveProtectionIsAProblem(t *testing.T) {
 	hostile.Record(t, "a setting of protection that has no effect passes for one that has", hostile.Operator, hostile.ControlPlane, hostile.Both)
 	for _, c := range []struct{ field, env, value string }{
-		{"wireguardEnabled", "FELIX_WIREGUARDENABLED", "true"},
-		{"wireguardEnabledV6", "FELIX_WIREGUARDENABLEDV6", "1"},
 		{"wireguardHostEncryptionEnabled", "felix_WireguardHostEncryptionEnabled", "yes"},
 		{"nftablesFilterAllowAction", "FELIX_NFTABLESFILTERALLOWACTION", "RETURN"},
 	} {
@@ -29,9 +29,40 @@ func TestHostileIneffectiveProtectionIsAProblem(t *testing.T) {
 			}
 		}
 	}
-	for _, off := range []string{"FELIX_WIREGUARDENABLED=false", "FELIX_WIREGUARDENABLED=0", "FELIX_WIREGUARDENABLEDV6=no", "FELIX_BPFJITHARDENING=Strict"} {
+	for _, off := range []string{"FELIX_WIREGUARDHOSTENCRYPTIONENABLED=false", "FELIX_WIREGUARDHOSTENCRYPTIONENABLED=0", "FELIX_WIREGUARDENABLEDV6=no", "FELIX_BPFJITHARDENING=Strict"} {
 		if got := New("n1", []string{off}, nil).Resolve(); len(got.Problems)+len(got.Unsupported) > 0 {
 			t.Errorf("%s is complained about: %v %v", off, got.Problems, got.Unsupported)
+		}
+	}
+}
+
+// The settings of WireGuard are in force as they are written; while it is on, its ports are open
+// whatever host endpoints say.
+func TestWireGuardSettings(t *testing.T) {
+	r := New("n1", []string{"FELIX_WIREGUARDSTRICT=true"}, nil)
+	r.Set("default", spec(t, `{"wireguardEnabled":true,"wireguardInterfaceName":"wg-a","wireguardInterfaceNameV6":"wg-b","wireguardListeningPort":51000,"wireguardListeningPortV6":51001,`+
+		`"wireguardMTU":1400,"wireguardMTUV6":1380,"wireguardKeepAlive":"25s","wireguardRoutingRulePriority":70}`))
+	got := r.Resolve()
+	want := model.WireGuardSettings{IPv4: model.WireGuardDevice{Enabled: true, Interface: "wg-a", Port: 51000, MTU: 1400},
+		IPv6: model.WireGuardDevice{Interface: "wg-b", Port: 51001, MTU: 1380}, RulePriority: 70, KeepAlive: 25, Strict: true}
+	if got.Settings.WireGuard != want || len(got.Problems)+len(got.Unsupported) > 0 {
+		t.Errorf("%+v, %v, %v", got.Settings.WireGuard, got.Problems, got.Unsupported)
+	}
+	open, off := model.Failsafe{Protocol: model.ProtocolUDP, Port: 51000}, model.Failsafe{Protocol: model.ProtocolUDP, Port: 51001}
+	for _, list := range [][]model.Failsafe{got.Settings.FailsafeIn, got.Settings.FailsafeOut} {
+		if !slices.Contains(list, open) || slices.Contains(list, off) {
+			t.Errorf("failsafe ports %v", list)
+		}
+	}
+	if def := Default().Settings; def.WireGuard != model.DefaultWireGuard() || slices.Contains(def.FailsafeIn, open) {
+		t.Errorf("by default %+v", def.WireGuard)
+	}
+	for _, bad := range []string{`{"wireguardInterfaceName":"no/name"}`, `{"wireguardListeningPort":0}`, `{"wireguardKeepAlive":"1500ms"}`, `{"wireguardKeepAlive":"24h"}`,
+		`{"wireguardMTU":100}`, `{"wireguardRoutingRulePriority":32766}`} {
+		r := New("n1", nil, nil)
+		r.Set("default", spec(t, bad))
+		if got := r.Resolve(); len(got.Problems) != 1 || got.Settings.WireGuard != model.DefaultWireGuard() {
+			t.Errorf("%s: %v, %+v", bad, got.Problems, got.Settings.WireGuard)
 		}
 	}
 }

@@ -99,6 +99,18 @@ var docs = map[string]string{
 	"vxlanPort": "UDP port of VXLAN.",
 	"vxlanVNI":  "Network identifier of VXLAN.",
 
+	"wireguardEnabled":             "Encrypt what nodes send to each other's pods by IPv4 ([WireGuard](../guides/wireguard.md)).",
+	"wireguardEnabledV6":           "The same for IPv6.",
+	"wireguardInterfaceName":       "Name of the device that carries IPv4.",
+	"wireguardInterfaceNameV6":     "Name of the device that carries IPv6.",
+	"wireguardListeningPort":       "UDP port of the device that carries IPv4; all nodes have the same. It is open whatever host endpoints say.",
+	"wireguardListeningPortV6":     "The same of the device that carries IPv6.",
+	"wireguardMTU":                 "MTU of the device that carries IPv4; 0 is that of the uplink less 60 bytes. Packets of pods have 50 bytes less.",
+	"wireguardMTUV6":               "MTU of the device that carries IPv6; 0 is that of the uplink less 80 bytes. Packets of pods have 70 bytes less.",
+	"wireguardKeepAlive":           "Pause after which a node that has nothing to send sends a keep-alive; 0 is none. For NAT between nodes.",
+	"wireguardRoutingRulePriority": "Priority of the routing rule by which packets of the tunnel reach the device.",
+	"wireguardStrict":              "Send nothing to the pods of nodes that have published no key, rather than in clear.",
+
 	"nodePortAddresses":  "Addresses of the node at which node ports answer: networks, or `primary` for those by which nodes know each other. Empty is every address.",
 	"serviceExternalIPs": "Networks that `spec.externalIPs` of Services may name, or `none`. Empty allows every address that nobody else has.",
 }

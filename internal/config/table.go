@@ -3,6 +3,7 @@
 package config
 
 import (
+	"errors"
 	"net/netip"
 	"strings"
 	"time"
@@ -14,7 +15,10 @@ const (
 	hostPattern = `^[A-Za-z0-9.:_-]{0,253}$`
 	hostWords   = "a host name or an IP address"
 
-	notEncrypted = "traffic between nodes is not encrypted"
+	devicePattern = `^[A-Za-z0-9_.-]{1,15}$`
+	deviceWords   = "an interface name"
+
+	notEncrypted = "what nodes themselves exchange is not encrypted"
 )
 
 // off are words for false in addition to false.
@@ -183,22 +187,25 @@ var fields = []field{
 	integer("vxlanVNI", "VXLANVNI", 4096, 1, 1<<24-1, func(e *Effective, v int) { e.Settings.VXLANVNI = uint32(v) }),
 
 	// Wireguard.
-	ineffective("wireguardEnabled", "WireguardEnabled", "false", notEncrypted, off...),
-	ineffective("wireguardEnabledV6", "WireguardEnabledV6", "false", notEncrypted, off...),
+	boolean("wireguardEnabled", "WireguardEnabled", false, func(e *Effective, v bool) { e.Settings.WireGuard.IPv4.Enabled = v }),
+	boolean("wireguardEnabledV6", "WireguardEnabledV6", false, func(e *Effective, v bool) { e.Settings.WireGuard.IPv6.Enabled = v }),
 	ineffective("wireguardHostEncryptionEnabled", "WireguardHostEncryptionEnabled", "false", notEncrypted, off...),
-	unsupported("wireguardInterfaceName", "WireguardInterfaceName", "wireguard.cali"),
-	unsupported("wireguardInterfaceNameV6", "WireguardInterfaceNameV6", "wg-v6.cali"),
-	unsupported("wireguardListeningPort", "WireguardListeningPort", "51820"),
-	unsupported("wireguardListeningPortV6", "WireguardListeningPortV6", "51821"),
-	unsupported("wireguardMTU", "WireguardMTU", "0"),
-	unsupported("wireguardMTUV6", "WireguardMTUV6", "0"),
-	unsupported("wireguardKeepAlive", "WireguardPersistentKeepAlive", "0"),
-	unsupported("wireguardRoutingRulePriority", "WireguardRoutingRulePriority", "99"),
+	text("wireguardInterfaceName", "WireguardInterfaceName", "wireguard.cali", devicePattern, deviceWords, func(e *Effective, v string) { e.Settings.WireGuard.IPv4.Interface = v }),
+	text("wireguardInterfaceNameV6", "WireguardInterfaceNameV6", "wg-v6.cali", devicePattern, deviceWords, func(e *Effective, v string) { e.Settings.WireGuard.IPv6.Interface = v }),
+	integer("wireguardListeningPort", "WireguardListeningPort", 51820, 1, 65535, func(e *Effective, v int) { e.Settings.WireGuard.IPv4.Port = uint16(v) }),
+	integer("wireguardListeningPortV6", "WireguardListeningPortV6", 51821, 1, 65535, func(e *Effective, v int) { e.Settings.WireGuard.IPv6.Port = uint16(v) }),
+	integer("wireguardMTU", "WireguardMTU", 0, 576, 65455, func(e *Effective, v int) { e.Settings.WireGuard.IPv4.MTU = v }, 0),
+	integer("wireguardMTUV6", "WireguardMTUV6", 0, 1350, 65455, func(e *Effective, v int) { e.Settings.WireGuard.IPv6.MTU = v }, 0),
+	wireguardKeepAlive(),
+	integer("wireguardRoutingRulePriority", "WireguardRoutingRulePriority", 99, 1, 32765, func(e *Effective, v int) { e.Settings.WireGuard.RulePriority = v }),
 	unsupported("wireguardThreadingEnabled", "WireguardThreadingEnabled", "false"),
 
 	// kube-proxy's option nodePortAddresses. No FelixConfiguration has it: it is for the
 	// environment.
 	nodePortAddresses(),
+
+	// What would go to pods of other nodes in clear is dropped. No FelixConfiguration has it.
+	boolean("wireguardStrict", "WireguardStrict", false, func(e *Effective, v bool) { e.Settings.WireGuard.Strict = v }),
 
 	// What spec.externalIPs of Services may name. No FelixConfiguration has it either.
 	serviceExternalIPs(),
@@ -261,6 +268,22 @@ func serviceExternalIPs() field {
 		return list(e, text)
 	}
 	return f
+}
+
+// wireguardKeepAlive is a duration of whole seconds, which is what WireGuard has.
+func wireguardKeepAlive() field {
+	return field{name: "wireguardKeepAlive", env: "WireguardPersistentKeepAlive", def: "0", same: []string{"0s"}, allow: "a duration 0s..65535s",
+		apply: func(e *Effective, text string) ([]string, error) {
+			d, err := duration(strings.TrimSpace(text))
+			if err != nil {
+				return nil, errors.New("is no duration such as 25s")
+			}
+			if d < 0 || d > 65535*time.Second || d%time.Second != 0 {
+				return nil, errors.New("is not a number of whole seconds, 0s..65535s")
+			}
+			e.Settings.WireGuard.KeepAlive = int(d / time.Second)
+			return nil, nil
+		}}
 }
 
 // bpfEnabled chooses the data plane. Unset is eBPF where the kernel can, whatever the default was

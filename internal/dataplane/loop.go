@@ -25,6 +25,9 @@ type Loop struct {
 	// Settled, set before Run, is called after each Apply; waiting says that another state was
 	// submitted meanwhile.
 	Settled func(waiting bool)
+	// Before and After, set before Run and Follow, are called before each Apply, which is left out
+	// where Before fails, and after one that left nothing undone.
+	Before, After func(*nodestate.State) error
 
 	driver Driver
 	log    *slog.Logger
@@ -57,8 +60,10 @@ type LoopStats struct {
 
 // NewLoop returns a loop that has nothing to apply yet.
 func NewLoop(d Driver, log *slog.Logger) *Loop {
-	return &Loop{Settled: func(bool) {}, driver: d, log: log, wake: make(chan struct{}, 1), moved: make(chan struct{})}
+	return &Loop{Settled: func(bool) {}, Before: nothing, After: nothing, driver: d, log: log, wake: make(chan struct{}, 1), moved: make(chan struct{})}
 }
+
+func nothing(*nodestate.State) error { return nil }
 
 // Submit hands a state over and returns its generation. changed says what differs from the state
 // that was submitted before.
@@ -97,6 +102,7 @@ func (l *Loop) again() {
 // waits for it, too.
 func (l *Loop) Follow(d Driver) *Loop {
 	next := NewLoop(d, l.log)
+	next.Before, next.After = l.Before, l.After
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.state != nil {
@@ -182,7 +188,13 @@ func (l *Loop) apply(ctx context.Context) error {
 	if s == nil {
 		return nil
 	}
-	err := l.driver.Apply(ctx, s, changed)
+	err := l.Before(s)
+	if err == nil {
+		err = l.driver.Apply(ctx, s, changed)
+	}
+	if err == nil {
+		err = l.After(s)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if others(err) != nil && !errors.Is(err, ErrUnfinished) {

@@ -102,6 +102,8 @@ type Node struct {
 	// Since is when an address came that the node did not have when it was first seen, Unix
 	// seconds; nil = none did.
 	Since map[netip.Addr]int64
+	// WireGuard are the public keys that the node published.
+	WireGuard WireGuardKeys
 }
 
 // ClaimedAt returns since when the node claims an address, as far as is known: at the earliest
@@ -300,6 +302,7 @@ type Local struct {
 	// addresses.
 	APIServers []netip.AddrPort
 	HandOver   bool // another data plane of this node has what has no flow, while one takes the place of the other
+	WireGuard  LocalWireGuard
 }
 
 // LocalEndpoint is a pod's interface on this node, as the CNI plugin made it.

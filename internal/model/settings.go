@@ -74,6 +74,7 @@ type Settings struct {
 	// ServiceExternalIPs are what spec.externalIPs of Services may name, sorted, each once; nil =
 	// every address that is nobody's, empty = none.
 	ServiceExternalIPs []netip.Prefix
+	WireGuard          WireGuardSettings
 }
 
 // DefaultAgentPorts are those of the fan-out, of the controller, of metrics, health, the proxy
@@ -151,6 +152,7 @@ func DefaultSettings() Settings {
 		SNATPortFirst: 20000, SNATPortLast: 29999, HostNAT: true, IPv6Support: true,
 		DSRTimes:        DSRTimes{Patience: 750 * time.Millisecond, Tries: 2 * time.Minute, Retry: time.Hour},
 		DataIfaces:      `^((en|wl|ww|sl|ib)[Popsx].*|(eth|wlan|wwan|bond).*)`,
+		WireGuard:       DefaultWireGuard(),
 		InterfacePrefix: "cali", MaxFlows: 512000, MaxNetworks: 1048576, MaxFrontends: 65536, MaxBackends: 262144,
 		Timeouts: Timeouts{TCPSynSent: 20 * time.Second, TCPEstablished: time.Hour, TCPFins: 30 * time.Second, TCPReset: 40 * time.Second,
 			UDP: 60 * time.Second, ICMP: 5 * time.Second, Generic: 10 * time.Minute, Fragment: 30 * time.Second},

@@ -89,6 +89,8 @@ func Dump(w io.Writer, s *State) error {
 	for _, k := range sortedKeys(s.HostStaged, HostInterface.Compare) {
 		d.hostEndpoint("staged-host-endpoint", k, s.HostStaged[k])
 	}
+	d.wireGuard(&s.WireGuard4)
+	d.wireGuard(&s.WireGuard6)
 	for _, id := range slices.Sorted(s.Rules.Keys()) {
 		d.line("rule", fmt.Sprintf("%08x", uint32(id)), s.Rules.At(id).String())
 	}
@@ -112,7 +114,8 @@ func Equal(a, b *State) bool {
 		maps.Equal(a.PeerCIDRs, b.PeerCIDRs) && EqualMaps(a.Policy, b.Policy) && EqualMaps(a.Rules, b.Rules) &&
 		maps.Equal(a.Staged, b.Staged) && slices.Equal(a.Unfit, b.Unfit) && slices.Equal(a.Overdrawn, b.Overdrawn) &&
 		maps.Equal(a.Clients, b.Clients) && maps.Equal(a.Announced, b.Announced) && maps.Equal(a.Watched, b.Watched) &&
-		maps.Equal(a.HostEndpoints, b.HostEndpoints) && maps.Equal(a.HostStaged, b.HostStaged)
+		maps.Equal(a.HostEndpoints, b.HostEndpoints) && maps.Equal(a.HostStaged, b.HostStaged) &&
+		a.WireGuard4.Equal(&b.WireGuard4) && a.WireGuard6.Equal(&b.WireGuard6)
 }
 
 // Diff returns the lines of the dumps that are in one state only: "-" those of a, "+" those of b.

@@ -16,6 +16,7 @@ const (
 	TableRules
 	TableAnnounced
 	TableStaged // Staged, HostStaged, Unfit, Overdrawn
+	TableWireGuard
 
 	AllTables Table = 1<<iota - 1
 )

@@ -67,6 +67,9 @@ type State struct {
 	// HostStaged are what they would evaluate if the staged policies were in force: those for which
 	// that differs. Nothing is decided by it.
 	HostStaged map[HostInterface]HostEndpoint
+	// WireGuard4 and WireGuard6 are what is encrypted of each family. They are no driver's concern:
+	// a driver that is told that something goes through the tunnel finds it encrypted.
+	WireGuard4, WireGuard6 WireGuard
 }
 
 // Overdrawn is a namespace that asks for more of a table of the node than it gets. Figures are

@@ -172,6 +172,7 @@ func ConvertBlock(b *weirv1.IPAMBlock) (*model.Block, []weirv1.Problem) {
 type Published struct {
 	LinkAddress [6]byte
 	Subnets     []netip.Prefix
+	WireGuard   model.WireGuardKeys
 }
 
 // ConvertNodeStatus converts the part of a NodeStatus that other nodes use.
@@ -201,6 +202,22 @@ func ConvertNodeStatus(s *weirv1.NodeStatus) (*Published, []weirv1.Problem) {
 		out.Subnets = append(out.Subnets, p)
 	}
 	slices.SortFunc(out.Subnets, netip.Prefix.Compare)
+	if w := s.Status.WireGuard; w != nil {
+		for _, k := range []struct {
+			field, text string
+			six         bool
+		}{{"publicKey", w.PublicKey, false}, {"publicKeyIPv6", w.PublicKeyIPv6, true}} {
+			if k.text == "" {
+				continue
+			}
+			key, err := model.ParseWireGuardKey(k.text)
+			if err != nil {
+				f.add("status.wireGuard."+k.field, k.text, err.Error()+"; the key that the node had before counts, if any", "restart weir-node on this node")
+				continue
+			}
+			out.WireGuard = out.WireGuard.With(k.six, key)
+		}
+	}
 	return out, f.list
 }
 
@@ -210,7 +227,7 @@ func AddNodeStatus(n *model.Node, published *Published) *model.Node {
 		return n
 	}
 	out := *n
-	out.LinkAddress, out.Subnets = published.LinkAddress, published.Subnets
+	out.LinkAddress, out.Subnets, out.WireGuard = published.LinkAddress, published.Subnets, published.WireGuard
 	return &out
 }
 

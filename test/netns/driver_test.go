@@ -49,6 +49,7 @@ type driverProcess struct {
 	same  bool   // it is the one that was there before
 	live  bool   // it changes its data plane without a new start
 	holds bool   // a live one loads its programs when it is ordered to go on
+	crypt string // folder of keys where it encrypts
 	runs  bool   // it repairs what it finds broken, as an agent's does (of the eBPF driver; the other one always does)
 }
 
@@ -107,7 +108,7 @@ func (d *driverProcess) spawn(env ...string) {
 	d.t.Helper()
 	d.cmd = exec.Command("nsenter", "--net=/run/netns/"+d.node.netns, os.Args[0])
 	d.cmd.Env = append(append(os.Environ(), "WEIR_TEST_BPFFS="+filepath.Join(d.bpffs, "weir"), "WEIR_TEST_CGROUP="+d.node.cgroup,
-		fmt.Sprintf("WEIR_TEST_FLOWS=%d", d.flows)), env...)
+		fmt.Sprintf("WEIR_TEST_FLOWS=%d", d.flows), "WEIR_TEST_CRYPT="+d.crypt), env...)
 	d.cmd.Stderr = os.Stderr
 	stdin, err := d.cmd.StdinPipe()
 	if err != nil {
@@ -161,6 +162,8 @@ func driverMain() error {
 	switch os.Getenv("WEIR_TEST_DRIVER") {
 	case "nft":
 		return nftMain(log)
+	case "wireguard":
+		return wireGuardMain(log)
 	case "live":
 		return liveMain(log)
 	}
@@ -334,6 +337,7 @@ func giveWay(drv *nft.Driver, log *slog.Logger) error {
 // serveStates applies what comes until there is no more.
 func serveStates(apply func(*nodestate.State, *applied) error) error {
 	in, out := gob.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	encrypts := encrypter()
 	for {
 		var s nodestate.State
 		if err := in.Decode(&s); err != nil {
@@ -343,7 +347,13 @@ func serveStates(apply func(*nodestate.State, *applied) error) error {
 			return err
 		}
 		var a applied
+		if err := encrypts.Before(&s); err != nil {
+			return err
+		}
 		if err := apply(&s, &a); err != nil {
+			return err
+		}
+		if err := encrypts.After(&s); err != nil {
 			return err
 		}
 		if err := out.Encode(a); err != nil {

@@ -47,6 +47,7 @@ type node struct {
 	uplink    int  // index of eth0
 	alongside bool // a kube-proxy carries Services on it
 	rules     bool // rules of a kube-proxy are there
+	keys      model.WireGuardKeys
 }
 
 type pod struct {
@@ -274,6 +275,8 @@ func (n *node) state() *nodestate.State {
 	if n.lan.routed {
 		c.Local.Subnets = nil
 	}
+	c.Local.WireGuard.Own = n.keys
+	c.Settings.WireGuard.IPv4.Interface, c.Settings.WireGuard.IPv6.Interface = n.cryptDevice(false), n.cryptDevice(true)
 	for _, p := range n.pods {
 		for _, a := range p.local.Addrs {
 			c.Local.Endpoints[a] = p.local

@@ -91,7 +91,7 @@ type IPAMBlockList struct {
 }
 
 // NodeStatus is what the agent of the node of the same name says about it. Other nodes read
-// LinkAddress and Subnets, `weir status` the rest.
+// LinkAddress, Subnets and the keys of WireGuard, `weir status` the rest.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=nodestatuses,singular=nodestatus,categories=weir
@@ -126,6 +126,8 @@ type NodeStatusStatus struct {
 	// Subnets are the on-link subnets of the uplinks.
 	// +listType=set
 	Subnets []string `json:"subnets,omitempty"`
+	// WireGuard are the public keys of the node, where it encrypts what it sends to other nodes.
+	WireGuard *WireGuardStatus `json:"wireGuard,omitempty"`
 	// FanOut is the fan-out that the agent has the cluster from, host:port; empty = the agent
 	// follows the API server by itself, or no fan-out is connected.
 	FanOut string `json:"fanOut,omitempty"`
@@ -158,6 +160,26 @@ type NodeStatusStatus struct {
 	// UnsupportedFields are set to something else than their default, and have no effect yet.
 	// +listType=atomic
 	UnsupportedFields []string `json:"unsupportedFields,omitempty"`
+}
+
+// WireGuardStatus is what other nodes need to know to encrypt for a node. A key that is there says
+// that the node takes encrypted packets.
+type WireGuardStatus struct {
+	// PublicKey of the device that carries IPv4, as WireGuard's tools write it.
+	// +kubebuilder:validation:MaxLength=44
+	PublicKey string `json:"publicKey,omitempty"`
+	// PublicKeyIPv6 is the same for IPv6.
+	// +kubebuilder:validation:MaxLength=44
+	PublicKeyIPv6 string `json:"publicKeyIPv6,omitempty"`
+	// Implementation says who encrypts: "kernel" or "wireguard-go".
+	// +kubebuilder:validation:MaxLength=32
+	Implementation string `json:"implementation,omitempty"`
+	// Peers is how many nodes are sent encrypted packets alone.
+	Peers int32 `json:"peers,omitempty"`
+	// Clear are the nodes to whose pods packets go in clear, the first 100 of them.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=100
+	Clear []string `json:"clear,omitempty"`
 }
 
 // Condition is one aspect of a node's health.

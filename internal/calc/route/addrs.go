@@ -50,8 +50,9 @@ func addNodes(c *cluster.View, out map[netip.Addr]nodestate.Addr) {
 				continue
 			}
 			primary := n.AddrLike(a)
+			link, _ := linkTo(c, n, primary)
 			put(out, a, nodestate.Addr{Kind: nodestate.AddrNode, Node: primary, MAC: n.LinkAddress,
-				SameLink: cluster.SameLink(c, primary), KeepSource: c.Settings.NATExcludeHostIPs, Owner: model.Name{Name: n.Name},
+				SameLink: link, KeepSource: c.Settings.NATExcludeHostIPs, Owner: model.Name{Name: n.Name},
 				NodePorts: nodePortsAt(c, a, a == primary)})
 		}
 	}
@@ -94,8 +95,8 @@ func addPodsOutside(c *cluster.View, pools *cluster.Prefixes[*model.Pool], out m
 		}
 		node := n.AddrLike(a)
 		pool, _ := pools.Lookup(a)
-		link := cluster.SameLink(c, node)
-		out[a] = nodestate.Addr{Kind: nodestate.AddrPod, Node: node, SameLink: link, Tunnel: tunnelled(c, pool, link), IPIP: ipip(c, pool).To(link), Owner: name}
+		link, encrypted := linkTo(c, n, node)
+		out[a] = nodestate.Addr{Kind: nodestate.AddrPod, Node: node, SameLink: link, Tunnel: encrypted || tunnelled(c, pool, link), IPIP: ipip(c, pool).To(link), Owner: name}
 	}
 }
 

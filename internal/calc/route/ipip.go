@@ -8,12 +8,30 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
+// asksForIPIP reports whether a pool is to use IP in IP, by which only IPv4 goes.
+func asksForIPIP(c *cluster.View, pool *model.Pool) bool {
+	return pool != nil && pool.IPIP.Encapsulates() && c.Settings.IPIP != model.Off && pool.CIDR.Addr().Is4()
+}
+
 // ipip says when traffic to a pool's addresses on other nodes goes by IP in IP; pool may be nil.
+// Where WireGuard is on it never does: what is encrypted are the packets of VXLAN.
 func ipip(c *cluster.View, pool *model.Pool) model.EncapMode {
-	if pool == nil || c.Settings.IPIP == model.Off || pool.CIDR.Addr().Is6() {
+	if !asksForIPIP(c, pool) || c.Settings.WireGuard.IPv4.Enabled {
 		return model.EncapNever
 	}
 	return pool.IPIP
+}
+
+// vxlan says when traffic to a pool's addresses on other nodes goes by VXLAN, which has the place
+// of IP in IP where WireGuard is on; pool may be nil.
+func vxlan(c *cluster.View, pool *model.Pool) model.EncapMode {
+	switch {
+	case pool == nil:
+		return model.EncapNever
+	case asksForIPIP(c, pool) && c.Settings.WireGuard.IPv4.Enabled:
+		return pool.IPIP
+	}
+	return pool.VXLAN
 }
 
 // ipipMTU returns the bytes of an inner packet, 0 when neither the settings nor the uplink say.
@@ -28,13 +46,28 @@ func ipipMTU(c *cluster.View) int {
 // nodes makes all of them take it. Nodes hand on by it where the network may be open to nothing
 // else: where a pool uses it, and none of IPv4 uses VXLAN.
 func ipipSettings(c *cluster.View) nodestate.IPIP {
-	var used, vxlan bool
+	var asked, used, byVXLAN bool
 	for _, p := range c.Pools {
+		asked = asked || asksForIPIP(c, p)
 		used = used || ipip(c, p).Encapsulates()
-		vxlan = vxlan || p.VXLAN.Encapsulates() && p.CIDR.Addr().Is4()
+		byVXLAN = byVXLAN || p.VXLAN.Encapsulates() && p.CIDR.Addr().Is4()
 	}
-	if !used && c.Settings.IPIP != model.On {
+	if !asked && c.Settings.IPIP != model.On || !takesClear(c) {
 		return nodestate.IPIP{}
 	}
-	return nodestate.IPIP{Accept: true, HandOn: used && !vxlan, MTU: ipipMTU(c)}
+	return nodestate.IPIP{Accept: true, HandOn: used && !byVXLAN, MTU: ipipMTU(c)}
+}
+
+// takesClear reports whether some node may send IP in IP to this one, which is never encrypted:
+// where WireGuard is on, only nodes without a key do, if they may.
+func takesClear(c *cluster.View) bool {
+	if !c.Settings.WireGuard.IPv4.Enabled {
+		return true
+	}
+	for _, n := range c.Nodes {
+		if n.Name != c.Local.Node && n.NodeAddr().IsValid() && !encrypts(c, n, false) {
+			return true
+		}
+	}
+	return false
 }

@@ -75,9 +75,9 @@ func Settings(c *cluster.View) nodestate.Settings {
 // say.
 func tunnelMTU(c *cluster.View) int {
 	if c.Settings.VXLANMTU > 0 {
-		return c.Settings.VXLANMTU
+		return encryptedMTU(c, c.Settings.VXLANMTU)
 	}
-	return max(c.Local.LinkMTU-vxlanOverhead, 0)
+	return encryptedMTU(c, max(c.Local.LinkMTU-vxlanOverhead, 0))
 }
 
 // poolMTU returns the MTU of the route to a pool's addresses. A pool that is tunnelled to some
@@ -86,7 +86,7 @@ func poolMTU(c *cluster.View, p *model.Pool) int {
 	switch {
 	case ipip(c, p).Encapsulates():
 		return ipipMTU(c)
-	case !p.VXLAN.Encapsulates():
+	case !vxlan(c, p).Encapsulates() && !c.Settings.WireGuard.Of(p.CIDR.Addr().Is6()).Enabled:
 		return c.Local.LinkMTU
 	case p.CIDR.Addr().Is6():
 		return max(tunnelMTU(c)-ipv6Extra, 0)
@@ -97,7 +97,7 @@ func poolMTU(c *cluster.View, p *model.Pool) int {
 // tunnelled reports whether traffic to an address of the pool on that node is encapsulated. pool
 // may be nil: an address of no pool is not.
 func tunnelled(c *cluster.View, pool *model.Pool, sameLink bool) bool {
-	return pool != nil && pool.VXLAN.To(sameLink) || ipip(c, pool).To(sameLink)
+	return vxlan(c, pool).To(sameLink) || ipip(c, pool).To(sameLink)
 }
 
 // Routes returns a route for every pool and every block. A block whose node is not known, or has no
@@ -121,8 +121,8 @@ func Routes(c *cluster.View) map[netip.Prefix]nodestate.Route {
 		} else if n := c.Nodes[b.Node]; n != nil && n.AddrLike(b.CIDR.Addr()).IsValid() {
 			pool, _ := pools.Lookup(b.CIDR.Addr())
 			r.Node = n.AddrLike(b.CIDR.Addr())
-			r.SameLink = cluster.SameLink(c, r.Node)
-			r.Tunnel, r.IPIP = tunnelled(c, pool, r.SameLink), ipip(c, pool).To(r.SameLink)
+			link, encrypted := linkTo(c, n, r.Node)
+			r.SameLink, r.Tunnel, r.IPIP = link, encrypted || tunnelled(c, pool, link), ipip(c, pool).To(link)
 		}
 		out[b.CIDR.Masked()] = r
 	}

@@ -135,6 +135,7 @@ func (w *writer) node(n *model.Node) {
 	w.prefixes(n.Subnets)
 	w.signed(n.Created)
 	w.text(n.UID)
+	*w = append(append(*w, n.WireGuard.IPv4[:]...), n.WireGuard.IPv6[:]...)
 }
 
 func (w *writer) service(s *model.Service) {

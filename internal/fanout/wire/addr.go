@@ -5,6 +5,8 @@ package wire
 import (
 	"fmt"
 	"net/netip"
+
+	"github.com/weir-net/weir/internal/model"
 )
 
 // addrBytes is an address as 4 or 16 bytes, none of an invalid one. The model has none with a zone.
@@ -63,4 +65,19 @@ func (r *reader) link(field string, b []byte) (mac [6]byte) {
 		r.fail(field, "%d bytes are no link address", len(b))
 	}
 	return mac
+}
+
+// keyBytes is a public key, none of the zero one.
+func keyBytes(k model.WireGuardKey) []byte {
+	if k == (model.WireGuardKey{}) {
+		return nil
+	}
+	return k[:]
+}
+
+func (r *reader) wireGuardKey(field string, b []byte) (k model.WireGuardKey) {
+	if copy(k[:], b); len(b) != 0 && len(b) != len(k) {
+		r.fail(field, "%d bytes are no public key", len(b))
+	}
+	return k
 }

@@ -87,6 +87,10 @@ func (f *filler) value(t testing.TB, v reflect.Value, field string) {
 		f.fields(t, v.Elem())
 	case reflect.Struct:
 		f.fields(t, v)
+	case reflect.Array:
+		for i := range v.Len() {
+			f.element(t, v.Index(i))
+		}
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 1+f.IntN(3), 3))
 		for i := range v.Len() {

@@ -1198,6 +1198,8 @@ type Node struct {
 	Created       int64                  `protobuf:"varint,8,opt,name=created,proto3" json:"created,omitempty"`
 	Uid           []byte                 `protobuf:"bytes,9,opt,name=uid,proto3" json:"uid,omitempty"`
 	Since         []*AddrTime            `protobuf:"bytes,10,rep,name=since,proto3" json:"since,omitempty"`
+	WireguardKey  []byte                 `protobuf:"bytes,11,opt,name=wireguard_key,json=wireguardKey,proto3" json:"wireguard_key,omitempty"` // 32 bytes, or none; as the next
+	WireguardKey6 []byte                 `protobuf:"bytes,12,opt,name=wireguard_key6,json=wireguardKey6,proto3" json:"wireguard_key6,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1298,6 +1300,20 @@ func (x *Node) GetUid() []byte {
 func (x *Node) GetSince() []*AddrTime {
 	if x != nil {
 		return x.Since
+	}
+	return nil
+}
+
+func (x *Node) GetWireguardKey() []byte {
+	if x != nil {
+		return x.WireguardKey
+	}
+	return nil
+}
+
+func (x *Node) GetWireguardKey6() []byte {
+	if x != nil {
+		return x.WireguardKey6
 	}
 	return nil
 }
@@ -3146,7 +3162,7 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\bprotocol\x18\x02 \x01(\rR\bprotocol\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\rR\x04port\x12\x1b\n" +
 	"\thost_port\x18\x04 \x01(\rR\bhostPort\x12\x17\n" +
-	"\ahost_ip\x18\x05 \x01(\fR\x06hostIp\"\xb0\x02\n" +
+	"\ahost_ip\x18\x05 \x01(\fR\x06hostIp\"\xfc\x02\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\rR\x04name\x12.\n" +
 	"\x06labels\x18\x02 \x01(\v2\x16.weir.fanout.v1.LabelsR\x06labels\x12\x14\n" +
@@ -3158,7 +3174,9 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\acreated\x18\b \x01(\x03R\acreated\x12\x10\n" +
 	"\x03uid\x18\t \x01(\fR\x03uid\x12.\n" +
 	"\x05since\x18\n" +
-	" \x03(\v2\x18.weir.fanout.v1.AddrTimeR\x05since\".\n" +
+	" \x03(\v2\x18.weir.fanout.v1.AddrTimeR\x05since\x12#\n" +
+	"\rwireguard_key\x18\v \x01(\fR\fwireguardKey\x12%\n" +
+	"\x0ewireguard_key6\x18\f \x01(\fR\rwireguardKey6\".\n" +
 	"\bAddrTime\x12\x12\n" +
 	"\x04addr\x18\x01 \x01(\fR\x04addr\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\"\xec\x04\n" +

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"maps"
+	"path/filepath"
+
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/agent/statefile"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/wireguard"
+)
+
+// openWireGuard has states encrypted before they are applied. It is called before the cluster's
+// goroutine and the loop run.
+func (a *Agent) openWireGuard() {
+	log := a.log.With("part", "wireguard")
+	a.wireguard = wireguard.New(wireguard.Options{Log: log, StateDir: a.opts.StateDir, RunDir: a.opts.RunDir, Ready: a.noteOwnKeys})
+	a.loop.Before, a.loop.After = a.wireguard.Before, a.wireguard.After
+	file := statefile.New[map[string]model.KnownWireGuard](filepath.Join(wireguard.Folder(a.opts.StateDir), "known.json"), log)
+	l := &a.cluster.model.Local.WireGuard
+	l.Own, l.Known = wireguard.OwnKeys(a.opts.StateDir), file.Load()
+	a.cluster.saveWireGuard = func(known map[string]model.KnownWireGuard) {
+		_ = file.Save(known) // it says once what fails
+	}
+}
+
+// runWireGuard looks after devices and routes until ctx ends.
+func (a *Agent) runWireGuard(ctx context.Context) error {
+	return a.wireguard.Run(ctx, func() uint16 { return a.cluster.snapshot().config.Settings.VXLANPort })
+}
+
+// noteOwnKeys is called when a device of this node is ready for peers, or has another key.
+func (a *Agent) noteOwnKeys(keys model.WireGuardKeys) {
+	a.cluster.later(func() {
+		a.cluster.model.Local.WireGuard.Own = keys
+		a.cluster.dirty.Add(model.KindLocal)
+	})
+}
+
+// noteWireGuard remembers the keys of the nodes for which this one encrypts: it does so from then
+// on, whatever becomes of the objects that say them. Who switches WireGuard off, or replaces a
+// node, has that forgotten.
+func (c *cluster) noteWireGuard(s *nodestate.State) {
+	before := c.model.Local.WireGuard.Known
+	known := map[string]model.KnownWireGuard{}
+	for i, w := range []*nodestate.WireGuard{&s.WireGuard4, &s.WireGuard6} {
+		if !w.On() {
+			continue
+		}
+		for name, k := range before {
+			if n := c.model.Nodes[name]; n != nil && n.UID == k.UID {
+				if _, is := known[name]; !is {
+					known[name] = k
+				}
+			}
+		}
+		for _, p := range w.Peers {
+			if p.Key == (model.WireGuardKey{}) {
+				continue
+			}
+			k := known[p.Node]
+			if k.UID != p.UID {
+				k = model.KnownWireGuard{UID: p.UID}
+			}
+			k.Keys = k.Keys.With(i == 1, p.Key)
+			known[p.Node] = k
+		}
+	}
+	if !maps.Equal(before, known) {
+		c.model.Local.WireGuard.Known = known
+		c.saveWireGuard(known)
+	}
+}
+
+// maxClear bounds the nodes that a status names.
+const maxClear = 100
+
+func wireGuardStatus(s *wireguard.Status) *weirv1.WireGuardStatus {
+	if s == nil {
+		return nil
+	}
+	return &weirv1.WireGuardStatus{PublicKey: s.Keys.IPv4.String(), PublicKeyIPv6: s.Keys.IPv6.String(), Implementation: s.By,
+		Peers: int32(s.Peers), Clear: s.Clear[:min(len(s.Clear), maxClear)]}
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestate
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+
+	"github.com/weir-net/weir/internal/model"
+)
+
+// WireGuard is what a node encrypts in one family: the tunnel's packets to other nodes, whatever is
+// in them. The zero value is nothing.
+type WireGuard struct {
+	Interface    string // "" = it is off
+	Port         uint16 // UDP
+	MTU          int    // bytes of a packet of the tunnel; 0 = the uplink's is not known
+	RulePriority int
+	KeepAlive    int // seconds, 0 = none
+	// Peers are the nodes to which nothing of the tunnel goes in clear, and from which nothing is
+	// taken in clear, by their primary address.
+	Peers map[netip.Addr]WireGuardPeer
+	// Clear are the other nodes, by address: what is sent to their pods is not encrypted.
+	Clear map[netip.Addr]string
+}
+
+// WireGuardPeer is another node. Without a key it gets nothing.
+type WireGuardPeer struct {
+	Node, UID string
+	Key       model.WireGuardKey
+}
+
+// On reports whether the family is encrypted.
+func (w *WireGuard) On() bool { return w.Interface != "" }
+
+// Equal reports whether two are the same.
+func (w *WireGuard) Equal(o *WireGuard) bool {
+	return w.Interface == o.Interface && w.Port == o.Port && w.MTU == o.MTU && w.RulePriority == o.RulePriority &&
+		w.KeepAlive == o.KeepAlive && maps.Equal(w.Peers, o.Peers) && maps.Equal(w.Clear, o.Clear)
+}
+
+func (d *dumper) wireGuard(w *WireGuard) {
+	if !w.On() {
+		return
+	}
+	d.line("wireguard", w.Interface, fmt.Sprintf("port=%d mtu=%d rule=%d", w.Port, w.MTU, w.RulePriority), flag(w.KeepAlive != 0, fmt.Sprintf("keep-alive=%d", w.KeepAlive)))
+	for _, a := range sortedKeys(w.Peers, netip.Addr.Compare) {
+		p := w.Peers[a]
+		key := "key=" + p.Key.String()
+		if p.Key == (model.WireGuardKey{}) {
+			key = "blocked"
+		}
+		d.line("wireguard-peer", w.Interface, a.String(), "node="+p.Node, key)
+	}
+	for _, a := range sortedKeys(w.Clear, netip.Addr.Compare) {
+		d.line("wireguard-clear", w.Interface, a.String(), "node="+w.Clear[a])
+	}
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package wireguard encrypts what a node sends to other nodes through the VXLAN tunnel: the
+// tunnel's packets are routed into a WireGuard device, whatever is in them and whichever data plane
+// made them. The device is the kernel's, or where the kernel has none a TUN device of wireguard-go,
+// which runs in a process of its own (package process).
+//
+//	keys.go     this node's private keys, on its disk and nowhere else
+//	guard.go    nftables: what must be encrypted neither leaves nor arrives in clear
+//	routes.go   the routing rule of the tunnel's port, and a route to each peer
+//	device.go   the device with its key, port and peers
+//	manager.go  these made equal to a state, before and after a data plane
+//
+// Nothing goes in clear while any of this changes: the guard names a peer before a data plane sends
+// anything to it, and until after it has stopped.
+package wireguard
