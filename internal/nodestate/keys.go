@@ -16,6 +16,7 @@ const (
 	TableRules
 	TableAnnounced
 	TableStaged // Staged, HostStaged, Unfit, Overdrawn
+	TableBGP
 
 	AllTables Table = 1<<iota - 1
 )

@@ -67,6 +67,8 @@ type State struct {
 	// HostStaged are what they would evaluate if the staged policies were in force: those for which
 	// that differs. Nothing is decided by it.
 	HostStaged map[HostInterface]HostEndpoint
+	// BGP is what the node's BGP process should do; nil = nothing.
+	BGP *BGP
 }
 
 // Overdrawn is a namespace that asks for more of a table of the node than it gets. Figures are
