@@ -33,6 +33,9 @@ type Options struct {
 	Every            time.Duration // between two looks at passwords; 0 = a minute
 }
 
+// softLimit is from how many bytes on the collector of garbage works more.
+const softLimit = 32 << 20
+
 // saved is what is kept on disk, readable by root alone: passwords are in it.
 type saved struct {
 	// Boot is the kernel's boot: after another one nothing of the process before is there.
@@ -43,7 +46,10 @@ type saved struct {
 
 // Run works until ctx ends. Learned routes stay in the kernel.
 func Run(ctx context.Context, o Options) error {
-	debug.SetGCPercent(50) // routes are many small objects: less memory for some more work
+	// Routes are many small objects: less memory for some more work, and what comes at once when
+	// sessions begin leaves no garbage beyond the limit.
+	debug.SetGCPercent(50)
+	debug.SetMemoryLimit(softLimit)
 	file := statefile.New[saved](filepath.Join(o.StateDir, "state.json"), o.Log)
 	known := file.Load()
 	boot := bootID()
