@@ -66,7 +66,7 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	n := &node{t: t}
-	dir, err := os.MkdirTemp("/tmp", "weir-bgp-")
+	dir, err := os.MkdirTemp("/tmp", "weir-bgp-") //nolint:usetesting // a path of a socket is short
 	nettest.Must(t, err)
 	n.dir = dir
 	n.log, err = os.Create(filepath.Join(dir, "log"))

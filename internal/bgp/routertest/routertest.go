@@ -74,7 +74,7 @@ func Start(t *testing.T, ns *nettest.Namespace, kind string, c Config) *Router {
 	t.Helper()
 	Need(t, kind)
 	r := &Router{Kind: kind, ns: ns}
-	dir, err := os.MkdirTemp("/tmp", "weir-router-") // a path of a socket is short
+	dir, err := os.MkdirTemp("/tmp", "weir-router-") //nolint:usetesting // a path of a socket is short
 	if err != nil {
 		t.Fatal(err)
 	}
