@@ -52,8 +52,8 @@ func TestOptionsTakeEffect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := strings.Count(string(text), "image: example.com/weir:v1"); n != 4 {
-		t.Errorf("the image is named %d times, want 4", n)
+	if n := strings.Count(string(text), "image: example.com/weir:v1"); n != 5 {
+		t.Errorf("the image is named %d times, want 5", n)
 	}
 	data, _, _ = unstructured.NestedStringMap(find(t, Defaults(), "ConfigMap", "weir-config").Object, "data")
 	if _, ok := data["kubernetes_service_host"]; ok {

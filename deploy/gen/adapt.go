@@ -20,7 +20,8 @@ var namespaced = []string{"NetworkPolicy", "NetworkSet", "StagedNetworkPolicy", 
 // request for another one with a warning, which kubectl shows.
 var inForce = []string{"IPPool", "IPReservation", "IPAMConfiguration", "FelixConfiguration", "KubeControllersConfiguration",
 	"NetworkPolicy", "GlobalNetworkPolicy", "Tier", "NetworkSet", "GlobalNetworkSet", "HostEndpoint",
-	"StagedNetworkPolicy", "StagedGlobalNetworkPolicy", "StagedKubernetesNetworkPolicy"}
+	"StagedNetworkPolicy", "StagedGlobalNetworkPolicy", "StagedKubernetesNetworkPolicy",
+	"BGPConfiguration", "BGPPeer"}
 
 var shortNames = map[string][]string{
 	"GlobalNetworkPolicy": {"gnp"}, "NetworkPolicy": {"cnp"}, "GlobalNetworkSet": {"gns"}, "NetworkSet": {"netset"},
@@ -167,6 +168,8 @@ func adaptKind(kind string, spec map[string]any) error {
 			return err
 		}
 		return enum("programClusterRoutes", "Enabled", "EnabledIPIPOnly", "EnabledNoEncapOnly", "Disabled")
+	case "BGPPeer": // a field of newer servers
+		props["keepaliveTime"] = map[string]any{"type": "string"}
 	case "IPAMConfiguration":
 		props["autoAllocateBlocks"] = map[string]any{"type": "boolean"}
 		delete(spec, "required")

@@ -23,6 +23,7 @@ var programs = []program{
 	{"weir-controller", ".", "./cmd/weir-controller", "The cluster's controller (Deployment `weir-controller`)."},
 	{"weir-fanout", ".", "./cmd/weir-fanout", "What agents have the cluster from where there are many nodes (Deployment `weir-fanout`)."},
 	{"weir-wireguard", ".", "./cmd/weir-wireguard", "WireGuard in user space, for nodes whose kernel has none (DaemonSet `weir-wireguard`)."},
+	{"weir-bgp", ".", "./cmd/weir-bgp", "The BGP sessions of a node (DaemonSet `weir-bgp`)."},
 }
 
 // handOver are commands that hand their flags on to another program, --help too.

@@ -39,6 +39,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/source"
 	apiwire "github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/announce"
+	"github.com/weir-net/weir/internal/bgp/feed"
 	"github.com/weir-net/weir/internal/cni"
 	"github.com/weir-net/weir/internal/cni/wire"
 	"github.com/weir-net/weir/internal/config"
@@ -115,6 +116,7 @@ type Agent struct {
 	cluster        *cluster
 	wireguard      *wireguard.Manager
 	announcer      *announce.Announcer
+	bgp            *feed.Agent // the node's BGP process
 	ipam           *ipam.Allocator
 	cni            *cni.Server
 	conf           conflist
@@ -197,6 +199,8 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.events = events.NewHub(o.Node, eventNames{a.cluster, a.source}, a.driver.Listen, o.Log.With("part", "events"))
 	a.announcer = announce.New(announce.Config{Log: o.Log.With("part", "announce"), Links: a.cluster.uplinks, Silent: a.cluster.noteSilent})
 	a.cluster.announce = a.announcer.Update
+	a.bgp = &feed.Agent{Log: o.Log.With("part", "bgp")}
+	a.cluster.noteBGP = a.noteBGP
 	a.ipam, err = ipam.Open(filepath.Join(o.StateDir, ipamDir), o.Node, ipam.NewAPIBlocks(a.clients.Dynamic, o.Node),
 		ipam.Options{Owner: a.cluster.owner, Refuse: a.cluster.refusePodAddr}, o.Log.With("part", "ipam"))
 	if err != nil {
@@ -354,6 +358,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("choosing the data plane", a.reconcilePlane)
 	run("encrypting", a.runWireGuard)
 	run("announcing addresses", a.announcer.Run)
+	run("telling the BGP process", func(ctx context.Context) error {
+		return a.bgp.Serve(ctx, filepath.Join(a.opts.RunDir, feed.SocketDir, feed.SocketName))
+	})
 	run("looking after kube-proxies", a.proxies.Run)
 	run("keeping blocks of addresses", a.ipam.Run)
 	run("answering the CNI plugin", func(ctx context.Context) error { return a.cni.Serve(ctx, listener) })

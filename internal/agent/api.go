@@ -25,6 +25,8 @@ func (a *Agent) apiHandlers() map[string]http.HandlerFunc {
 		"GET /status":             a.serveStatus,
 		"GET " + ipam.RecordsPath: a.serveRecords,
 		"POST " + whywire.Path:    a.why.ServeHTTP,
+		"GET /bgp":                a.serveBGP,
+		"GET /bgp/routes":         a.serveBGPRoutes,
 	}
 }
 

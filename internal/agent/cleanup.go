@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/weir-net/weir/internal/agent/nodelock"
+	"github.com/weir-net/weir/internal/bgp/fib"
 	"github.com/weir-net/weir/internal/cni/wire"
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
@@ -60,7 +61,7 @@ func CleanUp(ctx context.Context, o CleanUpOptions) error {
 	step("removing the network configuration", removeFiles(filepath.Join(o.CNIConfDir, conflistName)))
 	step("removing the interfaces of pods", removeInterfaces(func(l *netlink.LinkAttrs) bool { return strings.HasPrefix(l.Alias, kernel.DeviceAlias+":") }))
 	step("removing programs", ebpf.Remove(o.BPFFS))
-	step("removing tables, routes and routing rules", nft.Remove(ctx))
+	step("removing tables, routes and routing rules", errors.Join(nft.Remove(ctx), fib.Remove()))
 	step("restoring settings of the kernel", nft.Restore(o.StateDir))
 	step("releasing connection tracking", errors.Join(conntrack.Release(), conntrack.Unkeep(false)))
 	step("removing devices", removeInterfaces(func(l *netlink.LinkAttrs) bool { return l.Alias == kernel.DeviceAlias }))

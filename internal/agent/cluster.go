@@ -41,6 +41,8 @@ type cluster struct {
 	reached func() []netip.AddrPort
 	// announce gets what this node answers neighbours for, and which nodes it watches.
 	announce func(announced map[netip.Addr]bool, watched map[netip.Addr][6]byte)
+	// noteBGP gets what the node's BGP process should do.
+	noteBGP func(*nodestate.BGP)
 	// noteEndpoints gets whose interfaces the node has, when they may be others.
 	noteEndpoints func(map[netip.Addr]model.Name)
 	// noteClaims is called with Nodes that changed; full = with all that there are.
@@ -83,8 +85,8 @@ func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, lo
 		model: model.NewCluster(), calc: calc.New(), resolver: resolver, changed: func() {}, setPools: func(ipam.Config) {},
 		noteConfig: func(map[string]string) {}, saveWireGuard: func(map[string]model.KnownWireGuard) {},
 		announce: func(map[netip.Addr]bool, map[netip.Addr][6]byte) {}, noteClaims: func(map[string]*model.Node, bool) {},
-		noteEndpoints: func(map[netip.Addr]model.Name) {},
-		earlyPods:     map[model.Name]*model.Pod{}, proxies: map[string]bool{},
+		noteEndpoints: func(map[netip.Addr]model.Name) {}, noteBGP: func(*nodestate.BGP) {},
+		earlyPods: map[model.Name]*model.Pod{}, proxies: map[string]bool{},
 		servers: map[model.Name]*model.EndpointSlice{}, controllers: map[model.Name]*model.EndpointSlice{},
 		ipamConf: ipamInputs{reservations: map[string]*watch.Reservation{}, settings: watch.IPAMConfig{StrictAffinity: true}},
 	}
@@ -194,6 +196,9 @@ func (c *cluster) compute() {
 			c.gen = c.loop.Submit(state, keys)
 			if keys.Has(nodestate.TableAnnounced) {
 				c.announce(state.Announced, state.Watched)
+			}
+			if keys.Has(nodestate.TableBGP) {
+				c.noteBGP(state.BGP)
 			}
 			c.log.Debug("computed a state", "took", time.Since(began), "tables", keys.Tables)
 		}

@@ -307,6 +307,7 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	out := slices.Clone(snap.config.Problems)
 	out = append(out, a.ipam.Problems()...)
 	out = append(out, problems.Addresses(n)...)
+	out = append(out, problems.BGP(n, a.bgp.Status(), a.started, time.Now())...)
 	st, of := a.driver.Status(), a.driver.traits()
 	out = append(out, problems.HostEndpoints(n, st.Uplinks, !of.uplinks)...)
 	out = append(out, problems.LateDrops(a.opts.Node, st.Arrival)...)

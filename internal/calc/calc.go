@@ -20,7 +20,7 @@
 //	  policy            │                │
 //	sets, entries,      │                │
 //	rules               │                │
-//	     └──────────────┴────────────────┘
+//	     └──────────────┴────────────────┘     bgp: sessions and prefixes of the BGP process
 //	 Calculator    stores what differs: nodestate.State and its Keys
 //
 // Package table has the tables under work that all of them write, package port what rules ask of
@@ -34,6 +34,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/weir-net/weir/internal/calc/bgp"
 	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/calc/policy"
 	"github.com/weir-net/weir/internal/calc/route"
@@ -151,6 +152,11 @@ func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.S
 		table.StoreMap(&next.Clients, route.Clients(c), &keys, nodestate.TableClients)
 	}
 	k.services.UpdateAll(c, &dirty, &next, &keys)
+	if dirty.Has(bgp.Inputs) || k.owners != c.Owners {
+		if v := bgp.State(c); !reflect.DeepEqual(v, next.BGP) {
+			next.BGP, keys.Tables = v, keys.Tables|nodestate.TableBGP
+		}
+	}
 	if over := slices.Concat(k.policy.Overdrawn(), k.services.Overdrawn()); !slices.Equal(next.Overdrawn, over) {
 		next.Overdrawn, keys.Tables = over, keys.Tables|nodestate.TableStaged
 	}

@@ -28,6 +28,7 @@ import (
 
 	"github.com/weir-net/weir/api/client"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/controller/bgp"
 	"github.com/weir-net/weir/internal/controller/fanout"
 	"github.com/weir-net/weir/internal/loadbalancer"
 	"github.com/weir-net/weir/internal/peerauth"
@@ -80,6 +81,7 @@ type Controller struct {
 	balancers *loadbalancer.Controller
 	// fanout looks after the fan-out while this instance leads.
 	fanout   *fanout.Controller
+	bgp      *bgp.Controller // likewise after the nodes with a BGP process
 	refusals serviceRefusals
 	peers    *peerauth.Keeper
 }
@@ -96,6 +98,7 @@ func (c *Controller) Register(r prometheus.Registerer) {
 	r.MustRegister(c.metrics.leader, c.metrics.looks, c.metrics.failures, c.metrics.blocks, c.metrics.statuses)
 	c.balancers.Register(r)
 	c.fanout.Register(r)
+	c.bgp.Register(r)
 }
 
 func newMetrics(c *Controller) metrics {
@@ -125,6 +128,7 @@ func New(cfg Config) *Controller {
 	c.peers = &peerauth.Keeper{Kube: cfg.Kube, Namespace: cfg.Namespace, Domain: cfg.Namespace + ".svc", Now: func() time.Time { return c.now() }}
 	c.metrics = newMetrics(c)
 	c.balancers = loadbalancer.New(loadbalancer.Config{Kube: cfg.Kube, Dynamic: cfg.Dynamic, Log: cfg.Log})
+	c.bgp = bgp.New(bgp.Config{Kube: cfg.Kube, Dynamic: cfg.Dynamic, Log: cfg.Log, Interval: cfg.Interval})
 	c.fanout = fanout.New(fanout.Config{Kube: cfg.Kube, Log: cfg.Log, Namespace: cfg.Namespace, MinNodes: cfg.FanOutMinNodes, Interval: cfg.Interval})
 	return c
 }
@@ -174,6 +178,7 @@ func (c *Controller) lead(ctx context.Context) {
 	var background sync.WaitGroup
 	background.Go(func() { c.balancers.Run(ctx) })
 	background.Go(func() { c.fanout.Run(ctx) })
+	background.Go(func() { c.bgp.Run(ctx) })
 	for _, k := range c.keepers() {
 		background.Go(func() { k.run(ctx) })
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -42,7 +43,8 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	f.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
 		poolResource: "IPPoolList", felixResource: "FelixConfigurationList", weirv1.IPAMBlocks: "IPAMBlockList", weirv1.NodeStatuses: "NodeStatusList",
 		policyResources[0]: "ClusterNetworkPolicyList", policyResources[1]: "AdminNetworkPolicyList", policyResources[2]: "BaselineAdminNetworkPolicyList",
-		hostEndpointResource: "HostEndpointList", tierResource: "TierList", reservationResource: "IPReservationList", controllersResource: "KubeControllersConfigurationList"})
+		hostEndpointResource: "HostEndpointList", tierResource: "TierList", reservationResource: "IPReservationList", controllersResource: "KubeControllersConfigurationList",
+		v3.SchemeGroupVersion.WithResource("bgpconfigurations"): "BGPConfigurationList", v3.SchemeGroupVersion.WithResource("bgppeers"): "BGPPeerList"})
 	f.Controller = New(Config{Kube: f.kube, Dynamic: f.dynamic, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Namespace: "kube-system", PodCIDR: "10.244.0.0/16", VXLANMode: "Never", Grace: time.Minute, Interval: time.Second})
 	f.now = func() time.Time { return f.clock }

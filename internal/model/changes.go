@@ -23,6 +23,8 @@ type Changes struct {
 	HostEndpoints   map[string]*HostEndpoint
 	Pools           map[string]*Pool
 	Blocks          map[netip.Prefix]*Block
+	BGPConfigs      map[string]*BGPConfig
+	BGPPeers        map[string]*BGPPeer
 
 	// ServiceCIDRs are the ranges of cluster IPs, all of them, sorted, when ServiceCIDRsChanged.
 	ServiceCIDRs        []netip.Prefix
@@ -37,7 +39,7 @@ type Changes struct {
 func (c *Cluster) Everything() *Changes {
 	return &Changes{
 		Namespaces: c.Namespaces, Pods: c.Pods.ByName(), Nodes: c.Nodes, Services: c.Services, Slices: c.Slices, Policies: c.Policies, Staged: c.Staged,
-		Tiers: c.Tiers, NetworkSets: c.NetworkSets, ServiceAccounts: c.ServiceAccounts, HostEndpoints: c.HostEndpoints, Pools: c.Pools, Blocks: c.Blocks,
+		Tiers: c.Tiers, NetworkSets: c.NetworkSets, ServiceAccounts: c.ServiceAccounts, HostEndpoints: c.HostEndpoints, Pools: c.Pools, Blocks: c.Blocks, BGPConfigs: c.BGPConfigs, BGPPeers: c.BGPPeers,
 		ServiceCIDRs: c.ServiceCIDRs, ServiceCIDRsChanged: true, Reserved: c.Reservations, ReservedChanged: true,
 	}
 }
@@ -45,7 +47,7 @@ func (c *Cluster) Everything() *Changes {
 // Empty reports whether nothing changed.
 func (x *Changes) Empty() bool {
 	return len(x.Namespaces)+len(x.Pods)+len(x.Nodes)+len(x.Services)+len(x.Slices)+len(x.Policies)+len(x.Staged)+len(x.Tiers)+
-		len(x.NetworkSets)+len(x.ServiceAccounts)+len(x.HostEndpoints)+len(x.Pools)+len(x.Blocks) == 0 && !x.ServiceCIDRsChanged && !x.ReservedChanged
+		len(x.NetworkSets)+len(x.ServiceAccounts)+len(x.HostEndpoints)+len(x.Pools)+len(x.Blocks)+len(x.BGPConfigs)+len(x.BGPPeers) == 0 && !x.ServiceCIDRsChanged && !x.ReservedChanged
 }
 
 // Merge adds later changes: of one object only the last one is kept.
@@ -63,6 +65,8 @@ func (x *Changes) Merge(later *Changes) {
 	Overlay(&x.HostEndpoints, later.HostEndpoints)
 	Overlay(&x.Pools, later.Pools)
 	Overlay(&x.Blocks, later.Blocks)
+	Overlay(&x.BGPConfigs, later.BGPConfigs)
+	Overlay(&x.BGPPeers, later.BGPPeers)
 	if later.ServiceCIDRsChanged {
 		x.ServiceCIDRs, x.ServiceCIDRsChanged = later.ServiceCIDRs, true
 	}
@@ -99,6 +103,8 @@ func (x *Changes) Replace(c *Cluster) {
 	endOthers(&x.HostEndpoints, c.HostEndpoints)
 	endOthers(&x.Pools, c.Pools)
 	endOthers(&x.Blocks, c.Blocks)
+	endOthers(&x.BGPConfigs, c.BGPConfigs)
+	endOthers(&x.BGPPeers, c.BGPPeers)
 	x.ServiceCIDRsChanged, x.ReservedChanged = true, true
 }
 
@@ -134,6 +140,8 @@ func (x *Changes) Apply(c *Cluster) (d Dirty) {
 	mark(KindHostEndpoints, change(c.HostEndpoints, x.HostEndpoints))
 	mark(KindPools, change(c.Pools, x.Pools))
 	mark(KindBlocks, change(c.Blocks, x.Blocks))
+	mark(KindBGP, change(c.BGPConfigs, x.BGPConfigs))
+	mark(KindBGP, change(c.BGPPeers, x.BGPPeers))
 	if x.ReservedChanged {
 		c.Reservations = x.Reserved
 		d.Add(KindReservations)

@@ -25,6 +25,7 @@ const (
 	KindServiceAccounts
 	KindHostEndpoints
 	KindReservations
+	KindBGP
 
 	AllKinds Kind = 1<<iota - 1
 )

@@ -38,6 +38,9 @@ type Cluster struct {
 	HostEndpoints   map[string]*HostEndpoint
 	Pools           map[string]*Pool
 	Blocks          map[netip.Prefix]*Block
+	BGPConfigs      map[string]*BGPConfig
+	// BGPPeers are, as BGPConfigs, marked by KindBGP.
+	BGPPeers map[string]*BGPPeer
 	// ServiceCIDRs are the ranges of cluster IPs (networking.k8s.io/v1 ServiceCIDR), where the API
 	// has them. Their changes are marked by KindSettings.
 	ServiceCIDRs []netip.Prefix
@@ -54,7 +57,7 @@ func NewCluster() *Cluster {
 		Namespaces: map[string]*Namespace{}, Pods: &PodTable{}, Nodes: map[string]*Node{},
 		Services: map[Name]*Service{}, Slices: map[Name]*EndpointSlice{}, Policies: map[PolicyID]*Policy{}, Staged: map[PolicyID]*StagedPolicy{}, Tiers: map[string]*Tier{},
 		NetworkSets: map[Name]*NetworkSet{}, ServiceAccounts: map[Name]*ServiceAccount{}, HostEndpoints: map[string]*HostEndpoint{},
-		Pools: map[string]*Pool{}, Blocks: map[netip.Prefix]*Block{}, Settings: DefaultSettings(),
+		Pools: map[string]*Pool{}, Blocks: map[netip.Prefix]*Block{}, BGPConfigs: map[string]*BGPConfig{}, BGPPeers: map[string]*BGPPeer{}, Settings: DefaultSettings(),
 	}
 }
 
@@ -104,7 +107,17 @@ type Node struct {
 	Since map[netip.Addr]int64
 	// WireGuard are the public keys that the node published.
 	WireGuard WireGuardKeys
+	ASN       uint32 // annotation AnnotationASN, 0 = the cluster's
+	// ClusterID is annotation AnnotationClusterID: the node reflects BGP routes. Invalid = it does
+	// not.
+	ClusterID netip.Addr
 }
+
+// What Nodes say about BGP.
+const (
+	AnnotationASN       = "projectcalico.org/ASNumber"
+	AnnotationClusterID = "projectcalico.org/RouteReflectorClusterID"
+)
 
 // ClaimedAt returns since when the node claims an address, as far as is known: at the earliest
 // since it exists.
@@ -273,6 +286,8 @@ type Pool struct {
 	// NamespaceSelector limits the namespaces whose pods and Services get addresses of the pool;
 	// empty = every namespace.
 	NamespaceSelector string
+	// NoBGPExport is disableBGPExport: its addresses are not advertised.
+	NoBGPExport bool
 	// Deleted is when the pool was deleted, Unix seconds; 0 = it was not. It stays while it has
 	// blocks: these count, and nothing more is given of it.
 	Deleted int64

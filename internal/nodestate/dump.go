@@ -77,6 +77,7 @@ func Dump(w io.Writer, s *State) error {
 	for _, c := range sortedKeys(s.Clients, cmp.Compare[uint64]) {
 		d.line("client", fmt.Sprintf("netns=%d", c), s.Clients[c].String())
 	}
+	d.bgp(s.BGP)
 	for _, a := range sortedKeys(s.Announced, netip.Addr.Compare) {
 		d.line("announce", a.String())
 	}

@@ -17,6 +17,7 @@ const (
 	TableAnnounced
 	TableStaged // Staged, HostStaged, Unfit, Overdrawn
 	TableWireGuard
+	TableBGP
 
 	AllTables Table = 1<<iota - 1
 )

@@ -70,6 +70,8 @@ type State struct {
 	// WireGuard4 and WireGuard6 are what is encrypted of each family. They are no driver's concern:
 	// a driver that is told that something goes through the tunnel finds it encrypted.
 	WireGuard4, WireGuard6 WireGuard
+	// BGP is what the node's BGP process should do; nil = nothing.
+	BGP *BGP
 }
 
 // Overdrawn is a namespace that asks for more of a table of the node than it gets. Figures are

@@ -230,6 +230,8 @@ func (x *Index) broadcast(ch *model.Changes, everybodys map[model.Name]*model.En
 		mark(&p.HostEndpoints, ch.HostEndpoints)
 		mark(&p.Pools, ch.Pools)
 		mark(&p.Blocks, ch.Blocks)
+		mark(&p.BGPConfigs, ch.BGPConfigs)
+		mark(&p.BGPPeers, ch.BGPPeers)
 		p.ServiceCIDRsChanged = p.ServiceCIDRsChanged || ch.ServiceCIDRsChanged
 		p.ReservedChanged = p.ReservedChanged || ch.ReservedChanged
 		if len(ch.Namespaces) > 0 { // whose labels those of network sets are, too

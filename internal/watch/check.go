@@ -24,6 +24,8 @@ var checks = map[string]func(*unstructured.Unstructured) []weirv1.Problem{
 	"projectcalico.org/NetworkSet":                    problemsOf(typed("NetworkSet", ConvertNetworkSet)),
 	"projectcalico.org/GlobalNetworkSet":              problemsOf(typed("GlobalNetworkSet", ConvertGlobalNetworkSet)),
 	"projectcalico.org/HostEndpoint":                  problemsOf(typed("HostEndpoint", ConvertHostEndpoint)),
+	"projectcalico.org/BGPConfiguration":              problemsOf(typed("BGPConfiguration", ConvertBGPConfiguration)),
+	"projectcalico.org/BGPPeer":                       problemsOf(typed("BGPPeer", ConvertBGPPeer)),
 	"projectcalico.org/IPPool":                        problemsOf(typed("IPPool", ConvertPool)),
 	"projectcalico.org/IPReservation":                 problemsOf(typed("IPReservation", ConvertReservation)),
 }

@@ -32,7 +32,9 @@ func TestCheckNamesTheField(t *testing.T) {
 		{`{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, spec: {doNotTrack: true, applyOnForward: true, ingress: [{action: Log}]}}`, "spec.ingress[0].action"},
 		{`{apiVersion: projectcalico.org/v3, kind: IPPool, spec: {cidr: 10.0.0}}`, "spec.cidr"},
 		{`{apiVersion: projectcalico.org/v3, kind: IPReservation, spec: {reservedCIDRs: [10.0.0]}}`, "spec.reservedCIDRs[0]"},
-		{`{apiVersion: projectcalico.org/v3, kind: BGPPeer, spec: {}}`, ""}, // not converted
+		{`{apiVersion: projectcalico.org/v3, kind: BGPPeer, spec: {peerIP: 192.0.2.9}}`, "spec.asNumber"},
+		{`{apiVersion: projectcalico.org/v3, kind: BGPConfiguration, spec: {}}`, "metadata.name"},
+		{`{apiVersion: projectcalico.org/v3, kind: BGPFilter, spec: {}}`, ""}, // not converted
 	} {
 		u := &unstructured.Unstructured{}
 		if err := yaml.Unmarshal([]byte(x.text), &u.Object); err != nil {

@@ -152,6 +152,7 @@ func ConvertNode(n *corev1.Node) (*model.Node, []weirv1.Problem) {
 		out.NotReady = out.NotReady || c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
 	}
 	out.Addrs = f.nodeAddrs(n.Status.Addresses)
+	f.bgpOf(n.Annotations, out)
 	return out, f.list
 }
 

@@ -47,7 +47,7 @@ func ConvertPool(p *v3.IPPool) (*model.Pool, []weirv1.Problem) {
 		BlockBits: p.Spec.BlockSize, NodeSelector: p.Spec.NodeSelector,
 		Workload:          len(p.Spec.AllowedUses) == 0 || slices.Contains(p.Spec.AllowedUses, v3.IPPoolAllowedUseWorkload),
 		LoadBalancer:      slices.Contains(p.Spec.AllowedUses, v3.IPPoolAllowedUseLoadBalancer),
-		NamespaceSelector: p.Spec.NamespaceSelector,
+		NamespaceSelector: p.Spec.NamespaceSelector, NoBGPExport: p.Spec.DisableBGPExport,
 	}
 	if p.DeletionTimestamp != nil {
 		out.Deleted = p.DeletionTimestamp.Unix()

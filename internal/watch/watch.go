@@ -288,6 +288,12 @@ func (w *Watcher) addCRDs(d dynamic.Interface) error {
 			record: func(b *Batch, n model.Name, _ any, now, _ *FelixConfig) {
 				put(&b.Configs, n.Name, now)
 			}}),
+		addDynamic(w, d, calico("bgpconfigurations"), kind[*unstructured.Unstructured, model.BGPConfig]{
+			object: "BGPConfiguration", convert: typed("BGPConfiguration", ConvertBGPConfiguration),
+			record: func(b *Batch, n model.Name, _ any, now, _ *model.BGPConfig) { put(&b.BGPConfigs, n.Name, now) }}),
+		addDynamic(w, d, calico("bgppeers"), kind[*unstructured.Unstructured, model.BGPPeer]{
+			object: "BGPPeer", convert: typed("BGPPeer", ConvertBGPPeer),
+			record: func(b *Batch, n model.Name, _ any, now, _ *model.BGPPeer) { put(&b.BGPPeers, n.Name, now) }}),
 		addDynamic(w, d, weirv1.IPAMBlocks, kind[*unstructured.Unstructured, model.Block]{
 			object: "IPAMBlock", convert: typed("IPAMBlock", ConvertBlock),
 			record: func(b *Batch, _ model.Name, _ any, now, before *model.Block) {

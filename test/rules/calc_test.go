@@ -9,7 +9,7 @@ import (
 )
 
 // calcOrder are the packages of the calculation, each of which imports only those before it.
-var calcOrder = []string{"table", "port", "cluster", "peer", "subject", "policy", "route", "service", ""}
+var calcOrder = []string{"table", "port", "cluster", "peer", "subject", "policy", "route", "service", "bgp", ""}
 
 func TestCalcImportsDownward(t *testing.T) {
 	t.Parallel()

@@ -41,8 +41,10 @@ const (
 	Blocks          Kind = 13
 	ServiceCIDRs    Kind = 14
 	Reserved        Kind = 15
+	BGPConfigs      Kind = 16
+	BGPPeers        Kind = 17
 
-	LastKind = Reserved
+	LastKind = BGPPeers
 )
 
 // Scope is the objects of a kind in a namespace; "" where the kind has none.
@@ -100,6 +102,8 @@ func OfCached(ch *model.Changes, cache *Cache) Lists {
 	hostEndpoints.list(out, &w, ch.HostEndpoints)
 	pools.list(out, &w, ch.Pools)
 	blocks.list(out, &w, ch.Blocks)
+	bgpConfigs.list(out, &w, ch.BGPConfigs)
+	bgpPeers.list(out, &w, ch.BGPPeers)
 	if ch.ServiceCIDRsChanged {
 		out[Scope{Kind: ServiceCIDRs}] = listOf(Entry{place: placeOf(""), Sum: prefixesSum(ch.ServiceCIDRs)})
 	}

@@ -36,6 +36,8 @@ var (
 	hostEndpoints   = kindOf[string, model.HostEndpoint]{HostEndpoints, byText, (*writer).hostEndpoint}
 	pools           = kindOf[string, model.Pool]{Pools, byText, (*writer).pool}
 	blocks          = kindOf[netip.Prefix, model.Block]{Blocks, byPrefix, (*writer).block}
+	bgpConfigs      = kindOf[string, model.BGPConfig]{BGPConfigs, byText, (*writer).bgpConfig}
+	bgpPeers        = kindOf[string, model.BGPPeer]{BGPPeers, byText, (*writer).bgpPeer}
 )
 
 func (k kindOf[K, V]) scope(key K) (Scope, string) {
@@ -123,6 +125,8 @@ func (d *Difference) Pick(ch *model.Changes) *model.Changes {
 	hostEndpoints.pick(&out.HostEndpoints, ch.HostEndpoints, d.send)
 	pools.pick(&out.Pools, ch.Pools, d.send)
 	blocks.pick(&out.Blocks, ch.Blocks, d.send)
+	bgpConfigs.pick(&out.BGPConfigs, ch.BGPConfigs, d.send)
+	bgpPeers.pick(&out.BGPPeers, ch.BGPPeers, d.send)
 	if ch.ServiceCIDRsChanged && d.send.Has(Scope{Kind: ServiceCIDRs}, "") {
 		out.ServiceCIDRs, out.ServiceCIDRsChanged = ch.ServiceCIDRs, true
 	}
@@ -148,6 +152,8 @@ func Settle(ch *model.Changes, c *model.Cluster, replaced Buckets) {
 	hostEndpoints.settle(&ch.HostEndpoints, maps.All(c.HostEndpoints), replaced)
 	pools.settle(&ch.Pools, maps.All(c.Pools), replaced)
 	blocks.settle(&ch.Blocks, maps.All(c.Blocks), replaced)
+	bgpConfigs.settle(&ch.BGPConfigs, maps.All(c.BGPConfigs), replaced)
+	bgpPeers.settle(&ch.BGPPeers, maps.All(c.BGPPeers), replaced)
 	ch.ServiceCIDRsChanged = ch.ServiceCIDRsChanged && prefixesSum(ch.ServiceCIDRs) != prefixesSum(c.ServiceCIDRs)
 	ch.ReservedChanged = ch.ReservedChanged && prefixesSum(ch.Reserved) != prefixesSum(c.Reservations)
 }

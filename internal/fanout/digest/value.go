@@ -136,6 +136,8 @@ func (w *writer) node(n *model.Node) {
 	w.signed(n.Created)
 	w.text(n.UID)
 	*w = append(append(*w, n.WireGuard.IPv4[:]...), n.WireGuard.IPv6[:]...)
+	w.number(uint64(n.ASN))
+	w.addr(n.ClusterID)
 }
 
 func (w *writer) service(s *model.Service) {
@@ -273,7 +275,7 @@ func (w *writer) pool(p *model.Pool) {
 	w.prefix(p.CIDR)
 	w.text(string(p.VXLAN))
 	w.text(string(p.IPIP))
-	w.bools(p.NATOutgoing, p.Disabled, p.Manual, p.Workload, p.LoadBalancer)
+	w.bools(p.NATOutgoing, p.Disabled, p.Manual, p.Workload, p.LoadBalancer, p.NoBGPExport)
 	w.signed(int64(p.BlockBits))
 	w.text(p.NodeSelector)
 	w.text(p.NamespaceSelector)
@@ -285,4 +287,35 @@ func (w *writer) block(b *model.Block) {
 	w.text(b.Node)
 	w.signed(b.Created)
 	w.text(b.UID)
+}
+
+func (w *writer) secretKey(k model.SecretKey) {
+	w.text(k.Name)
+	w.text(k.Key)
+}
+
+func (w *writer) bgpConfig(c *model.BGPConfig) {
+	w.text(c.Name)
+	w.number(uint64(c.ASN))
+	w.bools(c.MeshDisabled)
+	w.secretKey(c.MeshPassword)
+	w.number(uint64(c.MeshRestart))
+	w.number(uint64(c.ListenPort))
+	w.text(c.BindMode)
+}
+
+func (w *writer) bgpPeer(p *model.BGPPeer) {
+	w.text(p.Name)
+	w.text(p.Node)
+	w.text(p.NodeSelector)
+	w.addr(p.Addr)
+	w.number(uint64(p.Port))
+	w.number(uint64(p.ASN))
+	w.number(uint64(p.LocalASN))
+	w.text(p.PeerSelector)
+	w.secretKey(p.Password)
+	w.number(uint64(p.Restart))
+	w.number(uint64(p.Keepalive))
+	*w = append(*w, p.TTLHops, p.AllowedAS)
+	w.bools(p.AnySource, p.Manual)
 }

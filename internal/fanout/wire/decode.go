@@ -120,6 +120,8 @@ func (r *reader) changes(m *Message, out *Decoded) {
 	put(r, "nodes", m.Nodes, &ch.Nodes, r.node)
 	put(r, "pools", m.Pools, &ch.Pools, r.pool)
 	put(r, "blocks", m.Blocks, &ch.Blocks, r.block)
+	put(r, "bgp_configs", m.BgpConfigs, &ch.BGPConfigs, r.bgpConfig)
+	put(r, "bgp_peers", m.BgpPeers, &ch.BGPPeers, r.bgpPeer)
 	put(r, "service_accounts", m.ServiceAccounts, &ch.ServiceAccounts, r.serviceAccount)
 	put(r, "network_sets", m.NetworkSets, &ch.NetworkSets, r.networkSet)
 	put(r, "host_endpoints", m.HostEndpoints, &ch.HostEndpoints, r.hostEndpoint)
@@ -159,6 +161,8 @@ func (r *reader) gone(g *Gone, ch *model.Changes) {
 	goneIn(r, "gone.service_accounts", g.ServiceAccounts, &ch.ServiceAccounts)
 	gone(r, "gone.host_endpoints", g.HostEndpoints, &ch.HostEndpoints)
 	gone(r, "gone.pools", g.Pools, &ch.Pools)
+	gone(r, "gone.bgp_configs", g.BgpConfigs, &ch.BGPConfigs)
+	gone(r, "gone.bgp_peers", g.BgpPeers, &ch.BGPPeers)
 	put(r, "gone.blocks", values(g.Blocks), &ch.Blocks, func(b *[]byte) (netip.Prefix, *model.Block) {
 		p := r.prefix(*b)
 		if !p.IsValid() {

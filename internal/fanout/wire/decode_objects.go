@@ -22,7 +22,8 @@ type addrTime struct {
 func (r *reader) node(n *Node) (string, *model.Node) {
 	out := &model.Node{Name: r.keyText("name", n.Name), Labels: r.labels("labels", n.Labels), Addrs: list(r, "addrs", n.Addrs, r.addr), Leaving: n.Leaving,
 		LinkAddress: r.link("link_address", n.LinkAddress), Subnets: list(r, "subnets", n.Subnets, r.prefix), NotReady: n.NotReady, Created: n.Created, UID: string(n.Uid),
-		WireGuard: model.WireGuardKeys{IPv4: r.wireGuardKey("wireguard_key", n.WireguardKey), IPv6: r.wireGuardKey("wireguard_key6", n.WireguardKey6)}}
+		WireGuard: model.WireGuardKeys{IPv4: r.wireGuardKey("wireguard_key", n.WireguardKey), IPv6: r.wireGuardKey("wireguard_key6", n.WireguardKey6)},
+		ASN:       n.Asn, ClusterID: one(r, "cluster_id", n.ClusterId, r.addr)}
 	for _, s := range list(r, "since", n.Since, func(s *AddrTime) addrTime { return addrTime{one(r, "addr", s.Addr, r.addr), s.At} }) {
 		if out.Since == nil {
 			out.Since = make(map[netip.Addr]int64, len(n.Since))
@@ -146,7 +147,7 @@ func (r *reader) hostEndpoint(h *HostEndpoint) (string, *model.HostEndpoint) {
 func (r *reader) pool(p *Pool) (string, *model.Pool) {
 	out := &model.Pool{Name: r.key("name", p.Name), CIDR: one(r, "cidr", p.Cidr, r.prefix), VXLAN: model.EncapMode(r.text("vxlan", p.Vxlan)), IPIP: model.EncapMode(r.text("ipip", p.Ipip)), NATOutgoing: p.NatOutgoing,
 		Disabled: p.Disabled, BlockBits: int(p.BlockBits), NodeSelector: r.text("node_selector", p.NodeSelector), Manual: p.Manual, Workload: p.Workload,
-		LoadBalancer: p.LoadBalancer, NamespaceSelector: r.text("namespace_selector", p.NamespaceSelector), Deleted: p.Deleted}
+		LoadBalancer: p.LoadBalancer, NamespaceSelector: r.text("namespace_selector", p.NamespaceSelector), Deleted: p.Deleted, NoBGPExport: p.NoBgpExport}
 	return out.Name, out
 }
 

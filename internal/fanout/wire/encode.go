@@ -202,6 +202,10 @@ func (w *writer) changes(ch *model.Changes) {
 		w.m.Gone.Blocks = append(w.m.Gone.Blocks, PrefixBytes(p))
 		w.bytes += 19
 	}, func(m *Message) *[]*Block { return &m.Blocks }, w.block)
+	objects(w, ch.BGPConfigs, strings.Compare, w.goneName(func(g *Gone) *[][]byte { return &g.BgpConfigs }),
+		func(m *Message) *[]*BgpConfig { return &m.BgpConfigs }, w.bgpConfig)
+	objects(w, ch.BGPPeers, strings.Compare, w.goneName(func(g *Gone) *[][]byte { return &g.BgpPeers }),
+		func(m *Message) *[]*BgpPeer { return &m.BgpPeers }, w.bgpPeer)
 	objects(w, ch.ServiceAccounts, byName, w.goneNames(func(g *Gone) *[]*Names { return &g.ServiceAccounts }),
 		func(m *Message) *[]*ServiceAccount { return &m.ServiceAccounts }, w.serviceAccount)
 	objects(w, ch.NetworkSets, byName, w.goneNames(func(g *Gone) *[]*Names { return &g.NetworkSets }),

@@ -16,7 +16,8 @@ func (w *writer) namespace(n *model.Namespace) *Namespace {
 
 func (w *writer) node(n *model.Node) *Node {
 	out := &Node{Name: w.text(n.Name), Labels: w.labels(n.Labels), Addrs: each(n.Addrs, addrBytes), Leaving: n.Leaving, LinkAddress: linkBytes(n.LinkAddress),
-		Subnets: each(n.Subnets, PrefixBytes), NotReady: n.NotReady, Created: n.Created, Uid: []byte(n.UID), WireguardKey: keyBytes(n.WireGuard.IPv4), WireguardKey6: keyBytes(n.WireGuard.IPv6)}
+		Subnets: each(n.Subnets, PrefixBytes), NotReady: n.NotReady, Created: n.Created, Uid: []byte(n.UID), WireguardKey: keyBytes(n.WireGuard.IPv4), WireguardKey6: keyBytes(n.WireGuard.IPv6),
+		Asn: n.ASN, ClusterId: addrBytes(n.ClusterID)}
 	for _, a := range slices.SortedFunc(maps.Keys(n.Since), netip.Addr.Compare) {
 		out.Since = append(out.Since, &AddrTime{Addr: addrBytes(a), At: n.Since[a]})
 	}
@@ -79,7 +80,7 @@ func (w *writer) hostEndpoint(h *model.HostEndpoint) *HostEndpoint {
 func (w *writer) pool(p *model.Pool) *Pool {
 	return &Pool{Name: []byte(p.Name), Cidr: PrefixBytes(p.CIDR), Vxlan: w.text(string(p.VXLAN)), Ipip: w.text(string(p.IPIP)), NatOutgoing: p.NATOutgoing, Disabled: p.Disabled,
 		BlockBits: int64(p.BlockBits), NodeSelector: w.text(p.NodeSelector), Manual: p.Manual, Workload: p.Workload, LoadBalancer: p.LoadBalancer,
-		NamespaceSelector: w.text(p.NamespaceSelector), Deleted: p.Deleted}
+		NamespaceSelector: w.text(p.NamespaceSelector), Deleted: p.Deleted, NoBgpExport: p.NoBGPExport}
 }
 
 func (w *writer) block(b *model.Block) *Block {

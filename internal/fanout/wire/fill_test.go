@@ -210,6 +210,8 @@ func merge(into, more *model.Changes) {
 	mergeMap(&into.HostEndpoints, more.HostEndpoints)
 	mergeMap(&into.Pools, more.Pools)
 	mergeMap(&into.Blocks, more.Blocks)
+	mergeMap(&into.BGPConfigs, more.BGPConfigs)
+	mergeMap(&into.BGPPeers, more.BGPPeers)
 	if more.ServiceCIDRsChanged {
 		into.ServiceCIDRs, into.ServiceCIDRsChanged = more.ServiceCIDRs, true
 	}

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package routertest starts real routers for tests, BIRD and FRR, in network namespaces. Their
+// packages, bird2 and frr, are brought by make setup.
+package routertest
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/nettest"
+)
+
+// Kinds are the programs.
+var Kinds = []string{"bird", "frr"}
+
+const frrDir = "/usr/lib/frr"
+
+// Need skips a test where a kind of router is not installed.
+func Need(t testing.TB, kind string) {
+	t.Helper()
+	path := frrDir + "/bgpd"
+	if kind == "bird" {
+		path = "/usr/sbin/bird"
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("NOT RUN: %v: make setup brings it", err)
+	}
+}
+
+// Neighbour is a session of a router.
+type Neighbour struct {
+	Local, Remote netip.Addr
+	ASN           uint32
+	Password      string
+	// Client: routes are reflected to it.
+	Client bool
+}
+
+// Config is what a router does.
+type Config struct {
+	ASN        uint32
+	ID         netip.Addr
+	Neighbours []Neighbour
+	// Networks are advertised; the router has them as far as it is concerned.
+	Networks []netip.Prefix
+	// Hold is the hold time, in seconds; 0 = the router's.
+	Hold int
+}
+
+// Router is one that runs.
+type Router struct {
+	Kind string
+	ns   *nettest.Namespace
+	dir  string
+	pids []*os.Process
+}
+
+// Start starts one in a namespace, until the test ends.
+func Start(t *testing.T, ns *nettest.Namespace, kind string, c Config) *Router {
+	t.Helper()
+	Need(t, kind)
+	r := &Router{Kind: kind, ns: ns}
+	dir, err := os.MkdirTemp("/tmp", "weir-router-") //nolint:usetesting // a path of a socket is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.dir = dir
+	t.Cleanup(func() {
+		r.Kill(t)
+		os.RemoveAll(dir)
+	})
+	if kind == "bird" {
+		r.write(t, "bird.conf", birdConfig(c))
+		r.run(t, "/usr/sbin/bird", "-f", "-c", dir+"/bird.conf", "-s", dir+"/bird.ctl", "-P", dir+"/bird.pid")
+		return r
+	}
+	r.write(t, "zebra.conf", "hostname r\n")
+	r.write(t, "bgpd.conf", frrConfig(c))
+	r.own(t)
+	common := []string{"-u", "frr", "-g", "frr", "--vty_socket", dir, "-z", dir + "/z.sock"}
+	r.run(t, frrDir+"/zebra", append([]string{"-f", dir + "/zebra.conf", "-i", dir + "/zebra.pid"}, common...)...)
+	r.wait(t, "z.sock")
+	r.run(t, frrDir+"/bgpd", append([]string{"-f", dir + "/bgpd.conf", "-i", dir + "/bgpd.pid"}, common...)...)
+	return r
+}
+
+func (r *Router) write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(r.dir, name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// own gives the files to the user as whom FRR's programs run.
+func (r *Router) own(t *testing.T) {
+	t.Helper()
+	u, err := user.Lookup("frr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid, err1 := strconv.Atoi(u.Uid)
+	gid, err2 := strconv.Atoi(u.Gid)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"", "zebra.conf", "bgpd.conf"} {
+		if err := os.Chown(filepath.Join(r.dir, name), uid, gid); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (r *Router) wait(t *testing.T, name string) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if _, err := os.Stat(filepath.Join(r.dir, name)); err == nil {
+			return
+		} else if time.Now().After(end) {
+			t.Fatalf("%s: %v", r.Kind, err)
+		}
+	}
+}
+
+func (r *Router) run(t *testing.T, path string, args ...string) {
+	t.Helper()
+	cmd := exec.Command(path, args...)
+	log, err := os.OpenFile(filepath.Join(r.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	r.ns.Do(t, "starting "+path, cmd.Start)
+	r.pids = append(r.pids, cmd.Process)
+}
+
+// Kill ends it without a word to its neighbours.
+func (r *Router) Kill(t *testing.T) {
+	for _, p := range r.pids {
+		_ = p.Kill()
+		_, _ = p.Wait()
+	}
+	r.pids = nil
+	if t.Failed() {
+		if text, err := os.ReadFile(filepath.Join(r.dir, "log")); err == nil {
+			t.Logf("%s: %s", r.Kind, text)
+		}
+	}
+}
+
+// Ask has the router say something, in its own language: birdc's or vtysh's.
+func (r *Router) Ask(bird, frr string) string {
+	cmd := exec.Command("birdc", "-r", "-s", r.dir+"/bird.ctl", bird)
+	if r.Kind == "frr" {
+		cmd = exec.Command("vtysh", "--vty_socket", r.dir, "-c", frr)
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Sprintf("%v: %s", err, out)
+	}
+	return string(out)
+}
+
+// Knows reports whether the router has a route, which came by BGP.
+func (r *Router) Knows(p netip.Prefix) bool {
+	family := "ipv4"
+	if p.Addr().Is6() {
+		family = "ipv6"
+	}
+	out := r.Ask("show route for "+p.String()+" all", "show bgp "+family+" unicast "+p.String())
+	if r.Kind == "bird" {
+		return strings.Contains(out, p.String()) && strings.Contains(out, "BGP.origin")
+	}
+	return strings.Contains(out, "Paths: (") && !strings.Contains(out, "sourced")
+}
+
+// Withdraw takes back all that the router advertises.
+func (r *Router) Withdraw(t *testing.T, c Config) {
+	t.Helper()
+	if r.Kind == "bird" {
+		for _, of := range []string{"networks4", "networks6"} {
+			out, err := exec.Command("birdc", "-s", r.dir+"/bird.ctl", "disable "+of).CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		}
+		return
+	}
+	args := []string{"--vty_socket", r.dir, "-c", "configure terminal", "-c", fmt.Sprintf("router bgp %d", c.ASN)}
+	for _, p := range c.Networks {
+		family := "ipv4"
+		if p.Addr().Is6() {
+			family = "ipv6"
+		}
+		args = append(args, "-c", "address-family "+family+" unicast", "-c", "no network "+p.String(), "-c", "exit-address-family")
+	}
+	if out, err := exec.Command("vtysh", args...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+func birdConfig(c Config) string {
+	b := &strings.Builder{}
+	fmt.Fprintf(b, "router id %s;\nprotocol device { scan time 1; }\n", c.ID)
+	for _, f := range []string{"4", "6"} {
+		fmt.Fprintf(b, "protocol kernel kernel%s { ipv%s { import none; export where source = RTS_BGP; }; }\nprotocol static networks%s { ipv%s;\n", f, f, f, f)
+		for _, p := range c.Networks {
+			if p.Addr().Is4() == (f == "4") {
+				fmt.Fprintf(b, "  route %s unreachable;\n", p)
+			}
+		}
+		fmt.Fprint(b, "}\n")
+	}
+	for i, n := range c.Neighbours {
+		fmt.Fprintf(b, "protocol bgp n%d {\n  local %s as %d;\n  neighbor %s as %d;\n  graceful restart on;\n  connect retry time 1;\n  error wait time 1,2;\n  connect delay time 1;\n", i, n.Local, c.ASN, n.Remote, n.ASN)
+		if n.Password != "" {
+			fmt.Fprintf(b, "  password %q;\n", n.Password)
+		}
+		if c.Hold > 0 {
+			fmt.Fprintf(b, "  hold time %d;\n", c.Hold)
+		}
+		if n.Client {
+			fmt.Fprintf(b, "  rr client;\n")
+		}
+		f := "4"
+		if n.Remote.Is6() {
+			f = "6"
+		}
+		fmt.Fprintf(b, "  ipv%s { import all; export all; };\n}\n", f)
+	}
+	return b.String()
+}
+
+func frrConfig(c Config) string {
+	b := &strings.Builder{}
+	fmt.Fprintf(b, "hostname r\nrouter bgp %d\n bgp router-id %s\n no bgp ebgp-requires-policy\n no bgp network import-check\n bgp graceful-restart\n timers bgp 3 90\n", c.ASN, c.ID)
+	for _, n := range c.Neighbours {
+		fmt.Fprintf(b, " neighbor %s remote-as %d\n neighbor %s update-source %s\n neighbor %s timers connect 1\n neighbor %s advertisement-interval 0\n", n.Remote, n.ASN, n.Remote, n.Local, n.Remote, n.Remote)
+		if n.Password != "" {
+			fmt.Fprintf(b, " neighbor %s password %s\n", n.Remote, n.Password)
+		}
+	}
+	for _, f := range []string{"ipv4", "ipv6"} {
+		fmt.Fprintf(b, " address-family %s unicast\n", f)
+		for _, p := range c.Networks {
+			if p.Addr().Is4() == (f == "ipv4") {
+				fmt.Fprintf(b, "  network %s\n", p)
+			}
+		}
+		for _, n := range c.Neighbours {
+			if n.Remote.Is4() == (f == "ipv4") {
+				fmt.Fprintf(b, "  neighbor %s activate\n", n.Remote)
+				if n.Client {
+					fmt.Fprintf(b, "  neighbor %s route-reflector-client\n", n.Remote)
+				}
+			} else {
+				fmt.Fprintf(b, "  no neighbor %s activate\n", n.Remote)
+			}
+		}
+		fmt.Fprint(b, " exit-address-family\n")
+	}
+	return b.String()
+}
+
+// Link connects the test's namespace, by the interface name, with another one, where it is "up".
+func Link(t *testing.T, name string, other *nettest.Namespace, here, there []netip.Prefix) {
+	t.Helper()
+	nettest.Must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "up", PeerNamespace: netlink.NsFd(other.FD)}))
+	nettest.Must(t, Address(name, here...))
+	other.Do(t, "addresses", func() error { return Address("up", there...) })
+}
+
+// Address puts a link up, with addresses.
+func Address(name string, addrs ...netip.Prefix) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	if err := netlink.LinkSetUp(l); err != nil {
+		return err
+	}
+	for _, p := range addrs {
+		a := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
+		if p.Addr().Is6() {
+			a.Flags = unix.IFA_F_NODAD
+		}
+		if err := netlink.AddrAdd(l, a); err != nil {
+			return fmt.Errorf("address %s: %w", p, err)
+		}
+	}
+	return nil
+}

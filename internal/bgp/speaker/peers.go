@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package speaker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/osrg/gobgp/v4/api"
+
+	"github.com/weir-net/weir/internal/bgp/feed"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// Times of sessions, in seconds.
+const (
+	holdTime   = 90 // three keepalives
+	retryTime  = 5
+	deferral   = 15 // how long a process that begins again waits for peers that do not come
+	longestTTL = 255
+)
+
+// setPeers makes the sessions those that are wanted: one that is another one ends first.
+func (s *Speaker) setPeers(ctx context.Context, want *nodestate.BGP) []error {
+	var errs []error
+	now := map[netip.Addr]session{}
+	for _, p := range want.Peers {
+		one := session{peer: p}
+		if p.Password != (model.SecretKey{}) {
+			password, ok := s.cfg.Password(p.Password)
+			if !ok {
+				errs = append(errs, fmt.Errorf("session with %s (%s): the password is not known: key %s of Secret %s", p.Addr, p.Name, p.Password.Key, p.Password.Name))
+				continue
+			}
+			one.password = password
+		}
+		now[p.Addr] = one
+	}
+	for a, was := range s.sessions {
+		if is, there := now[a]; there && same(was, is) {
+			continue
+		}
+		if err := s.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: a.String()}); err != nil {
+			errs = append(errs, fmt.Errorf("ending the session with %s: %w", a, err))
+			continue
+		}
+		delete(s.sessions, a)
+		delete(s.complete, a)
+		delete(s.ended, a)
+	}
+	for a, is := range now {
+		if was, there := s.sessions[a]; there {
+			was.peer.Name = is.peer.Name
+			s.sessions[a] = was
+			continue
+		}
+		if err := s.server.AddPeer(ctx, &api.AddPeerRequest{Peer: s.neighbour(is, want.ASN)}); err != nil {
+			errs = append(errs, fmt.Errorf("session with %s (%s): %w", a, is.peer.Name, err))
+			continue
+		}
+		s.sessions[a] = is
+	}
+	return errs
+}
+
+// same reports whether a session can go on; its name is for people.
+func same(a, b session) bool {
+	a.peer.Name = b.peer.Name
+	return a == b
+}
+
+// neighbour is a session as the library has it: of the family of its addresses.
+func (s *Speaker) neighbour(one session, asn uint32) *api.Peer {
+	p := one.peer
+	family := &api.Family{Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST}
+	if p.Addr.Is6() {
+		family.Afi = api.Family_AFI_IP6
+	}
+	local := asn
+	if p.LocalASN != 0 {
+		local = p.LocalASN
+	}
+	hold := uint64(holdTime)
+	if p.Keepalive != 0 {
+		hold = 3 * uint64(p.Keepalive)
+	}
+	out := &api.Peer{
+		Conf: &api.PeerConf{NeighborAddress: p.Addr.String(), PeerAsn: p.ASN, LocalAsn: local, AuthPassword: one.password, Description: p.Name,
+			AllowOwnAsn: uint32(p.AllowedAS)},
+		Timers:          &api.Timers{Config: &api.TimersConfig{HoldTime: hold, KeepaliveInterval: hold / 3, ConnectRetry: retryTime, IdleHoldTimeAfterReset: retryTime}},
+		Transport:       &api.Transport{RemotePort: uint32(p.Port), PassiveMode: p.Passive},
+		GracefulRestart: &api.GracefulRestart{Enabled: true, RestartTime: p.Restart, DeferralTime: min(deferral, p.Restart), LocalRestarting: s.restoring},
+		AfiSafis: []*api.AfiSafi{{Config: &api.AfiSafiConfig{Family: family, Enabled: true},
+			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: true}}}},
+	}
+	if p.Source.IsValid() {
+		out.Transport.LocalAddress = p.Source.String()
+	}
+	switch {
+	case p.TTLHops != 0:
+		out.TtlSecurity = &api.TtlSecurity{Enabled: true, TtlMin: longestTTL - uint32(p.TTLHops) + 1}
+	case p.ASN != local:
+		out.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: longestTTL}
+	}
+	if p.ClusterID.IsValid() {
+		out.RouteReflector = &api.RouteReflector{RouteReflectorClient: true, RouteReflectorClusterId: p.ClusterID.String()}
+	}
+	return out
+}
+
+// listPeers are the sessions as they are. s.mu is held.
+func (s *Speaker) listPeers() map[netip.Addr]feed.Peer {
+	out := map[netip.Addr]feed.Peer{}
+	err := s.server.ListPeer(context.Background(), &api.ListPeerRequest{EnableAdvertised: true}, func(p *api.Peer) {
+		a, err := netip.ParseAddr(p.GetConf().GetNeighborAddress())
+		if err != nil {
+			return
+		}
+		one := feed.Peer{Addr: a, ASN: p.GetConf().GetPeerAsn(), State: strings.ToLower(strings.TrimPrefix(p.GetState().GetSessionState().String(), "SESSION_STATE_")),
+			Flaps: p.GetState().GetFlops()}
+		one.RouterID, _ = netip.ParseAddr(p.GetState().GetRouterId())
+		t := p.GetTimers().GetState()
+		since := t.GetDowntime()
+		if one.Established() {
+			since = t.GetUptime()
+		}
+		if since.GetSeconds() > 0 {
+			one.Since = since.AsTime()
+		}
+		for _, f := range p.GetAfiSafis() {
+			one.Received += f.GetState().GetReceived()
+			one.Advertised += f.GetState().GetAdvertised()
+			one.GracefulRestart = one.GracefulRestart || one.Established() && f.GetMpGracefulRestart().GetState().GetReceived()
+		}
+		out[a] = one
+	})
+	if err != nil {
+		s.cfg.Log.Warn("sessions cannot be listed", "error", err)
+	}
+	return out
+}
+
+func sortPeers(list []feed.Peer) {
+	slices.SortFunc(list, func(a, b feed.Peer) int { return a.Addr.Compare(b.Addr) })
+}
+
+// errNothing is returned while there are no sessions.
+var errNothing = errors.New("BGP is not in use on this node")

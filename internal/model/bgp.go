@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import "net/netip"
+
+// DefaultASN is the AS number of nodes for which nobody names one.
+const DefaultASN = 64512
+
+// BGPConfig is a BGPConfiguration: "default" is of all nodes, "node.<name>" of one.
+type BGPConfig struct {
+	Name         string
+	ASN          uint32 // 0 = DefaultASN
+	MeshDisabled bool
+	MeshPassword SecretKey
+	MeshRestart  uint32 // seconds of graceful restart of the mesh's sessions, 0 = the default
+	ListenPort   uint16 // 0 = not said
+	BindMode     string // None, NodeIP, or empty
+}
+
+// BGPPeer is a BGPPeer: on which nodes it is, and with whom they have sessions by it.
+type BGPPeer struct {
+	Name         string
+	Node         string
+	NodeSelector string
+	Addr         netip.Addr // peerIP; invalid with a PeerSelector
+	Port         uint16     // of peerIP; 0 = not said
+	ASN          uint32
+	LocalASN     uint32 // 0 = the node's
+	PeerSelector string
+	Password     SecretKey
+	Restart      uint32 // seconds, 0 = the default
+	Keepalive    uint32 // seconds, 0 = the default
+	TTLHops      uint8  // ttlSecurity; 0 = off
+	AllowedAS    uint8  // numAllowedLocalASNumbers
+	AnySource    bool   // sourceAddress None
+	Manual       bool   // reversePeering Manual
+}
+
+// SecretKey is a key of a Secret in Weir's namespace. The zero value is none.
+type SecretKey struct{ Name, Key string }
+
+// BGPInUse reports whether anybody configured BGP: no session is there otherwise.
+func (c *Cluster) BGPInUse() bool { return len(c.BGPPeers) > 0 || c.BGPConfigs["default"] != nil }

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodestate
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/weir-net/weir/internal/model"
+)
+
+// BGP is what the node's BGP process should do. It is no driver's concern.
+type BGP struct {
+	ASN      uint32
+	RouterID netip.Addr // of IPv4
+	// ListenPort is where sessions of others are taken; on ListenAddrs, or on all addresses.
+	ListenPort  uint16
+	ListenAddrs []netip.Addr `json:",omitempty"`
+	// Peers are sorted by address; there is one for each.
+	Peers []BGPPeer `json:",omitempty"`
+	// Advertise are the prefixes of this node, sorted.
+	Advertise []netip.Prefix `json:",omitempty"`
+	// Pass are prefixes within which routes of others are handed on, sorted: nothing else is.
+	Pass []netip.Prefix `json:",omitempty"`
+	// Keep are prefixes within which no learned route is put into the kernel, sorted: what the node
+	// has itself, and what the data plane carries in a tunnel.
+	Keep []netip.Prefix `json:",omitempty"`
+	// Sources are the preferred sources of what this node sends by learned routes, at most one of
+	// each family.
+	Sources []netip.Addr `json:",omitempty"`
+}
+
+// BGPPeer is whom the node has a session with.
+type BGPPeer struct {
+	Addr netip.Addr
+	Name string // of the object, or that of the mesh, and the node
+	Port uint16
+	ASN  uint32
+	// LocalASN is what the node calls itself, Source the address that it sends from: invalid = as
+	// the kernel chooses.
+	LocalASN uint32     `json:",omitempty"`
+	Source   netip.Addr `json:",omitzero"`
+	// Passive: the other end begins.
+	Passive   bool            `json:",omitempty"`
+	Password  model.SecretKey `json:",omitzero"`
+	Restart   uint32          // seconds of graceful restart
+	Keepalive uint32          `json:",omitempty"` // seconds, 0 = the default
+	TTLHops   uint8           `json:",omitempty"` // 0 = not checked
+	AllowedAS uint8           `json:",omitempty"`
+	// ClusterID: routes are reflected to it. Invalid = they are not.
+	ClusterID netip.Addr `json:",omitzero"`
+}
+
+func (d *dumper) bgp(b *BGP) {
+	if b == nil {
+		return
+	}
+	d.line("bgp", fmt.Sprintf("as=%d router=%s port=%d", b.ASN, b.RouterID, b.ListenPort), "listen="+addrs(b.ListenAddrs), "source="+addrs(b.Sources))
+	for _, p := range b.Peers {
+		d.line("bgp-peer", p.Addr.String(), fmt.Sprintf("as=%d port=%d restart=%d keepalive=%d ttl=%d allowed-as=%d local-as=%d", p.ASN, p.Port, p.Restart, p.Keepalive, p.TTLHops, p.AllowedAS, p.LocalASN),
+			"source="+addrs([]netip.Addr{p.Source}), flag(p.Passive, "passive"), flag(p.Password != (model.SecretKey{}), "password="+p.Password.Name+"/"+p.Password.Key),
+			flag(p.ClusterID.IsValid(), "cluster="+p.ClusterID.String()), p.Name)
+	}
+	for _, of := range []struct {
+		what string
+		list []netip.Prefix
+	}{{"advertise", b.Advertise}, {"pass", b.Pass}, {"keep", b.Keep}} {
+		for _, p := range of.list {
+			d.line("bgp-"+of.what, p.String())
+		}
+	}
+}
+
+func addrs(list []netip.Addr) string {
+	out := ""
+	for _, a := range list {
+		if a.IsValid() {
+			out += "," + a.String()
+		}
+	}
+	if out == "" {
+		return "any"
+	}
+	return out[1:]
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/selector"
+)
+
+// BGPPeer is the published type with the fields of newer servers that Weir acts on.
+type BGPPeer struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	Spec              BGPPeerSpec `json:"spec,omitempty"`
+}
+
+// BGPPeerSpec is the spec of a BGPPeer.
+type BGPPeerSpec struct {
+	v3.BGPPeerSpec `json:",inline"`
+	KeepaliveTime  *metav1.Duration `json:"keepaliveTime,omitempty"`
+}
+
+// notYet reports a field that is stored and not in force.
+func (f *finding) notYet(set bool, field, value string) {
+	if set {
+		f.add("spec."+field, value, "is not in force yet: the rest of the object is", "remove it")
+	}
+}
+
+// ConvertBGPConfiguration converts a BGPConfiguration: "default" is of the cluster, "node.<name>"
+// of one node.
+func ConvertBGPConfiguration(c *v3.BGPConfiguration) (*model.BGPConfig, []weirv1.Problem) {
+	f := newFinding("BGPConfiguration", c)
+	s := &c.Spec
+	ofNode := strings.HasPrefix(c.Name, "node.")
+	if c.Name != "default" && !ofNode {
+		f.add("metadata.name", c.Name, "is neither default nor node.<name>: nothing of the object is in force", "name it so")
+		return nil, f.list
+	}
+	out := &model.BGPConfig{Name: c.Name, ListenPort: s.ListenPort}
+	cluster := func(set bool, field, value string) bool {
+		if set && ofNode {
+			f.add("spec."+field, value, "counts in BGPConfiguration default alone; it is ignored", "write it there")
+		}
+		return set && !ofNode
+	}
+	if cluster(s.ASNumber != nil, "asNumber", fmt.Sprint(s.ASNumber)) {
+		out.ASN = uint32(*s.ASNumber)
+	}
+	if cluster(s.NodeToNodeMeshEnabled != nil, "nodeToNodeMeshEnabled", "") {
+		out.MeshDisabled = !*s.NodeToNodeMeshEnabled
+	}
+	if cluster(s.NodeMeshPassword != nil, "nodeMeshPassword", "") {
+		out.MeshPassword = f.secretKey("spec.nodeMeshPassword", s.NodeMeshPassword)
+	}
+	if cluster(s.NodeMeshMaxRestartTime != nil, "nodeMeshMaxRestartTime", "") {
+		out.MeshRestart = f.seconds("spec.nodeMeshMaxRestartTime", s.NodeMeshMaxRestartTime, maxRestart)
+	}
+	if s.BindMode != nil {
+		switch *s.BindMode {
+		case v3.BindModeNone, v3.BindModeNodeIP:
+			out.BindMode = string(*s.BindMode)
+		default:
+			f.add("spec.bindMode", string(*s.BindMode), "is neither None nor NodeIP; None is in force", "correct it")
+		}
+	}
+	f.notYet(len(s.ServiceLoadBalancerIPs) > 0, "serviceLoadBalancerIPs", "")
+	f.notYet(len(s.ServiceExternalIPs) > 0, "serviceExternalIPs", "")
+	f.notYet(len(s.ServiceClusterIPs) > 0, "serviceClusterIPs", "")
+	f.notYet(s.ServiceLoadBalancerAggregation != nil && *s.ServiceLoadBalancerAggregation != v3.ServiceLoadBalancerAggregationEnabled,
+		"serviceLoadBalancerAggregation", "")
+	f.notYet(len(s.Communities) > 0, "communities", "")
+	f.notYet(len(s.PrefixAdvertisements) > 0, "prefixAdvertisements", "")
+	f.notYet(len(s.IgnoredInterfaces) > 0, "ignoredInterfaces", "")
+	f.notYet(s.LocalWorkloadPeeringIPV4 != "", "localWorkloadPeeringIPV4", s.LocalWorkloadPeeringIPV4)
+	f.notYet(s.LocalWorkloadPeeringIPV6 != "", "localWorkloadPeeringIPV6", s.LocalWorkloadPeeringIPV6)
+	f.notYet(s.LogSeverityScreen != "" && !strings.EqualFold(s.LogSeverityScreen, "info"), "logSeverityScreen", s.LogSeverityScreen)
+	return out, f.list
+}
+
+// Bounds of times, in seconds: what fits into the messages of BGP (RFC 4724, section 3; RFC 4271,
+// section 4.2).
+const (
+	maxRestart   = 4095
+	maxKeepalive = 65535 / 3
+)
+
+// ConvertBGPPeer converts a BGPPeer. It returns nil for one that names nobody.
+func ConvertBGPPeer(p *BGPPeer) (*model.BGPPeer, []weirv1.Problem) {
+	f := newFinding("BGPPeer", p)
+	s := &p.Spec
+	out := &model.BGPPeer{Name: p.Name, Node: s.Node, NodeSelector: s.NodeSelector, ASN: uint32(s.ASNumber), PeerSelector: s.PeerSelector}
+	refuse := func(field, value, message, action string) (*model.BGPPeer, []weirv1.Problem) {
+		f.add("spec."+field, value, message+"; no session is made by this object", action)
+		return nil, f.list
+	}
+	switch {
+	case s.LocalWorkloadSelector != "":
+		return refuse("localWorkloadSelector", s.LocalWorkloadSelector, "is not in force yet", "remove the object")
+	case s.Node != "" && s.NodeSelector != "":
+		return refuse("nodeSelector", s.NodeSelector, "and node exclude each other", "remove one of them")
+	case s.PeerSelector != "" && (s.PeerIP != "" || s.ASNumber != 0):
+		return refuse("peerSelector", s.PeerSelector, "excludes peerIP and asNumber, which the nodes say", "remove one of them")
+	case s.PeerSelector == "" && s.PeerIP == "":
+		return refuse("peerIP", "", "is empty, and so is peerSelector", "give one of them")
+	case s.PeerSelector == "" && s.ASNumber == 0:
+		return refuse("asNumber", "", "is missing", "give the AS number of the peer")
+	}
+	for field, text := range map[string]string{"nodeSelector": s.NodeSelector, "peerSelector": s.PeerSelector} {
+		if text == "" {
+			continue
+		}
+		if _, err := selector.Parse(text); err != nil {
+			return refuse(field, text, err.Error(), "correct it")
+		}
+	}
+	if s.PeerIP != "" {
+		a, port, err := parsePeer(s.PeerIP)
+		if err != nil {
+			return refuse("peerIP", s.PeerIP, err.Error(), "give the address of a router, with a port as 192.0.2.1:179 or [2001:db8::1]:179")
+		}
+		out.Addr, out.Port = a, port
+	}
+	if s.LocalASNumber != nil {
+		out.LocalASN = uint32(*s.LocalASNumber)
+	}
+	out.Password = f.secretKey("spec.password", s.Password)
+	if s.Password != nil && out.Password == (model.SecretKey{}) {
+		return nil, f.list // without it a session would be open to everybody
+	}
+	out.Restart = f.seconds("spec.maxRestartTime", s.MaxRestartTime, maxRestart)
+	out.Keepalive = f.seconds("spec.keepaliveTime", s.KeepaliveTime, maxKeepalive)
+	if s.TTLSecurity != nil {
+		out.TTLHops = *s.TTLSecurity
+	}
+	switch s.SourceAddress {
+	case "", v3.SourceAddressUseNodeIP:
+	case v3.SourceAddressNone:
+		out.AnySource = true
+	default:
+		f.add("spec.sourceAddress", string(s.SourceAddress), "is neither UseNodeIP nor None; UseNodeIP is in force", "correct it")
+	}
+	if n := s.NumAllowedLocalASNumbers; n != nil {
+		if *n < 0 || *n > 255 {
+			f.add("spec.numAllowedLocalASNumbers", strconv.Itoa(int(*n)), "is not within 0 and 255; 0 is in force", "correct it")
+		} else {
+			out.AllowedAS = uint8(*n)
+		}
+	}
+	if s.ReversePeering != nil {
+		out.Manual = *s.ReversePeering == v3.ReversePeeringManual
+	}
+	f.notYet(s.KeepOriginalNextHop, "keepOriginalNextHop", "true")
+	if s.NextHopMode != nil {
+		f.notYet(*s.NextHopMode != v3.NextHopMode(v3.NextHopModeAuto), "nextHopMode", string(*s.NextHopMode))
+	}
+	f.notYet(s.ReachableBy != "", "reachableBy", s.ReachableBy)
+	if len(s.Filters) > 0 { // what it keeps out would come in
+		return refuse("filters", strings.Join(s.Filters, " "), "are not in force yet", "remove them, where the routes need no filter")
+	}
+	return out, f.list
+}
+
+// parsePeer reads an address with or without a port.
+func parsePeer(text string) (netip.Addr, uint16, error) {
+	a, err := parseAddr(strings.Trim(text, "[]"))
+	port := uint16(0)
+	if err != nil {
+		var ap netip.AddrPort
+		if ap, err = netip.ParseAddrPort(text); err != nil {
+			return netip.Addr{}, 0, fmt.Errorf("is no address with or without a port")
+		}
+		if a, port = ap.Addr().Unmap(), ap.Port(); port == 0 {
+			return netip.Addr{}, 0, fmt.Errorf("has port 0")
+		}
+	}
+	if a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a.Zone() != "" || a.Is6() && a.IsLinkLocalUnicast() {
+		return netip.Addr{}, 0, fmt.Errorf("is no address at which a router is")
+	}
+	return a, port, nil
+}
+
+// secretKey reads whose password it is.
+func (f *finding) secretKey(field string, p *v3.BGPPassword) model.SecretKey {
+	if p == nil {
+		return model.SecretKey{}
+	}
+	ref := p.SecretKeyRef
+	if ref == nil {
+		ref = &corev1.SecretKeySelector{}
+	}
+	if ref.Name == "" || ref.Key == "" {
+		f.add(field+".secretKeyRef", ref.Name+"/"+ref.Key, "names no key of a Secret; no session is made that would need the password", "give name and key")
+		return model.SecretKey{}
+	}
+	return model.SecretKey{Name: ref.Name, Key: ref.Key}
+}
+
+// seconds reads a time; 0 = it does not say, or says what is reported.
+func (f *finding) seconds(field string, d *metav1.Duration, most uint32) uint32 {
+	if d == nil {
+		return 0
+	}
+	if n := d.Round(time.Second) / time.Second; n >= 1 && n <= time.Duration(most) {
+		return uint32(n)
+	}
+	f.add(field, d.Duration.String(), fmt.Sprintf("is not within 1 and %d seconds; the default is in force", most), "correct it")
+	return 0
+}
+
+// bgpOf reads what a Node says about BGP.
+func (f *finding) bgpOf(annotations map[string]string, out *model.Node) {
+	if text := annotations[model.AnnotationASN]; text != "" {
+		asn, err := parseASN(text)
+		if err != nil {
+			f.add("metadata.annotations["+model.AnnotationASN+"]", text, "is no AS number; the cluster's is in force", "correct it")
+		}
+		out.ASN = asn
+	}
+	if text := annotations[model.AnnotationClusterID]; text != "" {
+		id, err := netip.ParseAddr(text)
+		if err != nil || !id.Is4() {
+			f.add("metadata.annotations["+model.AnnotationClusterID+"]", text, "is not written as an IPv4 address; the node reflects no routes", "correct it")
+			return
+		}
+		out.ClusterID = id
+	}
+}
+
+// parseASN reads an AS number, plain or as two halves ("64.512", RFC 5396).
+func parseASN(text string) (uint32, error) {
+	if high, low, dotted := strings.Cut(text, "."); dotted {
+		h, err1 := strconv.ParseUint(high, 10, 16)
+		l, err2 := strconv.ParseUint(low, 10, 16)
+		if err1 != nil || err2 != nil {
+			return 0, fmt.Errorf("%q is no AS number", text)
+		}
+		return uint32(h<<16 | l), nil
+	}
+	n, err := strconv.ParseUint(text, 10, 32)
+	return uint32(n), err
+}
