@@ -24,7 +24,7 @@ const (
 	Percent = 100
 	// A cycle is due when the heap has grown by this much of what lived after the last one: less
 	// where nothing is waiting.
-	shareResting, shareBusy = 0.4, 0.6
+	shareResting, shareBusy = 0.25, 0.5
 	// least is by how much at least, bytes.
 	least = 4 << 20
 	// pause is how long the heap is not looked at when nobody says anything.

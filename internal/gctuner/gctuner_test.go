@@ -21,10 +21,10 @@ func TestDue(t *testing.T) {
 		waiting, want   bool
 	}{
 		{100 * mib, 100 * mib, false, false},
-		{100 * mib, 139 * mib, false, false},
-		{100 * mib, 141 * mib, false, true},
-		{100 * mib, 141 * mib, true, false},
-		{100 * mib, 161 * mib, true, true},
+		{100 * mib, 124 * mib, false, false},
+		{100 * mib, 126 * mib, false, true},
+		{100 * mib, 126 * mib, true, false},
+		{100 * mib, 151 * mib, true, true},
 		{1 * mib, 4 * mib, false, false}, // so little is not worth it
 		{1 * mib, 6 * mib, false, true},
 		{100 * mib, 90 * mib, false, false},

@@ -11,50 +11,79 @@ import (
 
 // addrIndex knows in which EndpointSlices an address is, of those endpoints that it is about.
 type addrIndex struct {
-	slices map[netip.Addr][]model.Name
-	addrs  map[model.Name][]netip.Addr // the same the other way round, sorted
+	at     map[netip.Addr]*indexedSlice   // one of them
+	others map[netip.Addr][]*indexedSlice // the rest, where there are several
+	slices map[model.Name]*indexedSlice   // those with endpoints that it is about
+}
+
+// indexedSlice is an EndpointSlice as it was put into an index.
+type indexedSlice struct {
+	name      model.Name
+	endpoints []model.ServiceEndpoint
 }
 
 func newAddrIndex() addrIndex {
-	return addrIndex{slices: map[netip.Addr][]model.Name{}, addrs: map[model.Name][]netip.Addr{}}
+	return addrIndex{at: map[netip.Addr]*indexedSlice{}, others: map[netip.Addr][]*indexedSlice{}, slices: map[model.Name]*indexedSlice{}}
 }
 
 // clear empties the index.
 func (x *addrIndex) clear() {
+	clear(x.at)
+	clear(x.others)
 	clear(x.slices)
-	clear(x.addrs)
 }
 
 // put says what endpoints of a slice the index is about: those that about holds of. A slice that is
 // gone is nil.
 func (x *addrIndex) put(name model.Name, sl *model.EndpointSlice, about func(*model.ServiceEndpoint) bool) {
-	var addrs []netip.Addr
-	if sl != nil {
-		for i := range sl.Endpoints {
-			if e := &sl.Endpoints[i]; about(e) {
-				addrs = append(addrs, e.Addrs...)
+	if before := x.slices[name]; before != nil {
+		for i := range before.endpoints {
+			for _, a := range before.endpoints[i].Addrs {
+				x.remove(a, before)
 			}
 		}
-		slices.SortFunc(addrs, netip.Addr.Compare)
-		addrs = slices.Clip(slices.Compact(addrs))
+		delete(x.slices, name)
 	}
-	before := x.addrs[name]
-	if slices.Equal(before, addrs) {
+	if sl == nil {
 		return
 	}
-	for _, a := range before {
-		of := x.slices[a]
-		if len(of) == 1 {
-			delete(x.slices, a)
-		} else if i := slices.Index(of, name); i >= 0 {
-			x.slices[a] = slices.Delete(of, i, i+1)
+	now := &indexedSlice{name, sl.Endpoints}
+	for i := range sl.Endpoints {
+		if e := &sl.Endpoints[i]; about(e) {
+			for _, a := range e.Addrs {
+				x.add(a, now)
+				x.slices[name] = now
+			}
 		}
 	}
-	for _, a := range addrs {
-		x.slices[a] = append(x.slices[a], name)
+}
+
+func (x *addrIndex) add(a netip.Addr, of *indexedSlice) {
+	switch have := x.at[a]; {
+	case have == nil:
+		x.at[a] = of
+	case have != of && !slices.Contains(x.others[a], of):
+		x.others[a] = append(x.others[a], of)
 	}
-	if x.addrs[name] = addrs; len(addrs) == 0 {
-		delete(x.addrs, name)
+}
+
+// remove does nothing where the index is not about the address in the slice.
+func (x *addrIndex) remove(a netip.Addr, of *indexedSlice) {
+	others := x.others[a]
+	switch i := slices.Index(others, of); {
+	case i >= 0:
+		others = slices.Delete(others, i, i+1)
+	case x.at[a] != of:
+		return
+	case len(others) > 0:
+		x.at[a], others = others[0], slices.Delete(others, 0, 1)
+	default:
+		delete(x.at, a)
+	}
+	if len(others) > 0 {
+		x.others[a] = others
+	} else {
+		delete(x.others, a)
 	}
 }
 
@@ -62,7 +91,12 @@ func (x *addrIndex) put(name model.Name, sl *model.EndpointSlice, about func(*mo
 func (x *addrIndex) of(addrs []netip.Addr) []model.Name {
 	var out []model.Name
 	for _, a := range addrs {
-		out = append(out, x.slices[a]...)
+		if first := x.at[a]; first != nil {
+			out = append(out, first.name)
+			for _, o := range x.others[a] {
+				out = append(out, o.name)
+			}
+		}
 	}
 	return out
 }

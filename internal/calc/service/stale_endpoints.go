@@ -41,7 +41,7 @@ func (o *staleEndpoints) update(c *cluster.View, dirty *model.Dirty, moved []net
 	if dirty.Has(model.KindBlocks | model.KindLocal) {
 		if blocks := blocksOf(c); !slices.Equal(blocks, o.blocks) {
 			o.blocks = blocks
-			out = slices.Collect(maps.Keys(o.byAddr.addrs))
+			out = slices.Collect(maps.Keys(o.byAddr.slices))
 		}
 	}
 	return out

@@ -44,11 +44,19 @@ type follower struct {
 	owners   int                // how many of these are of addresses
 	asked    int                // and of pods
 
-	sent      int64        // bytes of changes; of the stream's goroutine
+	sending   sync.Mutex
+	sent      int64        // bytes of changes; guarded by sending
+	takes     atomic.Int64 // since when it waits for the index, Unix nanoseconds; 0 = it does not
 	viewBytes atomic.Int64 // of the snapshot
 
 	mu    sync.Mutex
 	token string
+}
+
+func (f *follower) bytesSent() int64 {
+	f.sending.Lock()
+	defer f.sending.Unlock()
+	return f.sent
 }
 
 func (f *follower) wakeUp() {
@@ -261,29 +269,25 @@ func (s *Server) send(f *follower, up stream.Server) {
 }
 
 func (s *Server) sendAll(f *follower, up stream.Server) error {
-	fresh := time.NewTicker(freshEvery)
-	defer fresh.Stop()
 	if err := s.push(f, up, &stream.Response{Fresh: s.fresh()}); err != nil {
 		return err
 	}
-	for waits := true; waits; {
-		select {
-		case <-f.ctx.Done():
-			return context.Cause(f.ctx)
-		case s.snapshots <- struct{}{}:
-			waits = false
-		case <-fresh.C:
-			if err := s.push(f, up, &stream.Response{Fresh: s.fresh()}); err != nil {
-				return err
-			}
-		}
+	ended := make(chan struct{})
+	defer close(ended)
+	go s.keepFresh(f, up, ended)
+	select {
+	case <-f.ctx.Done():
+		return context.Cause(f.ctx)
+	case s.snapshots <- struct{}{}:
 	}
 	leave := sync.OnceFunc(func() { <-s.snapshots })
 	late := time.AfterFunc(s.cfg.SnapshotWithin, leave)
 	defer late.Stop()
 	defer leave()
 	for {
+		f.takes.Store(time.Now().UnixNano())
 		d, err := s.take(f)
+		f.takes.Store(0)
 		if err != nil {
 			return err
 		}
@@ -302,10 +306,34 @@ func (s *Server) sendAll(f *follower, up stream.Server) error {
 		case <-f.ctx.Done():
 			return context.Cause(f.ctx)
 		case <-f.wake:
-		case <-fresh.C:
-			if err := s.push(f, up, &stream.Response{Fresh: s.fresh()}); err != nil {
-				return err
-			}
+		}
+	}
+}
+
+// takesFor is for how long the index may be busy, with thousands of policies that come at once,
+// before agents are to look for another fan-out.
+const takesFor = time.Minute
+
+// keepFresh says again and again how fresh the stream is, also while the stream waits for the index
+// or others' snapshots; but not when it has waited for the index for so long that the agent should
+// not believe it. More is said of each, since it may come amidst of what is put in force at once.
+func (s *Server) keepFresh(f *follower, up stream.Server, ended <-chan struct{}) {
+	tick := time.NewTicker(freshEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-f.ctx.Done():
+			return
+		case <-ended:
+			return
+		case <-tick.C:
+		}
+		if since := f.takes.Load(); since > 0 && time.Since(time.Unix(0, since)) > takesFor {
+			continue
+		}
+		if err := s.push(f, up, &stream.Response{Fresh: s.fresh(), More: true}); err != nil {
+			f.end(err)
+			return
 		}
 	}
 }
@@ -329,7 +357,7 @@ func (s *Server) deliver(f *follower, up stream.Server, d *due) error {
 		return nil
 	}
 	if d.snapshot {
-		before := f.sent
+		before := f.bytesSent()
 		for _, p := range d.parts {
 			if err := s.pushPart(f, up, p); err != nil {
 				return err
@@ -339,8 +367,8 @@ func (s *Server) deliver(f *follower, up stream.Server, d *due) error {
 			return err
 		}
 		s.metrics.snapshots.Observe(time.Since(began).Seconds())
-		f.viewBytes.Store(f.sent - before)
-		s.metrics.views.Observe(float64(f.sent - before))
+		f.viewBytes.Store(f.bytesSent() - before)
+		s.metrics.views.Observe(float64(f.viewBytes.Load()))
 		return nil
 	}
 	messages, err := s.encoded.of(d.changes, began)
@@ -364,6 +392,8 @@ func (s *Server) deliver(f *follower, up stream.Server, d *due) error {
 // push sends one message. An agent that does not read for long is left: what waits in Send ends
 // with the stream.
 func (s *Server) push(f *follower, up stream.Server, resp *stream.Response) error {
+	f.sending.Lock()
+	defer f.sending.Unlock()
 	late := time.AfterFunc(sendWithin, func() { f.end(errSlow) })
 	defer late.Stop()
 	if err := up.Send(resp); err != nil {

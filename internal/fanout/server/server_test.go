@@ -272,3 +272,23 @@ func eventually(t *testing.T, what string, f func() bool) {
 		}
 	}
 }
+
+// TestFreshWhileTheIndexIsBusy holds that an agent hears of a fan-out which is busy with what came:
+// it would leave it otherwise, for one that is as busy.
+func TestFreshWhileTheIndexIsBusy(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, nil)
+	c := fleet(2, 2)
+	p.fill(c)
+	s := p.hello(t, "n1", nil)
+	first(t, s)
+	p.server.mu.Lock()
+	defer p.server.mu.Unlock()
+	p.server.followers["n1"].wakeUp() // it has something to look for, and cannot
+	for range 2 {
+		resp, err := s.Recv()
+		if err != nil || resp.Fresh == nil || len(resp.Changes) > 0 {
+			t.Fatalf("while the index is busy came %v, %v", resp, err)
+		}
+	}
+}

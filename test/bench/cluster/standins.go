@@ -107,10 +107,12 @@ func runStandIns(args []string) error {
 	}
 	h.tls = func() (*tls.Config, error) { return trust.Folder(h.cfg.Peers).Client(names.ServerName) }
 	ctx := context.Background() // it is ended by who started it
-	for i, n := range h.cfg.Nodes {
+	for _, n := range h.cfg.Nodes {
 		if n.Model {
 			h.models[n.Node] = &kept{c: model.NewCluster()}
 		}
+	}
+	for i, n := range h.cfg.Nodes {
 		go func() {
 			time.Sleep(h.cfg.Stagger * time.Duration(i) / time.Duration(len(h.cfg.Nodes)))
 			h.started.Add(1)
