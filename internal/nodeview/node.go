@@ -349,6 +349,8 @@ func (n *Node) Take() *model.Changes {
 	fill(p.HostEndpoints, c.HostEndpoints)
 	fill(p.Pools, c.Pools)
 	fill(p.Blocks, c.Blocks)
+	fill(p.BGPConfigs, c.BGPConfigs)
+	fill(p.BGPPeers, c.BGPPeers)
 	if p.ServiceCIDRsChanged {
 		p.ServiceCIDRs = c.ServiceCIDRs
 	}

@@ -175,3 +175,30 @@ func TestNodesComeAndGo(t *testing.T) {
 		t.Errorf("a node that asks again got %d policies, %d nodes, %d pods", len(first.Policies), len(first.Nodes), len(first.Pods))
 	}
 }
+
+// TestBGPIsEveryNodes holds that what configures BGP reaches all nodes with its value: that it is
+// gone would end their sessions.
+func TestBGPIsEveryNodes(t *testing.T) {
+	t.Parallel()
+	c := fleet(2, 1, 1)
+	conf, peer := &model.BGPConfig{Name: "default", ASN: 65001}, &model.BGPPeer{Name: "tor", ASN: 65002}
+	c.BGPConfigs[conf.Name] = conf
+	x, nodes := follow(c)
+	if got := x.Add("node0").Take(); got.BGPConfigs["default"] != conf {
+		t.Errorf("at first %v", got.BGPConfigs)
+	}
+	other := &model.BGPConfig{Name: "default", ASN: 65009}
+	x.Update(&model.Changes{BGPConfigs: map[string]*model.BGPConfig{"default": other}, BGPPeers: map[string]*model.BGPPeer{"tor": peer}})
+	for name, n := range nodes {
+		if got := n.Take(); got.BGPConfigs["default"] != other || got.BGPPeers["tor"] != peer {
+			t.Errorf("%s got %v and %v", name, got.BGPConfigs, got.BGPPeers)
+		}
+	}
+	x.Update(&model.Changes{BGPPeers: map[string]*model.BGPPeer{"tor": nil}})
+	for name, n := range nodes {
+		got := n.Take()
+		if v, gone := got.BGPPeers["tor"]; !gone || v != nil || len(got.BGPConfigs) > 0 {
+			t.Errorf("%s: after the peer went %v and %v", name, got.BGPConfigs, got.BGPPeers)
+		}
+	}
+}

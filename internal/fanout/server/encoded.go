@@ -85,6 +85,8 @@ func (e *encodings) key(ch *model.Changes) (sum uint64) {
 	sum += keyOf(e.seed, 11, ch.HostEndpoints)
 	sum += keyOf(e.seed, 12, ch.Pools)
 	sum += keyOf(e.seed, 13, ch.Blocks)
+	sum += keyOf(e.seed, 14, ch.BGPConfigs)
+	sum += keyOf(e.seed, 15, ch.BGPPeers)
 	return sum
 }
 

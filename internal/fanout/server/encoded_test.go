@@ -86,7 +86,7 @@ func TestKeyHasAllKinds(t *testing.T) {
 			t.Errorf("%s do not count", f.Name)
 		}
 	}
-	if maps < 13 {
+	if maps < 15 {
 		t.Errorf("%d kinds", maps)
 	}
 }
