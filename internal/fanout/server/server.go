@@ -170,7 +170,7 @@ var (
 // Serve answers agents until ctx ends.
 func (s *Server) Serve(ctx context.Context, l net.Listener, cfg *tls.Config) error {
 	g := grpc.NewServer(grpc.Creds(keeping{credentials.NewTLS(cfg)}), grpc.MaxRecvMsgSize(stream.MostRequest), grpc.MaxConcurrentStreams(4),
-		grpc.ConnectionTimeout(helloWithin), grpc.SharedWriteBuffer(true), grpc.ReadBufferSize(4<<10), grpc.MaxHeaderListSize(32<<10),
+		grpc.ConnectionTimeout(helloWithin), grpc.ReadBufferSize(4<<10), grpc.MaxHeaderListSize(32<<10),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleWithin, Time: silence, Timeout: silence}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: silence / 4, PermitWithoutStream: true}))
 	stream.Register(g, s.follow)
