@@ -246,7 +246,7 @@ func testStatus(t *testing.T, s *apitest.Server, kubeconfig string) {
 	if !errors.Is(err, errUnhealthy) {
 		t.Errorf("err %v", err)
 	}
-	for _, want := range []string{"n1", "192.0.2.11,fd00::11", "n1: 192.0.2.241", "192.0.2.12:5473: 1: n1", "no agent", "spec.vxlanPort", "notAField", "7 × POLICY_INGRESS", "BGPConfiguration default", "BGPPeer rack", "1 of 2"} {
+	for _, want := range []string{"n1", "192.0.2.11,fd00::11", "n1: 192.0.2.241", "192.0.2.12:5473: 1: n1", "no agent", "spec.vxlanPort", "notAField", "7 × POLICY_INGRESS", "BGPFilter ours", "1 of 2"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("status does not mention %q:\n%s", want, out)
 		}
