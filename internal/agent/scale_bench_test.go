@@ -86,41 +86,44 @@ func fleet(nodes, podsEach, spaces, policies, services int, uid func() string) *
 	return c
 }
 
-// BenchmarkClusterMemory measures the heap of what an agent keeps of a cluster of 1,000 nodes.
-func BenchmarkClusterMemory(b *testing.B) {
+// sent returns what a fan-out sends to a node of such a cluster, and the node's endpoints.
+func sent(b *testing.B, node string) (messages [][]byte, own []model.LocalEndpoint) {
+	b.Helper()
 	u := 0
 	uid := func() string { u++; return fmt.Sprintf("%08x-1111-4222-8333-%012x", u*7919, u) }
 	c := fleet(1000, 100, 200, 2000, 1000, uid)
 	x := nodeview.NewIndex()
 	x.Update(c.Everything())
-	own := []model.LocalEndpoint{}
-	for _, p := range c.Pods.ByName() {
-		if p.Node == "node-00007" {
+	for p := range c.Pods.All() {
+		if p.Node == node {
 			own = append(own, model.LocalEndpoint{Pod: p.Name, ContainerID: p.UID, Interface: fmt.Sprint("cali", len(own)), IfIndex: 10 + len(own), Addrs: p.Addrs})
 		}
 	}
-	n := x.Add("node-00007")
-	parts, rest := n.Snapshot()
-	var msgs [][]byte
+	parts, rest := x.Add(node).Snapshot()
+	all := []*model.Changes{rest}
 	for _, p := range parts {
-		got, err := wire.Encoder{}.Marshal(p.Changes())
+		all = append(all, p.Changes())
+	}
+	for _, ch := range all {
+		got, err := wire.Encoder{}.Marshal(ch)
 		if err != nil {
 			b.Fatal(err)
 		}
-		msgs = append(msgs, got...)
+		messages = append(messages, got...)
 	}
-	got, err := wire.Encoder{}.Marshal(rest)
-	if err != nil {
-		b.Fatal(err)
-	}
-	msgs = append(msgs, got...)
-	c, x, n, parts, rest, got = nil, nil, nil, nil, nil, nil
+	return messages, own
+}
+
+// BenchmarkClusterMemory measures the heap of what an agent keeps of a cluster of 1,000 nodes.
+func BenchmarkClusterMemory(b *testing.B) {
+	const node = "node-00007"
+	messages, own := sent(b, node)
 	runtime.GC()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	d := &wire.Decoder{Expression: func(t string) error { _, err := selector.Parse(t); return err }}
 	batch := &watch.Batch{Full: true}
-	for _, m := range msgs {
+	for _, m := range messages {
 		out, err := d.Decode(m)
 		if err != nil {
 			b.Fatal(err)
@@ -129,7 +132,7 @@ func BenchmarkClusterMemory(b *testing.B) {
 	}
 	batch.Full = true
 	d = nil
-	a := newCluster("node-00007", nil, config.New("node-00007", nil, nil), slog.New(slog.DiscardHandler))
+	a := newCluster(node, nil, config.New(node, nil, nil), slog.New(slog.DiscardHandler))
 	a.restore(own)
 	a.merge(batch)
 	batch = nil
