@@ -9,7 +9,6 @@ package digest
 
 import (
 	"cmp"
-	"maps"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -85,35 +84,29 @@ func Of(ch *model.Changes) Lists { return OfCached(ch, nil) }
 
 // OfCached is Of, with the digests of policies kept in a cache.
 func OfCached(ch *model.Changes, cache *Cache) Lists {
-	out := Lists{}
-	w := make(writer, 0, 1024)
-	namespaces.list(out, &w, ch.Namespaces)
-	pods.list(out, &w, ch.Pods)
-	nodes.list(out, &w, ch.Nodes)
-	services.list(out, &w, ch.Services)
-	endpointSlices.list(out, &w, ch.Slices)
-	policies.listBy(out, maps.All(ch.Policies), func(p *model.Policy) Sum {
-		return cache.get(p, func() Sum { return policies.sum(&w, p) })
-	})
-	staged.list(out, &w, ch.Staged)
-	tiers.list(out, &w, ch.Tiers)
-	networkSets.list(out, &w, ch.NetworkSets)
-	serviceAccounts.list(out, &w, ch.ServiceAccounts)
-	hostEndpoints.list(out, &w, ch.HostEndpoints)
-	pools.list(out, &w, ch.Pools)
-	blocks.list(out, &w, ch.Blocks)
-	bgpConfigs.list(out, &w, ch.BGPConfigs)
-	bgpPeers.list(out, &w, ch.BGPPeers)
+	out, w := Lists{}, make(writer, 0, 1024)
+	for _, k := range kinds {
+		k.listChanged(out, &w, ch, cache)
+	}
 	if ch.ServiceCIDRsChanged {
-		out[Scope{Kind: ServiceCIDRs}] = listOf(Entry{place: placeOf(""), Sum: prefixesSum(ch.ServiceCIDRs)})
+		out.ranges(ServiceCIDRs, ch.ServiceCIDRs)
 	}
 	if ch.ReservedChanged {
-		out[Scope{Kind: Reserved}] = listOf(Entry{place: placeOf(""), Sum: prefixesSum(ch.Reserved)})
+		out.ranges(Reserved, ch.Reserved)
 	}
-	for _, l := range out {
+	return out.sorted()
+}
+
+// ranges adds the one object of a kind.
+func (all Lists) ranges(k Kind, of []netip.Prefix) {
+	all[Scope{Kind: k}] = listOf(Entry{place: placeOf(""), Sum: prefixesSum(of)})
+}
+
+func (all Lists) sorted() Lists {
+	for _, l := range all {
 		slices.SortFunc(l.entries, Entry.Compare)
 	}
-	return out
+	return all
 }
 
 func prefixesSum(list []netip.Prefix) Sum {
@@ -141,16 +134,13 @@ type Held map[Scope][]Sum
 
 // HeldOf describes a cluster; nil = it has more scopes than can be described.
 func HeldOf(c *model.Cluster) Held {
-	others := *c
-	others.Pods = nil
-	out, w := Of(others.Everything()), make(writer, 0, 1024)
-	pods.listBy(out, c.Pods.Entries(), func(p *model.Pod) Sum { return pods.sum(&w, p) })
-	for s, l := range out {
-		if s.Kind == Pods {
-			slices.SortFunc(l.entries, Entry.Compare)
-		}
+	out, w := Lists{}, make(writer, 0, 1024)
+	for _, k := range kinds {
+		k.listHeld(out, &w, c)
 	}
-	return out.Held(nil)
+	out.ranges(ServiceCIDRs, c.ServiceCIDRs)
+	out.ranges(Reserved, c.Reservations)
+	return out.sorted().Held(nil)
 }
 
 // Held describes what lists have, those of later ones in the place of the same objects.

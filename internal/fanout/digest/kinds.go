@@ -10,11 +10,16 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// kindOf is how the objects of a kind are named and written.
+// kindOf is how the objects of a kind are named and written, and where they are.
 type kindOf[K comparable, V any] struct {
-	kind  Kind
-	key   func(K) (namespace, name string)
-	write func(*writer, *V)
+	kind    Kind
+	key     func(K) (namespace, name string)
+	write   func(*writer, *V)
+	changed func(*model.Changes) *map[K]*V
+	// held yields those of a cluster; nil = as in Cluster.Everything.
+	held func(*model.Cluster) iter.Seq2[K, *V]
+	// cached keeps digests of long objects that many nodes have; nil = they are made each time.
+	cached func(*Cache, *V, func() Sum) Sum
 }
 
 func byText(name string) (string, string)      { return "", name }
@@ -23,22 +28,31 @@ func byPrefix(p netip.Prefix) (string, string) { return "", p.String() }
 func byID(id model.PolicyID) (string, string)  { return id.Name.Namespace, id.Kind + "/" + id.Name.Name }
 
 var (
-	namespaces      = kindOf[string, model.Namespace]{Namespaces, byText, (*writer).namespace}
-	pods            = kindOf[model.Name, model.Pod]{Pods, byName, (*writer).pod}
-	nodes           = kindOf[string, model.Node]{Nodes, byText, (*writer).node}
-	services        = kindOf[model.Name, model.Service]{Services, byName, (*writer).service}
-	endpointSlices  = kindOf[model.Name, model.EndpointSlice]{Slices, byName, (*writer).slice}
-	policies        = kindOf[model.PolicyID, model.Policy]{Policies, byID, (*writer).policy}
-	staged          = kindOf[model.PolicyID, model.StagedPolicy]{Staged, byID, (*writer).staged}
-	tiers           = kindOf[string, model.Tier]{Tiers, byText, (*writer).tier}
-	networkSets     = kindOf[model.Name, model.NetworkSet]{NetworkSets, byName, (*writer).networkSet}
-	serviceAccounts = kindOf[model.Name, model.ServiceAccount]{ServiceAccounts, byName, (*writer).serviceAccount}
-	hostEndpoints   = kindOf[string, model.HostEndpoint]{HostEndpoints, byText, (*writer).hostEndpoint}
-	pools           = kindOf[string, model.Pool]{Pools, byText, (*writer).pool}
-	blocks          = kindOf[netip.Prefix, model.Block]{Blocks, byPrefix, (*writer).block}
-	bgpConfigs      = kindOf[string, model.BGPConfig]{BGPConfigs, byText, (*writer).bgpConfig}
-	bgpPeers        = kindOf[string, model.BGPPeer]{BGPPeers, byText, (*writer).bgpPeer}
+	namespaces = kindOf[string, model.Namespace]{Namespaces, byText, (*writer).namespace, func(ch *model.Changes) *map[string]*model.Namespace { return &ch.Namespaces }, nil, nil}
+	pods       = kindOf[model.Name, model.Pod]{Pods, byName, (*writer).pod, func(ch *model.Changes) *map[model.Name]*model.Pod { return &ch.Pods },
+		func(c *model.Cluster) iter.Seq2[model.Name, *model.Pod] { return c.Pods.Entries() }, nil}
+	nodes           = kindOf[string, model.Node]{Nodes, byText, (*writer).node, func(ch *model.Changes) *map[string]*model.Node { return &ch.Nodes }, nil, nil}
+	services        = kindOf[model.Name, model.Service]{Services, byName, (*writer).service, func(ch *model.Changes) *map[model.Name]*model.Service { return &ch.Services }, nil, nil}
+	endpointSlices  = kindOf[model.Name, model.EndpointSlice]{Slices, byName, (*writer).slice, func(ch *model.Changes) *map[model.Name]*model.EndpointSlice { return &ch.Slices }, nil, nil}
+	policies        = kindOf[model.PolicyID, model.Policy]{Policies, byID, (*writer).policy, func(ch *model.Changes) *map[model.PolicyID]*model.Policy { return &ch.Policies }, nil, (*Cache).get}
+	staged          = kindOf[model.PolicyID, model.StagedPolicy]{Staged, byID, (*writer).staged, func(ch *model.Changes) *map[model.PolicyID]*model.StagedPolicy { return &ch.Staged }, nil, nil}
+	tiers           = kindOf[string, model.Tier]{Tiers, byText, (*writer).tier, func(ch *model.Changes) *map[string]*model.Tier { return &ch.Tiers }, nil, nil}
+	networkSets     = kindOf[model.Name, model.NetworkSet]{NetworkSets, byName, (*writer).networkSet, func(ch *model.Changes) *map[model.Name]*model.NetworkSet { return &ch.NetworkSets }, nil, nil}
+	serviceAccounts = kindOf[model.Name, model.ServiceAccount]{ServiceAccounts, byName, (*writer).serviceAccount, func(ch *model.Changes) *map[model.Name]*model.ServiceAccount { return &ch.ServiceAccounts }, nil, nil}
+	hostEndpoints   = kindOf[string, model.HostEndpoint]{HostEndpoints, byText, (*writer).hostEndpoint, func(ch *model.Changes) *map[string]*model.HostEndpoint { return &ch.HostEndpoints }, nil, nil}
+	pools           = kindOf[string, model.Pool]{Pools, byText, (*writer).pool, func(ch *model.Changes) *map[string]*model.Pool { return &ch.Pools }, nil, nil}
+	blocks          = kindOf[netip.Prefix, model.Block]{Blocks, byPrefix, (*writer).block, func(ch *model.Changes) *map[netip.Prefix]*model.Block { return &ch.Blocks }, nil, nil}
+	bgpConfigs      = kindOf[string, model.BGPConfig]{BGPConfigs, byText, (*writer).bgpConfig, func(ch *model.Changes) *map[string]*model.BGPConfig { return &ch.BGPConfigs }, nil, nil}
+	bgpPeers        = kindOf[string, model.BGPPeer]{BGPPeers, byText, (*writer).bgpPeer, func(ch *model.Changes) *map[string]*model.BGPPeer { return &ch.BGPPeers }, nil, nil}
 )
+
+// kinds are those that have objects with names.
+var kinds = []interface {
+	listChanged(Lists, *writer, *model.Changes, *Cache)
+	listHeld(Lists, *writer, *model.Cluster)
+	pick(into, of *model.Changes, from Buckets)
+	settle(*model.Changes, *model.Cluster, Buckets)
+}{namespaces, pods, nodes, services, endpointSlices, policies, staged, tiers, networkSets, serviceAccounts, hostEndpoints, pools, blocks, bgpConfigs, bgpPeers}
 
 func (k kindOf[K, V]) scope(key K) (Scope, string) {
 	namespace, name := k.key(key)
@@ -51,12 +65,32 @@ func (k kindOf[K, V]) sum(w *writer, v *V) Sum {
 	return sumOf(*w)
 }
 
-// list adds objects to lists.
-func (k kindOf[K, V]) list(out Lists, w *writer, of map[K]*V) {
-	k.listBy(out, maps.All(of), func(v *V) Sum { return k.sum(w, v) })
+// of yields the objects of a cluster.
+func (k kindOf[K, V]) of(c *model.Cluster) iter.Seq2[K, *V] {
+	if k.held != nil {
+		return k.held(c)
+	}
+	others := *c
+	others.Pods = nil // which it would make for nobody
+	return maps.All(*k.changed(others.Everything()))
 }
 
-func (k kindOf[K, V]) listBy(out Lists, of iter.Seq2[K, *V], sum func(*V) Sum) {
+// listChanged and listHeld add objects to lists.
+func (k kindOf[K, V]) listChanged(out Lists, w *writer, ch *model.Changes, cache *Cache) {
+	k.list(out, maps.All(*k.changed(ch)), func(v *V) Sum {
+		sum := func() Sum { return k.sum(w, v) }
+		if k.cached == nil {
+			return sum()
+		}
+		return k.cached(cache, v, sum)
+	})
+}
+
+func (k kindOf[K, V]) listHeld(out Lists, w *writer, c *model.Cluster) {
+	k.list(out, k.of(c), func(v *V) Sum { return k.sum(w, v) })
+}
+
+func (k kindOf[K, V]) list(out Lists, of iter.Seq2[K, *V], sum func(*V) Sum) {
 	sizes := map[string]int{} // lists that grow would take twice the memory for a moment
 	for key := range of {
 		namespace, _ := k.key(key)
@@ -76,35 +110,37 @@ func (k kindOf[K, V]) listBy(out Lists, of iter.Seq2[K, *V], sum func(*V) Sum) {
 }
 
 // pick takes the objects that are in buckets.
-func (k kindOf[K, V]) pick(into *map[K]*V, of map[K]*V, from Buckets) {
+func (k kindOf[K, V]) pick(into, of *model.Changes, from Buckets) {
 	if !from.of(k.kind) {
 		return
 	}
-	for key, v := range of {
+	for key, v := range *k.changed(of) {
 		if s, name := k.scope(key); from.Has(s, name) {
-			if *into == nil {
-				*into = map[K]*V{}
-			}
-			(*into)[key] = v
+			put(k.changed(into), key, v)
 		}
 	}
 }
 
+func put[K comparable, V any](into *map[K]*V, key K, v *V) {
+	if *into == nil {
+		*into = map[K]*V{}
+	}
+	(*into)[key] = v
+}
+
 // settle makes what came in the place of buckets of what is held the changes of it: objects that
 // did not come are gone, and those that are as they were have not changed.
-func (k kindOf[K, V]) settle(ch *map[K]*V, held iter.Seq2[K, *V], replaced Buckets) {
+func (k kindOf[K, V]) settle(changes *model.Changes, c *model.Cluster, replaced Buckets) {
+	ch := k.changed(changes)
 	var w writer
-	for key, have := range held {
+	for key, have := range k.of(c) {
 		now, came := (*ch)[key]
 		s, name := k.scope(key)
 		switch {
 		case came && now != nil && k.sum(&w, now) == k.sum(&w, have):
 			delete(*ch, key)
 		case !came && replaced.Has(s, name):
-			if *ch == nil {
-				*ch = map[K]*V{}
-			}
-			(*ch)[key] = nil
+			put(ch, key, nil)
 		}
 	}
 }
@@ -112,21 +148,9 @@ func (k kindOf[K, V]) settle(ch *map[K]*V, held iter.Seq2[K, *V], replaced Bucke
 // Pick returns the objects that are to be sent of changes.
 func (d *Difference) Pick(ch *model.Changes) *model.Changes {
 	out := &model.Changes{}
-	namespaces.pick(&out.Namespaces, ch.Namespaces, d.send)
-	pods.pick(&out.Pods, ch.Pods, d.send)
-	nodes.pick(&out.Nodes, ch.Nodes, d.send)
-	services.pick(&out.Services, ch.Services, d.send)
-	endpointSlices.pick(&out.Slices, ch.Slices, d.send)
-	policies.pick(&out.Policies, ch.Policies, d.send)
-	staged.pick(&out.Staged, ch.Staged, d.send)
-	tiers.pick(&out.Tiers, ch.Tiers, d.send)
-	networkSets.pick(&out.NetworkSets, ch.NetworkSets, d.send)
-	serviceAccounts.pick(&out.ServiceAccounts, ch.ServiceAccounts, d.send)
-	hostEndpoints.pick(&out.HostEndpoints, ch.HostEndpoints, d.send)
-	pools.pick(&out.Pools, ch.Pools, d.send)
-	blocks.pick(&out.Blocks, ch.Blocks, d.send)
-	bgpConfigs.pick(&out.BGPConfigs, ch.BGPConfigs, d.send)
-	bgpPeers.pick(&out.BGPPeers, ch.BGPPeers, d.send)
+	for _, k := range kinds {
+		k.pick(out, ch, d.send)
+	}
 	if ch.ServiceCIDRsChanged && d.send.Has(Scope{Kind: ServiceCIDRs}, "") {
 		out.ServiceCIDRs, out.ServiceCIDRsChanged = ch.ServiceCIDRs, true
 	}
@@ -139,21 +163,9 @@ func (d *Difference) Pick(ch *model.Changes) *model.Changes {
 // Settle makes of what came in the place of some buckets of a cluster's objects the changes of the
 // cluster.
 func Settle(ch *model.Changes, c *model.Cluster, replaced Buckets) {
-	namespaces.settle(&ch.Namespaces, maps.All(c.Namespaces), replaced)
-	pods.settle(&ch.Pods, c.Pods.Entries(), replaced)
-	nodes.settle(&ch.Nodes, maps.All(c.Nodes), replaced)
-	services.settle(&ch.Services, maps.All(c.Services), replaced)
-	endpointSlices.settle(&ch.Slices, maps.All(c.Slices), replaced)
-	policies.settle(&ch.Policies, maps.All(c.Policies), replaced)
-	staged.settle(&ch.Staged, maps.All(c.Staged), replaced)
-	tiers.settle(&ch.Tiers, maps.All(c.Tiers), replaced)
-	networkSets.settle(&ch.NetworkSets, maps.All(c.NetworkSets), replaced)
-	serviceAccounts.settle(&ch.ServiceAccounts, maps.All(c.ServiceAccounts), replaced)
-	hostEndpoints.settle(&ch.HostEndpoints, maps.All(c.HostEndpoints), replaced)
-	pools.settle(&ch.Pools, maps.All(c.Pools), replaced)
-	blocks.settle(&ch.Blocks, maps.All(c.Blocks), replaced)
-	bgpConfigs.settle(&ch.BGPConfigs, maps.All(c.BGPConfigs), replaced)
-	bgpPeers.settle(&ch.BGPPeers, maps.All(c.BGPPeers), replaced)
+	for _, k := range kinds {
+		k.settle(ch, c, replaced)
+	}
 	ch.ServiceCIDRsChanged = ch.ServiceCIDRsChanged && prefixesSum(ch.ServiceCIDRs) != prefixesSum(c.ServiceCIDRs)
 	ch.ReservedChanged = ch.ReservedChanged && prefixesSum(ch.Reserved) != prefixesSum(c.Reservations)
 }
