@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -42,7 +41,7 @@ type HoldOptions struct {
 // after five seconds, whatever becomes of the caller. It needs the nft program. release is to be
 // called after an error, too: it takes away whatever is there.
 func Hold(ctx context.Context, o HoldOptions) (release func() error, err error) {
-	if err = nft(ctx, o.rules(), nftTime); err != nil {
+	if err = kernel.NFT(ctx, o.rules(), nftTime); err != nil {
 		err = fmt.Errorf("holding packets back while the data plane changes: %w", err)
 	}
 	return Release, err
@@ -182,18 +181,4 @@ table inet $table {
 	}
 }
 `)
-}
-
-// nft runs the nft program. It is not broken off with ctx: a transaction half awaited may be in
-// force or not.
-func nft(ctx context.Context, text string, patience time.Duration) error {
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), patience)
-	defer stop()
-	cmd := exec.CommandContext(ctx, "nft", "-f", "-")
-	cmd.Stdin = strings.NewReader(text)
-	out, err := cmd.CombinedOutput()
-	if err != nil && len(out) > 0 {
-		err = errors.Join(err, errors.New(strings.TrimSpace(string(out))))
-	}
-	return err
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/weir-net/weir/internal/kernel"
 )
 
 // TestKeep: a connection that a rule translated goes on when the rule goes with all chains of type
@@ -42,10 +44,10 @@ func TestKeep(t *testing.T) {
 		}
 	}()
 	ctx := context.Background()
-	there := func() bool { return nft(ctx, "list chain ip "+keptTable+" keep\n", nftTime) == nil }
+	there := func() bool { return kernel.NFT(ctx, "list chain ip "+keptTable+" keep\n", nftTime) == nil }
 	for _, keep := range []bool{true, false} {
 		rules := fmt.Sprintf("table ip t { chain c { type nat hook output priority -100; ip daddr 127.0.0.2 tcp dport 7 dnat to %s; }; }\n", server.Addr())
-		if err := nft(ctx, rules, nftTime); err != nil {
+		if err := kernel.NFT(ctx, rules, nftTime); err != nil {
 			t.Fatal(err)
 		}
 		c, err := net.Dial("tcp4", "127.0.0.2:7")
@@ -68,7 +70,7 @@ func TestKeep(t *testing.T) {
 				t.Fatalf("it is not there (%v)", err)
 			}
 		}
-		if err := nft(ctx, "delete table ip t\n", nftTime); err != nil {
+		if err := kernel.NFT(ctx, "delete table ip t\n", nftTime); err != nil {
 			t.Fatal(err)
 		}
 		if err := ask(); (err == nil) != keep {

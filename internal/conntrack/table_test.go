@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nettest"
 )
 
@@ -177,7 +178,7 @@ func TestHold(t *testing.T) {
 		if _, err := Hold(ctx, o); err != nil {
 			t.Errorf("holding while another holds: %v", err)
 		}
-		there := func() bool { return nft(ctx, "add rule inet "+holdTable+" forward counter\n", nftTime) == nil }
+		there := func() bool { return kernel.NFT(ctx, "add rule inet "+holdTable+" forward counter\n", nftTime) == nil }
 		if !there() {
 			t.Error("there is no table")
 		}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/weir-net/weir/internal/kernel"
 )
 
 // TranslatedZoneID is the zone of connections as the node's stack sees them where programs
@@ -128,7 +130,7 @@ func (z *TranslatedZone) Add(ctx context.Context, all []Entry) error {
 func (z *TranslatedZone) nft(ctx context.Context, text string) error {
 	began := time.Now()
 	defer func() { z.spent += time.Since(began) }()
-	return nft(ctx, text, zoneTime-z.spent)
+	return kernel.NFT(ctx, text, zoneTime-z.spent)
 }
 
 // Sent leads what the node sends, too, of all that was added so far. Programs have to know the

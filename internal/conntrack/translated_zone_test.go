@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/weir-net/weir/internal/kernel"
 )
 
 var testMarks = Marks{Mask: 0x0ff00000, Seen: 0x0bc00000, Done: 0x0ba00000}
@@ -22,7 +24,7 @@ func TestTranslatedZone(t *testing.T) {
 	table := opened(t)
 	ctx := context.Background()
 	there := func(chain string) bool {
-		return nft(ctx, "add rule inet "+holdTable+" "+chain+" counter\n", nftTime) == nil
+		return kernel.NFT(ctx, "add rule inet "+holdTable+" "+chain+" counter\n", nftTime) == nil
 	}
 	b := NewTranslatedZone(table, testMarks)
 	if err := errors.Join(b.Sent(ctx), b.Close()); err != nil || there("sent") {
@@ -93,7 +95,7 @@ func TestTranslatedZoneAgain(t *testing.T) {
 		t.Errorf("it is not led the next time (%v)", err)
 	}
 	led := fmt.Sprintf("get element inet %s arrive4 { %s . %s . %d . %d . %d }\n", holdTable, e.Orig.Src, e.Orig.Dst, e.Orig.Proto, e.Orig.SrcPort, e.Orig.DstPort)
-	if err := nft(ctx, led, nftTime); err != nil {
+	if err := kernel.NFT(ctx, led, nftTime); err != nil {
 		t.Errorf("it is not led: %v", err)
 	}
 	if err := b.Close(); err != nil {

@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/weir-net/weir/internal/kernel"
 )
 
 // Table is the nftables table (inet) of the guard.
@@ -70,12 +71,8 @@ func (g *guard) rules() string {
 const patience = 30 * time.Second
 
 func (g *guard) write() error {
-	ctx, stop := context.WithTimeout(context.Background(), patience)
-	defer stop()
-	cmd := exec.CommandContext(ctx, "nft", "-f", "-")
-	cmd.Stdin = strings.NewReader(g.rules())
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("writing the nftables table inet %s, without which packets could go in clear: %w: %s", Table, err, strings.TrimSpace(string(out)))
+	if err := kernel.NFT(context.Background(), g.rules(), patience); err != nil {
+		return fmt.Errorf("writing the nftables table inet %s, without which packets could go in clear: %w", Table, err)
 	}
 	return nil
 }
