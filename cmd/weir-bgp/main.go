@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command weir-bgp has the BGP sessions of a node. It runs beside weir-agent, which tells it over a
-// socket what to do, and goes on while the agent is away.
+// Command weir-bgp has the BGP sessions of a node. The agent hands on to it over a socket what
+// should be; it goes on while the agent is away.
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 
+	"github.com/weir-net/weir/api/podenv"
 	"github.com/weir-net/weir/internal/bgp/feed"
 	"github.com/weir-net/weir/internal/bgp/process"
 	"github.com/weir-net/weir/internal/version"
@@ -55,23 +55,14 @@ func main() {
 	}
 }
 
-// secretsURL is that of the API server that pods are told.
+// secretsURL is that of the API server that pods are told, or that is configured.
 func secretsURL() string {
-	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
-	if h := configured("kubernetes_service_host"); h != "" { // the way without any Service
-		host, port = h, cmp.Or(configured("kubernetes_service_port"), "443")
+	server := podenv.APIServer()
+	if host := os.Getenv("KUBERNETES_SERVICE_HOST"); server == "" && host != "" {
+		server = net.JoinHostPort(host, os.Getenv("KUBERNETES_SERVICE_PORT"))
 	}
-	if host == "" {
+	if server == "" {
 		return ""
 	}
-	return process.SecretsURL(host, port)
-}
-
-// configured is what ConfigMap weir-config says.
-func configured(key string) string {
-	text, err := os.ReadFile("/etc/weir/config/" + key)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(text))
+	return process.SecretsURL(server)
 }

@@ -22,6 +22,7 @@ import (
 
 	"github.com/weir-net/weir/api/client"
 	"github.com/weir-net/weir/api/client/clientset"
+	"github.com/weir-net/weir/api/podenv"
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/controller"
 	"github.com/weir-net/weir/internal/controller/fanout"
@@ -36,9 +37,9 @@ func main() {
 	health := flag.String("health-addr", "127.0.0.1:9094", "`address` of /liveness and /metrics")
 	listen := flag.String("live-addr", fmt.Sprintf(":%d", model.ControllerPort), "`address` for agents and for API servers that hand questions on (group live.weir.dev); empty = none")
 	grace := flag.Duration("grace", controller.DefaultGrace, "how long a node must be gone until its blocks are given back")
-	podCIDR := flag.String("pod-cidr", client.Configured("POD_CIDR", "pod_cidr"), "addresses of the first IPPool, or of the first two: IPv4,IPv6; empty = make none ($POD_CIDR)")
-	vxlanMode := flag.String("vxlan-mode", cmp.Or(client.Configured("VXLAN_MODE", "vxlan_mode"), "CrossSubnet"), "vxlanMode of the first IPPool ($VXLAN_MODE)")
-	minNodes := flag.String("fanout-min-nodes", client.Configured("FANOUT_MIN_NODES", "fanout_min_nodes"), "`number` of nodes from which on Deployment weir-fanout has replicas, or never; empty = 100 ($FANOUT_MIN_NODES)")
+	podCIDR := flag.String("pod-cidr", podenv.Configured("POD_CIDR", "pod_cidr"), "addresses of the first IPPool, or of the first two: IPv4,IPv6; empty = make none ($POD_CIDR)")
+	vxlanMode := flag.String("vxlan-mode", cmp.Or(podenv.Configured("VXLAN_MODE", "vxlan_mode"), "CrossSubnet"), "vxlanMode of the first IPPool ($VXLAN_MODE)")
+	minNodes := flag.String("fanout-min-nodes", podenv.Configured("FANOUT_MIN_NODES", "fanout_min_nodes"), "`number` of nodes from which on Deployment weir-fanout has replicas, or never; empty = 100 ($FANOUT_MIN_NODES)")
 	flag.Parse()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	klog.SetSlogLogger(log)

@@ -13,7 +13,6 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -34,9 +33,9 @@ const maxSecret = 2 << 20
 // maxPassword is what the kernel takes (TCP_MD5SIG_MAXKEYLEN, linux/tcp.h).
 const maxPassword = 80
 
-// SecretsURL is the URL below which the Secrets are.
-func SecretsURL(host, port string) string {
-	return "https://" + net.JoinHostPort(host, port) + "/api/v1/namespaces/" + Namespace + "/secrets/"
+// SecretsURL is the URL below which the Secrets are at an API server, host:port.
+func SecretsURL(server string) string {
+	return "https://" + server + "/api/v1/namespaces/" + Namespace + "/secrets/"
 }
 
 // secrets reads passwords again and again. What was read is good until something else is.

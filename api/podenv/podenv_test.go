@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package client
+package podenv
 
 import (
 	"os"
@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestConfiguredHost(t *testing.T) {
+func TestAPIServer(t *testing.T) {
 	injected := map[string]string{"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443", "KUBERNETES_PORT": "tcp://10.96.0.1:443"}
 	injected6 := map[string]string{"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443", "KUBERNETES_PORT": "tcp://[fd00::1]:443"}
 	set := map[string]string{"KUBERNETES_SERVICE_HOST": "192.0.2.9", "KUBERNETES_SERVICE_PORT": "6443", "KUBERNETES_PORT": "tcp://10.96.0.1:443"}
@@ -35,7 +35,7 @@ func TestConfiguredHost(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := configuredHost(func(k string) string { return c.env[k] }, dir); got != c.want {
+		if got := apiServer(func(k string) string { return c.env[k] }, dir); got != c.want {
 			t.Errorf("%s: %q, want %q", c.what, got, c.want)
 		}
 	}
