@@ -44,19 +44,13 @@ type follower struct {
 	owners   int                // how many of these are of addresses
 	asked    int                // and of pods
 
-	sending   sync.Mutex
-	sent      int64        // bytes of changes; guarded by sending
+	sending   sync.Mutex   // held while a message is sent
+	sent      atomic.Int64 // bytes of changes
 	takes     atomic.Int64 // since when it waits for the index, Unix nanoseconds; 0 = it does not
 	viewBytes atomic.Int64 // of the snapshot
 
 	mu    sync.Mutex
 	token string
-}
-
-func (f *follower) bytesSent() int64 {
-	f.sending.Lock()
-	defer f.sending.Unlock()
-	return f.sent
 }
 
 func (f *follower) wakeUp() {
@@ -272,9 +266,9 @@ func (s *Server) sendAll(f *follower, up stream.Server) error {
 	if err := s.push(f, up, &stream.Response{Fresh: s.fresh()}); err != nil {
 		return err
 	}
-	ended := make(chan struct{})
-	defer close(ended)
-	go s.keepFresh(f, up, ended)
+	ctx, stop := context.WithCancel(f.ctx)
+	defer stop()
+	go s.keepFresh(ctx, f, up)
 	select {
 	case <-f.ctx.Done():
 		return context.Cause(f.ctx)
@@ -317,17 +311,8 @@ const takesFor = time.Minute
 // keepFresh says again and again how fresh the stream is, also while the stream waits for the index
 // or others' snapshots; but not when it has waited for the index for so long that the agent should
 // not believe it. More is said of each, since it may come amidst of what is put in force at once.
-func (s *Server) keepFresh(f *follower, up stream.Server, ended <-chan struct{}) {
-	tick := time.NewTicker(freshEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-f.ctx.Done():
-			return
-		case <-ended:
-			return
-		case <-tick.C:
-		}
+func (s *Server) keepFresh(ctx context.Context, f *follower, up stream.Server) {
+	for sleep.For(ctx, freshEvery) == nil {
 		if since := f.takes.Load(); since > 0 && time.Since(time.Unix(0, since)) > takesFor {
 			continue
 		}
@@ -357,7 +342,7 @@ func (s *Server) deliver(f *follower, up stream.Server, d *due) error {
 		return nil
 	}
 	if d.snapshot {
-		before := f.bytesSent()
+		before := f.sent.Load()
 		for _, p := range d.parts {
 			if err := s.pushPart(f, up, p); err != nil {
 				return err
@@ -367,7 +352,7 @@ func (s *Server) deliver(f *follower, up stream.Server, d *due) error {
 			return err
 		}
 		s.metrics.snapshots.Observe(time.Since(began).Seconds())
-		f.viewBytes.Store(f.bytesSent() - before)
+		f.viewBytes.Store(f.sent.Load() - before)
 		s.metrics.views.Observe(float64(f.viewBytes.Load()))
 		return nil
 	}
@@ -401,7 +386,7 @@ func (s *Server) push(f *follower, up stream.Server, resp *stream.Response) erro
 	}
 	s.metrics.messages.Inc()
 	s.metrics.bytes.Add(float64(len(resp.Changes)))
-	f.sent += int64(len(resp.Changes))
+	f.sent.Add(int64(len(resp.Changes)))
 	return nil
 }
 
