@@ -41,14 +41,24 @@ type podGroups struct {
 	all     []*PodGroup // 0 is none
 	free    []uint32
 	byPlace map[uint64][]*PodGroup
-	byNS    map[string]map[*PodGroup]struct{}
-	byLabel map[string]map[string]map[*PodGroup]struct{} // key, value; of the keys that were asked for
+	byNS    groupSets
+	byLabel map[string]groupSets // by key, then by value; of the keys that were asked for
+}
+
+// groupSets are groups by something that they have.
+type groupSets map[string]map[*PodGroup]struct{}
+
+func (s groupSets) add(key string, g *PodGroup) {
+	if s[key] == nil {
+		s[key] = map[*PodGroup]struct{}{}
+	}
+	s[key][g] = struct{}{}
 }
 
 // join returns the number of a pod's group, made where there is none.
 func (x *podGroups) join(t *PodTable, p *Pod) uint32 {
 	if x.all == nil {
-		x.all, x.byPlace, x.byNS = []*PodGroup{nil}, map[uint64][]*PodGroup{}, map[string]map[*PodGroup]struct{}{}
+		x.all, x.byPlace, x.byNS = []*PodGroup{nil}, map[uint64][]*PodGroup{}, groupSets{}
 	}
 	place := maphash.Comparable(sharedSeed, [2]string{p.Name.Namespace, p.ServiceAccount})
 	for k, v := range p.Labels {
@@ -72,12 +82,7 @@ func (x *podGroups) join(t *PodTable, p *Pod) uint32 {
 		x.all = append(x.all, g)
 	}
 	x.byPlace[place] = append(x.byPlace[place], g)
-	x.index(g, func(of map[string]map[*PodGroup]struct{}, key string) {
-		if of[key] == nil {
-			of[key] = map[*PodGroup]struct{}{}
-		}
-		of[key][g] = struct{}{}
-	})
+	x.index(g, func(of groupSets, key string) { of.add(key, g) })
 	return g.number
 }
 
@@ -94,7 +99,7 @@ func (x *podGroups) leave(g *PodGroup) {
 	if x.byPlace[g.place] = left; len(left) == 0 {
 		delete(x.byPlace, g.place)
 	}
-	x.index(g, func(of map[string]map[*PodGroup]struct{}, key string) {
+	x.index(g, func(of groupSets, key string) {
 		if delete(of[key], g); len(of[key]) == 0 {
 			delete(of, key)
 		}
@@ -102,7 +107,7 @@ func (x *podGroups) leave(g *PodGroup) {
 }
 
 // index calls f for the sets that a group belongs into.
-func (x *podGroups) index(g *PodGroup, f func(of map[string]map[*PodGroup]struct{}, key string)) {
+func (x *podGroups) index(g *PodGroup, f func(of groupSets, key string)) {
 	f(x.byNS, g.Like.Name.Namespace)
 	for key, of := range x.byLabel {
 		if v, has := g.Like.Labels[key]; has {
@@ -142,17 +147,14 @@ func (t *PodTable) GroupsByLabel(key string) map[string]map[*PodGroup]struct{} {
 	x := &t.groups
 	of, ok := x.byLabel[key]
 	if !ok {
-		of = map[string]map[*PodGroup]struct{}{}
+		of = groupSets{}
 		for g := range t.Groups() {
 			if v, has := g.Like.Labels[key]; has {
-				if of[v] == nil {
-					of[v] = map[*PodGroup]struct{}{}
-				}
-				of[v][g] = struct{}{}
+				of.add(v, g)
 			}
 		}
 		if x.byLabel == nil {
-			x.byLabel = map[string]map[string]map[*PodGroup]struct{}{}
+			x.byLabel = map[string]groupSets{}
 		}
 		x.byLabel[key] = of
 	}

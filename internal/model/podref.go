@@ -51,13 +51,18 @@ func (r PodRef) Addrs() iter.Seq[netip.Addr] {
 }
 
 // Has reports whether the pod claims an address.
-func (r PodRef) Has(a netip.Addr) bool {
+func (r PodRef) Has(a netip.Addr) bool { return r.IndexOf(a) >= 0 }
+
+// IndexOf returns at which place the pod names an address first; -1 = at none.
+func (r PodRef) IndexOf(a netip.Addr) int {
+	i := 0
 	for have := range r.Addrs() {
 		if have == a {
-			return true
+			return i
 		}
+		i++
 	}
-	return false
+	return -1
 }
 
 // Pod returns the pod, made for the caller.

@@ -278,23 +278,35 @@ func (t *PodTable) firstOf(c *podClaim) bool {
 	return true
 }
 
-// AddrsIn yields the claimed addresses that lie in a prefix, each once: it goes through all or
-// through the prefix, whichever is smaller.
+// AddrsIn yields the claimed addresses that lie in a prefix, each once.
 func (t *PodTable) AddrsIn(p netip.Prefix) iter.Seq[netip.Addr] {
-	return func(yield func(netip.Addr) bool) {
-		if t == nil {
-			return
+	if t == nil {
+		return func(func(netip.Addr) bool) {}
+	}
+	all := func(yield func(netip.Addr) bool) {
+		for claim := range t.addrs.all() {
+			if !yield(t.claims.at(claim).address()) {
+				return
+			}
 		}
-		if free := p.Addr().BitLen() - p.Bits(); free > 16 || t.addrs.n < 1<<free {
-			for claim := range t.addrs.all() {
-				if a := t.claims.at(claim).address(); p.Contains(a) && !yield(a) {
+	}
+	return AddrsIn(p, t.addrs.n, all, func(a netip.Addr) bool { _, is := t.claimOf(a.As16(), a.Is4()); return is })
+}
+
+// AddrsIn yields the addresses of an index of n that lie in a prefix: it goes through all of them,
+// or through the prefix and asks for each address, whichever is shorter.
+func AddrsIn(p netip.Prefix, n int, all iter.Seq[netip.Addr], has func(netip.Addr) bool) iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		if free := p.Addr().BitLen() - p.Bits(); free > 16 || n < 1<<free {
+			for a := range all {
+				if p.Contains(a) && !yield(a) {
 					return
 				}
 			}
 			return
 		}
 		for a := p.Masked().Addr(); a.IsValid() && p.Contains(a); a = a.Next() {
-			if _, is := t.claimOf(a.As16(), a.Is4()); is && !yield(a) {
+			if has(a) && !yield(a) {
 				return
 			}
 		}

@@ -161,7 +161,8 @@ func (x *Index) updateOwners(ch *model.Changes, names map[model.Name]struct{}) {
 		x.hostAddrs = now
 	}
 	before.EachChange(x.owners, func(p netip.Prefix) {
-		for a := range cluster.AddrsIn(x.claims, p) {
+		claimed := func(a netip.Addr) bool { return x.claims[a] != nil }
+		for a := range model.AddrsIn(p, len(x.claims), maps.Keys(x.claims), claimed) {
 			x.again[a] = struct{}{}
 		}
 	})

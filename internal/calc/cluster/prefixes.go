@@ -3,7 +3,6 @@
 package cluster
 
 import (
-	"iter"
 	"net/netip"
 	"slices"
 )
@@ -48,26 +47,6 @@ func (p *Prefixes[V]) Containing(prefix netip.Prefix, f func(netip.Prefix, V) bo
 		}
 		if v, ok := p.Values[q]; ok && !f(q, v) {
 			return
-		}
-	}
-}
-
-// AddrsIn yields the keys of a map that lie in a prefix: it goes through the map or through the
-// prefix, whichever is smaller.
-func AddrsIn[V any](index map[netip.Addr]V, p netip.Prefix) iter.Seq[netip.Addr] {
-	return func(yield func(netip.Addr) bool) {
-		if free := p.Addr().BitLen() - p.Bits(); free > 16 || len(index) < 1<<free {
-			for a := range index {
-				if p.Contains(a) && !yield(a) {
-					return
-				}
-			}
-			return
-		}
-		for a := p.Masked().Addr(); a.IsValid() && p.Contains(a); a = a.Next() {
-			if _, is := index[a]; is && !yield(a) {
-				return
-			}
 		}
 	}
 }

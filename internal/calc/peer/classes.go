@@ -140,10 +140,8 @@ func (k *Classes) Update(pods *PodIndex, x *Atoms, gone []*Atom, at []netip.Addr
 		k.assign(addr, k.reclassify(pods, addr, picked, again))
 	}
 	for g := range picked {
-		for r := range g.Refs() {
-			for addr := range pods.addrs(r) {
-				k.assign(addr, k.reclassify(pods, addr, picked, again))
-			}
+		for addr := range pods.addrsIn(g) {
+			k.assign(addr, k.reclassify(pods, addr, picked, again))
 		}
 	}
 	for _, addr := range at {
@@ -251,13 +249,11 @@ func (k *Classes) relabel(pods *PodIndex, x *Atoms, groups map[*model.PodGroup]s
 		}
 	}
 	for g := range groups {
-		for r := range g.Refs() {
-			for addr := range pods.addrs(r) {
-				for at := range pods.at(addr) {
-					ask(at.Group())
-				}
-				k.assign(addr, k.reclassify(pods, addr, picked, again))
+		for addr := range pods.addrsIn(g) {
+			for at := range pods.at(addr) {
+				ask(at.Group())
 			}
+			k.assign(addr, k.reclassify(pods, addr, picked, again))
 		}
 	}
 }

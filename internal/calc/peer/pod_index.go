@@ -40,26 +40,11 @@ func NewPodIndex(c *cluster.View) *PodIndex {
 	x.local, x.ours = localPods(c)
 	x.namespaces, x.accounts = maps.Clone(c.Namespaces), maps.Clone(c.ServiceAccounts)
 	for r := range c.Pods.Refs() {
-		if _, here := model.OfPod(x.ours, r); here || !x.ownsAll(r) {
-			x.put(r.Name(), nil)
+		if addrs, same := x.addrsOf(r); !same {
+			x.others[r.Name()] = addrs
 		}
 	}
 	return x
-}
-
-// ownsAll reports whether the addresses that a pod claims are its own, and none is named twice.
-func (x *PodIndex) ownsAll(r model.PodRef) bool {
-	var first netip.Addr
-	n := 0
-	for a := range r.Addrs() {
-		if !x.owns(r, a) || a == first {
-			return false
-		}
-		if n++; n == 1 {
-			first = a
-		}
-	}
-	return n <= 2 // more are looked at one by one
 }
 
 // owns reports whether an address that a pod claims is its own.
@@ -84,6 +69,19 @@ func (x *PodIndex) addrs(r model.PodRef) iter.Seq[netip.Addr] {
 		}
 	}
 	return r.Addrs()
+}
+
+// addrsIn yields the addresses of the pods of a group.
+func (x *PodIndex) addrsIn(g *model.PodGroup) iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		for r := range g.Refs() {
+			for a := range x.addrs(r) {
+				if !yield(a) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // relabelled are the groups of pods whose namespace or service account has other labels than
@@ -210,15 +208,15 @@ func (x *PodIndex) put(name model.Name, before *model.Pod) (affected []netip.Add
 	if !ok {
 		return old
 	}
-	pod := r.Pod()
-	addrs, same := x.addrsOf(r, pod)
+	addrs, same := x.addrsOf(r)
 	if !same {
 		x.others[name] = addrs
 	}
-	if len(addrs) > 0 {
-		x.countAll(pod, 1)
+	has := slices.AppendSeq(slices.Clip(old), x.addrs(r))
+	if len(has) > len(old) {
+		x.countAll(r.Like(), 1)
 	}
-	return append(slices.Clip(old), addrs...)
+	return has
 }
 
 // countAll counts the ports of a pod, or takes them off.
@@ -286,24 +284,25 @@ func (x *PodIndex) KeepNumbers(asked map[port.Name]bool) {
 	maps.DeleteFunc(x.numbers, func(n port.Name, _ map[port.Number]int) bool { return !asked[n] })
 }
 
-// addrsOf returns the addresses by which others see a pod, with those of its endpoints here; same
-// says that they are those that it claims.
-func (x *PodIndex) addrsOf(r model.PodRef, p *model.Pod) (addrs []netip.Addr, same bool) {
-	if p.HostNetwork || p.Finished {
+// addrsOf returns the addresses by which others see a pod, with those of its endpoints here, unless
+// they are the same as those that it claims.
+func (x *PodIndex) addrsOf(r model.PodRef) (addrs []netip.Addr, same bool) {
+	if like := r.Like(); like.HostNetwork || like.Finished {
 		return nil, true
 	}
-	local := x.ours[p.Name]
-	own := func(i int, a netip.Addr) bool { return x.owns(r, a) && !slices.Contains(p.Addrs[:i], a) }
+	local, _ := model.OfPod(x.ours, r)
 	same = len(local) == 0
-	for i, a := range p.Addrs {
-		same = same && own(i, a)
+	n := 0
+	for a := range r.Addrs() {
+		same = same && x.owns(r, a) && r.IndexOf(a) == n
+		n++
 	}
 	if same {
-		return p.Addrs, true
+		return nil, true
 	}
-	addrs = slices.Clip(local)
-	for i, a := range p.Addrs {
-		if own(i, a) && !slices.Contains(addrs, a) {
+	addrs = slices.Clone(local)
+	for a := range r.Addrs() {
+		if x.owns(r, a) && !slices.Contains(addrs, a) {
 			addrs = append(addrs, a)
 		}
 	}
