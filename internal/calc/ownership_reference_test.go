@@ -70,7 +70,7 @@ func (r reference) contested(a netip.Addr) bool {
 func (r reference) firstOf(a netip.Addr) *model.Pod {
 	var first *model.Pod
 	block := r.blockOf(a)
-	for _, p := range r.c.Pods.ByName() {
+	for p := range r.c.Pods.All() {
 		if p.HostNetwork || p.Finished || p.Node == "" || !slices.Contains(p.Addrs, a) {
 			continue
 		}

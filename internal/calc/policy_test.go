@@ -21,7 +21,7 @@ func peersOfInterest(c *model.Cluster) []netip.Addr {
 		addr("192.168.6.1"), addr("192.168.7.8"), addr("192.168.7.9"), addr("192.168.8.0"), addr("192.169.0.0"), addr("11.0.0.0"),
 		addr("::"), addr("2001:db8::1"), addr("2001:db9::"), addr("fd00:1::f"), addr("fd00:1::10"), addr("fd00:1::11"), addr("fd00:1::12"),
 		addr("fd00:1::20"), addr("fd00:1::3f"), addr("fd00:1::40"), addr("fd00:1:0:1::"), addr("fd00:2::")}
-	for _, p := range c.Pods.ByName() {
+	for p := range c.Pods.All() {
 		out = append(out, p.Addrs...)
 	}
 	for a := range c.Local.Endpoints {

@@ -135,7 +135,7 @@ func (r reference) podsAt(a netip.Addr) []*model.Pod {
 		return nil
 	}
 	var out []*model.Pod
-	for _, p := range r.c.Pods.ByName() {
+	for p := range r.c.Pods.All() {
 		if usable(p) && slices.Contains(p.Addrs, a) && r.has(p, a) {
 			out = append(out, p)
 		}

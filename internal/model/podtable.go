@@ -4,7 +4,6 @@ package model
 
 import (
 	"iter"
-	"maps"
 	"math"
 	"net/netip"
 )
@@ -329,15 +328,6 @@ func (t *PodTable) Clone() *PodTable {
 		out.Put(p)
 	}
 	return out
-}
-
-// PodsOf returns a table of some pods.
-func PodsOf(pods map[Name]*Pod) *PodTable {
-	t := &PodTable{}
-	for p := range maps.Values(pods) {
-		t.Put(p)
-	}
-	return t
 }
 
 func (t *PodTable) hashOfRow(row uint32) uint64 {

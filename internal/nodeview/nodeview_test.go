@@ -4,43 +4,14 @@ package nodeview
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"testing"
 
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/model/modeltest"
 )
 
 func name(namespace, n string) model.Name { return model.Name{Namespace: namespace, Name: n} }
-
-func requires(key, value string) *model.LabelSelector {
-	return &model.LabelSelector{Requirements: []model.Requirement{{Key: key, Op: model.In, Values: []string{value}}}}
-}
-
-// fleet returns a cluster of some nodes, each with a block and pods of some namespaces in it.
-func fleet(nodes, podsEach, namespaces int) *model.Cluster {
-	c := model.NewCluster()
-	c.Pools["pool"] = &model.Pool{Name: "pool", CIDR: netip.MustParsePrefix("10.0.0.0/8"), BlockBits: 24, Workload: true}
-	for i := range namespaces {
-		ns := fmt.Sprint("ns", i)
-		c.Namespaces[ns] = &model.Namespace{Name: ns, Labels: map[string]string{"team": fmt.Sprint("t", i%7)}}
-	}
-	for i := range nodes {
-		n := &model.Node{Name: fmt.Sprint("node", i), Addrs: []netip.Addr{netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)})}}
-		c.Nodes[n.Name] = n
-		at := netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0})
-		c.Blocks[netip.PrefixFrom(at, 24)] = &model.Block{CIDR: netip.PrefixFrom(at, 24), Node: n.Name}
-		for j := range podsEach {
-			at = at.Next()
-			k := i*podsEach + j
-			p := &model.Pod{Name: name(fmt.Sprint("ns", k%namespaces), fmt.Sprint("pod", k)), Node: n.Name, Addrs: []netip.Addr{at}, UID: fmt.Sprint(k),
-				Labels: map[string]string{"app": fmt.Sprint("app", k/namespaces%5), "pod-template-hash": fmt.Sprint(k % 50)},
-				Ports:  []model.PodPort{{Protocol: model.ProtocolTCP, Port: 8080}}}
-			c.Pods.Put(p)
-		}
-	}
-	return c
-}
 
 // follow makes an index of a cluster with all of its nodes, which have taken everything.
 func follow(c *model.Cluster) (*Index, map[string]*Node) {
@@ -68,19 +39,19 @@ func reached(nodes map[string]*Node) (out []string) {
 // on it, and no others.
 func TestChangeReachesTheNodesConcerned(t *testing.T) {
 	t.Parallel()
-	c := fleet(40, 10, 20)
+	c := modeltest.Fleet(40, 10, 20)
 	x, nodes := follow(c)
 	victim := c.Pods.Get(name("ns3", "pod3")) // of node0
 	allow := &model.Policy{Kind: model.KindNetworkPolicy, Name: name("ns3", "one"), Tier: model.TierDefault, AppliesIngress: true,
-		Subject: model.Selector{Namespace: "ns3", Pods: requires("pod-template-hash", victim.Labels["pod-template-hash"])},
-		Ingress: []model.Rule{{Peers: []model.Peer{{Pods: &model.Selector{Namespace: "ns5", Pods: requires("app", "app1")}}}}}}
+		Subject: model.Selector{Namespace: "ns3", Pods: modeltest.Requires("pod-template-hash", victim.Labels["pod-template-hash"])},
+		Ingress: []model.Rule{{Peers: []model.Peer{{Pods: &model.Selector{Namespace: "ns5", Pods: modeltest.Requires("app", "app1")}}}}}}
 	others := slices.DeleteFunc(selected(c, allow), func(n string) bool { return n == victim.Node })
 	x.Update(&model.Changes{Policies: map[model.PolicyID]*model.Policy{allow.ID(): allow}})
 	if got := reached(nodes); !slices.Contains(got, victim.Node) || len(got) != 1+len(others) {
 		t.Errorf("a policy of %s and %v reached %v", victim.Node, others, got)
 	}
 	peer := func(i int) *model.Pod {
-		for _, p := range c.Pods.ByName() {
+		for p := range c.Pods.All() {
 			if p.Name.Namespace == "ns5" && p.Labels["app"] == "app1" {
 				out := *p
 				out.UID = fmt.Sprint("again ", i)
@@ -117,7 +88,7 @@ func TestChangeReachesTheNodesConcerned(t *testing.T) {
 
 // selected returns the nodes with pods that a policy of one namespace selects.
 func selected(c *model.Cluster, p *model.Policy) (out []string) {
-	for _, pod := range c.Pods.ByName() {
+	for pod := range c.Pods.All() {
 		r := p.Subject.Pods.Requirements[0]
 		if pod.Name.Namespace == p.Subject.Namespace && pod.Labels[r.Key] == r.Values[0] && !slices.Contains(out, pod.Node) {
 			out = append(out, pod.Node)
@@ -130,7 +101,7 @@ func selected(c *model.Cluster, p *model.Policy) (out []string) {
 // rules look at, and the node's own with all.
 func TestLabelsNotLookedAtAreNotSent(t *testing.T) {
 	t.Parallel()
-	c := fleet(2, 4, 2)
+	c := modeltest.Fleet(2, 4, 2)
 	all := &model.Policy{Kind: model.KindNetworkPolicy, Name: name("ns0", "all"), Tier: model.TierDefault, AppliesIngress: true, Subject: model.Selector{Namespace: "ns0"},
 		Ingress: []model.Rule{{Peers: []model.Peer{{Pods: &model.Selector{Namespaces: &model.LabelSelector{}, Pods: &model.LabelSelector{Requirements: []model.Requirement{{Key: "app", Op: model.Exists}}}}}}}}}
 	c.Policies[all.ID()] = all
@@ -152,7 +123,7 @@ func TestLabelsNotLookedAtAreNotSent(t *testing.T) {
 // for one that went.
 func TestNodesComeAndGo(t *testing.T) {
 	t.Parallel()
-	c := fleet(3, 4, 2)
+	c := modeltest.Fleet(3, 4, 2)
 	deny := &model.Policy{Kind: model.KindNetworkPolicy, Name: name("ns0", "own"), Tier: model.TierDefault, AppliesIngress: true, Subject: model.Selector{Namespace: "ns0"},
 		Ingress: []model.Rule{{Peers: []model.Peer{{Pods: &model.Selector{Namespace: "ns0"}}}}}}
 	c.Policies[deny.ID()] = deny
@@ -180,7 +151,7 @@ func TestNodesComeAndGo(t *testing.T) {
 // gone would end their sessions.
 func TestBGPIsEveryNodes(t *testing.T) {
 	t.Parallel()
-	c := fleet(2, 1, 1)
+	c := modeltest.Fleet(2, 1, 1)
 	conf, peer := &model.BGPConfig{Name: "default", ASN: 65001}, &model.BGPPeer{Name: "tor", ASN: 65002}
 	c.BGPConfigs[conf.Name] = conf
 	x, nodes := follow(c)

@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/model/modeltest"
 )
 
 // BenchmarkRelabel measures what a label of a namespace costs that rules look at, with 100,000 pods
 // on 1,000 nodes and 2,000 policies, and what it costs to take what changed for all nodes.
 func BenchmarkRelabel(b *testing.B) {
-	c := fleet(1000, 100, 200)
-	addPolicies(c, 2000, 1)
+	c := modeltest.Fleet(1000, 100, 200)
+	modeltest.AddPolicies(c, 2000, 1)
 	x := NewIndex()
 	x.Update(c.Everything())
 	nodes := make([]*Node, 0, len(c.Nodes))

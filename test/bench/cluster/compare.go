@@ -55,7 +55,7 @@ func (s *site) compare() {
 			got.Changes.Apply(part)
 		}
 		local := model.Local{Node: nodeName(i), LinkMTU: 1500, Endpoints: map[netip.Addr]*model.LocalEndpoint{}}
-		for _, p := range whole.Pods.ByName() {
+		for p := range whole.Pods.All() {
 			if p.Node == nodeName(i) && !p.HostNetwork {
 				local.Endpoints[p.Addrs[0]] = &model.LocalEndpoint{Pod: p.Name, IfIndex: 10 + len(local.Endpoints), Addrs: p.Addrs}
 			}

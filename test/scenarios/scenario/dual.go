@@ -17,7 +17,12 @@ import (
 // counterpart of IPv6 (see Mirror) alongside it. Nothing of c is changed.
 func Dual(c *model.Cluster) *model.Cluster {
 	out := *c
-	out.Pods, out.Nodes, out.Services = model.PodsOf(twins(c.Pods.ByName(), dualPod)), twins(c.Nodes, dualNode), twins(c.Services, dualService)
+	out.Pods = &model.PodTable{}
+	for p := range c.Pods.All() {
+		twin := dualPod(*p)
+		out.Pods.Put(&twin)
+	}
+	out.Nodes, out.Services = twins(c.Nodes, dualNode), twins(c.Services, dualService)
 	out.Policies, out.NetworkSets = twins(c.Policies, dualPolicy), twins(c.NetworkSets, dualSet)
 	out.Staged = twins(c.Staged, func(p model.StagedPolicy) model.StagedPolicy {
 		p.Policy = dualPolicy(p.Policy)

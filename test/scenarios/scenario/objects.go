@@ -296,7 +296,7 @@ func (o *Objects) Cluster(node string) (*model.Cluster, error) {
 		Endpoints:  map[netip.Addr]*model.LocalEndpoint{},
 		Interfaces: []model.LocalInterface{{Name: "eth0", IfIndex: Uplink, Addrs: own.Addrs}},
 	}
-	for _, p := range c.Pods.ByName() {
+	for p := range c.Pods.All() {
 		if p.Node != node || p.HostNetwork || p.Finished {
 			continue
 		}
