@@ -184,8 +184,8 @@ func configure(name string, key wgtypes.Key, w *nodestate.WireGuard) error {
 	return nil
 }
 
-// isFree says whose a port is that a device is to have. wireguard-go tells nobody that it could not
-// have it.
+// isFree says whose a port is that a device is to have. wireguard-go reports nowhere that it could
+// not have it.
 func isFree(port uint16) error {
 	for _, network := range []string{"udp4", "udp6"} {
 		c, err := net.ListenUDP(network, &net.UDPAddr{Port: int(port)})

@@ -199,7 +199,7 @@ func testWireGuard(t *testing.T, fam family) {
 		fits = 1500 - 80 - 70
 	}
 	if fam == ipv6 && f.dataplane() == "nft" {
-		// The kernel's router tells the MTU of the tunnel's device of what exceeds that, and the
+		// The kernel's router reports the MTU of the tunnel's device for what exceeds it, and the
 		// tunnel's of what fits the device.
 		f.a.call(request{Op: "probe", Net: "udp", Addr: f.c.at("8080"), Size: 1400 - 48, DF: true, Timeout: 20_000})
 	}

@@ -143,7 +143,7 @@ func (t *Table) Run(ctx context.Context) error {
 	}
 }
 
-// watchRoutes tells of changes of links and of routes that are not learned, until it loses some or
+// watchRoutes reports changes of links and of routes that are not learned, until it loses some or
 // ctx ends: then the channel is closed.
 func watchRoutes(ctx context.Context) (<-chan struct{}, error) {
 	routes, links, done := make(chan netlink.RouteUpdate, 256), make(chan netlink.LinkUpdate, 64), make(chan struct{})

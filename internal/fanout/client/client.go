@@ -48,7 +48,7 @@ type Config struct {
 	Token func() (string, error)
 	// Expression says whether an expression of the selector language can be read.
 	Expression func(string) error
-	// Lookup reads a pod from the API server, for a CNI ADD whose pod no fan-out tells of.
+	// Lookup reads a pod from the API server, for a CNI ADD whose pod no fan-out knows.
 	Lookup func(ctx context.Context, name model.Name, uid string) (*watch.AddPod, error)
 	// LookupAfter is for how long the fan-out may be without a pod until Lookup is asked; 0 = 300
 	// ms.
