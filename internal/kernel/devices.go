@@ -17,6 +17,23 @@ import (
 // belongs to somebody else and is left alone.
 const DeviceAlias = "weir"
 
+// ErrForeignDevice is returned by FindDevice for a device that is somebody else's.
+var ErrForeignDevice = errors.New("exists and is not Weir's")
+
+// FindDevice returns our device of a name; nil = there is none of that name.
+func FindDevice(name string) (netlink.Link, error) {
+	l, err := netlink.LinkByName(name)
+	switch {
+	case errors.As(err, new(netlink.LinkNotFoundError)):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("looking for device %s: %w", name, err)
+	case l.Attrs().Alias != DeviceAlias:
+		return nil, fmt.Errorf("device %s %w (it lacks the alias %q): remove it with ip link del %s", name, ErrForeignDevice, DeviceAlias, name)
+	}
+	return l, nil
+}
+
 // quietAddr is given to our devices where the machine checks reverse paths on all interfaces: the
 // loose check needs an interface that has an address. Nothing is sent from it or to it.
 var quietAddr = &net.IPNet{IP: net.IPv4(169, 254, 1, 2), Mask: net.CIDRMask(32, 32)}

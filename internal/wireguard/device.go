@@ -36,16 +36,11 @@ var ErrForeign = errors.New("belongs to somebody else")
 
 // find returns our device of a name; nil = there is none.
 func find(name string) (netlink.Link, error) {
-	l, err := netlink.LinkByName(name)
-	switch {
-	case errors.As(err, new(netlink.LinkNotFoundError)):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("looking for the device %s: %w", name, err)
-	case l.Attrs().Alias != kernel.DeviceAlias:
+	l, err := kernel.FindDevice(name)
+	if errors.Is(err, kernel.ErrForeignDevice) {
 		return nil, fmt.Errorf("the device %s %w (it lacks the alias %q): rename or remove it, or set wireguardInterfaceName", name, ErrForeign, kernel.DeviceAlias)
 	}
-	return l, nil
+	return l, err
 }
 
 // ensureDevice makes the kernel's device, and returns it, or that of user space where there is one.

@@ -37,7 +37,7 @@ type running struct {
 // open makes a device, or takes over the TUN device that an earlier process left, with what that
 // was given.
 func open(d Device, stateDir string, log *slog.Logger) (*running, error) {
-	if err := ours(d.Name); err != nil {
+	if _, err := kernel.FindDevice(d.Name); err != nil {
 		return nil, err
 	}
 	t, err := tun.CreateTUN(d.Name, d.MTU)
@@ -63,21 +63,6 @@ func open(d Device, stateDir string, log *slog.Logger) (*running, error) {
 	return r, nil
 }
 
-// ours refuses a device of the name that is somebody else's.
-func ours(name string) error {
-	l, err := netlink.LinkByName(name)
-	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("looking for the device %s: %w", name, err)
-	}
-	if l.Attrs().Alias != kernel.DeviceAlias {
-		return fmt.Errorf("the device %s exists and is not Weir's (it lacks the alias %q)", name, kernel.DeviceAlias)
-	}
-	return nil
-}
-
 // keep lets a TUN device outlive its process and marks it as ours.
 func keep(t tun.Device, name string) error {
 	raw, err := t.File().SyscallConn()
@@ -89,7 +74,7 @@ func keep(t tun.Device, name string) error {
 	if err = errors.Join(err, set); err != nil {
 		return fmt.Errorf("keeping the TUN device %s: %w", name, err)
 	}
-	if l, err := netlink.LinkByName(name); err == nil && l.Attrs().Alias == kernel.DeviceAlias {
+	if l, err := kernel.FindDevice(name); err == nil && l != nil {
 		return nil // an earlier process did, and the agent after it
 	}
 	return kernel.DressDevice(name)
@@ -185,7 +170,7 @@ func (r *running) close(remove bool) {
 	r.dev.Close()
 	if remove {
 		os.Remove(r.saved)
-		if l, err := netlink.LinkByName(r.Name); err == nil && l.Attrs().Alias == kernel.DeviceAlias {
+		if l, err := kernel.FindDevice(r.Name); err == nil && l != nil {
 			if err := netlink.LinkDel(l); err != nil {
 				r.log.Error("a TUN device that is not wanted stays", "error", err)
 			}

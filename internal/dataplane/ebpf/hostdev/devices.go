@@ -44,17 +44,11 @@ type Device struct {
 
 // FindDevice returns one of our devices, nil when there is none.
 func FindDevice(name string) (*Device, error) {
-	l, err := netlink.LinkByName(name)
-	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("looking for device %s: %w", name, err)
+	l, err := kernel.FindDevice(name)
+	if err != nil || l == nil {
+		return nil, err
 	}
 	attrs := l.Attrs()
-	if attrs.Alias != kernel.DeviceAlias {
-		return nil, fmt.Errorf("device %s exists and is not Weir's (it lacks the alias %q): remove it with ip link del %s", name, kernel.DeviceAlias, name)
-	}
 	d := &Device{Index: attrs.Index, up: attrs.Flags&net.FlagUp != 0, mtu: attrs.MTU}
 	if v, ok := l.(*netlink.Vxlan); ok {
 		d.port = v.Port

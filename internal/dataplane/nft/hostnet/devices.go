@@ -33,15 +33,9 @@ type device struct {
 
 // findDevice returns one of our devices, nil when there is none.
 func findDevice(name string) (*device, error) {
-	l, err := netlink.LinkByName(name)
-	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("looking for device %s: %w", name, err)
-	}
-	if l.Attrs().Alias != kernel.DeviceAlias {
-		return nil, fmt.Errorf("device %s exists and is not Weir's (it lacks the alias %q): remove it with ip link del %s", name, kernel.DeviceAlias, name)
+	l, err := kernel.FindDevice(name)
+	if err != nil || l == nil {
+		return nil, err
 	}
 	d := &device{index: l.Attrs().Index, mtu: l.Attrs().MTU}
 	if v, ok := l.(*netlink.Vxlan); ok {
