@@ -85,6 +85,20 @@ func (b *Batch) Merge(later *Batch) {
 	}
 }
 
+// NoteOwn keeps which pods of a node there are.
+func (b *Batch) NoteOwn(own map[model.Name]*model.Pod, node string) {
+	if b.Full {
+		clear(own)
+	}
+	for name, p := range b.Pods {
+		if p != nil && p.Node == node {
+			own[name] = p
+		} else {
+			delete(own, name)
+		}
+	}
+}
+
 // Apply changes the cluster, and says what of it is dirty: everything but the settings and what the
 // machine says, where the batch is full. What a cluster has and a full batch does not is gone.
 // Configs, IPAM and Problems are not part of a cluster: the caller looks at them itself.

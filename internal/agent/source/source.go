@@ -19,6 +19,7 @@ import (
 
 	"github.com/weir-net/weir/internal/fanout/client"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/sleep"
 	"github.com/weir-net/weir/internal/watch"
 )
 
@@ -224,16 +225,10 @@ func (c *Chooser) note(b *watch.Batch) {
 	if !c.cfg.LastResort {
 		return
 	}
-	if b.Full || c.own == nil {
+	if c.own == nil {
 		c.own = map[model.Name]*model.Pod{}
 	}
-	for name, p := range b.Pods {
-		if p != nil && p.Node == c.cfg.Node {
-			c.own[name] = p
-		} else {
-			delete(c.own, name)
-		}
-	}
+	b.NoteOwn(c.own, c.cfg.Node)
 }
 
 // candidate is a source that is to take the place of the one that is used, when it has read the
@@ -326,7 +321,7 @@ func (c *Chooser) another(ctx context.Context) *candidate {
 		if fed && !st.Connected { // the longer that is so, the less often
 			every = min(every, max(whenCutOff, time.Since(st.Since)/8))
 		}
-		if sleep(ctx, time.Duration((0.5+rand.Float64())*float64(every))) != nil {
+		if sleep.For(ctx, time.Duration((0.5+rand.Float64())*float64(every))) != nil {
 			return nil
 		}
 		if c.cfg.Mode == Auto {
@@ -367,7 +362,7 @@ func (c *Chooser) inTurn(ctx context.Context) *candidate {
 	if wait > c.cfg.CheckEvery { // by then more may be known
 		return nil
 	}
-	if sleep(ctx, wait) != nil || !c.unfed() {
+	if sleep.For(ctx, wait) != nil || !c.unfed() {
 		return nil
 	}
 	end := time.Now().Add(lasts)
@@ -384,15 +379,4 @@ func (c *Chooser) inTurn(ctx context.Context) *candidate {
 func (c *Chooser) unfed() bool {
 	st := c.Status()
 	return c.Fed() && !st.Connected && st.FanOut == "" && time.Since(st.Since) >= noFanOutFor
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }

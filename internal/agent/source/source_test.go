@@ -22,6 +22,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/fanout/names"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/sleep"
 	"github.com/weir-net/weir/internal/watch"
 )
 
@@ -47,7 +48,7 @@ func (f *fake) Start(ctx context.Context) {
 		case <-ctx.Done():
 		case <-time.After(f.delay):
 			for f.silent != nil && f.silent() {
-				if sleep(ctx, time.Second) != nil {
+				if sleep.For(ctx, time.Second) != nil {
 					return
 				}
 			}

@@ -225,14 +225,5 @@ func (c *Client) noteOwn(b *watch.Batch) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.handing = false
-	if b.Full {
-		clear(c.own)
-	}
-	for name, p := range b.Pods {
-		if p != nil && p.Node == c.cfg.Node {
-			c.own[name] = p
-		} else {
-			delete(c.own, name)
-		}
-	}
+	b.NoteOwn(c.own, c.cfg.Node)
 }
