@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/weir-net/weir/internal/sleep"
 )
 
 const (
@@ -62,10 +64,8 @@ func (o *Offline) Run(ctx context.Context) {
 		} else {
 			said = ""
 		}
-		select {
-		case <-ctx.Done():
+		if sleep.For(ctx, next) != nil {
 			return
-		case <-time.After(next):
 		}
 	}
 }

@@ -40,7 +40,7 @@ func BGP(n Node, st *feed.Status, began, now time.Time) []weirv1.Problem {
 	}
 	if u := st.Routes.Unresolved; u > 0 {
 		add("BGP routes", "", "the kernel does not have some learned routes: their next hops are not reached from this node",
-			"see weir bgp routes; have the router send itself as the next hop, or add a route to the next hops")
+			"have the router send itself as the next hop, or add a route to the next hops")
 	}
 	for _, p := range st.Peers {
 		since := p.Since

@@ -10,6 +10,8 @@ import (
 	"reflect"
 	"sync"
 	"time"
+
+	"github.com/weir-net/weir/internal/sleep"
 )
 
 // Process is the end of the BGP process.
@@ -45,10 +47,8 @@ func (p *Process) Run(ctx context.Context) error {
 			away = true
 			p.Log.Info("the agent is away; going on with what is known", "err", err)
 		}
-		select {
-		case <-ctx.Done():
+		if sleep.For(ctx, retry) != nil {
 			return nil
-		case <-time.After(retry):
 		}
 	}
 }
@@ -87,10 +87,8 @@ func (p *Process) talk(ctx context.Context, conn net.Conn) error {
 				}
 				last = &now
 			}
-			select {
-			case <-ctx.Done():
+			if sleep.For(ctx, every) != nil {
 				return
-			case <-time.After(every):
 			}
 		}
 	})

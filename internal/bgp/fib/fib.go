@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/sleep"
 )
 
 const (
@@ -134,10 +135,8 @@ func (t *Table) Run(ctx context.Context) error {
 				}
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if sleep.For(ctx, settle) != nil {
 			return nil
-		case <-time.After(settle):
 		}
 		t.pass()
 	}
@@ -272,8 +271,8 @@ func reconcile(learned map[netip.Prefix]netip.Addr, keep []netip.Prefix, sources
 		if _, known := learned[p]; !known && !settled {
 			continue
 		}
-		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
-			errs = append(errs, fmt.Errorf("removing route %s: %w", p, err))
+		if err := drop(p, r); err != nil {
+			errs = append(errs, err)
 		}
 	}
 	if len(errs) > 5 {
@@ -363,9 +362,15 @@ func Remove() error {
 	}
 	var errs []error
 	for p, r := range have {
-		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
-			errs = append(errs, fmt.Errorf("removing route %s: %w", p, err))
-		}
+		errs = append(errs, drop(p, r))
 	}
 	return errors.Join(errs...)
+}
+
+// drop takes a route out of the kernel, if it is there.
+func drop(p netip.Prefix, r netlink.Route) error {
+	if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("removing route %s: %w", p, err)
+	}
+	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/weir-net/weir/internal/fanout/digest"
 	"github.com/weir-net/weir/internal/fanout/stream"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/sleep"
 )
 
 // handedWithin is how long a new stream waits until all that came before was handed on, which is
@@ -51,10 +52,8 @@ func (c *Client) allHandedOn(ctx context.Context) bool {
 		if time.Now().After(end) {
 			return false
 		}
-		select {
-		case <-ctx.Done():
+		if sleep.For(ctx, 2*time.Millisecond) != nil {
 			return false
-		case <-time.After(2 * time.Millisecond):
 		}
 	}
 }
