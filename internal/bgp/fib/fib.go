@@ -100,6 +100,13 @@ func (t *Table) Clear() {
 	t.soon()
 }
 
+// Forget forgets all routes, which stay in the kernel until Settle.
+func (t *Table) Forget() {
+	t.mu.Lock()
+	t.learned, t.settled = map[netip.Prefix]netip.Addr{}, false
+	t.mu.Unlock()
+}
+
 // Status says what became of the routes at the last pass.
 func (t *Table) Status() Status {
 	t.mu.Lock()

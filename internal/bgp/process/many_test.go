@@ -55,3 +55,54 @@ func TestManyRoutes(t *testing.T) {
 		t.Errorf("%d KiB, want %d at most", kib, most>>10)
 	}
 }
+
+// A session that ends while its peer still sends leaves none of the peer's routes: the library may
+// be at work on a message of it in that moment.
+func TestSessionEndsWhileRoutesArrive(t *testing.T) {
+	routertest.Need(t, "bird")
+	if !nettest.Isolated(t) {
+		return
+	}
+	ns := wire(t)
+	c := routerConfig()
+	for i := range many {
+		c.Networks = append(c.Networks, netip.PrefixFrom(netip.AddrFrom4([4]byte{100, byte(64 + i>>8), byte(i), 0}), 24))
+	}
+	routertest.Start(t, ns, "bird", c)
+	n := newNode(t)
+	with := nodeState()
+	without := *with
+	without.Peers = without.Peers[1:]
+	peer := with.Peers[0].Addr
+	n.start()
+	learned := func() int {
+		a, err := n.agent.Routes(t.Context(), netip.Addr{})
+		if err != nil { // it has not started yet
+			return 0
+		}
+		sum := 0
+		for _, r := range a.Routes {
+			if r.Peer == peer {
+				sum++
+			}
+		}
+		return sum
+	}
+	for range 6 {
+		n.agent.Set(with)
+		n.eventually("some routes", func() error {
+			if learned() == 0 {
+				return errors.New("there are none")
+			}
+			return nil
+		})
+		n.agent.Set(&without)
+		n.eventually("no routes of a peer without a session", func() error {
+			st := n.agent.Status()
+			if left := learned(); left > 0 || st == nil || len(st.Peers) != len(without.Peers) {
+				return fmt.Errorf("%d are left", left)
+			}
+			return nil
+		})
+	}
+}

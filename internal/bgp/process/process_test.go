@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/bgp/feed"
 	"github.com/weir-net/weir/internal/bgp/fib"
@@ -392,5 +393,35 @@ func TestRouter(t *testing.T) {
 				return nil
 			})
 		})
+	}
+}
+
+// Where the server has to begin anew (its router ID changes), what it had learned stays in the
+// kernel until it is learned again, and what is not learned again goes.
+func TestAnotherRouterID(t *testing.T) {
+	routertest.Need(t, "bird")
+	if !nettest.Isolated(t) {
+		return
+	}
+	ns := wire(t)
+	routertest.Start(t, ns, "bird", routerConfig())
+	n := newNode(t)
+	n.agent.Set(nodeState())
+	n.start()
+	n.established(2)
+	n.kernel(networks...)
+
+	updates, done := make(chan netlink.RouteUpdate, 100), make(chan struct{})
+	nettest.Must(t, netlink.RouteSubscribe(updates, done))
+	other := nodeState()
+	other.RouterID = netip.MustParseAddr("192.0.2.101")
+	other.Peers = other.Peers[1:]
+	n.agent.Set(other)
+	n.kernel(networks[1])
+	close(done)
+	for u := range updates {
+		if u.Type == unix.RTM_DELROUTE && u.Dst != nil && u.Dst.String() == networks[1].String() {
+			t.Errorf("the route to %s was taken away", u.Dst)
+		}
 	}
 }

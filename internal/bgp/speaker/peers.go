@@ -9,12 +9,14 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/osrg/gobgp/v4/api"
 
 	"github.com/weir-net/weir/internal/bgp/feed"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/sleep"
 )
 
 // Times of sessions, in seconds.
@@ -23,6 +25,9 @@ const (
 	retryTime  = 5
 	deferral   = 15 // how long a process that begins again waits for peers that do not come
 	longestTTL = 255
+
+	// shutdownTime bounds the wait for sessions that end.
+	shutdownTime = 5 * time.Second
 )
 
 // setPeers makes the sessions those that are wanted: one that is another one ends first.
@@ -41,18 +46,13 @@ func (s *Speaker) setPeers(ctx context.Context, want *nodestate.BGP) []error {
 		}
 		now[p.Addr] = one
 	}
+	var over []netip.Addr
 	for a, was := range s.sessions {
-		if is, there := now[a]; there && same(was, is) {
-			continue
+		if is, there := now[a]; !there || !same(was, is) {
+			over = append(over, a)
 		}
-		if err := s.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: a.String()}); err != nil {
-			errs = append(errs, fmt.Errorf("ending the session with %s: %w", a, err))
-			continue
-		}
-		delete(s.sessions, a)
-		delete(s.complete, a)
-		delete(s.ended, a)
 	}
+	errs = append(errs, s.end(ctx, over)...)
 	for a, is := range now {
 		if was, there := s.sessions[a]; there {
 			was.peer.Name = is.peer.Name
@@ -66,6 +66,45 @@ func (s *Speaker) setPeers(ctx context.Context, want *nodestate.BGP) []error {
 		s.sessions[a] = is
 	}
 	return errs
+}
+
+// end ends sessions for good. GoBGP's DeletePeer alone takes a peer's routes away while the peer's
+// own goroutine may be at work on a message, whose routes would then stay without anybody who
+// withdraws them. A session that is shut down first drops them in that goroutine itself.
+func (s *Speaker) end(ctx context.Context, peers []netip.Addr) []error {
+	var errs []error
+	for _, a := range peers {
+		if err := s.server.DisablePeer(ctx, &api.DisablePeerRequest{Address: a.String()}); err != nil {
+			errs = append(errs, fmt.Errorf("ending the session with %s: %w", a, err))
+		}
+	}
+	waiting, cancel := context.WithTimeout(ctx, shutdownTime)
+	defer cancel()
+	for _, a := range peers {
+		for !s.isDown(a) {
+			if sleep.For(waiting, 2*time.Millisecond) != nil {
+				errs = append(errs, fmt.Errorf("the session with %s does not end within %s", a, shutdownTime))
+				break
+			}
+		}
+		if err := s.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: a.String()}); err != nil {
+			errs = append(errs, fmt.Errorf("ending the session with %s: %w", a, err))
+			continue
+		}
+		delete(s.sessions, a)
+		delete(s.complete, a)
+		delete(s.ended, a)
+	}
+	return errs
+}
+
+// isDown reports whether a peer was shut down and has no session any more, or is not there.
+func (s *Speaker) isDown(peer netip.Addr) bool {
+	down := true
+	err := s.server.ListPeer(context.Background(), &api.ListPeerRequest{Address: peer.String()}, func(p *api.Peer) {
+		down = p.GetState().GetAdminState() == api.PeerState_ADMIN_STATE_DOWN && p.GetState().GetSessionState() != api.PeerState_SESSION_STATE_ESTABLISHED
+	})
+	return down || err != nil
 }
 
 // same reports whether a session can go on; its name is for people.

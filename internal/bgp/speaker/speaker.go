@@ -81,11 +81,14 @@ func (s *Speaker) apply(ctx context.Context, want *nodestate.BGP) error {
 	if want == nil {
 		s.cfg.Table.Clear()
 		s.restoring = false
-		return s.stop(ctx)
+		return s.stop(ctx, false)
 	}
 	s.cfg.Table.Configure(want.Keep, want.Sources)
 	if s.server != nil && s.needsAnother(want) {
-		if err := s.stop(ctx); err != nil {
+		// What it has learned carries packets until the next one has learned it again.
+		s.cfg.Table.Forget()
+		s.restoring = true
+		if err := s.stop(ctx, true); err != nil {
 			return err
 		}
 	}
@@ -137,7 +140,7 @@ func (s *Speaker) start(ctx context.Context, want *nodestate.BGP) error {
 	}
 	watching, cancel := context.WithCancel(context.Background())
 	err := srv.WatchEvent(watching, server.WatchEventMessageCallbacks{
-		OnBestPath: func(paths []*apiutil.Path, _ time.Time) { s.learn(paths) },
+		OnBestPath: func(paths []*apiutil.Path, _ time.Time) { s.learn(srv, paths) },
 		OnPathEor:  func(p *apiutil.Path, _ time.Time) { s.noteComplete(p.PeerAddress) },
 		OnPeerUpdate: func(e *apiutil.WatchEventMessage_PeerEvent, _ time.Time) {
 			if e.Peer.State.DisconnectReason != api.PeerState_DISCONNECT_REASON_UNSPECIFIED {
@@ -152,13 +155,15 @@ func (s *Speaker) start(ctx context.Context, want *nodestate.BGP) error {
 	}
 	s.server, s.stopWatch, s.have = srv, cancel, nodestate.BGP{}
 	if err := s.setPolicy(ctx, nil); err != nil {
-		return errors.Join(fmt.Errorf("saying which routes are handed on: %w", err), s.stop(ctx))
+		return errors.Join(fmt.Errorf("saying which routes are handed on: %w", err), s.stop(ctx, false))
 	}
 	if s.restoring {
 		time.AfterFunc(restoreWithin(want), func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.restored("the time is over in which peers should have sent them")
+			if s.server == srv {
+				s.restored("the time is over in which peers should have sent them")
+			}
 		})
 	}
 	s.cfg.Log.Info("BGP begins", "asn", want.ASN, "router", want.RouterID, "port", want.ListenPort, "restoring", s.restoring)
@@ -190,24 +195,31 @@ func listenOn(addrs []netip.Addr) []string {
 	return out
 }
 
-// stop ends all sessions; peers are told that it is for good.
-func (s *Speaker) stop(ctx context.Context) error {
+// stop ends all sessions. Peers are told that it is for good, or with another to follow nothing, so
+// that they keep this node's routes (RFC 4724).
+func (s *Speaker) stop(ctx context.Context, another bool) error {
 	if s.server == nil {
 		return nil
 	}
 	s.stopWatch()
-	err := s.server.StopBgp(ctx, &api.StopBgpRequest{})
-	s.server.Stop()
+	err := s.server.StopBgp(ctx, &api.StopBgpRequest{AllowGracefulRestart: another})
 	for p := range s.paths {
 		delete(s.paths, p)
 	}
 	s.server, s.sessions, s.have = nil, map[netip.Addr]session{}, nodestate.BGP{}
+	s.complete = map[netip.Addr]bool{}
 	s.cfg.Log.Info("BGP ended")
 	return err
 }
 
-// learn notes the best paths. Those of this node are the data plane's.
-func (s *Speaker) learn(paths []*apiutil.Path) {
+// learn notes the best paths of a server, unless another one has taken its place. Those of this
+// node are the data plane's.
+func (s *Speaker) learn(srv *server.BgpServer, paths []*apiutil.Path) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.server != srv {
+		return
+	}
 	for _, p := range paths {
 		prefix, ok := prefixOf(p)
 		if !ok {
@@ -245,7 +257,13 @@ func (s *Speaker) restored(why string) {
 	}
 	s.restoring = false
 	s.cfg.Log.Info("routes of the process before end that are not there again", "because", why)
-	time.AfterFunc(time.Second, s.cfg.Table.Settle)
+	time.AfterFunc(time.Second, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !s.restoring {
+			s.cfg.Table.Settle()
+		}
+	})
 }
 
 func (s *Speaker) noteEnded(peer netip.Addr, why string) {
