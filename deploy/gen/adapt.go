@@ -168,8 +168,9 @@ func adaptKind(kind string, spec map[string]any) error {
 			return err
 		}
 		return enum("programClusterRoutes", "Enabled", "EnabledIPIPOnly", "EnabledNoEncapOnly", "Disabled")
-	case "BGPPeer": // a field of newer servers
+	case "BGPPeer": // fields of newer servers
 		props["keepaliveTime"] = map[string]any{"type": "string"}
+		props["failureDetectionMode"] = map[string]any{"type": "string", "enum": []any{"None", "BFDIfDirectlyConnected"}}
 	case "IPAMConfiguration":
 		props["autoAllocateBlocks"] = map[string]any{"type": "boolean"}
 		delete(spec, "required")

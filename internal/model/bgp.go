@@ -35,6 +35,7 @@ type BGPPeer struct {
 	AllowedAS    uint8  // numAllowedLocalASNumbers
 	AnySource    bool   // sourceAddress None
 	Manual       bool   // reversePeering Manual
+	BFD          bool   // failureDetectionMode BFDIfDirectlyConnected
 }
 
 // SecretKey is a key of a Secret in Weir's namespace. The zero value is none.

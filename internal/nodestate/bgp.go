@@ -42,6 +42,7 @@ type BGPPeer struct {
 	Source   netip.Addr `json:",omitzero"`
 	// Passive: the other end begins.
 	Passive   bool            `json:",omitempty"`
+	BFD       bool            `json:",omitempty"` // its failure is detected by BFD (RFC 5881)
 	Password  model.SecretKey `json:",omitzero"`
 	Restart   uint32          // seconds of graceful restart
 	Keepalive uint32          `json:",omitempty"` // seconds, 0 = the default
@@ -58,7 +59,7 @@ func (d *dumper) bgp(b *BGP) {
 	d.line("bgp", fmt.Sprintf("as=%d router=%s port=%d", b.ASN, b.RouterID, b.ListenPort), "listen="+addrs(b.ListenAddrs), "source="+addrs(b.Sources))
 	for _, p := range b.Peers {
 		d.line("bgp-peer", p.Addr.String(), fmt.Sprintf("as=%d port=%d restart=%d keepalive=%d ttl=%d allowed-as=%d local-as=%d", p.ASN, p.Port, p.Restart, p.Keepalive, p.TTLHops, p.AllowedAS, p.LocalASN),
-			"source="+addrs([]netip.Addr{p.Source}), flag(p.Passive, "passive"), flag(p.Password != (model.SecretKey{}), "password="+p.Password.Name+"/"+p.Password.Key),
+			"source="+addrs([]netip.Addr{p.Source}), flag(p.Passive, "passive"), flag(p.BFD, "bfd"), flag(p.Password != (model.SecretKey{}), "password="+p.Password.Name+"/"+p.Password.Key),
 			flag(p.ClusterID.IsValid(), "cluster="+p.ClusterID.String()), p.Name)
 	}
 	for _, of := range []struct {

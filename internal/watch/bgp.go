@@ -27,8 +27,9 @@ type BGPPeer struct {
 
 // BGPPeerSpec is the spec of a BGPPeer.
 type BGPPeerSpec struct {
-	v3.BGPPeerSpec `json:",inline"`
-	KeepaliveTime  *metav1.Duration `json:"keepaliveTime,omitempty"`
+	v3.BGPPeerSpec       `json:",inline"`
+	KeepaliveTime        *metav1.Duration `json:"keepaliveTime,omitempty"`
+	FailureDetectionMode string           `json:"failureDetectionMode,omitempty"`
 }
 
 // notYet reports a field that is stored and not in force.
@@ -157,6 +158,13 @@ func ConvertBGPPeer(p *BGPPeer) (*model.BGPPeer, []weirv1.Problem) {
 		} else {
 			out.AllowedAS = uint8(*n)
 		}
+	}
+	switch s.FailureDetectionMode {
+	case "", "None":
+	case "BFDIfDirectlyConnected":
+		out.BFD = true
+	default:
+		f.add("spec.failureDetectionMode", s.FailureDetectionMode, "is neither None nor BFDIfDirectlyConnected; None is in force", "correct it")
 	}
 	if s.ReversePeering != nil {
 		out.Manual = *s.ReversePeering == v3.ReversePeeringManual

@@ -29,9 +29,9 @@ func TestConvertBGPPeer(t *testing.T) {
 	}{
 		"router": {spec{"peerIP": "192.0.2.9", "asNumber": int64(64999)}, &model.BGPPeer{Addr: netip.MustParseAddr("192.0.2.9"), ASN: 64999}, ""},
 		"all": {spec{"peerIP": "[2001:db8::9]:1790", "asNumber": "64.512", "node": "a", "localASNumber": int64(7), "password": secret, "maxRestartTime": "30s", "keepaliveTime": "5s",
-			"ttlSecurity": int64(1), "sourceAddress": "None", "numAllowedLocalASNumbers": int64(2)},
+			"ttlSecurity": int64(1), "sourceAddress": "None", "numAllowedLocalASNumbers": int64(2), "failureDetectionMode": "BFDIfDirectlyConnected"},
 			&model.BGPPeer{Node: "a", Addr: netip.MustParseAddr("2001:db8::9"), Port: 1790, ASN: 64<<16 + 512, LocalASN: 7, Password: model.SecretKey{Name: "s", Key: "k"}, Restart: 30,
-				Keepalive: 5, TTLHops: 1, AnySource: true, AllowedAS: 2}, ""},
+				Keepalive: 5, TTLHops: 1, AnySource: true, AllowedAS: 2, BFD: true}, ""},
 		"IPv6 without a port": {spec{"peerIP": "2001:db8::9", "asNumber": int64(1)}, &model.BGPPeer{Addr: netip.MustParseAddr("2001:db8::9"), ASN: 1}, ""},
 		"nodes":               {spec{"nodeSelector": "a == 'b'", "peerSelector": "all()", "reversePeering": "Manual"}, &model.BGPPeer{NodeSelector: "a == 'b'", PeerSelector: "all()", Manual: true}, ""},
 		"nobody":              {spec{}, nil, "spec.peerIP"},
@@ -48,6 +48,8 @@ func TestConvertBGPPeer(t *testing.T) {
 		"workloads": {spec{"localWorkloadSelector": "all()", "asNumber": int64(1)}, nil, "spec.localWorkloadSelector"},
 		"not yet": {spec{"peerIP": "192.0.2.9", "asNumber": int64(1), "nextHopMode": "Self", "reachableBy": "192.0.2.8", "keepOriginalNextHop": true},
 			&model.BGPPeer{Addr: netip.MustParseAddr("192.0.2.9"), ASN: 1}, "spec.keepOriginalNextHop spec.nextHopMode spec.reachableBy"},
+		"another mode": {spec{"peerIP": "192.0.2.9", "asNumber": int64(1), "failureDetectionMode": "x"},
+			&model.BGPPeer{Addr: netip.MustParseAddr("192.0.2.9"), ASN: 1}, "spec.failureDetectionMode"},
 		"out of range": {spec{"peerIP": "192.0.2.9", "asNumber": int64(1), "maxRestartTime": "2h", "keepaliveTime": "1ms", "numAllowedLocalASNumbers": int64(-1), "sourceAddress": "x"},
 			&model.BGPPeer{Addr: netip.MustParseAddr("192.0.2.9"), ASN: 1}, "spec.maxRestartTime spec.keepaliveTime spec.sourceAddress spec.numAllowedLocalASNumbers"},
 	} {

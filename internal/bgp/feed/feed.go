@@ -73,6 +73,7 @@ type Peer struct {
 	GracefulRestart bool   `json:",omitempty"`
 	LastError       string `json:",omitempty"` // why the session ended last
 	Flaps           uint32 `json:",omitempty"`
+	BFD             string `json:",omitempty"` // up, init, down; empty where it is not in use
 }
 
 // Established reports whether the session is up.

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -46,6 +47,8 @@ type Neighbour struct {
 	Local, Remote netip.Addr
 	ASN           uint32
 	Password      string
+	// BFD: its failure is detected by BFD.
+	BFD bool
 	// Client: routes are reflected to it.
 	Client bool
 }
@@ -90,10 +93,15 @@ func Start(t *testing.T, ns *nettest.Namespace, kind string, c Config) *Router {
 	}
 	r.write(t, "zebra.conf", "hostname r\n")
 	r.write(t, "bgpd.conf", frrConfig(c))
+	r.write(t, "bfdd.conf", "hostname r\n")
 	r.own(t)
 	common := []string{"-u", "frr", "-g", "frr", "--vty_socket", dir, "-z", dir + "/z.sock"}
 	r.run(t, frrDir+"/zebra", append([]string{"-f", dir + "/zebra.conf", "-i", dir + "/zebra.pid"}, common...)...)
 	r.wait(t, "z.sock")
+	if slices.ContainsFunc(c.Neighbours, func(n Neighbour) bool { return n.BFD }) {
+		r.run(t, frrDir+"/bfdd", append([]string{"-f", dir + "/bfdd.conf", "-i", dir + "/bfdd.pid", "--bfdctl", dir + "/bfdctl.sock"}, common...)...)
+		r.wait(t, "bfdd.pid")
+	}
 	r.run(t, frrDir+"/bgpd", append([]string{"-f", dir + "/bgpd.conf", "-i", dir + "/bgpd.pid"}, common...)...)
 	return r
 }
@@ -117,7 +125,7 @@ func (r *Router) own(t *testing.T) {
 	if err := errors.Join(err1, err2); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"", "zebra.conf", "bgpd.conf"} {
+	for _, name := range []string{"", "zebra.conf", "bgpd.conf", "bfdd.conf"} {
 		if err := os.Chown(filepath.Join(r.dir, name), uid, gid); err != nil {
 			t.Fatal(err)
 		}
@@ -215,7 +223,7 @@ func (r *Router) Withdraw(t *testing.T, c Config) {
 
 func birdConfig(c Config) string {
 	b := &strings.Builder{}
-	fmt.Fprintf(b, "router id %s;\nprotocol device { scan time 1; }\n", c.ID)
+	fmt.Fprintf(b, "router id %s;\nprotocol device { scan time 1; }\nprotocol bfd { interface \"*\" { min rx interval 100 ms; min tx interval 100 ms; multiplier 5; }; }\n", c.ID)
 	for _, f := range []string{"4", "6"} {
 		fmt.Fprintf(b, "protocol kernel kernel%s { ipv%s { import none; export where source = RTS_BGP; }; }\nprotocol static networks%s { ipv%s;\n", f, f, f, f)
 		for _, p := range c.Networks {
@@ -229,6 +237,9 @@ func birdConfig(c Config) string {
 		fmt.Fprintf(b, "protocol bgp n%d {\n  local %s as %d;\n  neighbor %s as %d;\n  graceful restart on;\n  connect retry time 1;\n  error wait time 1,2;\n  connect delay time 1;\n", i, n.Local, c.ASN, n.Remote, n.ASN)
 		if n.Password != "" {
 			fmt.Fprintf(b, "  password %q;\n", n.Password)
+		}
+		if n.BFD {
+			fmt.Fprint(b, "  bfd on;\n")
 		}
 		if c.Hold > 0 {
 			fmt.Fprintf(b, "  hold time %d;\n", c.Hold)
@@ -252,6 +263,9 @@ func frrConfig(c Config) string {
 		fmt.Fprintf(b, " neighbor %s remote-as %d\n neighbor %s update-source %s\n neighbor %s timers connect 1\n neighbor %s advertisement-interval 0\n", n.Remote, n.ASN, n.Remote, n.Local, n.Remote, n.Remote)
 		if n.Password != "" {
 			fmt.Fprintf(b, " neighbor %s password %s\n", n.Remote, n.Password)
+		}
+		if n.BFD {
+			fmt.Fprintf(b, " neighbor %s bfd\n", n.Remote)
 		}
 	}
 	for _, f := range []string{"ipv4", "ipv6"} {

@@ -12,7 +12,11 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"github.com/osrg/gobgp/v4/pkg/server"
 
+	"github.com/weir-net/weir/internal/bgp/bfd"
 	"github.com/weir-net/weir/internal/bgp/feed"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -65,7 +69,56 @@ func (s *Speaker) setPeers(ctx context.Context, want *nodestate.BGP) []error {
 		}
 		s.sessions[a] = is
 	}
-	return errs
+	return append(errs, s.detect()...)
+}
+
+// detect has BFD look at the peers that have it and a session.
+func (s *Speaker) detect() []error {
+	var peers []bfd.Peer
+	for a := range s.up {
+		if one, there := s.sessions[a]; there && one.peer.BFD {
+			peers = append(peers, bfd.Peer{Addr: a, Source: one.peer.Source})
+		}
+	}
+	if err := s.detector.Set(peers); err != nil {
+		return []error{err}
+	}
+	return nil
+}
+
+// noteState is called when a session has another state.
+func (s *Speaker) noteState(srv *server.BgpServer, state *apiutil.PeerState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.server != srv {
+		return
+	}
+	a := state.NeighborAddress
+	if state.DisconnectReason != api.PeerState_DISCONNECT_REASON_UNSPECIFIED {
+		s.ended[a] = state.DisconnectMessage
+	}
+	if established := state.SessionState == bgp.BGP_FSM_ESTABLISHED; established == s.up[a] {
+		return
+	} else if established {
+		s.up[a] = true
+	} else {
+		delete(s.up, a)
+	}
+	for _, err := range s.detect() {
+		s.cfg.Log.Error("failures of peers are not detected", "error", err)
+	}
+}
+
+// noteFailed ends the session with a peer that BFD has found gone. It begins again by itself.
+func (s *Speaker) noteFailed(peer netip.Addr, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.server == nil || !s.up[peer] {
+		return
+	}
+	if err := s.server.ResetPeer(context.Background(), &api.ResetPeerRequest{Address: peer.String(), Communication: why}); err != nil {
+		s.cfg.Log.Error("a session with a router that is gone stays", "peer", peer, "error", err)
+	}
 }
 
 // end ends sessions for good. GoBGP's DeletePeer alone takes a peer's routes away while the peer's
@@ -162,6 +215,7 @@ func (s *Speaker) listPeers() map[netip.Addr]feed.Peer {
 		}
 		one := feed.Peer{Addr: a, ASN: p.GetConf().GetPeerAsn(), State: strings.ToLower(strings.TrimPrefix(p.GetState().GetSessionState().String(), "SESSION_STATE_")),
 			Flaps: p.GetState().GetFlops()}
+		one.BFD = s.detector.State(a)
 		one.RouterID, _ = netip.ParseAddr(p.GetState().GetRouterId())
 		t := p.GetTimers().GetState()
 		since := t.GetDowntime()

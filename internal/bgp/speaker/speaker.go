@@ -21,6 +21,7 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	"github.com/osrg/gobgp/v4/pkg/server"
 
+	"github.com/weir-net/weir/internal/bgp/bfd"
 	"github.com/weir-net/weir/internal/bgp/feed"
 	"github.com/weir-net/weir/internal/bgp/fib"
 	"github.com/weir-net/weir/internal/model"
@@ -53,6 +54,8 @@ type Speaker struct {
 	// complete are the peers that have sent all that they have since the start.
 	complete map[netip.Addr]bool
 	ended    map[netip.Addr]string // why a session ended last
+	up       map[netip.Addr]bool   // the peers whose sessions are established
+	detector *bfd.Detector
 	err      error
 }
 
@@ -64,8 +67,10 @@ type session struct {
 
 // New returns a Speaker without sessions.
 func New(cfg Config) *Speaker {
-	return &Speaker{cfg: cfg, since: time.Now(), sessions: map[netip.Addr]session{}, paths: map[netip.Prefix]bool{}, restoring: cfg.Restoring,
-		complete: map[netip.Addr]bool{}, ended: map[netip.Addr]string{}}
+	s := &Speaker{cfg: cfg, since: time.Now(), sessions: map[netip.Addr]session{}, paths: map[netip.Prefix]bool{}, restoring: cfg.Restoring,
+		complete: map[netip.Addr]bool{}, ended: map[netip.Addr]string{}, up: map[netip.Addr]bool{}}
+	s.detector = bfd.New(cfg.Log, s.noteFailed)
+	return s
 }
 
 // Apply makes the sessions and what is advertised what the state says; nil = nothing. What cannot
@@ -143,9 +148,7 @@ func (s *Speaker) start(ctx context.Context, want *nodestate.BGP) error {
 		OnBestPath: func(paths []*apiutil.Path, _ time.Time) { s.learn(srv, paths) },
 		OnPathEor:  func(p *apiutil.Path, _ time.Time) { s.noteComplete(p.PeerAddress) },
 		OnPeerUpdate: func(e *apiutil.WatchEventMessage_PeerEvent, _ time.Time) {
-			if e.Peer.State.DisconnectReason != api.PeerState_DISCONNECT_REASON_UNSPECIFIED {
-				s.noteEnded(e.Peer.State.NeighborAddress, e.Peer.State.DisconnectMessage)
-			}
+			s.noteState(srv, &e.Peer.State)
 		},
 	}, server.WatchBestPath(true), server.WatchEor(true), server.WatchPeer())
 	if err != nil {
@@ -207,7 +210,8 @@ func (s *Speaker) stop(ctx context.Context, another bool) error {
 		delete(s.paths, p)
 	}
 	s.server, s.sessions, s.have = nil, map[netip.Addr]session{}, nodestate.BGP{}
-	s.complete = map[netip.Addr]bool{}
+	s.complete, s.up = map[netip.Addr]bool{}, map[netip.Addr]bool{}
+	s.detector.Close()
 	s.cfg.Log.Info("BGP ended")
 	return err
 }
@@ -264,12 +268,6 @@ func (s *Speaker) restored(why string) {
 			s.cfg.Table.Settle()
 		}
 	})
-}
-
-func (s *Speaker) noteEnded(peer netip.Addr, why string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ended[peer] = why
 }
 
 // Status says how the sessions are.

@@ -171,6 +171,7 @@ func (x *sessions) session(p *model.BGPPeer, a netip.Addr) nodestate.BGPPeer {
 	if s.Restart == 0 {
 		s.Restart = defaultRestart
 	}
+	s.BFD = p.BFD && cluster.SameLink(x.c, a)
 	if !p.AnySource {
 		s.Source = x.own.AddrLike(a)
 	}

@@ -119,6 +119,25 @@ func TestSessions(t *testing.T) {
 	}
 }
 
+// BFD is for a peer on a link of the node, where its object asks for it.
+func TestBFD(t *testing.T) {
+	c := racks()
+	c.Local.Subnets = []netip.Prefix{prefix("192.0.2.0/24"), prefix("2001:db8::/64")}
+	c.BGPPeers["near"] = &model.BGPPeer{Name: "near", Addr: addr("192.0.2.9"), ASN: 64999, BFD: true}
+	c.BGPPeers["near6"] = &model.BGPPeer{Name: "near6", Addr: addr("2001:db8::9"), ASN: 64999, BFD: true}
+	c.BGPPeers["far"] = &model.BGPPeer{Name: "far", Addr: addr("198.51.100.9"), ASN: 64999, BFD: true}
+	c.BGPPeers["without"] = &model.BGPPeer{Name: "without", Addr: addr("192.0.2.10"), ASN: 64999}
+	var got []string
+	for _, p := range State(cluster.ViewOf(c)).Peers {
+		if p.BFD {
+			got = append(got, p.Name)
+		}
+	}
+	if text := strings.Join(got, " "); text != "near near6" {
+		t.Errorf("BFD is with %s", text)
+	}
+}
+
 // Of the two ends of a session between nodes one begins; an object wins over the mesh.
 func TestEnds(t *testing.T) {
 	c := racks()

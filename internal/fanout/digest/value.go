@@ -317,5 +317,5 @@ func (w *writer) bgpPeer(p *model.BGPPeer) {
 	w.number(uint64(p.Restart))
 	w.number(uint64(p.Keepalive))
 	*w = append(*w, p.TTLHops, p.AllowedAS)
-	w.bools(p.AnySource, p.Manual)
+	w.bools(p.AnySource, p.Manual, p.BFD)
 }

@@ -19,7 +19,7 @@ func (w *writer) bgpConfig(c *model.BGPConfig) *BgpConfig {
 func (w *writer) bgpPeer(p *model.BGPPeer) *BgpPeer {
 	return &BgpPeer{Name: []byte(p.Name), Node: w.text(p.Node), NodeSelector: w.text(p.NodeSelector), Addr: addrBytes(p.Addr), Port: uint32(p.Port),
 		Asn: p.ASN, LocalAsn: p.LocalASN, PeerSelector: w.text(p.PeerSelector), Password: w.secretKey(p.Password), Restart: p.Restart, Keepalive: p.Keepalive,
-		TtlHops: uint32(p.TTLHops), AllowedAs: uint32(p.AllowedAS), AnySource: p.AnySource, Manual: p.Manual}
+		TtlHops: uint32(p.TTLHops), AllowedAs: uint32(p.AllowedAS), AnySource: p.AnySource, Manual: p.Manual, Bfd: p.BFD}
 }
 
 func (r *reader) secretKey(field string, k *SecretKey) model.SecretKey {
@@ -39,6 +39,6 @@ func (r *reader) bgpPeer(p *BgpPeer) (string, *model.BGPPeer) {
 	out := &model.BGPPeer{Name: r.key("name", p.Name), Node: r.text("node", p.Node), NodeSelector: r.text("node_selector", p.NodeSelector),
 		Addr: one(r, "addr", p.Addr, r.addr), Port: r.port("port", p.Port), ASN: p.Asn, LocalASN: p.LocalAsn, PeerSelector: r.text("peer_selector", p.PeerSelector),
 		Password: r.secretKey("password", p.Password), Restart: p.Restart, Keepalive: p.Keepalive, TTLHops: uint8(min(p.TtlHops, 255)),
-		AllowedAS: uint8(min(p.AllowedAs, 255)), AnySource: p.AnySource, Manual: p.Manual}
+		AllowedAS: uint8(min(p.AllowedAs, 255)), AnySource: p.AnySource, Manual: p.Manual, BFD: p.Bfd}
 	return out.Name, out
 }

@@ -3240,6 +3240,7 @@ type BgpPeer struct {
 	AllowedAs     uint32                 `protobuf:"varint,13,opt,name=allowed_as,json=allowedAs,proto3" json:"allowed_as,omitempty"`
 	AnySource     bool                   `protobuf:"varint,14,opt,name=any_source,json=anySource,proto3" json:"any_source,omitempty"`
 	Manual        bool                   `protobuf:"varint,15,opt,name=manual,proto3" json:"manual,omitempty"`
+	Bfd           bool                   `protobuf:"varint,17,opt,name=bfd,proto3" json:"bfd,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3375,6 +3376,13 @@ func (x *BgpPeer) GetAnySource() bool {
 func (x *BgpPeer) GetManual() bool {
 	if x != nil {
 		return x.Manual
+	}
+	return false
+}
+
+func (x *BgpPeer) GetBfd() bool {
+	if x != nil {
+		return x.Bfd
 	}
 	return false
 }
@@ -3716,7 +3724,7 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\fmesh_restart\x18\x05 \x01(\rR\vmeshRestart\x12\x1f\n" +
 	"\vlisten_port\x18\x06 \x01(\rR\n" +
 	"listenPort\x12\x1b\n" +
-	"\tbind_mode\x18\a \x01(\rR\bbindMode\"\xb2\x03\n" +
+	"\tbind_mode\x18\a \x01(\rR\bbindMode\"\xc4\x03\n" +
 	"\aBgpPeer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\rR\x04node\x12#\n" +
@@ -3735,7 +3743,8 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"allowed_as\x18\r \x01(\rR\tallowedAs\x12\x1d\n" +
 	"\n" +
 	"any_source\x18\x0e \x01(\bR\tanySource\x12\x16\n" +
-	"\x06manual\x18\x0f \x01(\bR\x06manual\"1\n" +
+	"\x06manual\x18\x0f \x01(\bR\x06manual\x12\x10\n" +
+	"\x03bfd\x18\x11 \x01(\bR\x03bfd\"1\n" +
 	"\tSecretKey\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\rR\x04name\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\rR\x03key*`\n" +
