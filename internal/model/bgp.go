@@ -35,6 +35,31 @@ type BGPPeer struct {
 	AllowedAS    uint8  // numAllowedLocalASNumbers
 	AnySource    bool   // sourceAddress None
 	Manual       bool   // reversePeering Manual
+	// Filters are names of BGPFilters, in order.
+	Filters []string
+}
+
+// BGPFilter is a BGPFilter: what its rules say of a route counts before the node's own policy, the
+// first rule that matches decides.
+type BGPFilter struct {
+	Name             string
+	Export4, Import4 []BGPRule
+	Export6, Import6 []BGPRule
+}
+
+// BGPRule is a rule of a BGPFilter. Conditions that are not said hold.
+type BGPRule struct {
+	Accept bool
+	// CIDR: the prefix is within it and between MinBits and MaxBits long; with Not it is not.
+	CIDR             netip.Prefix
+	Not              bool
+	MinBits, MaxBits uint8
+	Remote           bool     // source RemotePeers
+	PeerType         string   // eBGP, iBGP, or empty
+	Community        string   // aa:nn or aa:nn:mm
+	ASPath           []uint32 // the path begins so
+	Add              []string // communities that an accepted route gets
+	Prepend          []uint32 // what an accepted route's path gets in front, in this order
 }
 
 // SecretKey is a key of a Secret in Weir's namespace. The zero value is none.

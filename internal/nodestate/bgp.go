@@ -18,6 +18,12 @@ type BGP struct {
 	ListenAddrs []netip.Addr `json:",omitempty"`
 	// Peers are sorted by address; there is one for each.
 	Peers []BGPPeer `json:",omitempty"`
+	// Filters say what is let through to and from some peers, before everything else; a peer is in
+	// one of them at most.
+	Filters []BGPFilter `json:",omitempty"`
+	// MissingFilters are names of filters that BGPPeers of this node name and that are not there,
+	// each with the peer's, sorted.
+	MissingFilters []string `json:",omitempty"`
 	// Advertise are the prefixes of this node, sorted.
 	Advertise []netip.Prefix `json:",omitempty"`
 	// Pass are prefixes within which routes of others are handed on, sorted: nothing else is.
@@ -51,6 +57,15 @@ type BGPPeer struct {
 	ClusterID netip.Addr `json:",omitzero"`
 }
 
+// BGPFilter is what is let through to and from peers of one family: of the rules of a direction the
+// first one that matches decides.
+type BGPFilter struct {
+	Peers          []netip.Addr    // sorted
+	Export, Import []model.BGPRule `json:",omitempty"`
+	// FrontASN is what this node puts in front of paths that it sends to the peers; 0 = nothing.
+	FrontASN uint32 `json:",omitempty"`
+}
+
 func (d *dumper) bgp(b *BGP) {
 	if b == nil {
 		return
@@ -60,6 +75,16 @@ func (d *dumper) bgp(b *BGP) {
 		d.line("bgp-peer", p.Addr.String(), fmt.Sprintf("as=%d port=%d restart=%d keepalive=%d ttl=%d allowed-as=%d local-as=%d", p.ASN, p.Port, p.Restart, p.Keepalive, p.TTLHops, p.AllowedAS, p.LocalASN),
 			"source="+addrs([]netip.Addr{p.Source}), flag(p.Passive, "passive"), flag(p.Password != (model.SecretKey{}), "password="+p.Password.Name+"/"+p.Password.Key),
 			flag(p.ClusterID.IsValid(), "cluster="+p.ClusterID.String()), p.Name)
+	}
+	for _, f := range b.Filters {
+		for _, of := range []struct {
+			what string
+			list []model.BGPRule
+		}{{"export", f.Export}, {"import", f.Import}} {
+			for i, r := range of.list {
+				d.line("bgp-filter", addrs(f.Peers), fmt.Sprintf("%s %d %+v", of.what, i, r))
+			}
+		}
 	}
 	for _, of := range []struct {
 		what string

@@ -166,9 +166,7 @@ func ConvertBGPPeer(p *BGPPeer) (*model.BGPPeer, []weirv1.Problem) {
 		f.notYet(*s.NextHopMode != v3.NextHopMode(v3.NextHopModeAuto), "nextHopMode", string(*s.NextHopMode))
 	}
 	f.notYet(s.ReachableBy != "", "reachableBy", s.ReachableBy)
-	if len(s.Filters) > 0 { // what it keeps out would come in
-		return refuse("filters", strings.Join(s.Filters, " "), "are not in force yet", "remove them, where the routes need no filter")
-	}
+	out.Filters = s.Filters
 	return out, f.list
 }
 

@@ -35,6 +35,7 @@ func TestBGP(t *testing.T) {
 		"down for a moment":     {used, &feed.Status{Since: long, Peers: []feed.Peer{peer("active", now)}}, long, ""},
 		"the process has begun": {used, &feed.Status{Since: now, Peers: []feed.Peer{peer("active", long)}}, long, ""},
 		"refused":               {used, &feed.Status{Since: long, Err: "port 179 is taken"}, long, "port 179 is taken"},
+		"a filter is missing":   {Node{Name: "a", State: &nodestate.State{BGP: &nodestate.BGP{MissingFilters: []string{"f of BGPPeer tor"}}}}, &feed.Status{Since: long}, long, "there is no BGPFilter of this name"},
 		"routes":                {used, &feed.Status{Since: long, Routes: fib.Status{Err: "no space", Unresolved: 2}}, long, "no space|next hops are not reached"},
 	} {
 		var parts []string

@@ -3,7 +3,6 @@
 package speaker
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -69,54 +68,6 @@ func ownPath(p netip.Prefix) (*apiutil.Path, error) {
 		return nil, err
 	}
 	return &apiutil.Path{Family: bgp.RF_IPv6_UC, Nlri: nlri, Attrs: append(attrs, reach)}, nil
-}
-
-// Names of what GoBGP's policies consist of.
-const (
-	policyExport = "weir-export"
-	setPass4     = "weir-pass-ipv4"
-	setPass6     = "weir-pass-ipv6"
-)
-
-// setPolicy has the sessions hand on this node's own paths, and of others those within the
-// prefixes: what a router outside has told one node is no concern of the others.
-func (s *Speaker) setPolicy(ctx context.Context, pass []netip.Prefix) error {
-	accept := &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT}
-	own := &api.Statement{Name: policyExport + "-own", Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL}, Actions: accept}
-	policy := &api.Policy{Name: policyExport, Statements: []*api.Statement{own}}
-	req := &api.SetPoliciesRequest{Policies: []*api.Policy{policy}}
-	for _, set := range []struct {
-		name string
-		four bool
-	}{{setPass4, true}, {setPass6, false}} {
-		var list []*api.Prefix
-		for _, p := range pass {
-			if p.Addr().Is4() == set.four {
-				list = append(list, &api.Prefix{IpPrefix: p.String(), MaskLengthMin: uint32(p.Bits()), MaskLengthMax: uint32(p.Addr().BitLen())})
-			}
-		}
-		if len(list) == 0 {
-			continue
-		}
-		req.DefinedSets = append(req.DefinedSets, &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: set.name, Prefixes: list})
-		policy.Statements = append(policy.Statements, &api.Statement{Name: set.name, Actions: accept,
-			Conditions: &api.Conditions{PrefixSet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: set.name}}})
-	}
-	if err := s.server.SetPolicies(ctx, req); err != nil {
-		return err
-	}
-	// Setting policies keeps what they are assigned to, but at first there is nothing to keep.
-	err := s.server.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{Name: "global",
-		Direction: api.PolicyDirection_POLICY_DIRECTION_EXPORT, Policies: []*api.Policy{{Name: policyExport}}, DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT}})
-	if err != nil || len(s.sessions) == 0 {
-		return err
-	}
-	for a := range s.sessions {
-		if err := s.server.ResetPeer(ctx, &api.ResetPeerRequest{Address: a.String(), Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT}); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func prefixOf(p *apiutil.Path) (netip.Prefix, bool) {

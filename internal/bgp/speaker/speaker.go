@@ -98,9 +98,9 @@ func (s *Speaker) apply(ctx context.Context, want *nodestate.BGP) error {
 		}
 	}
 	var errs []error
-	if !reflect.DeepEqual(s.have.Pass, want.Pass) {
-		if err := s.setPolicy(ctx, want.Pass); err != nil {
-			errs = append(errs, fmt.Errorf("saying which routes are handed on: %w", err))
+	if !reflect.DeepEqual(s.have.Pass, want.Pass) || !reflect.DeepEqual(s.have.Filters, want.Filters) {
+		if err := s.setPolicy(ctx, want); err != nil {
+			return fmt.Errorf("saying which routes are let through: %w", err) // no new session without its filters
 		}
 	}
 	errs = append(errs, s.advertise(want.Advertise)...)
@@ -154,7 +154,7 @@ func (s *Speaker) start(ctx context.Context, want *nodestate.BGP) error {
 		return fmt.Errorf("following what is learned: %w", err)
 	}
 	s.server, s.stopWatch, s.have = srv, cancel, nodestate.BGP{}
-	if err := s.setPolicy(ctx, nil); err != nil {
+	if err := s.setPolicy(ctx, &nodestate.BGP{}); err != nil {
 		return errors.Join(fmt.Errorf("saying which routes are handed on: %w", err), s.stop(ctx, false))
 	}
 	if s.restoring {

@@ -31,7 +31,7 @@ func State(c *cluster.View) *nodestate.BGP {
 	if !c.BGPInUse() || own == nil {
 		return nil
 	}
-	x := sessions{c: c, own: own, conf: model.BGPConfig{}, found: map[netip.Addr]nodestate.BGPPeer{}}
+	x := sessions{c: c, own: own, conf: model.BGPConfig{}, found: map[netip.Addr]nodestate.BGPPeer{}, by: map[netip.Addr]*model.BGPPeer{}}
 	if d := c.BGPConfigs["default"]; d != nil {
 		x.conf = *d
 	}
@@ -52,6 +52,7 @@ func State(c *cluster.View) *nodestate.BGP {
 	for _, a := range slices.SortedFunc(maps.Keys(x.found), netip.Addr.Compare) {
 		out.Peers = append(out.Peers, x.found[a])
 	}
+	x.filters(out)
 	prefixes(c, out)
 	return out
 }
@@ -62,6 +63,7 @@ type sessions struct {
 	own   *model.Node
 	conf  model.BGPConfig
 	found map[netip.Addr]nodestate.BGPPeer
+	by    map[netip.Addr]*model.BGPPeer // the objects by which they are
 }
 
 func (x *sessions) asn(n *model.Node) uint32 {
@@ -138,7 +140,7 @@ func (x *sessions) nodes(p *model.BGPPeer, which func(*model.Node) bool) {
 			s.Name, s.ASN, s.Port = p.Name+" "+n.Name, x.asn(n), x.listenPort(n.Name)
 			s.Passive = own.Less(a) // one of them begins, so that they do not meet
 			x.reflects(&s, n)
-			x.add(s)
+			x.add(s, p)
 		}
 	}
 }
@@ -163,7 +165,7 @@ func (x *sessions) router(p *model.BGPPeer) {
 		}
 	}
 	x.reflects(&s, node)
-	x.add(s)
+	x.add(s, p)
 }
 
 func (x *sessions) session(p *model.BGPPeer, a netip.Addr) nodestate.BGPPeer {
@@ -189,9 +191,9 @@ func (x *sessions) reflects(s *nodestate.BGPPeer, node *model.Node) {
 	}
 }
 
-func (x *sessions) add(s nodestate.BGPPeer) {
+func (x *sessions) add(s nodestate.BGPPeer, by *model.BGPPeer) {
 	if _, there := x.found[s.Addr]; !there {
-		x.found[s.Addr] = s
+		x.found[s.Addr], x.by[s.Addr] = s, by
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 
 // Version is that of digests. It is raised with each change of what they are made of, a field of
 // the model among it: who gets digests of another version sends everything.
-const Version = 1
+const Version = 2
 
 // Kind is a kind of objects. The numbers are sent.
 type Kind uint8
@@ -42,8 +42,9 @@ const (
 	Reserved        Kind = 15
 	BGPConfigs      Kind = 16
 	BGPPeers        Kind = 17
+	BGPFilters      Kind = 18
 
-	LastKind = BGPPeers
+	LastKind = BGPFilters
 )
 
 // Scope is the objects of a kind in a namespace; "" where the kind has none.
