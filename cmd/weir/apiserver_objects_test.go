@@ -141,7 +141,7 @@ spec: {selector: all()}
 apiVersion: projectcalico.org/v3
 kind: BGPConfiguration
 metadata: {name: default}
-spec: {asNumber: 64512, nodeToNodeMeshEnabled: true, serviceClusterIPs: [{cidr: 10.96.0.0/16}]}
+spec: {asNumber: 64512, nodeToNodeMeshEnabled: true, serviceClusterIPs: [{cidr: 10.96.0.0/16}], ignoredInterfaces: [x]}
 ---
 apiVersion: projectcalico.org/v3
 kind: BGPPeer
@@ -186,7 +186,7 @@ kind: FelixConfiguration
 metadata: {name: node.worker}
 spec: {bpfPSNATPorts: "20000:20100", natPortRange: "30000:31000", bpfAttachType: Netkit, programClusterRoutes: EnabledNoEncapOnly, bpfConntrackTimeouts: {tcpSynSent: 30s, tcpFinsSeen: Auto}}
 `, "apply", "-f", "-")
-	if strings.Count(out, "not supported yet") != 1 || !strings.Contains(out, "spec.serviceClusterIPs: is not in force yet") {
+	if strings.Count(out, "not supported yet") != 1 || !strings.Contains(out, "spec.ignoredInterfaces: is not in force yet") {
 		t.Errorf("apply of what has no effect:\n%s", out)
 	}
 	if !strings.Contains(out, "spec.importV6[0].priority = \"7\": is not in force") {

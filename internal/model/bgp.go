@@ -16,6 +16,19 @@ type BGPConfig struct {
 	MeshRestart  uint32 // seconds of graceful restart of the mesh's sessions, 0 = the default
 	ListenPort   uint16 // 0 = not said
 	BindMode     string // None, NodeIP, or empty
+	// ClusterIPs, ExternalIPs and BalancerIPs are ranges of Services' addresses that nodes
+	// advertise; those of load balancers one by one with BalancersSingly.
+	ClusterIPs, ExternalIPs, BalancerIPs []netip.Prefix
+	BalancersSingly                      bool
+	// Communities are names of values aa:nn or aa:nn:mm, Tagged what advertised routes get.
+	Communities map[string]string
+	Tagged      []BGPTag
+}
+
+// BGPTag says which communities routes within a prefix get: values, or names of them.
+type BGPTag struct {
+	CIDR        netip.Prefix
+	Communities []string
 }
 
 // BGPPeer is a BGPPeer: on which nodes it is, and with whom they have sessions by it.

@@ -115,6 +115,10 @@ type Node struct {
 	ClusterID netip.Addr
 }
 
+// LabelNoBalancers is the label of nodes that load balancers leave out (kubernetes/api
+// WellKnownLabels).
+const LabelNoBalancers = "node.kubernetes.io/exclude-from-external-load-balancers"
+
 // What Nodes say about BGP.
 const (
 	AnnotationASN       = "projectcalico.org/ASNumber"

@@ -28,6 +28,13 @@ type BGP struct {
 	Advertise []netip.Prefix `json:",omitempty"`
 	// Pass are prefixes within which routes of others are handed on, sorted: nothing else is.
 	Pass []netip.Prefix `json:",omitempty"`
+	// Reflect are prefixes within which routes of others are handed on within the AS alone: whoever
+	// they lead to serves them itself.
+	Reflect []netip.Prefix `json:",omitempty"`
+	// Tags are communities of what is advertised, sorted.
+	Tags []BGPTag `json:",omitempty"`
+	// UnknownCommunities are names that are used and that nobody gave a value, sorted.
+	UnknownCommunities []string `json:",omitempty"`
 	// Keep are prefixes within which no learned route is put into the kernel, sorted: what the node
 	// has itself, and what the data plane carries in a tunnel.
 	Keep []netip.Prefix `json:",omitempty"`
@@ -55,6 +62,12 @@ type BGPPeer struct {
 	AllowedAS uint8           `json:",omitempty"`
 	// ClusterID: routes are reflected to it. Invalid = they are not.
 	ClusterID netip.Addr `json:",omitzero"`
+}
+
+// BGPTag says which communities a prefix of Advertise has.
+type BGPTag struct {
+	Prefix      netip.Prefix
+	Communities []string // aa:nn or aa:nn:mm, sorted
 }
 
 // BGPFilter is what is let through to and from peers of one family: of the rules of a direction the
@@ -86,10 +99,13 @@ func (d *dumper) bgp(b *BGP) {
 			}
 		}
 	}
+	for _, t := range b.Tags {
+		d.line("bgp-tag", t.Prefix.String(), fmt.Sprint(t.Communities))
+	}
 	for _, of := range []struct {
 		what string
 		list []netip.Prefix
-	}{{"advertise", b.Advertise}, {"pass", b.Pass}, {"keep", b.Keep}} {
+	}{{"advertise", b.Advertise}, {"pass", b.Pass}, {"reflect", b.Reflect}, {"keep", b.Keep}} {
 		for _, p := range of.list {
 			d.line("bgp-"+of.what, p.String())
 		}

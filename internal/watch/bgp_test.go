@@ -73,6 +73,14 @@ func TestConvertBGPPeer(t *testing.T) {
 	}
 }
 
+func prefixes(texts ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range texts {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
 func TestConvertBGPConfiguration(t *testing.T) {
 	for name, c := range map[string]struct {
 		name     string
@@ -87,8 +95,16 @@ func TestConvertBGPConfiguration(t *testing.T) {
 		"of a node": {"node.a", spec{"asNumber": int64(65000), "listenPort": int64(1179), "nodeToNodeMeshEnabled": false},
 			&model.BGPConfig{ListenPort: 1179}, "spec.asNumber spec.nodeToNodeMeshEnabled"},
 		"another name": {"other", spec{}, nil, "metadata.name"},
-		"not yet": {"default", spec{"serviceClusterIPs": []any{spec{"cidr": "10.96.0.0/12"}}, "communities": []any{spec{"name": "a", "value": "1:2"}},
-			"serviceLoadBalancerAggregation": "Disabled", "bindMode": "x"}, &model.BGPConfig{}, "spec.bindMode spec.serviceClusterIPs spec.serviceLoadBalancerAggregation spec.communities"},
+		"not yet":      {"default", spec{"ignoredInterfaces": []any{"x"}, "bindMode": "x"}, &model.BGPConfig{}, "spec.bindMode spec.ignoredInterfaces"},
+		"Services": {"default", spec{"serviceClusterIPs": []any{spec{"cidr": "fd01::/112"}, spec{"cidr": "10.96.0.1/12"}}, "serviceExternalIPs": []any{spec{"cidr": "198.51.100.7"}, spec{"cidr": "x"}, spec{"cidr": "0.0.0.0/0"}},
+			"serviceLoadBalancerIPs": []any{spec{"cidr": "203.0.113.0/24"}}, "serviceLoadBalancerAggregation": "Disabled"},
+			&model.BGPConfig{ClusterIPs: prefixes("10.96.0.0/12", "fd01::/112"), ExternalIPs: prefixes("198.51.100.7/32"), BalancerIPs: prefixes("203.0.113.0/24"), BalancersSingly: true},
+			"spec.serviceExternalIPs[1].cidr spec.serviceExternalIPs[2].cidr"},
+		"Services of a node": {"node.a", spec{"serviceClusterIPs": []any{spec{"cidr": "10.96.0.0/12"}}, "serviceLoadBalancerAggregation": "Enabled"}, &model.BGPConfig{}, "spec.serviceClusterIPs"},
+		"communities": {"node.a", spec{"communities": []any{spec{"name": "a", "value": "1:2"}, spec{"name": "b", "value": "1:2:70000"}, spec{"name": "c", "value": "1:70000"}, spec{"value": "1:1"}},
+			"prefixAdvertisements": []any{spec{"cidr": "10.0.0.0/8", "communities": []any{"a", "7:7", "7:x"}}, spec{"cidr": "x", "communities": []any{"a"}}}},
+			&model.BGPConfig{Communities: map[string]string{"a": "1:2", "b": "1:2:70000"}, Tagged: []model.BGPTag{{CIDR: netip.MustParsePrefix("10.0.0.0/8"), Communities: []string{"a", "7:7"}}}},
+			"spec.communities[2].value spec.communities[3].name spec.prefixAdvertisements[0].communities[2] spec.prefixAdvertisements[1].cidr"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, problems := typed("BGPConfiguration", ConvertBGPConfiguration)(bgpObject("BGPConfiguration", c.name, c.spec))

@@ -28,6 +28,9 @@ func BGP(n Node, st *feed.Status, began, now time.Time) []weirv1.Problem {
 	for _, name := range n.State.BGP.MissingFilters {
 		add("BGP filters", name, "there is no BGPFilter of this name: it keeps out nothing", "make it, or take its name out of spec.filters")
 	}
+	for _, name := range n.State.BGP.UnknownCommunities {
+		add("BGP communities", name, "no value is given for this name: no route gets it", "add it to spec.communities of BGPConfiguration default")
+	}
 	if st == nil {
 		if now.Sub(began) < bgpPatience {
 			return out

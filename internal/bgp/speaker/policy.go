@@ -3,6 +3,7 @@
 package speaker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -59,7 +60,7 @@ func (p *policies) add(name string, c *api.Conditions, a *api.Actions) {
 
 // newPolicies returns those of a node: what the filters of a peer say, then that the sessions hand
 // on the node's own paths, and of others those within some prefixes: what a router outside has told
-// one node is no concern of the others. first is where the statements of export begin.
+// one node is no concern of the others.
 func newPolicies(want *nodestate.BGP) (all *policies, export, imports []*api.Statement) {
 	p := &policies{}
 	for _, f := range want.Filters {
@@ -73,15 +74,29 @@ func newPolicies(want *nodestate.BGP) (all *policies, export, imports []*api.Sta
 		p.filter(f, f.Export, f.FrontASN)
 	}
 	p.add("own", &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL}, &api.Actions{RouteAction: accept})
-	for _, four := range []bool{true, false} {
-		list := slices.DeleteFunc(slices.Clone(want.Pass), func(one netip.Prefix) bool { return one.Addr().Is4() != four })
-		if len(list) == 0 {
-			continue
+	p.within("pass", want.Pass, nil)
+	inner := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR}
+	for _, peer := range want.Peers {
+		if own := cmp.Or(peer.LocalASN, want.ASN); own == peer.ASN {
+			inner.List = append(inner.List, netip.PrefixFrom(peer.Addr, peer.Addr.BitLen()).String())
 		}
-		in := p.prefixes(list, func(one netip.Prefix) uint8 { return uint8(one.Bits()) }, func(one netip.Prefix) uint8 { return uint8(one.Addr().BitLen()) })
-		p.add("pass", &api.Conditions{PrefixSet: in}, &api.Actions{RouteAction: accept})
+	}
+	if len(inner.List) > 0 && len(want.Reflect) > 0 {
+		p.within("reflect", want.Reflect, p.set(inner))
 	}
 	return p, p.unmarked(), imports
+}
+
+// within adds that what is within prefixes is accepted, to some peers; nil = to all.
+func (p *policies) within(name string, list []netip.Prefix, to *api.MatchSet) {
+	for _, four := range []bool{true, false} {
+		of := slices.DeleteFunc(slices.Clone(list), func(one netip.Prefix) bool { return one.Addr().Is4() != four })
+		if len(of) == 0 {
+			continue
+		}
+		in := p.prefixes(of, func(one netip.Prefix) uint8 { return uint8(one.Bits()) }, func(one netip.Prefix) uint8 { return uint8(one.Addr().BitLen()) })
+		p.add(name, &api.Conditions{PrefixSet: in, NeighborSet: to}, &api.Actions{RouteAction: accept})
+	}
 }
 
 // unmarked returns the statements, before which marks are taken away that somebody else made.
@@ -226,6 +241,17 @@ func communityType(community string) api.DefinedType {
 		return api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY
 	}
 	return api.DefinedType_DEFINED_TYPE_COMMUNITY
+}
+
+// sameReflected reports whether the same is handed on within the AS, to the same peers.
+func sameReflected(have, want *nodestate.BGP) bool {
+	if !slices.Equal(have.Reflect, want.Reflect) {
+		return false
+	}
+	same := func(a, b nodestate.BGPPeer) bool {
+		return a.Addr == b.Addr && a.ASN == b.ASN && a.LocalASN == b.LocalASN
+	}
+	return len(want.Reflect) == 0 || have.ASN == want.ASN && slices.EqualFunc(have.Peers, want.Peers, same)
 }
 
 // setPolicy puts the policies in force, for what the sessions have sent and got already, too. No

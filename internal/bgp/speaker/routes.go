@@ -13,16 +13,21 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/weir-net/weir/internal/bgp/feed"
+	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // advertise makes this node's own paths those of the prefixes.
-func (s *Speaker) advertise(want []netip.Prefix) []error {
+func (s *Speaker) advertise(want []netip.Prefix, tags []nodestate.BGPTag) []error {
 	var errs []error
+	communities := map[netip.Prefix][]string{}
+	for _, t := range tags {
+		communities[t.Prefix] = t.Communities
+	}
 	for p := range s.paths {
 		if slices.Contains(want, p) {
 			continue
 		}
-		path, err := ownPath(p)
+		path, err := ownPath(p, nil)
 		if err == nil {
 			err = s.server.DeletePath(apiutil.DeletePathRequest{Paths: []*apiutil.Path{path}})
 		}
@@ -33,10 +38,11 @@ func (s *Speaker) advertise(want []netip.Prefix) []error {
 		delete(s.paths, p)
 	}
 	for _, p := range want {
-		if s.paths[p] {
+		now := strings.Join(communities[p], " ")
+		if was, there := s.paths[p]; there && was == now {
 			continue
 		}
-		path, err := ownPath(p)
+		path, err := ownPath(p, communities[p])
 		if err == nil {
 			_, err = s.server.AddPath(apiutil.AddPathRequest{Paths: []*apiutil.Path{path}})
 		}
@@ -44,18 +50,41 @@ func (s *Speaker) advertise(want []netip.Prefix) []error {
 			errs = append(errs, fmt.Errorf("advertising %s: %w", p, err))
 			continue
 		}
-		s.paths[p] = true
+		s.paths[p] = now
 	}
 	return errs
 }
 
 // ownPath is a path of this node: each session puts its own address in as the next hop.
-func ownPath(p netip.Prefix) (*apiutil.Path, error) {
+func ownPath(p netip.Prefix, communities []string) (*apiutil.Path, error) {
 	nlri, err := bgp.NewIPAddrPrefix(p)
 	if err != nil {
 		return nil, err
 	}
 	attrs := []bgp.PathAttributeInterface{bgp.NewPathAttributeOrigin(bgp.BGP_ORIGIN_ATTR_TYPE_IGP)}
+	var standard []uint32
+	var large []*bgp.LargeCommunity
+	for _, c := range communities {
+		if isLarge(c) {
+			one, err := bgp.ParseLargeCommunity(c)
+			if err != nil {
+				return nil, err
+			}
+			large = append(large, one)
+			continue
+		}
+		var high, low uint16
+		if _, err := fmt.Sscanf(c, "%d:%d", &high, &low); err != nil {
+			return nil, fmt.Errorf("community %s: %w", c, err)
+		}
+		standard = append(standard, uint32(high)<<16|uint32(low))
+	}
+	if len(standard) > 0 {
+		attrs = append(attrs, bgp.NewPathAttributeCommunities(standard))
+	}
+	if len(large) > 0 {
+		attrs = append(attrs, bgp.NewPathAttributeLargeCommunities(large))
+	}
 	if p.Addr().Is4() {
 		hop, err := bgp.NewPathAttributeNextHop(netip.IPv4Unspecified())
 		if err != nil {

@@ -48,7 +48,7 @@ type Speaker struct {
 	stopWatch context.CancelFunc
 	have      nodestate.BGP
 	sessions  map[netip.Addr]session
-	paths     map[netip.Prefix]bool
+	paths     map[netip.Prefix]string // own ones, with their communities
 	restoring bool
 	// complete are the peers that have sent all that they have since the start.
 	complete map[netip.Addr]bool
@@ -64,7 +64,7 @@ type session struct {
 
 // New returns a Speaker without sessions.
 func New(cfg Config) *Speaker {
-	return &Speaker{cfg: cfg, since: time.Now(), sessions: map[netip.Addr]session{}, paths: map[netip.Prefix]bool{}, restoring: cfg.Restoring,
+	return &Speaker{cfg: cfg, since: time.Now(), sessions: map[netip.Addr]session{}, paths: map[netip.Prefix]string{}, restoring: cfg.Restoring,
 		complete: map[netip.Addr]bool{}, ended: map[netip.Addr]string{}}
 }
 
@@ -98,12 +98,12 @@ func (s *Speaker) apply(ctx context.Context, want *nodestate.BGP) error {
 		}
 	}
 	var errs []error
-	if !reflect.DeepEqual(s.have.Pass, want.Pass) || !reflect.DeepEqual(s.have.Filters, want.Filters) {
+	if !reflect.DeepEqual(s.have.Pass, want.Pass) || !reflect.DeepEqual(s.have.Filters, want.Filters) || !sameReflected(&s.have, want) {
 		if err := s.setPolicy(ctx, want); err != nil {
 			return fmt.Errorf("saying which routes are let through: %w", err) // no new session without its filters
 		}
 	}
-	errs = append(errs, s.advertise(want.Advertise)...)
+	errs = append(errs, s.advertise(want.Advertise, want.Tags)...)
 	errs = append(errs, s.setPeers(ctx, want)...)
 	s.have = *want
 	if s.restoring && len(want.Peers) == 0 {

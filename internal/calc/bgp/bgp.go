@@ -6,6 +6,7 @@ package bgp
 
 import (
 	"crypto/sha256"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -26,7 +27,7 @@ const (
 
 // State returns what the node's BGP process should do; nil = nothing, because nobody configured
 // BGP, or the node is not known.
-func State(c *cluster.View) *nodestate.BGP {
+func State(c *cluster.View, services iter.Seq[cluster.ServiceAddr]) *nodestate.BGP {
 	own := c.Nodes[c.Local.Node]
 	if !c.BGPInUse() || own == nil {
 		return nil
@@ -54,6 +55,12 @@ func State(c *cluster.View) *nodestate.BGP {
 	}
 	x.filters(out)
 	prefixes(c, out)
+	x.services(out, services)
+	for _, list := range []*[]netip.Prefix{&out.Advertise, &out.Pass, &out.Reflect, &out.Keep} {
+		slices.SortFunc(*list, netip.Prefix.Compare)
+		*list = slices.Compact(*list)
+	}
+	x.tags(out)
 	return out
 }
 
@@ -258,9 +265,5 @@ func prefixes(c *cluster.View, out *nodestate.BGP) {
 		if c.Carried(a) {
 			out.Keep = append(out.Keep, netip.PrefixFrom(a, a.BitLen()))
 		}
-	}
-	for _, list := range []*[]netip.Prefix{&out.Advertise, &out.Pass, &out.Keep} {
-		slices.SortFunc(*list, netip.Prefix.Compare)
-		*list = slices.Compact(*list)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -32,7 +31,7 @@ func TestFilters(t *testing.T) {
 		p.Name = name
 		c.BGPPeers[name] = &p
 	}
-	s := State(cluster.ViewOf(c))
+	s := state(c)
 	want := []nodestate.BGPFilter{
 		{Peers: []netip.Addr{addr("192.0.2.9"), addr("192.0.2.10")}, FrontASN: 64512,
 			Export: []model.BGPRule{rule("10.3.0.0/16"), rule("10.1.0.0/16"), kind("eBGP")}, Import: []model.BGPRule{rule("10.2.0.0/16")}},
@@ -45,7 +44,7 @@ func TestFilters(t *testing.T) {
 	if got := fmt.Sprint(s.MissingFilters); got != "[three of BGPPeer a]" {
 		t.Errorf("missing are %s", got)
 	}
-	if s := State(cluster.ViewOf(racks())); s.Filters != nil {
+	if s := state(racks()); s.Filters != nil {
 		t.Errorf("the mesh has filters: %+v", s.Filters)
 	}
 }

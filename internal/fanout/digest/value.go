@@ -302,6 +302,15 @@ func (w *writer) bgpConfig(c *model.BGPConfig) {
 	w.number(uint64(c.MeshRestart))
 	w.number(uint64(c.ListenPort))
 	w.text(c.BindMode)
+	w.prefixes(c.ClusterIPs)
+	w.prefixes(c.ExternalIPs)
+	w.prefixes(c.BalancerIPs)
+	w.bools(c.BalancersSingly)
+	w.labels(c.Communities)
+	list(w, c.Tagged, func(w *writer, t model.BGPTag) {
+		w.prefix(t.CIDR)
+		list(w, t.Communities, (*writer).text)
+	})
 }
 
 func (w *writer) bgpPeer(p *model.BGPPeer) {

@@ -13,7 +13,12 @@ func (w *writer) secretKey(k model.SecretKey) *SecretKey {
 
 func (w *writer) bgpConfig(c *model.BGPConfig) *BgpConfig {
 	return &BgpConfig{Name: []byte(c.Name), Asn: c.ASN, MeshDisabled: c.MeshDisabled, MeshPassword: w.secretKey(c.MeshPassword), MeshRestart: c.MeshRestart,
-		ListenPort: uint32(c.ListenPort), BindMode: w.text(c.BindMode)}
+		ListenPort: uint32(c.ListenPort), BindMode: w.text(c.BindMode), ClusterIps: each(c.ClusterIPs, PrefixBytes), ExternalIps: each(c.ExternalIPs, PrefixBytes),
+		BalancerIps: each(c.BalancerIPs, PrefixBytes), BalancersSingly: c.BalancersSingly, Communities: w.labels(c.Communities), Tagged: each(c.Tagged, w.bgpTag)}
+}
+
+func (w *writer) bgpTag(t model.BGPTag) *BgpTag {
+	return &BgpTag{Cidr: PrefixBytes(t.CIDR), Communities: w.texts(t.Communities)}
 }
 
 func (w *writer) bgpPeer(p *model.BGPPeer) *BgpPeer {
@@ -44,8 +49,15 @@ func (r *reader) secretKey(field string, k *SecretKey) model.SecretKey {
 
 func (r *reader) bgpConfig(c *BgpConfig) (string, *model.BGPConfig) {
 	out := &model.BGPConfig{Name: r.key("name", c.Name), ASN: c.Asn, MeshDisabled: c.MeshDisabled, MeshPassword: r.secretKey("mesh_password", c.MeshPassword),
-		MeshRestart: c.MeshRestart, ListenPort: r.port("listen_port", c.ListenPort), BindMode: r.text("bind_mode", c.BindMode)}
+		MeshRestart: c.MeshRestart, ListenPort: r.port("listen_port", c.ListenPort), BindMode: r.text("bind_mode", c.BindMode),
+		ClusterIPs: list(r, "cluster_ips", c.ClusterIps, r.prefix), ExternalIPs: list(r, "external_ips", c.ExternalIps, r.prefix),
+		BalancerIPs: list(r, "balancer_ips", c.BalancerIps, r.prefix), BalancersSingly: c.BalancersSingly, Communities: r.labels("communities", c.Communities),
+		Tagged: list(r, "tagged", c.Tagged, r.bgpTag)}
 	return out.Name, out
+}
+
+func (r *reader) bgpTag(t *BgpTag) model.BGPTag {
+	return model.BGPTag{CIDR: one(r, "cidr", t.Cidr, r.prefix), Communities: r.textList("communities", t.Communities)}
 }
 
 func (r *reader) bgpPeer(p *BgpPeer) (string, *model.BGPPeer) {

@@ -3148,16 +3148,22 @@ func (x *Block) GetUid() []byte {
 }
 
 type BgpConfig struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          []byte                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Asn           uint32                 `protobuf:"varint,2,opt,name=asn,proto3" json:"asn,omitempty"`
-	MeshDisabled  bool                   `protobuf:"varint,3,opt,name=mesh_disabled,json=meshDisabled,proto3" json:"mesh_disabled,omitempty"`
-	MeshPassword  *SecretKey             `protobuf:"bytes,4,opt,name=mesh_password,json=meshPassword,proto3" json:"mesh_password,omitempty"`
-	MeshRestart   uint32                 `protobuf:"varint,5,opt,name=mesh_restart,json=meshRestart,proto3" json:"mesh_restart,omitempty"` // seconds
-	ListenPort    uint32                 `protobuf:"varint,6,opt,name=listen_port,json=listenPort,proto3" json:"listen_port,omitempty"`
-	BindMode      uint32                 `protobuf:"varint,7,opt,name=bind_mode,json=bindMode,proto3" json:"bind_mode,omitempty"` // text
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Name            []byte                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Asn             uint32                 `protobuf:"varint,2,opt,name=asn,proto3" json:"asn,omitempty"`
+	MeshDisabled    bool                   `protobuf:"varint,3,opt,name=mesh_disabled,json=meshDisabled,proto3" json:"mesh_disabled,omitempty"`
+	MeshPassword    *SecretKey             `protobuf:"bytes,4,opt,name=mesh_password,json=meshPassword,proto3" json:"mesh_password,omitempty"`
+	MeshRestart     uint32                 `protobuf:"varint,5,opt,name=mesh_restart,json=meshRestart,proto3" json:"mesh_restart,omitempty"` // seconds
+	ListenPort      uint32                 `protobuf:"varint,6,opt,name=listen_port,json=listenPort,proto3" json:"listen_port,omitempty"`
+	BindMode        uint32                 `protobuf:"varint,7,opt,name=bind_mode,json=bindMode,proto3" json:"bind_mode,omitempty"` // text
+	ClusterIps      [][]byte               `protobuf:"bytes,8,rep,name=cluster_ips,json=clusterIps,proto3" json:"cluster_ips,omitempty"`
+	ExternalIps     [][]byte               `protobuf:"bytes,9,rep,name=external_ips,json=externalIps,proto3" json:"external_ips,omitempty"`
+	BalancerIps     [][]byte               `protobuf:"bytes,10,rep,name=balancer_ips,json=balancerIps,proto3" json:"balancer_ips,omitempty"`
+	BalancersSingly bool                   `protobuf:"varint,11,opt,name=balancers_singly,json=balancersSingly,proto3" json:"balancers_singly,omitempty"`
+	Communities     *Labels                `protobuf:"bytes,12,opt,name=communities,proto3" json:"communities,omitempty"`
+	Tagged          []*BgpTag              `protobuf:"bytes,13,rep,name=tagged,proto3" json:"tagged,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *BgpConfig) Reset() {
@@ -3239,6 +3245,100 @@ func (x *BgpConfig) GetBindMode() uint32 {
 	return 0
 }
 
+func (x *BgpConfig) GetClusterIps() [][]byte {
+	if x != nil {
+		return x.ClusterIps
+	}
+	return nil
+}
+
+func (x *BgpConfig) GetExternalIps() [][]byte {
+	if x != nil {
+		return x.ExternalIps
+	}
+	return nil
+}
+
+func (x *BgpConfig) GetBalancerIps() [][]byte {
+	if x != nil {
+		return x.BalancerIps
+	}
+	return nil
+}
+
+func (x *BgpConfig) GetBalancersSingly() bool {
+	if x != nil {
+		return x.BalancersSingly
+	}
+	return false
+}
+
+func (x *BgpConfig) GetCommunities() *Labels {
+	if x != nil {
+		return x.Communities
+	}
+	return nil
+}
+
+func (x *BgpConfig) GetTagged() []*BgpTag {
+	if x != nil {
+		return x.Tagged
+	}
+	return nil
+}
+
+type BgpTag struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Cidr          []byte                 `protobuf:"bytes,1,opt,name=cidr,proto3" json:"cidr,omitempty"`
+	Communities   []uint32               `protobuf:"varint,2,rep,packed,name=communities,proto3" json:"communities,omitempty"` // texts
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BgpTag) Reset() {
+	*x = BgpTag{}
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BgpTag) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BgpTag) ProtoMessage() {}
+
+func (x *BgpTag) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BgpTag.ProtoReflect.Descriptor instead.
+func (*BgpTag) Descriptor() ([]byte, []int) {
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *BgpTag) GetCidr() []byte {
+	if x != nil {
+		return x.Cidr
+	}
+	return nil
+}
+
+func (x *BgpTag) GetCommunities() []uint32 {
+	if x != nil {
+		return x.Communities
+	}
+	return nil
+}
+
 type BgpPeer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          []byte                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -3263,7 +3363,7 @@ type BgpPeer struct {
 
 func (x *BgpPeer) Reset() {
 	*x = BgpPeer{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[34]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3275,7 +3375,7 @@ func (x *BgpPeer) String() string {
 func (*BgpPeer) ProtoMessage() {}
 
 func (x *BgpPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[34]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3288,7 +3388,7 @@ func (x *BgpPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BgpPeer.ProtoReflect.Descriptor instead.
 func (*BgpPeer) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{34}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *BgpPeer) GetName() []byte {
@@ -3416,7 +3516,7 @@ type BgpFilter struct {
 
 func (x *BgpFilter) Reset() {
 	*x = BgpFilter{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[35]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3428,7 +3528,7 @@ func (x *BgpFilter) String() string {
 func (*BgpFilter) ProtoMessage() {}
 
 func (x *BgpFilter) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[35]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3441,7 +3541,7 @@ func (x *BgpFilter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BgpFilter.ProtoReflect.Descriptor instead.
 func (*BgpFilter) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{35}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *BgpFilter) GetName() []byte {
@@ -3498,7 +3598,7 @@ type BgpRule struct {
 
 func (x *BgpRule) Reset() {
 	*x = BgpRule{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[36]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3510,7 +3610,7 @@ func (x *BgpRule) String() string {
 func (*BgpRule) ProtoMessage() {}
 
 func (x *BgpRule) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[36]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3523,7 +3623,7 @@ func (x *BgpRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BgpRule.ProtoReflect.Descriptor instead.
 func (*BgpRule) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{36}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *BgpRule) GetAccept() bool {
@@ -3614,7 +3714,7 @@ type SecretKey struct {
 
 func (x *SecretKey) Reset() {
 	*x = SecretKey{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[37]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3626,7 +3726,7 @@ func (x *SecretKey) String() string {
 func (*SecretKey) ProtoMessage() {}
 
 func (x *SecretKey) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[37]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3639,7 +3739,7 @@ func (x *SecretKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretKey.ProtoReflect.Descriptor instead.
 func (*SecretKey) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{37}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SecretKey) GetName() uint32 {
@@ -3935,7 +4035,7 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\x04cidr\x18\x01 \x01(\fR\x04cidr\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\rR\x04node\x12\x18\n" +
 	"\acreated\x18\x03 \x01(\x03R\acreated\x12\x10\n" +
-	"\x03uid\x18\x04 \x01(\fR\x03uid\"\xf7\x01\n" +
+	"\x03uid\x18\x04 \x01(\fR\x03uid\"\xf3\x03\n" +
 	"\tBgpConfig\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12\x10\n" +
 	"\x03asn\x18\x02 \x01(\rR\x03asn\x12#\n" +
@@ -3944,7 +4044,18 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\fmesh_restart\x18\x05 \x01(\rR\vmeshRestart\x12\x1f\n" +
 	"\vlisten_port\x18\x06 \x01(\rR\n" +
 	"listenPort\x12\x1b\n" +
-	"\tbind_mode\x18\a \x01(\rR\bbindMode\"\xcc\x03\n" +
+	"\tbind_mode\x18\a \x01(\rR\bbindMode\x12\x1f\n" +
+	"\vcluster_ips\x18\b \x03(\fR\n" +
+	"clusterIps\x12!\n" +
+	"\fexternal_ips\x18\t \x03(\fR\vexternalIps\x12!\n" +
+	"\fbalancer_ips\x18\n" +
+	" \x03(\fR\vbalancerIps\x12)\n" +
+	"\x10balancers_singly\x18\v \x01(\bR\x0fbalancersSingly\x128\n" +
+	"\vcommunities\x18\f \x01(\v2\x16.weir.fanout.v1.LabelsR\vcommunities\x12.\n" +
+	"\x06tagged\x18\r \x03(\v2\x16.weir.fanout.v1.BgpTagR\x06tagged\">\n" +
+	"\x06BgpTag\x12\x12\n" +
+	"\x04cidr\x18\x01 \x01(\fR\x04cidr\x12 \n" +
+	"\vcommunities\x18\x02 \x03(\rR\vcommunities\"\xcc\x03\n" +
 	"\aBgpPeer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\rR\x04node\x12#\n" +
@@ -4025,7 +4136,7 @@ func file_internal_fanout_wire_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_internal_fanout_wire_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_internal_fanout_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_internal_fanout_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_internal_fanout_wire_wire_proto_goTypes = []any{
 	(Action)(0),            // 0: weir.fanout.v1.Action
 	(Family)(0),            // 1: weir.fanout.v1.Family
@@ -4065,10 +4176,11 @@ var file_internal_fanout_wire_wire_proto_goTypes = []any{
 	(*Pool)(nil),           // 35: weir.fanout.v1.Pool
 	(*Block)(nil),          // 36: weir.fanout.v1.Block
 	(*BgpConfig)(nil),      // 37: weir.fanout.v1.BgpConfig
-	(*BgpPeer)(nil),        // 38: weir.fanout.v1.BgpPeer
-	(*BgpFilter)(nil),      // 39: weir.fanout.v1.BgpFilter
-	(*BgpRule)(nil),        // 40: weir.fanout.v1.BgpRule
-	(*SecretKey)(nil),      // 41: weir.fanout.v1.SecretKey
+	(*BgpTag)(nil),         // 38: weir.fanout.v1.BgpTag
+	(*BgpPeer)(nil),        // 39: weir.fanout.v1.BgpPeer
+	(*BgpFilter)(nil),      // 40: weir.fanout.v1.BgpFilter
+	(*BgpRule)(nil),        // 41: weir.fanout.v1.BgpRule
+	(*SecretKey)(nil),      // 42: weir.fanout.v1.SecretKey
 }
 var file_internal_fanout_wire_wire_proto_depIdxs = []int32{
 	5,  // 0: weir.fanout.v1.Message.gone:type_name -> weir.fanout.v1.Gone
@@ -4088,8 +4200,8 @@ var file_internal_fanout_wire_wire_proto_depIdxs = []int32{
 	10, // 14: weir.fanout.v1.Message.service_cidrs:type_name -> weir.fanout.v1.Prefixes
 	10, // 15: weir.fanout.v1.Message.reserved:type_name -> weir.fanout.v1.Prefixes
 	37, // 16: weir.fanout.v1.Message.bgp_configs:type_name -> weir.fanout.v1.BgpConfig
-	38, // 17: weir.fanout.v1.Message.bgp_peers:type_name -> weir.fanout.v1.BgpPeer
-	39, // 18: weir.fanout.v1.Message.bgp_filters:type_name -> weir.fanout.v1.BgpFilter
+	39, // 17: weir.fanout.v1.Message.bgp_peers:type_name -> weir.fanout.v1.BgpPeer
+	40, // 18: weir.fanout.v1.Message.bgp_filters:type_name -> weir.fanout.v1.BgpFilter
 	6,  // 19: weir.fanout.v1.Gone.pods:type_name -> weir.fanout.v1.Names
 	6,  // 20: weir.fanout.v1.Gone.services:type_name -> weir.fanout.v1.Names
 	6,  // 21: weir.fanout.v1.Gone.slices:type_name -> weir.fanout.v1.Names
@@ -4134,17 +4246,19 @@ var file_internal_fanout_wire_wire_proto_depIdxs = []int32{
 	9,  // 60: weir.fanout.v1.ServiceAccount.labels:type_name -> weir.fanout.v1.Labels
 	9,  // 61: weir.fanout.v1.HostEndpoint.labels:type_name -> weir.fanout.v1.Labels
 	14, // 62: weir.fanout.v1.HostEndpoint.ports:type_name -> weir.fanout.v1.PodPort
-	41, // 63: weir.fanout.v1.BgpConfig.mesh_password:type_name -> weir.fanout.v1.SecretKey
-	41, // 64: weir.fanout.v1.BgpPeer.password:type_name -> weir.fanout.v1.SecretKey
-	40, // 65: weir.fanout.v1.BgpFilter.export4:type_name -> weir.fanout.v1.BgpRule
-	40, // 66: weir.fanout.v1.BgpFilter.import4:type_name -> weir.fanout.v1.BgpRule
-	40, // 67: weir.fanout.v1.BgpFilter.export6:type_name -> weir.fanout.v1.BgpRule
-	40, // 68: weir.fanout.v1.BgpFilter.import6:type_name -> weir.fanout.v1.BgpRule
-	69, // [69:69] is the sub-list for method output_type
-	69, // [69:69] is the sub-list for method input_type
-	69, // [69:69] is the sub-list for extension type_name
-	69, // [69:69] is the sub-list for extension extendee
-	0,  // [0:69] is the sub-list for field type_name
+	42, // 63: weir.fanout.v1.BgpConfig.mesh_password:type_name -> weir.fanout.v1.SecretKey
+	9,  // 64: weir.fanout.v1.BgpConfig.communities:type_name -> weir.fanout.v1.Labels
+	38, // 65: weir.fanout.v1.BgpConfig.tagged:type_name -> weir.fanout.v1.BgpTag
+	42, // 66: weir.fanout.v1.BgpPeer.password:type_name -> weir.fanout.v1.SecretKey
+	41, // 67: weir.fanout.v1.BgpFilter.export4:type_name -> weir.fanout.v1.BgpRule
+	41, // 68: weir.fanout.v1.BgpFilter.import4:type_name -> weir.fanout.v1.BgpRule
+	41, // 69: weir.fanout.v1.BgpFilter.export6:type_name -> weir.fanout.v1.BgpRule
+	41, // 70: weir.fanout.v1.BgpFilter.import6:type_name -> weir.fanout.v1.BgpRule
+	71, // [71:71] is the sub-list for method output_type
+	71, // [71:71] is the sub-list for method input_type
+	71, // [71:71] is the sub-list for extension type_name
+	71, // [71:71] is the sub-list for extension extendee
+	0,  // [0:71] is the sub-list for field type_name
 }
 
 func init() { file_internal_fanout_wire_wire_proto_init() }
@@ -4159,7 +4273,7 @@ func file_internal_fanout_wire_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_fanout_wire_wire_proto_rawDesc), len(file_internal_fanout_wire_wire_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   38,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
