@@ -141,7 +141,7 @@ spec: {selector: all()}
 apiVersion: projectcalico.org/v3
 kind: BGPConfiguration
 metadata: {name: default}
-spec: {asNumber: 64512, nodeToNodeMeshEnabled: true, serviceClusterIPs: [{cidr: 10.96.0.0/16}]}
+spec: {asNumber: 64512, nodeToNodeMeshEnabled: true, serviceClusterIPs: [{cidr: 10.96.0.0/16}], ignoredInterfaces: [x]}
 ---
 apiVersion: projectcalico.org/v3
 kind: BGPPeer
@@ -151,7 +151,20 @@ spec: {peerIP: 192.0.2.1, asNumber: "64512.1"}
 apiVersion: projectcalico.org/v3
 kind: BGPFilter
 metadata: {name: ours}
-spec: {exportV4: [{action: Accept, matchOperator: In, cidr: 10.244.0.0/16}]}
+spec:
+  exportV4: [{action: Accept, matchOperator: In, cidr: 10.244.0.0/16}]
+  importV6:
+  - action: Accept
+    peerType: eBGP
+    communities: {values: ["64512:1:2"]}
+    asPathPrefix: [64512, "1.2"]
+    priority: 7
+    operations: [{addCommunity: {value: "64512:7"}}, {prependASPath: {prefix: [64512]}}, {setPriority: {value: 3}}]
+---
+apiVersion: projectcalico.org/v3
+kind: Profile
+metadata: {name: ours}
+spec: {}
 ---
 apiVersion: projectcalico.org/v3
 kind: Tier
@@ -173,7 +186,26 @@ kind: FelixConfiguration
 metadata: {name: node.worker}
 spec: {bpfPSNATPorts: "20000:20100", natPortRange: "30000:31000", bpfAttachType: Netkit, programClusterRoutes: EnabledNoEncapOnly, bpfConntrackTimeouts: {tcpSynSent: 30s, tcpFinsSeen: Auto}}
 `, "apply", "-f", "-")
-	if strings.Count(out, "not supported yet") != 1 || !strings.Contains(out, "spec.serviceClusterIPs: is not in force yet") {
+	if strings.Count(out, "not supported yet") != 1 || !strings.Contains(out, "spec.ignoredInterfaces: is not in force yet") {
 		t.Errorf("apply of what has no effect:\n%s", out)
+	}
+	if !strings.Contains(out, "spec.importV6[0].priority = \"7\": is not in force") {
+		t.Errorf("apply of a filter:\n%s", out)
+	}
+	f.eventually(t, 2*time.Second, "the filter", func() error {
+		if ours := f.cluster.BGPFilters["ours"]; ours == nil || len(ours.Export4) != 1 {
+			return fmt.Errorf("%+v; %v", ours, f.problems)
+		}
+		return nil
+	})
+	for rule, want := range map[string]string{
+		"{action: Maybe}": "Unsupported value", "{action: Accept, cidr: 10.0.0.0/8}": "cidr and matchOperator must both be set",
+		"{action: Accept, cidr: 'fd00::/8', matchOperator: In}": "should match", "{action: Accept, prefixLength: {min: 3}}": "cidr is required",
+		"{action: Reject, operations: [{setPriority: {value: 3}}]}": "only be used with action Accept", "{action: Accept, operations: [{}]}": "exactly one operation",
+		"{action: Accept, communities: {values: ['x']}}": "should match", "{action: Accept, peerType: both}": "Unsupported value",
+	} {
+		if out, err := weir(t, kubeconfig, "apiVersion: projectcalico.org/v3\nkind: BGPFilter\nmetadata: {name: bad}\nspec: {exportV4: ["+rule+"]}\n", "apply", "-f", "-"); err == nil || !strings.Contains(out+err.Error(), want) {
+			t.Errorf("rule %s: %v, want %q\n%s", rule, err, want, out)
+		}
 	}
 }

@@ -91,7 +91,7 @@ func TestAgainstAnAPIServer(t *testing.T) {
 	}
 	go w.Run(ctx, f.sink)
 	f.eventually(t, 20*time.Second, "first batch without the CRDs", func() error {
-		if st := w.Status(); f.batches == 0 || len(f.cluster.Namespaces) < 4 || !st.Connected || len(st.Missing) != 17 {
+		if st := w.Status(); f.batches == 0 || len(f.cluster.Namespaces) < 4 || !st.Connected || len(st.Missing) != 18 {
 			return fmt.Errorf("%d batches, %d namespaces, %+v", f.batches, len(f.cluster.Namespaces), st)
 		}
 		return nil
@@ -246,7 +246,7 @@ func testStatus(t *testing.T, s *apitest.Server, kubeconfig string) {
 	if !errors.Is(err, errUnhealthy) {
 		t.Errorf("err %v", err)
 	}
-	for _, want := range []string{"n1", "192.0.2.11,fd00::11", "n1: 192.0.2.241", "192.0.2.12:5473: 1: n1", "no agent", "spec.vxlanPort", "notAField", "7 × POLICY_INGRESS", "BGPFilter ours", "1 of 2"} {
+	for _, want := range []string{"n1", "192.0.2.11,fd00::11", "n1: 192.0.2.241", "192.0.2.12:5473: 1: n1", "no agent", "spec.vxlanPort", "notAField", "7 × POLICY_INGRESS", "Profile ours", "1 of 2"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("status does not mention %q:\n%s", want, out)
 		}

@@ -21,7 +21,7 @@ var namespaced = []string{"NetworkPolicy", "NetworkSet", "StagedNetworkPolicy", 
 var inForce = []string{"IPPool", "IPReservation", "IPAMConfiguration", "FelixConfiguration", "KubeControllersConfiguration",
 	"NetworkPolicy", "GlobalNetworkPolicy", "Tier", "NetworkSet", "GlobalNetworkSet", "HostEndpoint",
 	"StagedNetworkPolicy", "StagedGlobalNetworkPolicy", "StagedKubernetesNetworkPolicy",
-	"BGPConfiguration", "BGPPeer"}
+	"BGPConfiguration", "BGPPeer", "BGPFilter"}
 
 var shortNames = map[string][]string{
 	"GlobalNetworkPolicy": {"gnp"}, "NetworkPolicy": {"cnp"}, "GlobalNetworkSet": {"gns"}, "NetworkSet": {"netset"},
@@ -171,6 +171,8 @@ func adaptKind(kind string, spec map[string]any) error {
 	case "BGPPeer": // fields of newer servers
 		props["keepaliveTime"] = map[string]any{"type": "string"}
 		props["failureDetectionMode"] = map[string]any{"type": "string", "enum": []any{"None", "BFDIfDirectlyConnected"}}
+	case "BGPFilter":
+		return adaptFilter(props)
 	case "IPAMConfiguration":
 		props["autoAllocateBlocks"] = map[string]any{"type": "boolean"}
 		delete(spec, "required")

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
-	"github.com/weir-net/weir/internal/calc/service"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -80,7 +79,7 @@ func TestExactlyOneNodeAnswers(t *testing.T) {
 	// One that is not ready, or left out by its label, loses its addresses, and no other moves.
 	for what, change := range map[string]func(*model.Node){
 		"not ready": func(n *model.Node) { n.NotReady = true },
-		"left out":  func(n *model.Node) { n.Labels = map[string]string{service.NoBalancers: ""} },
+		"left out":  func(n *model.Node) { n.Labels = map[string]string{model.LabelNoBalancers: ""} },
 		"elsewhere": func(n *model.Node) { n.Subnets = []netip.Prefix{prefix("172.31.2.0/24")} },
 	} {
 		c := announcedCluster(5, 100)

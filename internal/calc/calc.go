@@ -85,8 +85,8 @@ func New() *Calculator {
 
 // The kinds that each part of a state is made from.
 const (
-	inputsSettings = model.KindSettings | model.KindBlocks | model.KindPools | model.KindNodes | model.KindLocal | model.KindServiceCIDRs
-	inputsRoutes   = model.KindSettings | model.KindPools | model.KindBlocks | model.KindNodes | model.KindLocal
+	inputsSettings = model.KindBGP | model.KindSettings | model.KindBlocks | model.KindPools | model.KindNodes | model.KindLocal | model.KindServiceCIDRs
+	inputsRoutes   = model.KindBGP | model.KindSettings | model.KindPools | model.KindBlocks | model.KindNodes | model.KindLocal
 	inputsAddrs    = model.KindSettings | model.KindNodes | model.KindPods | model.KindPools | model.KindBlocks | model.KindLocal
 	inputsClients  = model.KindLocal
 	inputsCrypto   = model.KindSettings | model.KindNodes | model.KindPools | model.KindLocal
@@ -152,8 +152,9 @@ func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.S
 		table.StoreMap(&next.Clients, route.Clients(c), &keys, nodestate.TableClients)
 	}
 	k.services.UpdateAll(c, &dirty, &next, &keys)
-	if dirty.Has(bgp.Inputs) || k.owners != c.Owners {
-		if v := bgp.State(c); !reflect.DeepEqual(v, next.BGP) {
+	services := bgp.OfServices(c) && (dirty.Has(model.KindServices|model.KindSlices) || len(dirty.Services)+len(dirty.Slices) > 0 || keys.Tables&nodestate.TableServices != 0)
+	if dirty.Has(bgp.Inputs) || k.owners != c.Owners || services {
+		if v := bgp.State(c, k.services.Reachable(c, next.Frontends)); !reflect.DeepEqual(v, next.BGP) {
 			next.BGP, keys.Tables = v, keys.Tables|nodestate.TableBGP
 		}
 	}

@@ -21,6 +21,10 @@ import (
 func (w *world) change(d *model.Dirty) {
 	i := w.IntN(24)
 	remove := w.IntN(3) == 0
+	if w.bgp.IntN(12) == 0 {
+		w.addBGP()
+		d.Add(model.KindBGP)
+	}
 	switch pick(w, model.KindNamespaces, model.KindPods, model.KindNodes, model.KindServices, model.KindSlices, model.KindSlices,
 		model.KindPolicies, model.KindPools, model.KindBlocks, model.KindSettings, model.KindLocal, model.KindTiers, model.KindNetworkSets, model.KindServiceAccounts, model.KindHostEndpoints) {
 	case model.KindHostEndpoints:
@@ -286,6 +290,8 @@ func checkKeys(t *testing.T, a, b *nodestate.State, keys nodestate.Keys) {
 			p.Announced, p.Watched = s.Announced, s.Watched
 		case nodestate.TableWireGuard:
 			p.WireGuard4, p.WireGuard6 = s.WireGuard4, s.WireGuard6
+		case nodestate.TableBGP:
+			p.BGP = s.BGP
 		}
 		return p.String()
 	}
@@ -343,6 +349,7 @@ func buildInOrder(full *model.Cluster, r *rand.Rand) *nodestate.State {
 	steps, undo = collect(steps, undo, full.ServiceAccounts, c.ServiceAccounts, model.KindServiceAccounts)
 	steps, undo = collect(steps, undo, full.HostEndpoints, c.HostEndpoints, model.KindHostEndpoints)
 	steps, undo = collect(steps, undo, full.Pools, c.Pools, model.KindPools)
+	steps, undo = collect(steps, undo, full.BGPConfigs, c.BGPConfigs, model.KindBGP)
 	steps, undo = collect(steps, undo, full.Blocks, c.Blocks, model.KindBlocks)
 	steps, undo = collect(steps, undo, full.Local.Endpoints, c.Local.Endpoints, model.KindLocal)
 	k := New()

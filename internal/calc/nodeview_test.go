@@ -149,7 +149,7 @@ func changesOf(a, b *model.Cluster) *model.Changes {
 		Services: differs(a.Services, b.Services), Slices: differs(a.Slices, b.Slices), Policies: differs(a.Policies, b.Policies),
 		Staged: differs(a.Staged, b.Staged), Tiers: differs(a.Tiers, b.Tiers), NetworkSets: differs(a.NetworkSets, b.NetworkSets),
 		ServiceAccounts: differs(a.ServiceAccounts, b.ServiceAccounts), HostEndpoints: differs(a.HostEndpoints, b.HostEndpoints),
-		Pools: differs(a.Pools, b.Pools), Blocks: differs(a.Blocks, b.Blocks),
+		Pools: differs(a.Pools, b.Pools), Blocks: differs(a.Blocks, b.Blocks), BGPConfigs: differs(a.BGPConfigs, b.BGPConfigs),
 		ServiceCIDRs: b.ServiceCIDRs, ServiceCIDRsChanged: !reflect.DeepEqual(a.ServiceCIDRs, b.ServiceCIDRs),
 		Reserved: b.Reservations, ReservedChanged: !reflect.DeepEqual(a.Reservations, b.Reservations),
 	}

@@ -20,11 +20,12 @@ type world struct {
 	*rand.Rand
 	claims *world     // draws what nodes claim: apart, so that all else is as it is without
 	later  *rand.Rand // for what Services ask for: the same
+	bgp    *rand.Rand // the same
 	c      *model.Cluster
 }
 
 func newWorld(seed uint64) *world {
-	w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), c: model.NewCluster(), claims: &world{Rand: rand.New(rand.NewPCG(seed, 5))}, later: rand.New(rand.NewPCG(seed, 2))}
+	w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), c: model.NewCluster(), claims: &world{Rand: rand.New(rand.NewPCG(seed, 5))}, later: rand.New(rand.NewPCG(seed, 2)), bgp: rand.New(rand.NewPCG(seed, 6))}
 	w.c.Local = model.Local{Node: "n0", LinkMTU: 1500, Endpoints: map[netip.Addr]*model.LocalEndpoint{},
 		HostAddrs: []netip.Addr{addr("172.31.1.10")}, Subnets: []netip.Prefix{netip.MustParsePrefix("172.31.1.0/24")},
 		Interfaces: []model.LocalInterface{{Name: "eth0", IfIndex: 2, Addrs: []netip.Addr{addr("172.31.1.10")}}}}
@@ -293,7 +294,7 @@ func (w *world) addNode(i int) {
 		n.Addrs = append(n.Addrs, pick(w.claims, w.claims.both("172.31.1.10", "fd00:31:1::10"), w.claims.both("10.1.0.7", "fd00:1::7"), w.claims.both("10.96.0.3", "fd01::3"))...)
 	}
 	if w.IntN(6) == 0 {
-		n.Labels = map[string]string{service.NoBalancers: ""}
+		n.Labels = map[string]string{model.LabelNoBalancers: ""}
 	}
 	w.c.Nodes[n.Name] = n
 }
@@ -329,6 +330,19 @@ func (w *world) addReservation() {
 	w.c.Reservations = pick(w.claims, all, all, all, nil, []netip.Prefix{prefix("10.1.0.0/27")}, []netip.Prefix{prefix("10.1.1.0/24"), prefix("fd00:1::/64")})
 }
 
+// addBGP has nodes advertise Services, or not.
+func (w *world) addBGP() {
+	delete(w.c.BGPConfigs, "default")
+	if w.bgp.IntN(4) == 0 {
+		return
+	}
+	l := &world{Rand: w.bgp}
+	w.c.BGPConfigs["default"] = &model.BGPConfig{Name: "default", BalancersSingly: l.IntN(2) == 0,
+		ClusterIPs:  pick(l, nil, []netip.Prefix{prefix("10.96.0.0/16"), prefix("fd01::/64")}),
+		ExternalIPs: pick(l, nil, []netip.Prefix{prefix("10.96.0.3/32"), prefix("fd01::3/128")}, []netip.Prefix{prefix("10.96.0.0/28")}, []netip.Prefix{prefix("198.51.100.0/24"), prefix("172.31.1.0/24")}),
+		BalancerIPs: pick(l, nil, []netip.Prefix{prefix("192.168.7.0/24"), prefix("fd00:7::/64")}, []netip.Prefix{prefix("192.168.7.1/32")})}
+}
+
 func (w *world) addNamespace(i int) {
 	n := worldNamespaces[i%len(worldNamespaces)]
 	w.c.Namespaces[n] = &model.Namespace{Name: n, Labels: w.labels()}
@@ -347,6 +361,7 @@ func (w *world) fill() *model.Cluster {
 			f(i)
 		}
 	}
+	w.addBGP()
 	times(3, w.addNode)
 	times(2+2*w.IntN(2), w.addPool)
 	times(8, w.addBlock)

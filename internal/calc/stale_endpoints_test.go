@@ -7,7 +7,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/weir-net/weir/internal/calc/service"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -81,7 +80,7 @@ func TestAnswererWithoutReadyEndpointsUsesOthers(t *testing.T) {
 		{name: "ended here, draining there", eps: []model.ServiceEndpoint{endpoint("10.244.1.2", "worker", "ready"), endpoint("10.244.2.1", "far", "draining")}, local: true},
 		{name: "ready outside of the cluster", eps: []model.ServiceEndpoint{endpoint("10.244.1.1", "worker", "draining"), endpoint("192.0.2.1", "", "ready")}, local: true},
 		{name: "another node answers", eps: []model.ServiceEndpoint{endpoint("10.244.1.1", "worker", "draining"), endpoint("10.244.2.1", "far", "ready")},
-			alter: func(c *model.Cluster) { c.Nodes["worker"].Labels = map[string]string{service.NoBalancers: ""} }, local: true},
+			alter: func(c *model.Cluster) { c.Nodes["worker"].Labels = map[string]string{model.LabelNoBalancers: ""} }, local: true},
 		{name: "nobody announces it", eps: []model.ServiceEndpoint{endpoint("10.244.1.1", "worker", "draining"), endpoint("10.244.2.1", "far", "ready")},
 			alter: func(c *model.Cluster) { delete(c.Pools, "lb") }, local: true},
 		{name: "Maglev", eps: []model.ServiceEndpoint{endpoint("10.244.1.1", "worker", "draining"), endpoint("10.244.2.1", "far", "ready")},

@@ -16,6 +16,19 @@ type BGPConfig struct {
 	MeshRestart  uint32 // seconds of graceful restart of the mesh's sessions, 0 = the default
 	ListenPort   uint16 // 0 = not said
 	BindMode     string // None, NodeIP, or empty
+	// ClusterIPs, ExternalIPs and BalancerIPs are ranges of Services' addresses that nodes
+	// advertise; those of load balancers one by one with BalancersSingly.
+	ClusterIPs, ExternalIPs, BalancerIPs []netip.Prefix
+	BalancersSingly                      bool
+	// Communities are names of values aa:nn or aa:nn:mm, Tagged what advertised routes get.
+	Communities map[string]string
+	Tagged      []BGPTag
+}
+
+// BGPTag says which communities routes within a prefix get: values, or names of them.
+type BGPTag struct {
+	CIDR        netip.Prefix
+	Communities []string
 }
 
 // BGPPeer is a BGPPeer: on which nodes it is, and with whom they have sessions by it.
@@ -36,6 +49,31 @@ type BGPPeer struct {
 	AnySource    bool   // sourceAddress None
 	Manual       bool   // reversePeering Manual
 	BFD          bool   // failureDetectionMode BFDIfDirectlyConnected
+	// Filters are names of BGPFilters, in order.
+	Filters []string
+}
+
+// BGPFilter is a BGPFilter: what its rules say of a route counts before the node's own policy, the
+// first rule that matches decides.
+type BGPFilter struct {
+	Name             string
+	Export4, Import4 []BGPRule
+	Export6, Import6 []BGPRule
+}
+
+// BGPRule is a rule of a BGPFilter. Conditions that are not said hold.
+type BGPRule struct {
+	Accept bool
+	// CIDR: the prefix is within it and between MinBits and MaxBits long; with Not it is not.
+	CIDR             netip.Prefix
+	Not              bool
+	MinBits, MaxBits uint8
+	Remote           bool     // source RemotePeers
+	PeerType         string   // eBGP, iBGP, or empty
+	Community        string   // aa:nn or aa:nn:mm
+	ASPath           []uint32 // the path begins so
+	Add              []string // communities that an accepted route gets
+	Prepend          []uint32 // what an accepted route's path gets in front, in this order
 }
 
 // SecretKey is a key of a Secret in Weir's namespace. The zero value is none.

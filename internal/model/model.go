@@ -41,6 +41,8 @@ type Cluster struct {
 	BGPConfigs      map[string]*BGPConfig
 	// BGPPeers are, as BGPConfigs, marked by KindBGP.
 	BGPPeers map[string]*BGPPeer
+	// BGPFilters are, as BGPConfigs, marked by KindBGP.
+	BGPFilters map[string]*BGPFilter
 	// ServiceCIDRs are the ranges of cluster IPs (networking.k8s.io/v1 ServiceCIDR), where the API
 	// has them. Their changes are marked by KindSettings.
 	ServiceCIDRs []netip.Prefix
@@ -57,7 +59,7 @@ func NewCluster() *Cluster {
 		Namespaces: map[string]*Namespace{}, Pods: &PodTable{}, Nodes: map[string]*Node{},
 		Services: map[Name]*Service{}, Slices: map[Name]*EndpointSlice{}, Policies: map[PolicyID]*Policy{}, Staged: map[PolicyID]*StagedPolicy{}, Tiers: map[string]*Tier{},
 		NetworkSets: map[Name]*NetworkSet{}, ServiceAccounts: map[Name]*ServiceAccount{}, HostEndpoints: map[string]*HostEndpoint{},
-		Pools: map[string]*Pool{}, Blocks: map[netip.Prefix]*Block{}, BGPConfigs: map[string]*BGPConfig{}, BGPPeers: map[string]*BGPPeer{}, Settings: DefaultSettings(),
+		Pools: map[string]*Pool{}, Blocks: map[netip.Prefix]*Block{}, BGPConfigs: map[string]*BGPConfig{}, BGPPeers: map[string]*BGPPeer{}, BGPFilters: map[string]*BGPFilter{}, Settings: DefaultSettings(),
 	}
 }
 
@@ -112,6 +114,10 @@ type Node struct {
 	// not.
 	ClusterID netip.Addr
 }
+
+// LabelNoBalancers is the label of nodes that load balancers leave out (kubernetes/api
+// WellKnownLabels).
+const LabelNoBalancers = "node.kubernetes.io/exclude-from-external-load-balancers"
 
 // What Nodes say about BGP.
 const (

@@ -18,10 +18,23 @@ type BGP struct {
 	ListenAddrs []netip.Addr `json:",omitempty"`
 	// Peers are sorted by address; there is one for each.
 	Peers []BGPPeer `json:",omitempty"`
+	// Filters say what is let through to and from some peers, before everything else; a peer is in
+	// one of them at most.
+	Filters []BGPFilter `json:",omitempty"`
+	// MissingFilters are names of filters that BGPPeers of this node name and that are not there,
+	// each with the peer's, sorted.
+	MissingFilters []string `json:",omitempty"`
 	// Advertise are the prefixes of this node, sorted.
 	Advertise []netip.Prefix `json:",omitempty"`
 	// Pass are prefixes within which routes of others are handed on, sorted: nothing else is.
 	Pass []netip.Prefix `json:",omitempty"`
+	// Reflect are prefixes within which routes of others are handed on within the AS alone: whoever
+	// they lead to serves them itself.
+	Reflect []netip.Prefix `json:",omitempty"`
+	// Tags are communities of what is advertised, sorted.
+	Tags []BGPTag `json:",omitempty"`
+	// UnknownCommunities are names that are used and that nobody gave a value, sorted.
+	UnknownCommunities []string `json:",omitempty"`
 	// Keep are prefixes within which no learned route is put into the kernel, sorted: what the node
 	// has itself, and what the data plane carries in a tunnel.
 	Keep []netip.Prefix `json:",omitempty"`
@@ -52,6 +65,21 @@ type BGPPeer struct {
 	ClusterID netip.Addr `json:",omitzero"`
 }
 
+// BGPTag says which communities a prefix of Advertise has.
+type BGPTag struct {
+	Prefix      netip.Prefix
+	Communities []string // aa:nn or aa:nn:mm, sorted
+}
+
+// BGPFilter is what is let through to and from peers of one family: of the rules of a direction the
+// first one that matches decides.
+type BGPFilter struct {
+	Peers          []netip.Addr    // sorted
+	Export, Import []model.BGPRule `json:",omitempty"`
+	// FrontASN is what this node puts in front of paths that it sends to the peers; 0 = nothing.
+	FrontASN uint32 `json:",omitempty"`
+}
+
 func (d *dumper) bgp(b *BGP) {
 	if b == nil {
 		return
@@ -62,10 +90,23 @@ func (d *dumper) bgp(b *BGP) {
 			"source="+addrs([]netip.Addr{p.Source}), flag(p.Passive, "passive"), flag(p.BFD, "bfd"), flag(p.Password != (model.SecretKey{}), "password="+p.Password.Name+"/"+p.Password.Key),
 			flag(p.ClusterID.IsValid(), "cluster="+p.ClusterID.String()), p.Name)
 	}
+	for _, f := range b.Filters {
+		for _, of := range []struct {
+			what string
+			list []model.BGPRule
+		}{{"export", f.Export}, {"import", f.Import}} {
+			for i, r := range of.list {
+				d.line("bgp-filter", addrs(f.Peers), fmt.Sprintf("%s %d %+v", of.what, i, r))
+			}
+		}
+	}
+	for _, t := range b.Tags {
+		d.line("bgp-tag", t.Prefix.String(), fmt.Sprint(t.Communities))
+	}
 	for _, of := range []struct {
 		what string
 		list []netip.Prefix
-	}{{"advertise", b.Advertise}, {"pass", b.Pass}, {"keep", b.Keep}} {
+	}{{"advertise", b.Advertise}, {"pass", b.Pass}, {"reflect", b.Reflect}, {"keep", b.Keep}} {
 		for _, p := range of.list {
 			d.line("bgp-"+of.what, p.String())
 		}

@@ -116,7 +116,7 @@ func Equal(a, b *State) bool {
 		maps.Equal(a.Staged, b.Staged) && slices.Equal(a.Unfit, b.Unfit) && slices.Equal(a.Overdrawn, b.Overdrawn) &&
 		maps.Equal(a.Clients, b.Clients) && maps.Equal(a.Announced, b.Announced) && maps.Equal(a.Watched, b.Watched) &&
 		maps.Equal(a.HostEndpoints, b.HostEndpoints) && maps.Equal(a.HostStaged, b.HostStaged) &&
-		a.WireGuard4.Equal(&b.WireGuard4) && a.WireGuard6.Equal(&b.WireGuard6)
+		a.WireGuard4.Equal(&b.WireGuard4) && a.WireGuard6.Equal(&b.WireGuard6) && reflect.DeepEqual(a.BGP, b.BGP)
 }
 
 // Diff returns the lines of the dumps that are in one state only: "-" those of a, "+" those of b.

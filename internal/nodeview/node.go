@@ -351,6 +351,7 @@ func (n *Node) Take() *model.Changes {
 	fill(p.Blocks, c.Blocks)
 	fill(p.BGPConfigs, c.BGPConfigs)
 	fill(p.BGPPeers, c.BGPPeers)
+	fill(p.BGPFilters, c.BGPFilters)
 	if p.ServiceCIDRsChanged {
 		p.ServiceCIDRs = c.ServiceCIDRs
 	}

@@ -159,10 +159,11 @@ func TestBGPIsEveryNodes(t *testing.T) {
 		t.Errorf("at first %v", got.BGPConfigs)
 	}
 	other := &model.BGPConfig{Name: "default", ASN: 65009}
-	x.Update(&model.Changes{BGPConfigs: map[string]*model.BGPConfig{"default": other}, BGPPeers: map[string]*model.BGPPeer{"tor": peer}})
+	filter := &model.BGPFilter{Name: "ours"}
+	x.Update(&model.Changes{BGPConfigs: map[string]*model.BGPConfig{"default": other}, BGPPeers: map[string]*model.BGPPeer{"tor": peer}, BGPFilters: map[string]*model.BGPFilter{"ours": filter}})
 	for name, n := range nodes {
-		if got := n.Take(); got.BGPConfigs["default"] != other || got.BGPPeers["tor"] != peer {
-			t.Errorf("%s got %v and %v", name, got.BGPConfigs, got.BGPPeers)
+		if got := n.Take(); got.BGPConfigs["default"] != other || got.BGPPeers["tor"] != peer || got.BGPFilters["ours"] != filter {
+			t.Errorf("%s got %v, %v and %v", name, got.BGPConfigs, got.BGPPeers, got.BGPFilters)
 		}
 	}
 	x.Update(&model.Changes{BGPPeers: map[string]*model.BGPPeer{"tor": nil}})
@@ -171,5 +172,8 @@ func TestBGPIsEveryNodes(t *testing.T) {
 		if v, gone := got.BGPPeers["tor"]; !gone || v != nil || len(got.BGPConfigs) > 0 {
 			t.Errorf("%s: after the peer went %v and %v", name, got.BGPConfigs, got.BGPPeers)
 		}
+	}
+	if got := x.Add("late").Take(); got.BGPFilters["ours"] != filter {
+		t.Errorf("a node that comes later got %v", got.BGPFilters)
 	}
 }

@@ -5,6 +5,7 @@ package watch
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -76,18 +77,86 @@ func ConvertBGPConfiguration(c *v3.BGPConfiguration) (*model.BGPConfig, []weirv1
 			f.add("spec.bindMode", string(*s.BindMode), "is neither None nor NodeIP; None is in force", "correct it")
 		}
 	}
-	f.notYet(len(s.ServiceLoadBalancerIPs) > 0, "serviceLoadBalancerIPs", "")
-	f.notYet(len(s.ServiceExternalIPs) > 0, "serviceExternalIPs", "")
-	f.notYet(len(s.ServiceClusterIPs) > 0, "serviceClusterIPs", "")
-	f.notYet(s.ServiceLoadBalancerAggregation != nil && *s.ServiceLoadBalancerAggregation != v3.ServiceLoadBalancerAggregationEnabled,
-		"serviceLoadBalancerAggregation", "")
-	f.notYet(len(s.Communities) > 0, "communities", "")
-	f.notYet(len(s.PrefixAdvertisements) > 0, "prefixAdvertisements", "")
+	for _, of := range []struct {
+		field string
+		n     int
+		cidr  func(int) string
+		into  *[]netip.Prefix
+	}{
+		{"serviceClusterIPs", len(s.ServiceClusterIPs), func(i int) string { return s.ServiceClusterIPs[i].CIDR }, &out.ClusterIPs},
+		{"serviceExternalIPs", len(s.ServiceExternalIPs), func(i int) string { return s.ServiceExternalIPs[i].CIDR }, &out.ExternalIPs},
+		{"serviceLoadBalancerIPs", len(s.ServiceLoadBalancerIPs), func(i int) string { return s.ServiceLoadBalancerIPs[i].CIDR }, &out.BalancerIPs},
+	} {
+		if cluster(of.n > 0, of.field, "") {
+			*of.into = f.ranges(of.field, of.n, of.cidr)
+		}
+	}
+	// The API server fills in Enabled, in objects of one node, too.
+	if a := s.ServiceLoadBalancerAggregation; a != nil && *a != v3.ServiceLoadBalancerAggregationEnabled && cluster(true, "serviceLoadBalancerAggregation", string(*a)) {
+		if out.BalancersSingly = *a == v3.ServiceLoadBalancerAggregationDisabled; !out.BalancersSingly {
+			f.add("spec.serviceLoadBalancerAggregation", string(*a), "is neither Enabled nor Disabled; Enabled is in force", "correct it")
+		}
+	}
+	f.communities(s, out)
 	f.notYet(len(s.IgnoredInterfaces) > 0, "ignoredInterfaces", "")
 	f.notYet(s.LocalWorkloadPeeringIPV4 != "", "localWorkloadPeeringIPV4", s.LocalWorkloadPeeringIPV4)
 	f.notYet(s.LocalWorkloadPeeringIPV6 != "", "localWorkloadPeeringIPV6", s.LocalWorkloadPeeringIPV6)
 	f.notYet(s.LogSeverityScreen != "" && !strings.EqualFold(s.LogSeverityScreen, "info"), "logSeverityScreen", s.LogSeverityScreen)
 	return out, f.list
+}
+
+// ranges reads those of Services' addresses.
+func (f *finding) ranges(field string, n int, cidr func(int) string) []netip.Prefix {
+	var out []netip.Prefix
+	for i := range n {
+		p, err := parsePrefix(cidr(i), false)
+		if err == nil && p.Bits() == 0 {
+			err = fmt.Errorf("is every address")
+		}
+		if err != nil {
+			f.add(fmt.Sprintf("spec.%s[%d].cidr", field, i), cidr(i), err.Error()+"; nothing is advertised by it", "correct it")
+			continue
+		}
+		out = append(out, p)
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return slices.Compact(out)
+}
+
+// communities reads names of communities, and what routes get. Whether a name is one is seen with
+// the object of the cluster.
+func (f *finding) communities(s *v3.BGPConfigurationSpec, out *model.BGPConfig) {
+	for i, c := range s.Communities {
+		at := fmt.Sprintf("spec.communities[%d]", i)
+		switch {
+		case c.Name == "":
+			f.add(at+".name", "", "is missing; the community is not known", "give one")
+		case !isCommunity(c.Value):
+			f.add(at+".value", c.Value, notCommunity+"; the community is not known", "correct it")
+		default:
+			if out.Communities == nil {
+				out.Communities = map[string]string{}
+			}
+			out.Communities[c.Name] = c.Value
+		}
+	}
+	for i, a := range s.PrefixAdvertisements {
+		at := fmt.Sprintf("spec.prefixAdvertisements[%d]", i)
+		p, err := parsePrefix(a.CIDR, false)
+		if err != nil {
+			f.add(at+".cidr", a.CIDR, err.Error()+"; nothing gets these communities", "correct it")
+			continue
+		}
+		tag := model.BGPTag{CIDR: p}
+		for k, c := range a.Communities {
+			if strings.Contains(c, ":") && !isCommunity(c) || c == "" {
+				f.add(fmt.Sprintf("%s.communities[%d]", at, k), c, notCommunity+", nor a name; no route gets it", "correct it")
+				continue
+			}
+			tag.Communities = append(tag.Communities, c)
+		}
+		out.Tagged = append(out.Tagged, tag)
+	}
 }
 
 // Bounds of times, in seconds: what fits into the messages of BGP (RFC 4724, section 3; RFC 4271,
@@ -174,9 +243,7 @@ func ConvertBGPPeer(p *BGPPeer) (*model.BGPPeer, []weirv1.Problem) {
 		f.notYet(*s.NextHopMode != v3.NextHopMode(v3.NextHopModeAuto), "nextHopMode", string(*s.NextHopMode))
 	}
 	f.notYet(s.ReachableBy != "", "reachableBy", s.ReachableBy)
-	if len(s.Filters) > 0 { // what it keeps out would come in
-		return refuse("filters", strings.Join(s.Filters, " "), "are not in force yet", "remove them, where the routes need no filter")
-	}
+	out.Filters = s.Filters
 	return out, f.list
 }
 

@@ -4,6 +4,7 @@ package watch
 
 import (
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -43,9 +44,8 @@ func TestConvertBGPPeer(t *testing.T) {
 		"port 0":              {spec{"peerIP": "192.0.2.9:0", "asNumber": int64(1)}, nil, "spec.peerIP"},
 		"a loopback":          {spec{"peerIP": "127.0.0.1", "asNumber": int64(1)}, nil, "spec.peerIP"},
 		"no key":              {spec{"peerIP": "192.0.2.9", "asNumber": int64(1), "password": spec{"secretKeyRef": spec{"name": "s", "key": ""}}}, nil, "spec.password.secretKeyRef"},
-		// What a filter keeps out must not come in.
-		"filters":   {spec{"peerIP": "192.0.2.9", "asNumber": int64(1), "filters": []any{"f"}}, nil, "spec.filters"},
-		"workloads": {spec{"localWorkloadSelector": "all()", "asNumber": int64(1)}, nil, "spec.localWorkloadSelector"},
+		"filters":             {spec{"peerIP": "192.0.2.9", "asNumber": int64(1), "filters": []any{"f", "g"}}, &model.BGPPeer{Addr: netip.MustParseAddr("192.0.2.9"), ASN: 1, Filters: []string{"f", "g"}}, ""},
+		"workloads":           {spec{"localWorkloadSelector": "all()", "asNumber": int64(1)}, nil, "spec.localWorkloadSelector"},
 		"not yet": {spec{"peerIP": "192.0.2.9", "asNumber": int64(1), "nextHopMode": "Self", "reachableBy": "192.0.2.8", "keepOriginalNextHop": true},
 			&model.BGPPeer{Addr: netip.MustParseAddr("192.0.2.9"), ASN: 1}, "spec.keepOriginalNextHop spec.nextHopMode spec.reachableBy"},
 		"another mode": {spec{"peerIP": "192.0.2.9", "asNumber": int64(1), "failureDetectionMode": "x"},
@@ -58,7 +58,7 @@ func TestConvertBGPPeer(t *testing.T) {
 			if c.want != nil {
 				c.want.Name = "x"
 			}
-			if (got == nil) != (c.want == nil) || got != nil && *got != *c.want {
+			if (got == nil) != (c.want == nil) || got != nil && !reflect.DeepEqual(got, c.want) {
 				t.Errorf("got %+v, want %+v", got, c.want)
 			}
 			var fields []string
@@ -75,6 +75,14 @@ func TestConvertBGPPeer(t *testing.T) {
 	}
 }
 
+func prefixes(texts ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range texts {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
 func TestConvertBGPConfiguration(t *testing.T) {
 	for name, c := range map[string]struct {
 		name     string
@@ -89,15 +97,23 @@ func TestConvertBGPConfiguration(t *testing.T) {
 		"of a node": {"node.a", spec{"asNumber": int64(65000), "listenPort": int64(1179), "nodeToNodeMeshEnabled": false},
 			&model.BGPConfig{ListenPort: 1179}, "spec.asNumber spec.nodeToNodeMeshEnabled"},
 		"another name": {"other", spec{}, nil, "metadata.name"},
-		"not yet": {"default", spec{"serviceClusterIPs": []any{spec{"cidr": "10.96.0.0/12"}}, "communities": []any{spec{"name": "a", "value": "1:2"}},
-			"serviceLoadBalancerAggregation": "Disabled", "bindMode": "x"}, &model.BGPConfig{}, "spec.bindMode spec.serviceClusterIPs spec.serviceLoadBalancerAggregation spec.communities"},
+		"not yet":      {"default", spec{"ignoredInterfaces": []any{"x"}, "bindMode": "x"}, &model.BGPConfig{}, "spec.bindMode spec.ignoredInterfaces"},
+		"Services": {"default", spec{"serviceClusterIPs": []any{spec{"cidr": "fd01::/112"}, spec{"cidr": "10.96.0.1/12"}}, "serviceExternalIPs": []any{spec{"cidr": "198.51.100.7"}, spec{"cidr": "x"}, spec{"cidr": "0.0.0.0/0"}},
+			"serviceLoadBalancerIPs": []any{spec{"cidr": "203.0.113.0/24"}}, "serviceLoadBalancerAggregation": "Disabled"},
+			&model.BGPConfig{ClusterIPs: prefixes("10.96.0.0/12", "fd01::/112"), ExternalIPs: prefixes("198.51.100.7/32"), BalancerIPs: prefixes("203.0.113.0/24"), BalancersSingly: true},
+			"spec.serviceExternalIPs[1].cidr spec.serviceExternalIPs[2].cidr"},
+		"Services of a node": {"node.a", spec{"serviceClusterIPs": []any{spec{"cidr": "10.96.0.0/12"}}, "serviceLoadBalancerAggregation": "Enabled"}, &model.BGPConfig{}, "spec.serviceClusterIPs"},
+		"communities": {"node.a", spec{"communities": []any{spec{"name": "a", "value": "1:2"}, spec{"name": "b", "value": "1:2:70000"}, spec{"name": "c", "value": "1:70000"}, spec{"value": "1:1"}},
+			"prefixAdvertisements": []any{spec{"cidr": "10.0.0.0/8", "communities": []any{"a", "7:7", "7:x"}}, spec{"cidr": "x", "communities": []any{"a"}}}},
+			&model.BGPConfig{Communities: map[string]string{"a": "1:2", "b": "1:2:70000"}, Tagged: []model.BGPTag{{CIDR: netip.MustParsePrefix("10.0.0.0/8"), Communities: []string{"a", "7:7"}}}},
+			"spec.communities[2].value spec.communities[3].name spec.prefixAdvertisements[0].communities[2] spec.prefixAdvertisements[1].cidr"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, problems := typed("BGPConfiguration", ConvertBGPConfiguration)(bgpObject("BGPConfiguration", c.name, c.spec))
 			if c.want != nil {
 				c.want.Name = c.name
 			}
-			if (got == nil) != (c.want == nil) || got != nil && *got != *c.want {
+			if (got == nil) != (c.want == nil) || got != nil && !reflect.DeepEqual(got, c.want) {
 				t.Errorf("got %+v, want %+v", got, c.want)
 			}
 			var fields []string
@@ -121,5 +137,70 @@ func TestNodesSayTheirBGP(t *testing.T) {
 	}
 	if n, bad := node(map[string]string{model.AnnotationASN: "x", model.AnnotationClusterID: "y"}); n.ASN != 0 || n.ClusterID.IsValid() || bad != 2 {
 		t.Errorf("%+v, %d problems", n, bad)
+	}
+}
+
+func TestConvertBGPFilter(t *testing.T) {
+	prefix := netip.MustParsePrefix
+	for name, c := range map[string]struct {
+		rule     spec // of importV4
+		want     *model.BGPRule
+		problems string // fields below the rule
+	}{
+		"all":             {spec{"action": "Reject"}, &model.BGPRule{}, ""},
+		"in":              {spec{"action": "Accept", "cidr": "10.1.2.3/16", "matchOperator": "In"}, &model.BGPRule{Accept: true, CIDR: prefix("10.1.0.0/16"), MinBits: 16, MaxBits: 32}, ""},
+		"not in, lengths": {spec{"action": "Accept", "cidr": "10.0.0.0/8", "matchOperator": "NotIn", "prefixLength": spec{"min": int64(4), "max": int64(24)}}, &model.BGPRule{Accept: true, CIDR: prefix("10.0.0.0/8"), Not: true, MinBits: 8, MaxBits: 24}, ""},
+		"equal":           {spec{"action": "Accept", "cidr": "10.1.0.0/16", "matchOperator": "Equal"}, &model.BGPRule{Accept: true, CIDR: prefix("10.1.0.0/16"), MinBits: 16, MaxBits: 16}, ""},
+		"not equal":       {spec{"action": "Accept", "cidr": "0.0.0.0/0", "matchOperator": "NotEqual", "prefixLength": spec{"max": int64(8)}}, &model.BGPRule{Accept: true, CIDR: prefix("0.0.0.0/0"), Not: true}, ""},
+		"the rest": {spec{"action": "Accept", "source": "RemotePeers", "peerType": "eBGP", "communities": spec{"values": []any{"1:2"}}, "asPathPrefix": []any{int64(7), "1.2"},
+			"operations": []any{spec{"addCommunity": spec{"value": "1:2:3"}}, spec{"prependASPath": spec{"prefix": []any{int64(1), int64(2)}}}, spec{"prependASPath": spec{"prefix": []any{int64(3)}}}}},
+			&model.BGPRule{Accept: true, Remote: true, PeerType: "eBGP", Community: "1:2", ASPath: []uint32{7, 65538}, Add: []string{"1:2:3"}, Prepend: []uint32{3, 1, 2}}, ""},
+		"priority set": {spec{"action": "Accept", "operations": []any{spec{"setPriority": spec{"value": int64(3)}}}}, &model.BGPRule{Accept: true}, ".operations[0].setPriority"},
+		// No route has these here: the rule is not there.
+		"interface": {spec{"action": "Reject", "interface": "*.calico"}, nil, ".interface"},
+		"priority":  {spec{"action": "Reject", "priority": int64(512)}, nil, ".priority"},
+		// What cannot be read rejects.
+		"an action":         {spec{"action": "Maybe"}, &model.BGPRule{}, ".action"},
+		"a CIDR":            {spec{"action": "Accept", "cidr": "x", "matchOperator": "In"}, &model.BGPRule{}, ".cidr"},
+		"another family":    {spec{"action": "Accept", "cidr": "fd00::/8", "matchOperator": "In"}, &model.BGPRule{}, ".cidr"},
+		"no operator":       {spec{"action": "Accept", "cidr": "10.0.0.0/8"}, &model.BGPRule{}, ".matchOperator"},
+		"operator alone":    {spec{"action": "Accept", "matchOperator": "In"}, &model.BGPRule{}, ".matchOperator"},
+		"lengths alone":     {spec{"action": "Accept", "prefixLength": spec{"min": int64(3)}}, &model.BGPRule{}, ".prefixLength"},
+		"too long":          {spec{"action": "Accept", "cidr": "10.0.0.0/8", "matchOperator": "In", "prefixLength": spec{"max": int64(64)}}, &model.BGPRule{}, ".prefixLength.max"},
+		"no length":         {spec{"action": "Accept", "cidr": "10.0.0.0/8", "matchOperator": "In", "prefixLength": spec{"max": int64(7)}}, &model.BGPRule{}, ".prefixLength"},
+		"no equal length":   {spec{"action": "Accept", "cidr": "10.0.0.0/8", "matchOperator": "Equal", "prefixLength": spec{"min": int64(9)}}, &model.BGPRule{}, ".prefixLength"},
+		"a source":          {spec{"action": "Accept", "source": "x"}, &model.BGPRule{}, ".source"},
+		"a type":            {spec{"action": "Accept", "peerType": "x"}, &model.BGPRule{}, ".peerType"},
+		"a community":       {spec{"action": "Accept", "communities": spec{"values": []any{"65536:1"}}}, &model.BGPRule{}, ".communities.values[0]"},
+		"two communities":   {spec{"action": "Accept", "communities": spec{"values": []any{"1:1", "1:2"}}}, &model.BGPRule{}, ".communities.values"},
+		"a rejected change": {spec{"action": "Reject", "operations": []any{spec{"addCommunity": spec{"value": "1:1"}}}}, &model.BGPRule{}, ".operations"},
+		"a bad change":      {spec{"action": "Accept", "operations": []any{spec{"addCommunity": spec{"value": "01:1"}}}}, &model.BGPRule{}, ".operations[0].addCommunity.value"},
+		"no change":         {spec{"action": "Accept", "operations": []any{spec{}}}, &model.BGPRule{}, ".operations[0]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, problems := typed("BGPFilter", ConvertBGPFilter)(bgpObject("BGPFilter", "x", spec{"importV4": []any{c.rule}}))
+			want := &model.BGPFilter{Name: "x"}
+			if c.want != nil {
+				want.Import4 = []model.BGPRule{*c.want}
+			}
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("got %+v, want %+v", got, want)
+			}
+			var fields []string
+			for _, p := range problems {
+				fields = append(fields, strings.TrimPrefix(p.Field, "spec.importV4[0]"))
+			}
+			if text := strings.Join(fields, " "); text != c.problems {
+				t.Errorf("problems %v, want %s", problems, c.problems)
+			}
+		})
+	}
+	// Each list is of its direction and family.
+	rule := func(cidr string) []any {
+		return []any{spec{"action": "Accept", "cidr": cidr, "matchOperator": "Equal"}}
+	}
+	got, problems := typed("BGPFilter", ConvertBGPFilter)(bgpObject("BGPFilter", "x", spec{"exportV4": rule("10.0.0.0/8"), "importV4": rule("11.0.0.0/8"), "exportV6": rule("fd00::/8"), "importV6": rule("fc00::/8")}))
+	if len(problems) > 0 || got.Export4[0].CIDR != prefix("10.0.0.0/8") || got.Import4[0].CIDR != prefix("11.0.0.0/8") || got.Export6[0].CIDR != prefix("fd00::/8") || got.Import6[0].CIDR != prefix("fc00::/8") {
+		t.Errorf("%+v, %v", got, problems)
 	}
 }

@@ -26,6 +26,7 @@ var checks = map[string]func(*unstructured.Unstructured) []weirv1.Problem{
 	"projectcalico.org/HostEndpoint":                  problemsOf(typed("HostEndpoint", ConvertHostEndpoint)),
 	"projectcalico.org/BGPConfiguration":              problemsOf(typed("BGPConfiguration", ConvertBGPConfiguration)),
 	"projectcalico.org/BGPPeer":                       problemsOf(typed("BGPPeer", ConvertBGPPeer)),
+	"projectcalico.org/BGPFilter":                     problemsOf(typed("BGPFilter", ConvertBGPFilter)),
 	"projectcalico.org/IPPool":                        problemsOf(typed("IPPool", ConvertPool)),
 	"projectcalico.org/IPReservation":                 problemsOf(typed("IPReservation", ConvertReservation)),
 }

@@ -294,6 +294,9 @@ func (w *Watcher) addCRDs(d dynamic.Interface) error {
 		addDynamic(w, d, calico("bgppeers"), kind[*unstructured.Unstructured, model.BGPPeer]{
 			object: "BGPPeer", convert: typed("BGPPeer", ConvertBGPPeer),
 			record: func(b *Batch, n model.Name, _ any, now, _ *model.BGPPeer) { put(&b.BGPPeers, n.Name, now) }}),
+		addDynamic(w, d, calico("bgpfilters"), kind[*unstructured.Unstructured, model.BGPFilter]{
+			object: "BGPFilter", convert: typed("BGPFilter", ConvertBGPFilter),
+			record: func(b *Batch, n model.Name, _ any, now, _ *model.BGPFilter) { put(&b.BGPFilters, n.Name, now) }}),
 		addDynamic(w, d, weirv1.IPAMBlocks, kind[*unstructured.Unstructured, model.Block]{
 			object: "IPAMBlock", convert: typed("IPAMBlock", ConvertBlock),
 			record: func(b *Batch, _ model.Name, _ any, now, before *model.Block) {

@@ -21,16 +21,23 @@ func BGP(n Node, st *feed.Status, began, now time.Time) []weirv1.Problem {
 		return nil
 	}
 	object := "Node " + n.Name
-	if st == nil {
-		if now.Sub(began) < bgpPatience {
-			return nil
-		}
-		return []weirv1.Problem{{Object: object, Field: "BGP", Message: "BGP is configured, and no BGP process runs on this node: it learns nothing anew, and peers forget its routes",
-			Action: "see kubectl -n kube-system get ds,pods -l k8s-app=weir-bgp; the controller gives Nodes the label weir.dev/bgp, which the DaemonSet asks for"}}
-	}
 	var out []weirv1.Problem
 	add := func(field, value, message, action string) {
 		out = append(out, weirv1.Problem{Object: object, Field: field, Value: value, Message: message, Action: action}.Clip())
+	}
+	for _, name := range n.State.BGP.MissingFilters {
+		add("BGP filters", name, "there is no BGPFilter of this name: it keeps out nothing", "make it, or take its name out of spec.filters")
+	}
+	for _, name := range n.State.BGP.UnknownCommunities {
+		add("BGP communities", name, "no value is given for this name: no route gets it", "add it to spec.communities of BGPConfiguration default")
+	}
+	if st == nil {
+		if now.Sub(began) < bgpPatience {
+			return out
+		}
+		add("BGP", "", "BGP is configured, and no BGP process runs on this node: it learns nothing anew, and peers forget its routes",
+			"see kubectl -n kube-system get ds,pods -l k8s-app=weir-bgp; the controller gives Nodes the label weir.dev/bgp, which the DaemonSet asks for")
+		return out
 	}
 	if st.Err != "" {
 		add("BGP", "", st.Err, "see kubectl -n kube-system logs ds/weir-bgp of this node")

@@ -26,16 +26,18 @@ func TestBGP(t *testing.T) {
 		began time.Time
 		want  string // parts of the problems, in order
 	}{
-		"not in use":            {Node{Name: "a", State: &nodestate.State{}}, nil, long, ""},
-		"not known":             {Node{Name: "a"}, nil, long, ""},
-		"the agent has begun":   {used, nil, now, ""},
-		"no process":            {used, nil, long, "no BGP process runs"},
-		"well":                  {used, &feed.Status{Since: long, Peers: []feed.Peer{peer("established", long)}}, long, ""},
-		"down":                  {used, &feed.Status{Since: long, Peers: []feed.Peer{peer("active", long)}}, long, "hold timer expired"},
-		"down for a moment":     {used, &feed.Status{Since: long, Peers: []feed.Peer{peer("active", now)}}, long, ""},
-		"the process has begun": {used, &feed.Status{Since: now, Peers: []feed.Peer{peer("active", long)}}, long, ""},
-		"refused":               {used, &feed.Status{Since: long, Err: "port 179 is taken"}, long, "port 179 is taken"},
-		"routes":                {used, &feed.Status{Since: long, Routes: fib.Status{Err: "no space", Unresolved: 2}}, long, "no space|next hops are not reached"},
+		"not in use":               {Node{Name: "a", State: &nodestate.State{}}, nil, long, ""},
+		"not known":                {Node{Name: "a"}, nil, long, ""},
+		"the agent has begun":      {used, nil, now, ""},
+		"no process":               {used, nil, long, "no BGP process runs"},
+		"well":                     {used, &feed.Status{Since: long, Peers: []feed.Peer{peer("established", long)}}, long, ""},
+		"down":                     {used, &feed.Status{Since: long, Peers: []feed.Peer{peer("active", long)}}, long, "hold timer expired"},
+		"down for a moment":        {used, &feed.Status{Since: long, Peers: []feed.Peer{peer("active", now)}}, long, ""},
+		"the process has begun":    {used, &feed.Status{Since: now, Peers: []feed.Peer{peer("active", long)}}, long, ""},
+		"refused":                  {used, &feed.Status{Since: long, Err: "port 179 is taken"}, long, "port 179 is taken"},
+		"a filter is missing":      {Node{Name: "a", State: &nodestate.State{BGP: &nodestate.BGP{MissingFilters: []string{"f of BGPPeer tor"}}}}, &feed.Status{Since: long}, long, "there is no BGPFilter of this name"},
+		"a community is not known": {Node{Name: "a", State: &nodestate.State{BGP: &nodestate.BGP{UnknownCommunities: []string{"blue"}}}}, &feed.Status{Since: long}, long, "no value is given for this name"},
+		"routes":                   {used, &feed.Status{Since: long, Routes: fib.Status{Err: "no space", Unresolved: 2}}, long, "no space|next hops are not reached"},
 	} {
 		var parts []string
 		if c.want != "" {

@@ -60,6 +60,8 @@ type Config struct {
 	Neighbours []Neighbour
 	// Networks are advertised; the router has them as far as it is concerned.
 	Networks []netip.Prefix
+	// Communities are standard ones, aa:nn, of what it advertises.
+	Communities []string
 	// Hold is the hold time, in seconds; 0 = the router's.
 	Hold int
 }
@@ -185,15 +187,44 @@ func (r *Router) Ask(bird, frr string) string {
 
 // Knows reports whether the router has a route, which came by BGP.
 func (r *Router) Knows(p netip.Prefix) bool {
-	family := "ipv4"
-	if p.Addr().Is6() {
-		family = "ipv6"
-	}
-	out := r.Ask("show route for "+p.String()+" all", "show bgp "+family+" unicast "+p.String())
+	out := r.About(p)
 	if r.Kind == "bird" {
 		return strings.Contains(out, p.String()) && strings.Contains(out, "BGP.origin")
 	}
 	return strings.Contains(out, "Paths: (") && !strings.Contains(out, "sourced")
+}
+
+// About is what the router says about a route that came by BGP.
+func (r *Router) About(p netip.Prefix) string {
+	family := "ipv4"
+	if p.Addr().Is6() {
+		family = "ipv6"
+	}
+	return r.Ask("show route for "+p.String()+" all", "show bgp "+family+" unicast "+p.String())
+}
+
+// Has reports whether a route has a community, standard or large.
+func (r *Router) Has(p netip.Prefix, community string) bool {
+	about := r.About(p)
+	if r.Kind == "bird" {
+		return strings.Contains(about, "("+strings.ReplaceAll(community, ":", ",")+")") || strings.Contains(about, "("+strings.ReplaceAll(community, ":", ", ")+")")
+	}
+	return slices.Contains(strings.Fields(strings.ReplaceAll(about, ",", " ")), community)
+}
+
+// Path is the AS path of a route.
+func (r *Router) Path(p netip.Prefix) string {
+	lines := strings.Split(r.About(p), "\n")
+	for i, line := range lines {
+		if _, path, is := strings.Cut(line, "BGP.as_path: "); is {
+			return strings.TrimSpace(path)
+		}
+		// After the peers that it is advertised to.
+		if r.Kind == "frr" && strings.Contains(line, " from ") && i > 0 {
+			return strings.TrimSpace(lines[i-1])
+		}
+	}
+	return ""
 }
 
 // Withdraw takes back all that the router advertises.
@@ -251,7 +282,11 @@ func birdConfig(c Config) string {
 		if n.Remote.Is6() {
 			f = "6"
 		}
-		fmt.Fprintf(b, "  ipv%s { import all; export all; };\n}\n", f)
+		fmt.Fprintf(b, "  ipv%s { import all; export filter {", f)
+		for _, one := range c.Communities {
+			fmt.Fprintf(b, " bgp_community.add((%s));", strings.ReplaceAll(one, ":", ","))
+		}
+		fmt.Fprint(b, " accept; }; };\n}\n")
 	}
 	return b.String()
 }
@@ -281,11 +316,17 @@ func frrConfig(c Config) string {
 				if n.Client {
 					fmt.Fprintf(b, "  neighbor %s route-reflector-client\n", n.Remote)
 				}
+				if len(c.Communities) > 0 {
+					fmt.Fprintf(b, "  neighbor %s route-map out out\n", n.Remote)
+				}
 			} else {
 				fmt.Fprintf(b, "  no neighbor %s activate\n", n.Remote)
 			}
 		}
 		fmt.Fprint(b, " exit-address-family\n")
+	}
+	if len(c.Communities) > 0 {
+		fmt.Fprintf(b, "route-map out permit 1\n set community %s\n", strings.Join(c.Communities, " "))
 	}
 	return b.String()
 }

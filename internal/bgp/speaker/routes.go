@@ -3,7 +3,6 @@
 package speaker
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -14,16 +13,21 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/weir-net/weir/internal/bgp/feed"
+	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // advertise makes this node's own paths those of the prefixes.
-func (s *Speaker) advertise(want []netip.Prefix) []error {
+func (s *Speaker) advertise(want []netip.Prefix, tags []nodestate.BGPTag) []error {
 	var errs []error
+	communities := map[netip.Prefix][]string{}
+	for _, t := range tags {
+		communities[t.Prefix] = t.Communities
+	}
 	for p := range s.paths {
 		if slices.Contains(want, p) {
 			continue
 		}
-		path, err := ownPath(p)
+		path, err := ownPath(p, nil)
 		if err == nil {
 			err = s.server.DeletePath(apiutil.DeletePathRequest{Paths: []*apiutil.Path{path}})
 		}
@@ -34,10 +38,11 @@ func (s *Speaker) advertise(want []netip.Prefix) []error {
 		delete(s.paths, p)
 	}
 	for _, p := range want {
-		if s.paths[p] {
+		now := strings.Join(communities[p], " ")
+		if was, there := s.paths[p]; there && was == now {
 			continue
 		}
-		path, err := ownPath(p)
+		path, err := ownPath(p, communities[p])
 		if err == nil {
 			_, err = s.server.AddPath(apiutil.AddPathRequest{Paths: []*apiutil.Path{path}})
 		}
@@ -45,18 +50,41 @@ func (s *Speaker) advertise(want []netip.Prefix) []error {
 			errs = append(errs, fmt.Errorf("advertising %s: %w", p, err))
 			continue
 		}
-		s.paths[p] = true
+		s.paths[p] = now
 	}
 	return errs
 }
 
 // ownPath is a path of this node: each session puts its own address in as the next hop.
-func ownPath(p netip.Prefix) (*apiutil.Path, error) {
+func ownPath(p netip.Prefix, communities []string) (*apiutil.Path, error) {
 	nlri, err := bgp.NewIPAddrPrefix(p)
 	if err != nil {
 		return nil, err
 	}
 	attrs := []bgp.PathAttributeInterface{bgp.NewPathAttributeOrigin(bgp.BGP_ORIGIN_ATTR_TYPE_IGP)}
+	var standard []uint32
+	var large []*bgp.LargeCommunity
+	for _, c := range communities {
+		if isLarge(c) {
+			one, err := bgp.ParseLargeCommunity(c)
+			if err != nil {
+				return nil, err
+			}
+			large = append(large, one)
+			continue
+		}
+		var high, low uint16
+		if _, err := fmt.Sscanf(c, "%d:%d", &high, &low); err != nil {
+			return nil, fmt.Errorf("community %s: %w", c, err)
+		}
+		standard = append(standard, uint32(high)<<16|uint32(low))
+	}
+	if len(standard) > 0 {
+		attrs = append(attrs, bgp.NewPathAttributeCommunities(standard))
+	}
+	if len(large) > 0 {
+		attrs = append(attrs, bgp.NewPathAttributeLargeCommunities(large))
+	}
 	if p.Addr().Is4() {
 		hop, err := bgp.NewPathAttributeNextHop(netip.IPv4Unspecified())
 		if err != nil {
@@ -69,54 +97,6 @@ func ownPath(p netip.Prefix) (*apiutil.Path, error) {
 		return nil, err
 	}
 	return &apiutil.Path{Family: bgp.RF_IPv6_UC, Nlri: nlri, Attrs: append(attrs, reach)}, nil
-}
-
-// Names of what GoBGP's policies consist of.
-const (
-	policyExport = "weir-export"
-	setPass4     = "weir-pass-ipv4"
-	setPass6     = "weir-pass-ipv6"
-)
-
-// setPolicy has the sessions hand on this node's own paths, and of others those within the
-// prefixes: what a router outside has told one node is no concern of the others.
-func (s *Speaker) setPolicy(ctx context.Context, pass []netip.Prefix) error {
-	accept := &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT}
-	own := &api.Statement{Name: policyExport + "-own", Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL}, Actions: accept}
-	policy := &api.Policy{Name: policyExport, Statements: []*api.Statement{own}}
-	req := &api.SetPoliciesRequest{Policies: []*api.Policy{policy}}
-	for _, set := range []struct {
-		name string
-		four bool
-	}{{setPass4, true}, {setPass6, false}} {
-		var list []*api.Prefix
-		for _, p := range pass {
-			if p.Addr().Is4() == set.four {
-				list = append(list, &api.Prefix{IpPrefix: p.String(), MaskLengthMin: uint32(p.Bits()), MaskLengthMax: uint32(p.Addr().BitLen())})
-			}
-		}
-		if len(list) == 0 {
-			continue
-		}
-		req.DefinedSets = append(req.DefinedSets, &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: set.name, Prefixes: list})
-		policy.Statements = append(policy.Statements, &api.Statement{Name: set.name, Actions: accept,
-			Conditions: &api.Conditions{PrefixSet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: set.name}}})
-	}
-	if err := s.server.SetPolicies(ctx, req); err != nil {
-		return err
-	}
-	// Setting policies keeps what they are assigned to, but at first there is nothing to keep.
-	err := s.server.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{Name: "global",
-		Direction: api.PolicyDirection_POLICY_DIRECTION_EXPORT, Policies: []*api.Policy{{Name: policyExport}}, DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT}})
-	if err != nil || len(s.sessions) == 0 {
-		return err
-	}
-	for a := range s.sessions {
-		if err := s.server.ResetPeer(ctx, &api.ResetPeerRequest{Address: a.String(), Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT}); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func prefixOf(p *apiutil.Path) (netip.Prefix, bool) {

@@ -49,7 +49,7 @@ type Speaker struct {
 	stopWatch context.CancelFunc
 	have      nodestate.BGP
 	sessions  map[netip.Addr]session
-	paths     map[netip.Prefix]bool
+	paths     map[netip.Prefix]string // own ones, with their communities
 	restoring bool
 	// complete are the peers that have sent all that they have since the start.
 	complete map[netip.Addr]bool
@@ -67,7 +67,7 @@ type session struct {
 
 // New returns a Speaker without sessions.
 func New(cfg Config) *Speaker {
-	s := &Speaker{cfg: cfg, since: time.Now(), sessions: map[netip.Addr]session{}, paths: map[netip.Prefix]bool{}, restoring: cfg.Restoring,
+	s := &Speaker{cfg: cfg, since: time.Now(), sessions: map[netip.Addr]session{}, paths: map[netip.Prefix]string{}, restoring: cfg.Restoring,
 		complete: map[netip.Addr]bool{}, ended: map[netip.Addr]string{}, up: map[netip.Addr]bool{}}
 	s.detector = bfd.New(cfg.Log, s.noteFailed)
 	return s
@@ -103,12 +103,12 @@ func (s *Speaker) apply(ctx context.Context, want *nodestate.BGP) error {
 		}
 	}
 	var errs []error
-	if !reflect.DeepEqual(s.have.Pass, want.Pass) {
-		if err := s.setPolicy(ctx, want.Pass); err != nil {
-			errs = append(errs, fmt.Errorf("saying which routes are handed on: %w", err))
+	if !reflect.DeepEqual(s.have.Pass, want.Pass) || !reflect.DeepEqual(s.have.Filters, want.Filters) || !sameReflected(&s.have, want) {
+		if err := s.setPolicy(ctx, want); err != nil {
+			return fmt.Errorf("saying which routes are let through: %w", err) // no new session without its filters
 		}
 	}
-	errs = append(errs, s.advertise(want.Advertise)...)
+	errs = append(errs, s.advertise(want.Advertise, want.Tags)...)
 	errs = append(errs, s.setPeers(ctx, want)...)
 	s.have = *want
 	if s.restoring && len(want.Peers) == 0 {
@@ -157,7 +157,7 @@ func (s *Speaker) start(ctx context.Context, want *nodestate.BGP) error {
 		return fmt.Errorf("following what is learned: %w", err)
 	}
 	s.server, s.stopWatch, s.have = srv, cancel, nodestate.BGP{}
-	if err := s.setPolicy(ctx, nil); err != nil {
+	if err := s.setPolicy(ctx, &nodestate.BGP{}); err != nil {
 		return errors.Join(fmt.Errorf("saying which routes are handed on: %w", err), s.stop(ctx, false))
 	}
 	if s.restoring {

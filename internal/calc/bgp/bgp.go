@@ -6,6 +6,7 @@ package bgp
 
 import (
 	"crypto/sha256"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -26,12 +27,12 @@ const (
 
 // State returns what the node's BGP process should do; nil = nothing, because nobody configured
 // BGP, or the node is not known.
-func State(c *cluster.View) *nodestate.BGP {
+func State(c *cluster.View, services iter.Seq[cluster.ServiceAddr]) *nodestate.BGP {
 	own := c.Nodes[c.Local.Node]
 	if !c.BGPInUse() || own == nil {
 		return nil
 	}
-	x := sessions{c: c, own: own, conf: model.BGPConfig{}, found: map[netip.Addr]nodestate.BGPPeer{}}
+	x := sessions{c: c, own: own, conf: model.BGPConfig{}, found: map[netip.Addr]nodestate.BGPPeer{}, by: map[netip.Addr]*model.BGPPeer{}}
 	if d := c.BGPConfigs["default"]; d != nil {
 		x.conf = *d
 	}
@@ -52,7 +53,14 @@ func State(c *cluster.View) *nodestate.BGP {
 	for _, a := range slices.SortedFunc(maps.Keys(x.found), netip.Addr.Compare) {
 		out.Peers = append(out.Peers, x.found[a])
 	}
+	x.filters(out)
 	prefixes(c, out)
+	x.services(out, services)
+	for _, list := range []*[]netip.Prefix{&out.Advertise, &out.Pass, &out.Reflect, &out.Keep} {
+		slices.SortFunc(*list, netip.Prefix.Compare)
+		*list = slices.Compact(*list)
+	}
+	x.tags(out)
 	return out
 }
 
@@ -62,6 +70,7 @@ type sessions struct {
 	own   *model.Node
 	conf  model.BGPConfig
 	found map[netip.Addr]nodestate.BGPPeer
+	by    map[netip.Addr]*model.BGPPeer // the objects by which they are
 }
 
 func (x *sessions) asn(n *model.Node) uint32 {
@@ -138,7 +147,7 @@ func (x *sessions) nodes(p *model.BGPPeer, which func(*model.Node) bool) {
 			s.Name, s.ASN, s.Port = p.Name+" "+n.Name, x.asn(n), x.listenPort(n.Name)
 			s.Passive = own.Less(a) // one of them begins, so that they do not meet
 			x.reflects(&s, n)
-			x.add(s)
+			x.add(s, p)
 		}
 	}
 }
@@ -163,7 +172,7 @@ func (x *sessions) router(p *model.BGPPeer) {
 		}
 	}
 	x.reflects(&s, node)
-	x.add(s)
+	x.add(s, p)
 }
 
 func (x *sessions) session(p *model.BGPPeer, a netip.Addr) nodestate.BGPPeer {
@@ -190,9 +199,9 @@ func (x *sessions) reflects(s *nodestate.BGPPeer, node *model.Node) {
 	}
 }
 
-func (x *sessions) add(s nodestate.BGPPeer) {
+func (x *sessions) add(s nodestate.BGPPeer, by *model.BGPPeer) {
 	if _, there := x.found[s.Addr]; !there {
-		x.found[s.Addr] = s
+		x.found[s.Addr], x.by[s.Addr] = s, by
 	}
 }
 
@@ -257,9 +266,5 @@ func prefixes(c *cluster.View, out *nodestate.BGP) {
 		if c.Carried(a) {
 			out.Keep = append(out.Keep, netip.PrefixFrom(a, a.BitLen()))
 		}
-	}
-	for _, list := range []*[]netip.Prefix{&out.Advertise, &out.Pass, &out.Keep} {
-		slices.SortFunc(*list, netip.Prefix.Compare)
-		*list = slices.Compact(*list)
 	}
 }

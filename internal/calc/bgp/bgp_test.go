@@ -36,6 +36,11 @@ func racks() *model.Cluster {
 	return c
 }
 
+// state is that of a cluster without Services.
+func state(c *model.Cluster) *nodestate.BGP {
+	return State(cluster.ViewOf(c), slices.Values([]cluster.ServiceAddr(nil)))
+}
+
 func peersOf(s *nodestate.BGP) string {
 	var out []string
 	for _, p := range s.Peers {
@@ -48,15 +53,15 @@ func TestNotInUse(t *testing.T) {
 	c := racks()
 	delete(c.BGPConfigs, "default")
 	c.BGPConfigs["node.a"] = &model.BGPConfig{Name: "node.a", ListenPort: 1179}
-	if s := State(cluster.ViewOf(c)); s != nil {
+	if s := state(c); s != nil {
 		t.Errorf("BGP is in use: %+v", s)
 	}
 	c.BGPPeers["tor"] = &model.BGPPeer{Name: "tor", Addr: addr("192.0.2.9"), ASN: 64999}
-	if s := State(cluster.ViewOf(c)); s == nil || s.ListenPort != 1179 {
+	if s := state(c); s == nil || s.ListenPort != 1179 {
 		t.Errorf("BGP is %+v", s)
 	}
 	c.Local.Node = "nobody"
-	if s := State(cluster.ViewOf(c)); s != nil {
+	if s := state(c); s != nil {
 		t.Errorf("a node that is not known has %+v", s)
 	}
 }
@@ -112,7 +117,7 @@ func TestSessions(t *testing.T) {
 			if name == "this node without IPv6" { // it is not carried without a pool either
 				delete(k.Pools, "six")
 			}
-			if got := peersOf(State(cluster.ViewOf(k))); got != c.want {
+			if got := peersOf(state(k)); got != c.want {
 				t.Errorf("sessions with\n%s, want\n%s", got, c.want)
 			}
 		})
@@ -128,7 +133,7 @@ func TestBFD(t *testing.T) {
 	c.BGPPeers["far"] = &model.BGPPeer{Name: "far", Addr: addr("198.51.100.9"), ASN: 64999, BFD: true}
 	c.BGPPeers["without"] = &model.BGPPeer{Name: "without", Addr: addr("192.0.2.10"), ASN: 64999}
 	var got []string
-	for _, p := range State(cluster.ViewOf(c)).Peers {
+	for _, p := range State(cluster.ViewOf(c), nil).Peers {
 		if p.BFD {
 			got = append(got, p.Name)
 		}
@@ -146,7 +151,7 @@ func TestEnds(t *testing.T) {
 	passive := map[string]bool{}
 	for _, name := range []string{"a", "b", "c"} {
 		c.Local.Node = name
-		for _, p := range State(cluster.ViewOf(c)).Peers {
+		for _, p := range state(c).Peers {
 			passive[name+" "+p.Addr.String()] = p.Passive
 		}
 	}
@@ -156,7 +161,7 @@ func TestEnds(t *testing.T) {
 	c.Local.Node = "a"
 	want := nodestate.BGPPeer{Addr: addr("192.0.2.2"), Name: "b", Port: 179, ASN: 64512, LocalASN: 65001, Source: addr("192.0.2.1"), Password: model.SecretKey{Name: "s", Key: "k"},
 		Restart: 30, Keepalive: 7, TTLHops: 2, AllowedAS: 3}
-	peers := State(cluster.ViewOf(c)).Peers
+	peers := state(c).Peers
 	if peers[0] != want {
 		t.Errorf("the session is\n%+v, want\n%+v", peers[0], want)
 	}
@@ -164,7 +169,7 @@ func TestEnds(t *testing.T) {
 		t.Errorf("the mesh has %+v", peers[1])
 	}
 	c.BGPPeers["b"].AnySource = true
-	if p := State(cluster.ViewOf(c)).Peers[0]; p.Source.IsValid() {
+	if p := state(c).Peers[0]; p.Source.IsValid() {
 		t.Errorf("sourceAddress None has source %s", p.Source)
 	}
 }
@@ -175,7 +180,7 @@ func TestReflectors(t *testing.T) {
 	c.BGPPeers["all"] = &model.BGPPeer{Name: "all", PeerSelector: "all()"}
 	c.BGPPeers["tor"] = &model.BGPPeer{Name: "tor", Addr: addr("192.0.2.9"), ASN: 64999}
 	got := map[string]bool{}
-	for _, p := range State(cluster.ViewOf(c)).Peers {
+	for _, p := range state(c).Peers {
 		got[p.Addr.String()] = p.ClusterID == addr("224.0.0.1")
 	}
 	if want := map[string]bool{"192.0.2.2": false, "2001:db8::2": false, "192.0.2.3": true, "2001:db8::3": true, "192.0.2.9": false}; fmt.Sprint(got) != fmt.Sprint(want) {
@@ -197,14 +202,14 @@ func TestPrefixes(t *testing.T) {
 	c := racks()
 	// A pod that came with its address from a block of another node, and one of this node's.
 	c.Local.Endpoints = map[netip.Addr]*model.LocalEndpoint{addr("10.65.1.7"): {}, addr("10.65.0.7"): {}}
-	s := State(cluster.ViewOf(c))
+	s := state(c)
 	has("advertised", s.Advertise, "10.65.0.0/26", "10.65.1.7/32", "fd00:65::100/122")
 	has("handed on", s.Pass, "10.65.0.0/16", "fd00:65::/64")
 	has("kept", s.Keep, "10.65.0.0/26", "10.65.1.7/32", "192.0.2.1/32", "2001:db8::1/128", "fd00:65::100/122")
 
 	c.Pools["four"].NoBGPExport = true
 	c.Pools["six"].VXLAN = model.EncapCrossSubnet
-	s = State(cluster.ViewOf(c))
+	s = state(c)
 	has("advertised", s.Advertise, "fd00:65::100/122")
 	has("handed on", s.Pass, "fd00:65::/64")
 	has("kept", s.Keep, "10.65.0.0/26", "10.65.1.7/32", "192.0.2.1/32", "2001:db8::1/128", "fd00:65::/64", "fd00:65::100/122")
@@ -213,15 +218,15 @@ func TestPrefixes(t *testing.T) {
 func TestListens(t *testing.T) {
 	c := racks()
 	c.BGPConfigs["default"].BindMode = "NodeIP"
-	if s := State(cluster.ViewOf(c)); fmt.Sprint(s.ListenAddrs) != "[192.0.2.1 2001:db8::1]" {
+	if s := state(c); fmt.Sprint(s.ListenAddrs) != "[192.0.2.1 2001:db8::1]" {
 		t.Errorf("listens at %v", s.ListenAddrs)
 	}
 	c.BGPConfigs["node.a"] = &model.BGPConfig{Name: "node.a", BindMode: "None"}
-	if s := State(cluster.ViewOf(c)); s.ListenAddrs != nil {
+	if s := state(c); s.ListenAddrs != nil {
 		t.Errorf("listens at %v", s.ListenAddrs)
 	}
 	c.Nodes["a"].Addrs = c.Nodes["a"].Addrs[1:]
-	if s := State(cluster.ViewOf(c)); !s.RouterID.Is4() || s.RouterID.IsUnspecified() {
+	if s := state(c); !s.RouterID.Is4() || s.RouterID.IsUnspecified() {
 		t.Errorf("a node without IPv4 is router %s", s.RouterID)
 	}
 }
@@ -244,7 +249,7 @@ func TestTunnelsAreLeftAlone(t *testing.T) {
 	} {
 		c := racks()
 		x.change(c)
-		s := State(cluster.ViewOf(c))
+		s := state(c)
 		if got := [2]bool{slices.Contains(s.Keep, four), slices.Contains(s.Keep, six)}; got != [2]bool{x.four, x.six} {
 			t.Errorf("%s: kept %v", x.name, s.Keep)
 		}

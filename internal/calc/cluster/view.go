@@ -63,3 +63,20 @@ func Unspecified(like netip.Addr) netip.Addr {
 	}
 	return netip.IPv6Unspecified()
 }
+
+// AdvertisedRanges are the ranges of Services' addresses that nodes advertise by BGP.
+func (c *View) AdvertisedRanges() []netip.Prefix {
+	conf := c.BGPConfigs["default"]
+	if conf == nil {
+		return nil
+	}
+	var out []netip.Prefix
+	for _, list := range [][]netip.Prefix{conf.ClusterIPs, conf.ExternalIPs, conf.BalancerIPs} {
+		for _, p := range list {
+			if c.CarriedPrefix(p) {
+				out = append(out, p.Masked())
+			}
+		}
+	}
+	return out
+}

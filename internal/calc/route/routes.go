@@ -68,6 +68,11 @@ func Settings(c *cluster.View) nodestate.Settings {
 			s.PoolRoutes[p.Masked()] = s.PodMTU // countEndpoints a cluster IP may be a pod of any pool
 		}
 	}
+	for _, p := range attracted(c) {
+		if _, there := s.PoolRoutes[p]; !there {
+			s.PoolRoutes[p] = s.PodMTU
+		}
+	}
 	return s
 }
 
@@ -110,6 +115,9 @@ func Routes(c *cluster.View) map[netip.Prefix]nodestate.Route {
 			out[p.CIDR.Masked()] = nodestate.Route{Pool: true}
 		}
 	}
+	for _, p := range attracted(c) {
+		out[p] = nodestate.Route{Pool: true}
+	}
 	pools := cluster.PoolIndex(c)
 	for _, b := range c.Blocks {
 		if !c.CarriedPrefix(b.CIDR) || b.Node == cluster.LoadBalancers || by.Forbids(b.CIDR) {
@@ -125,6 +133,18 @@ func Routes(c *cluster.View) map[netip.Prefix]nodestate.Route {
 			r.SameLink, r.Tunnel, r.IPIP = link, encrypted || tunnelled(c, pool, link), ipip(c, pool).To(link)
 		}
 		out[b.CIDR.Masked()] = r
+	}
+	return out
+}
+
+// attracted are the ranges of Services' addresses for which routers send this node packets. What is
+// no Service's there ends on the node: by its default route it would go back to the router.
+func attracted(c *cluster.View) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range c.AdvertisedRanges() {
+		if !c.Covered.Forbids(p) {
+			out = append(out, p)
+		}
 	}
 	return out
 }

@@ -26,9 +26,6 @@ import (
 // subnet, by which the link shows whether they are there, come before all others of their kind; and
 // of an address that a node came to claim later the link has to report first.
 
-// NoBalancers is the label of nodes that load balancers leave out (kubernetes/api WellKnownLabels).
-const NoBalancers = "node.kubernetes.io/exclude-from-external-load-balancers"
-
 // watchers is how many of the nodes that come next watch those before them.
 const watchers = 2
 
@@ -285,7 +282,7 @@ func announcers(c *cluster.View) []announcer {
 	var out []announcer
 	for _, name := range slices.Sorted(maps.Keys(c.Nodes)) {
 		node := c.Nodes[name]
-		if _, excluded := node.Labels[NoBalancers]; excluded || len(node.Subnets) == 0 {
+		if _, excluded := node.Labels[model.LabelNoBalancers]; excluded || len(node.Subnets) == 0 {
 			continue
 		}
 		a := announcer{name: name, digest: digest([]byte(name)), subnets: node.Subnets, ready: !node.NotReady && !node.Leaving, link: node.LinkAddress,

@@ -42,8 +42,9 @@ const (
 	Reserved        Kind = 15
 	BGPConfigs      Kind = 16
 	BGPPeers        Kind = 17
+	BGPFilters      Kind = 18
 
-	LastKind = BGPPeers
+	LastKind = BGPFilters
 )
 
 // Scope is the objects of a kind in a namespace; "" where the kind has none.

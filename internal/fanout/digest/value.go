@@ -302,6 +302,15 @@ func (w *writer) bgpConfig(c *model.BGPConfig) {
 	w.number(uint64(c.MeshRestart))
 	w.number(uint64(c.ListenPort))
 	w.text(c.BindMode)
+	w.prefixes(c.ClusterIPs)
+	w.prefixes(c.ExternalIPs)
+	w.prefixes(c.BalancerIPs)
+	w.bools(c.BalancersSingly)
+	w.labels(c.Communities)
+	list(w, c.Tagged, func(w *writer, t model.BGPTag) {
+		w.prefix(t.CIDR)
+		list(w, t.Communities, (*writer).text)
+	})
 }
 
 func (w *writer) bgpPeer(p *model.BGPPeer) {
@@ -318,4 +327,24 @@ func (w *writer) bgpPeer(p *model.BGPPeer) {
 	w.number(uint64(p.Keepalive))
 	*w = append(*w, p.TTLHops, p.AllowedAS)
 	w.bools(p.AnySource, p.Manual, p.BFD)
+	list(w, p.Filters, (*writer).text)
+}
+
+func (w *writer) bgpFilter(f *model.BGPFilter) {
+	w.text(f.Name)
+	for _, rules := range [][]model.BGPRule{f.Export4, f.Import4, f.Export6, f.Import6} {
+		list(w, rules, (*writer).bgpRule)
+	}
+}
+
+func (w *writer) bgpRule(r model.BGPRule) {
+	w.bools(r.Accept, r.Not, r.Remote)
+	w.prefix(r.CIDR)
+	*w = append(*w, r.MinBits, r.MaxBits)
+	w.text(r.PeerType)
+	w.text(r.Community)
+	asn := func(w *writer, v uint32) { w.number(uint64(v)) }
+	list(w, r.ASPath, asn)
+	list(w, r.Add, (*writer).text)
+	list(w, r.Prepend, asn)
 }

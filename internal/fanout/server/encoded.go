@@ -87,6 +87,7 @@ func (e *encodings) key(ch *model.Changes) (sum uint64) {
 	sum += keyOf(e.seed, 13, ch.Blocks)
 	sum += keyOf(e.seed, 14, ch.BGPConfigs)
 	sum += keyOf(e.seed, 15, ch.BGPPeers)
+	sum += keyOf(e.seed, 16, ch.BGPFilters)
 	return sum
 }
 

@@ -212,6 +212,7 @@ func merge(into, more *model.Changes) {
 	mergeMap(&into.Blocks, more.Blocks)
 	mergeMap(&into.BGPConfigs, more.BGPConfigs)
 	mergeMap(&into.BGPPeers, more.BGPPeers)
+	mergeMap(&into.BGPFilters, more.BGPFilters)
 	if more.ServiceCIDRsChanged {
 		into.ServiceCIDRs, into.ServiceCIDRsChanged = more.ServiceCIDRs, true
 	}

@@ -298,6 +298,7 @@ type Message struct {
 	Reserved        *Prefixes              `protobuf:"bytes,19,opt,name=reserved,proto3" json:"reserved,omitempty"`                             // all of them; absent = as they were
 	BgpConfigs      []*BgpConfig           `protobuf:"bytes,20,rep,name=bgp_configs,json=bgpConfigs,proto3" json:"bgp_configs,omitempty"`
 	BgpPeers        []*BgpPeer             `protobuf:"bytes,21,rep,name=bgp_peers,json=bgpPeers,proto3" json:"bgp_peers,omitempty"`
+	BgpFilters      []*BgpFilter           `protobuf:"bytes,22,rep,name=bgp_filters,json=bgpFilters,proto3" json:"bgp_filters,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -479,6 +480,13 @@ func (x *Message) GetBgpPeers() []*BgpPeer {
 	return nil
 }
 
+func (x *Message) GetBgpFilters() []*BgpFilter {
+	if x != nil {
+		return x.BgpFilters
+	}
+	return nil
+}
+
 // Gone are the keys of objects that are not there any more.
 type Gone struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
@@ -497,6 +505,7 @@ type Gone struct {
 	Blocks          [][]byte               `protobuf:"bytes,13,rep,name=blocks,proto3" json:"blocks,omitempty"` // prefixes
 	BgpConfigs      [][]byte               `protobuf:"bytes,14,rep,name=bgp_configs,json=bgpConfigs,proto3" json:"bgp_configs,omitempty"`
 	BgpPeers        [][]byte               `protobuf:"bytes,15,rep,name=bgp_peers,json=bgpPeers,proto3" json:"bgp_peers,omitempty"`
+	BgpFilters      [][]byte               `protobuf:"bytes,16,rep,name=bgp_filters,json=bgpFilters,proto3" json:"bgp_filters,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -632,6 +641,13 @@ func (x *Gone) GetBgpConfigs() [][]byte {
 func (x *Gone) GetBgpPeers() [][]byte {
 	if x != nil {
 		return x.BgpPeers
+	}
+	return nil
+}
+
+func (x *Gone) GetBgpFilters() [][]byte {
+	if x != nil {
+		return x.BgpFilters
 	}
 	return nil
 }
@@ -3132,16 +3148,22 @@ func (x *Block) GetUid() []byte {
 }
 
 type BgpConfig struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          []byte                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Asn           uint32                 `protobuf:"varint,2,opt,name=asn,proto3" json:"asn,omitempty"`
-	MeshDisabled  bool                   `protobuf:"varint,3,opt,name=mesh_disabled,json=meshDisabled,proto3" json:"mesh_disabled,omitempty"`
-	MeshPassword  *SecretKey             `protobuf:"bytes,4,opt,name=mesh_password,json=meshPassword,proto3" json:"mesh_password,omitempty"`
-	MeshRestart   uint32                 `protobuf:"varint,5,opt,name=mesh_restart,json=meshRestart,proto3" json:"mesh_restart,omitempty"` // seconds
-	ListenPort    uint32                 `protobuf:"varint,6,opt,name=listen_port,json=listenPort,proto3" json:"listen_port,omitempty"`
-	BindMode      uint32                 `protobuf:"varint,7,opt,name=bind_mode,json=bindMode,proto3" json:"bind_mode,omitempty"` // text
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Name            []byte                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Asn             uint32                 `protobuf:"varint,2,opt,name=asn,proto3" json:"asn,omitempty"`
+	MeshDisabled    bool                   `protobuf:"varint,3,opt,name=mesh_disabled,json=meshDisabled,proto3" json:"mesh_disabled,omitempty"`
+	MeshPassword    *SecretKey             `protobuf:"bytes,4,opt,name=mesh_password,json=meshPassword,proto3" json:"mesh_password,omitempty"`
+	MeshRestart     uint32                 `protobuf:"varint,5,opt,name=mesh_restart,json=meshRestart,proto3" json:"mesh_restart,omitempty"` // seconds
+	ListenPort      uint32                 `protobuf:"varint,6,opt,name=listen_port,json=listenPort,proto3" json:"listen_port,omitempty"`
+	BindMode        uint32                 `protobuf:"varint,7,opt,name=bind_mode,json=bindMode,proto3" json:"bind_mode,omitempty"` // text
+	ClusterIps      [][]byte               `protobuf:"bytes,8,rep,name=cluster_ips,json=clusterIps,proto3" json:"cluster_ips,omitempty"`
+	ExternalIps     [][]byte               `protobuf:"bytes,9,rep,name=external_ips,json=externalIps,proto3" json:"external_ips,omitempty"`
+	BalancerIps     [][]byte               `protobuf:"bytes,10,rep,name=balancer_ips,json=balancerIps,proto3" json:"balancer_ips,omitempty"`
+	BalancersSingly bool                   `protobuf:"varint,11,opt,name=balancers_singly,json=balancersSingly,proto3" json:"balancers_singly,omitempty"`
+	Communities     *Labels                `protobuf:"bytes,12,opt,name=communities,proto3" json:"communities,omitempty"`
+	Tagged          []*BgpTag              `protobuf:"bytes,13,rep,name=tagged,proto3" json:"tagged,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *BgpConfig) Reset() {
@@ -3223,6 +3245,100 @@ func (x *BgpConfig) GetBindMode() uint32 {
 	return 0
 }
 
+func (x *BgpConfig) GetClusterIps() [][]byte {
+	if x != nil {
+		return x.ClusterIps
+	}
+	return nil
+}
+
+func (x *BgpConfig) GetExternalIps() [][]byte {
+	if x != nil {
+		return x.ExternalIps
+	}
+	return nil
+}
+
+func (x *BgpConfig) GetBalancerIps() [][]byte {
+	if x != nil {
+		return x.BalancerIps
+	}
+	return nil
+}
+
+func (x *BgpConfig) GetBalancersSingly() bool {
+	if x != nil {
+		return x.BalancersSingly
+	}
+	return false
+}
+
+func (x *BgpConfig) GetCommunities() *Labels {
+	if x != nil {
+		return x.Communities
+	}
+	return nil
+}
+
+func (x *BgpConfig) GetTagged() []*BgpTag {
+	if x != nil {
+		return x.Tagged
+	}
+	return nil
+}
+
+type BgpTag struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Cidr          []byte                 `protobuf:"bytes,1,opt,name=cidr,proto3" json:"cidr,omitempty"`
+	Communities   []uint32               `protobuf:"varint,2,rep,packed,name=communities,proto3" json:"communities,omitempty"` // texts
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BgpTag) Reset() {
+	*x = BgpTag{}
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BgpTag) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BgpTag) ProtoMessage() {}
+
+func (x *BgpTag) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BgpTag.ProtoReflect.Descriptor instead.
+func (*BgpTag) Descriptor() ([]byte, []int) {
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *BgpTag) GetCidr() []byte {
+	if x != nil {
+		return x.Cidr
+	}
+	return nil
+}
+
+func (x *BgpTag) GetCommunities() []uint32 {
+	if x != nil {
+		return x.Communities
+	}
+	return nil
+}
+
 type BgpPeer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          []byte                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -3240,6 +3356,7 @@ type BgpPeer struct {
 	AllowedAs     uint32                 `protobuf:"varint,13,opt,name=allowed_as,json=allowedAs,proto3" json:"allowed_as,omitempty"`
 	AnySource     bool                   `protobuf:"varint,14,opt,name=any_source,json=anySource,proto3" json:"any_source,omitempty"`
 	Manual        bool                   `protobuf:"varint,15,opt,name=manual,proto3" json:"manual,omitempty"`
+	Filters       []uint32               `protobuf:"varint,16,rep,packed,name=filters,proto3" json:"filters,omitempty"` // texts
 	Bfd           bool                   `protobuf:"varint,17,opt,name=bfd,proto3" json:"bfd,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3247,7 +3364,7 @@ type BgpPeer struct {
 
 func (x *BgpPeer) Reset() {
 	*x = BgpPeer{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[34]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3259,7 +3376,7 @@ func (x *BgpPeer) String() string {
 func (*BgpPeer) ProtoMessage() {}
 
 func (x *BgpPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[34]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3272,7 +3389,7 @@ func (x *BgpPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BgpPeer.ProtoReflect.Descriptor instead.
 func (*BgpPeer) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{34}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *BgpPeer) GetName() []byte {
@@ -3380,11 +3497,218 @@ func (x *BgpPeer) GetManual() bool {
 	return false
 }
 
+func (x *BgpPeer) GetFilters() []uint32 {
+	if x != nil {
+		return x.Filters
+	}
+	return nil
+}
+
 func (x *BgpPeer) GetBfd() bool {
 	if x != nil {
 		return x.Bfd
 	}
 	return false
+}
+
+type BgpFilter struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          []byte                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Export4       []*BgpRule             `protobuf:"bytes,2,rep,name=export4,proto3" json:"export4,omitempty"`
+	Import4       []*BgpRule             `protobuf:"bytes,3,rep,name=import4,proto3" json:"import4,omitempty"`
+	Export6       []*BgpRule             `protobuf:"bytes,4,rep,name=export6,proto3" json:"export6,omitempty"`
+	Import6       []*BgpRule             `protobuf:"bytes,5,rep,name=import6,proto3" json:"import6,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BgpFilter) Reset() {
+	*x = BgpFilter{}
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BgpFilter) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BgpFilter) ProtoMessage() {}
+
+func (x *BgpFilter) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BgpFilter.ProtoReflect.Descriptor instead.
+func (*BgpFilter) Descriptor() ([]byte, []int) {
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *BgpFilter) GetName() []byte {
+	if x != nil {
+		return x.Name
+	}
+	return nil
+}
+
+func (x *BgpFilter) GetExport4() []*BgpRule {
+	if x != nil {
+		return x.Export4
+	}
+	return nil
+}
+
+func (x *BgpFilter) GetImport4() []*BgpRule {
+	if x != nil {
+		return x.Import4
+	}
+	return nil
+}
+
+func (x *BgpFilter) GetExport6() []*BgpRule {
+	if x != nil {
+		return x.Export6
+	}
+	return nil
+}
+
+func (x *BgpFilter) GetImport6() []*BgpRule {
+	if x != nil {
+		return x.Import6
+	}
+	return nil
+}
+
+type BgpRule struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Accept        bool                   `protobuf:"varint,1,opt,name=accept,proto3" json:"accept,omitempty"`
+	Cidr          []byte                 `protobuf:"bytes,2,opt,name=cidr,proto3" json:"cidr,omitempty"` // absent = every prefix
+	Not           bool                   `protobuf:"varint,3,opt,name=not,proto3" json:"not,omitempty"`  // not in it
+	MinBits       uint32                 `protobuf:"varint,4,opt,name=min_bits,json=minBits,proto3" json:"min_bits,omitempty"`
+	MaxBits       uint32                 `protobuf:"varint,5,opt,name=max_bits,json=maxBits,proto3" json:"max_bits,omitempty"`
+	Remote        bool                   `protobuf:"varint,6,opt,name=remote,proto3" json:"remote,omitempty"`
+	PeerType      uint32                 `protobuf:"varint,7,opt,name=peer_type,json=peerType,proto3" json:"peer_type,omitempty"` // text
+	Community     uint32                 `protobuf:"varint,8,opt,name=community,proto3" json:"community,omitempty"`               // text
+	AsPath        []uint32               `protobuf:"varint,9,rep,packed,name=as_path,json=asPath,proto3" json:"as_path,omitempty"`
+	Add           []uint32               `protobuf:"varint,10,rep,packed,name=add,proto3" json:"add,omitempty"` // texts
+	Prepend       []uint32               `protobuf:"varint,11,rep,packed,name=prepend,proto3" json:"prepend,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BgpRule) Reset() {
+	*x = BgpRule{}
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BgpRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BgpRule) ProtoMessage() {}
+
+func (x *BgpRule) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BgpRule.ProtoReflect.Descriptor instead.
+func (*BgpRule) Descriptor() ([]byte, []int) {
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *BgpRule) GetAccept() bool {
+	if x != nil {
+		return x.Accept
+	}
+	return false
+}
+
+func (x *BgpRule) GetCidr() []byte {
+	if x != nil {
+		return x.Cidr
+	}
+	return nil
+}
+
+func (x *BgpRule) GetNot() bool {
+	if x != nil {
+		return x.Not
+	}
+	return false
+}
+
+func (x *BgpRule) GetMinBits() uint32 {
+	if x != nil {
+		return x.MinBits
+	}
+	return 0
+}
+
+func (x *BgpRule) GetMaxBits() uint32 {
+	if x != nil {
+		return x.MaxBits
+	}
+	return 0
+}
+
+func (x *BgpRule) GetRemote() bool {
+	if x != nil {
+		return x.Remote
+	}
+	return false
+}
+
+func (x *BgpRule) GetPeerType() uint32 {
+	if x != nil {
+		return x.PeerType
+	}
+	return 0
+}
+
+func (x *BgpRule) GetCommunity() uint32 {
+	if x != nil {
+		return x.Community
+	}
+	return 0
+}
+
+func (x *BgpRule) GetAsPath() []uint32 {
+	if x != nil {
+		return x.AsPath
+	}
+	return nil
+}
+
+func (x *BgpRule) GetAdd() []uint32 {
+	if x != nil {
+		return x.Add
+	}
+	return nil
+}
+
+func (x *BgpRule) GetPrepend() []uint32 {
+	if x != nil {
+		return x.Prepend
+	}
+	return nil
 }
 
 // SecretKey names a key of a Secret; what it holds is not sent.
@@ -3398,7 +3722,7 @@ type SecretKey struct {
 
 func (x *SecretKey) Reset() {
 	*x = SecretKey{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[35]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3410,7 +3734,7 @@ func (x *SecretKey) String() string {
 func (*SecretKey) ProtoMessage() {}
 
 func (x *SecretKey) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[35]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3423,7 +3747,7 @@ func (x *SecretKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretKey.ProtoReflect.Descriptor instead.
 func (*SecretKey) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{35}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SecretKey) GetName() uint32 {
@@ -3444,7 +3768,7 @@ var File_internal_fanout_wire_wire_proto protoreflect.FileDescriptor
 
 const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\n" +
-	"\x1finternal/fanout/wire/wire.proto\x12\x0eweir.fanout.v1\"\x9f\b\n" +
+	"\x1finternal/fanout/wire/wire.proto\x12\x0eweir.fanout.v1\"\xdb\b\n" +
 	"\aMessage\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12\x14\n" +
@@ -3470,7 +3794,9 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\breserved\x18\x13 \x01(\v2\x18.weir.fanout.v1.PrefixesR\breserved\x12:\n" +
 	"\vbgp_configs\x18\x14 \x03(\v2\x19.weir.fanout.v1.BgpConfigR\n" +
 	"bgpConfigs\x124\n" +
-	"\tbgp_peers\x18\x15 \x03(\v2\x17.weir.fanout.v1.BgpPeerR\bbgpPeers\"\xdc\x04\n" +
+	"\tbgp_peers\x18\x15 \x03(\v2\x17.weir.fanout.v1.BgpPeerR\bbgpPeers\x12:\n" +
+	"\vbgp_filters\x18\x16 \x03(\v2\x19.weir.fanout.v1.BgpFilterR\n" +
+	"bgpFilters\"\xfd\x04\n" +
 	"\x04Gone\x12\x1e\n" +
 	"\n" +
 	"namespaces\x18\x01 \x03(\fR\n" +
@@ -3490,7 +3816,9 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\x06blocks\x18\r \x03(\fR\x06blocks\x12\x1f\n" +
 	"\vbgp_configs\x18\x0e \x03(\fR\n" +
 	"bgpConfigs\x12\x1b\n" +
-	"\tbgp_peers\x18\x0f \x03(\fR\bbgpPeers\";\n" +
+	"\tbgp_peers\x18\x0f \x03(\fR\bbgpPeers\x12\x1f\n" +
+	"\vbgp_filters\x18\x10 \x03(\fR\n" +
+	"bgpFilters\";\n" +
 	"\x05Names\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\rR\tnamespace\x12\x14\n" +
 	"\x05names\x18\x02 \x03(\fR\x05names\"U\n" +
@@ -3715,7 +4043,7 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\x04cidr\x18\x01 \x01(\fR\x04cidr\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\rR\x04node\x12\x18\n" +
 	"\acreated\x18\x03 \x01(\x03R\acreated\x12\x10\n" +
-	"\x03uid\x18\x04 \x01(\fR\x03uid\"\xf7\x01\n" +
+	"\x03uid\x18\x04 \x01(\fR\x03uid\"\xf3\x03\n" +
 	"\tBgpConfig\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12\x10\n" +
 	"\x03asn\x18\x02 \x01(\rR\x03asn\x12#\n" +
@@ -3724,7 +4052,18 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\fmesh_restart\x18\x05 \x01(\rR\vmeshRestart\x12\x1f\n" +
 	"\vlisten_port\x18\x06 \x01(\rR\n" +
 	"listenPort\x12\x1b\n" +
-	"\tbind_mode\x18\a \x01(\rR\bbindMode\"\xc4\x03\n" +
+	"\tbind_mode\x18\a \x01(\rR\bbindMode\x12\x1f\n" +
+	"\vcluster_ips\x18\b \x03(\fR\n" +
+	"clusterIps\x12!\n" +
+	"\fexternal_ips\x18\t \x03(\fR\vexternalIps\x12!\n" +
+	"\fbalancer_ips\x18\n" +
+	" \x03(\fR\vbalancerIps\x12)\n" +
+	"\x10balancers_singly\x18\v \x01(\bR\x0fbalancersSingly\x128\n" +
+	"\vcommunities\x18\f \x01(\v2\x16.weir.fanout.v1.LabelsR\vcommunities\x12.\n" +
+	"\x06tagged\x18\r \x03(\v2\x16.weir.fanout.v1.BgpTagR\x06tagged\">\n" +
+	"\x06BgpTag\x12\x12\n" +
+	"\x04cidr\x18\x01 \x01(\fR\x04cidr\x12 \n" +
+	"\vcommunities\x18\x02 \x03(\rR\vcommunities\"\xde\x03\n" +
 	"\aBgpPeer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\rR\x04node\x12#\n" +
@@ -3743,8 +4082,28 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"allowed_as\x18\r \x01(\rR\tallowedAs\x12\x1d\n" +
 	"\n" +
 	"any_source\x18\x0e \x01(\bR\tanySource\x12\x16\n" +
-	"\x06manual\x18\x0f \x01(\bR\x06manual\x12\x10\n" +
-	"\x03bfd\x18\x11 \x01(\bR\x03bfd\"1\n" +
+	"\x06manual\x18\x0f \x01(\bR\x06manual\x12\x18\n" +
+	"\afilters\x18\x10 \x03(\rR\afilters\x12\x10\n" +
+	"\x03bfd\x18\x11 \x01(\bR\x03bfd\"\xeb\x01\n" +
+	"\tBgpFilter\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\fR\x04name\x121\n" +
+	"\aexport4\x18\x02 \x03(\v2\x17.weir.fanout.v1.BgpRuleR\aexport4\x121\n" +
+	"\aimport4\x18\x03 \x03(\v2\x17.weir.fanout.v1.BgpRuleR\aimport4\x121\n" +
+	"\aexport6\x18\x04 \x03(\v2\x17.weir.fanout.v1.BgpRuleR\aexport6\x121\n" +
+	"\aimport6\x18\x05 \x03(\v2\x17.weir.fanout.v1.BgpRuleR\aimport6\"\x95\x02\n" +
+	"\aBgpRule\x12\x16\n" +
+	"\x06accept\x18\x01 \x01(\bR\x06accept\x12\x12\n" +
+	"\x04cidr\x18\x02 \x01(\fR\x04cidr\x12\x10\n" +
+	"\x03not\x18\x03 \x01(\bR\x03not\x12\x19\n" +
+	"\bmin_bits\x18\x04 \x01(\rR\aminBits\x12\x19\n" +
+	"\bmax_bits\x18\x05 \x01(\rR\amaxBits\x12\x16\n" +
+	"\x06remote\x18\x06 \x01(\bR\x06remote\x12\x1b\n" +
+	"\tpeer_type\x18\a \x01(\rR\bpeerType\x12\x1c\n" +
+	"\tcommunity\x18\b \x01(\rR\tcommunity\x12\x17\n" +
+	"\aas_path\x18\t \x03(\rR\x06asPath\x12\x10\n" +
+	"\x03add\x18\n" +
+	" \x03(\rR\x03add\x12\x18\n" +
+	"\aprepend\x18\v \x03(\rR\aprepend\"1\n" +
 	"\tSecretKey\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\rR\x04name\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\rR\x03key*`\n" +
@@ -3786,7 +4145,7 @@ func file_internal_fanout_wire_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_internal_fanout_wire_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_internal_fanout_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_internal_fanout_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_internal_fanout_wire_wire_proto_goTypes = []any{
 	(Action)(0),            // 0: weir.fanout.v1.Action
 	(Family)(0),            // 1: weir.fanout.v1.Family
@@ -3826,8 +4185,11 @@ var file_internal_fanout_wire_wire_proto_goTypes = []any{
 	(*Pool)(nil),           // 35: weir.fanout.v1.Pool
 	(*Block)(nil),          // 36: weir.fanout.v1.Block
 	(*BgpConfig)(nil),      // 37: weir.fanout.v1.BgpConfig
-	(*BgpPeer)(nil),        // 38: weir.fanout.v1.BgpPeer
-	(*SecretKey)(nil),      // 39: weir.fanout.v1.SecretKey
+	(*BgpTag)(nil),         // 38: weir.fanout.v1.BgpTag
+	(*BgpPeer)(nil),        // 39: weir.fanout.v1.BgpPeer
+	(*BgpFilter)(nil),      // 40: weir.fanout.v1.BgpFilter
+	(*BgpRule)(nil),        // 41: weir.fanout.v1.BgpRule
+	(*SecretKey)(nil),      // 42: weir.fanout.v1.SecretKey
 }
 var file_internal_fanout_wire_wire_proto_depIdxs = []int32{
 	5,  // 0: weir.fanout.v1.Message.gone:type_name -> weir.fanout.v1.Gone
@@ -3847,58 +4209,65 @@ var file_internal_fanout_wire_wire_proto_depIdxs = []int32{
 	10, // 14: weir.fanout.v1.Message.service_cidrs:type_name -> weir.fanout.v1.Prefixes
 	10, // 15: weir.fanout.v1.Message.reserved:type_name -> weir.fanout.v1.Prefixes
 	37, // 16: weir.fanout.v1.Message.bgp_configs:type_name -> weir.fanout.v1.BgpConfig
-	38, // 17: weir.fanout.v1.Message.bgp_peers:type_name -> weir.fanout.v1.BgpPeer
-	6,  // 18: weir.fanout.v1.Gone.pods:type_name -> weir.fanout.v1.Names
-	6,  // 19: weir.fanout.v1.Gone.services:type_name -> weir.fanout.v1.Names
-	6,  // 20: weir.fanout.v1.Gone.slices:type_name -> weir.fanout.v1.Names
-	7,  // 21: weir.fanout.v1.Gone.policies:type_name -> weir.fanout.v1.PolicyNames
-	7,  // 22: weir.fanout.v1.Gone.staged:type_name -> weir.fanout.v1.PolicyNames
-	6,  // 23: weir.fanout.v1.Gone.network_sets:type_name -> weir.fanout.v1.Names
-	6,  // 24: weir.fanout.v1.Gone.service_accounts:type_name -> weir.fanout.v1.Names
-	9,  // 25: weir.fanout.v1.Namespace.labels:type_name -> weir.fanout.v1.Labels
-	9,  // 26: weir.fanout.v1.PodGroup.labels:type_name -> weir.fanout.v1.Labels
-	14, // 27: weir.fanout.v1.PodGroup.ports:type_name -> weir.fanout.v1.PodPort
-	13, // 28: weir.fanout.v1.PodGroup.pods:type_name -> weir.fanout.v1.Pod
-	9,  // 29: weir.fanout.v1.Node.labels:type_name -> weir.fanout.v1.Labels
-	16, // 30: weir.fanout.v1.Node.since:type_name -> weir.fanout.v1.AddrTime
-	9,  // 31: weir.fanout.v1.Service.annotations:type_name -> weir.fanout.v1.Labels
-	18, // 32: weir.fanout.v1.Service.ports:type_name -> weir.fanout.v1.ServicePort
-	8,  // 33: weir.fanout.v1.EndpointSlice.service:type_name -> weir.fanout.v1.Name
-	20, // 34: weir.fanout.v1.EndpointSlice.ports:type_name -> weir.fanout.v1.EndpointPort
-	21, // 35: weir.fanout.v1.EndpointSlice.endpoints:type_name -> weir.fanout.v1.Endpoint
-	28, // 36: weir.fanout.v1.Policy.subject:type_name -> weir.fanout.v1.Selector
-	24, // 37: weir.fanout.v1.Policy.ingress:type_name -> weir.fanout.v1.Rule
-	24, // 38: weir.fanout.v1.Policy.egress:type_name -> weir.fanout.v1.Rule
-	22, // 39: weir.fanout.v1.StagedPolicy.policy:type_name -> weir.fanout.v1.Policy
-	0,  // 40: weir.fanout.v1.Rule.action:type_name -> weir.fanout.v1.Action
-	25, // 41: weir.fanout.v1.Rule.peers:type_name -> weir.fanout.v1.Peer
-	27, // 42: weir.fanout.v1.Rule.ports:type_name -> weir.fanout.v1.PortRange
-	1,  // 43: weir.fanout.v1.Rule.family:type_name -> weir.fanout.v1.Family
-	27, // 44: weir.fanout.v1.Rule.not_ports:type_name -> weir.fanout.v1.PortRange
-	27, // 45: weir.fanout.v1.Rule.source_ports:type_name -> weir.fanout.v1.PortRange
-	27, // 46: weir.fanout.v1.Rule.not_source_ports:type_name -> weir.fanout.v1.PortRange
-	26, // 47: weir.fanout.v1.Rule.other:type_name -> weir.fanout.v1.Entity
-	26, // 48: weir.fanout.v1.Rule.own:type_name -> weir.fanout.v1.Entity
-	2,  // 49: weir.fanout.v1.Peer.kind:type_name -> weir.fanout.v1.PeerKind
-	28, // 50: weir.fanout.v1.Peer.pods:type_name -> weir.fanout.v1.Selector
-	29, // 51: weir.fanout.v1.Peer.nodes:type_name -> weir.fanout.v1.LabelSelector
-	8,  // 52: weir.fanout.v1.Entity.service:type_name -> weir.fanout.v1.Name
-	8,  // 53: weir.fanout.v1.PortRange.service:type_name -> weir.fanout.v1.Name
-	29, // 54: weir.fanout.v1.Selector.namespaces:type_name -> weir.fanout.v1.LabelSelector
-	29, // 55: weir.fanout.v1.Selector.pods:type_name -> weir.fanout.v1.LabelSelector
-	30, // 56: weir.fanout.v1.LabelSelector.requirements:type_name -> weir.fanout.v1.Requirement
-	3,  // 57: weir.fanout.v1.Requirement.operator:type_name -> weir.fanout.v1.Operator
-	9,  // 58: weir.fanout.v1.NetworkSet.labels:type_name -> weir.fanout.v1.Labels
-	9,  // 59: weir.fanout.v1.ServiceAccount.labels:type_name -> weir.fanout.v1.Labels
-	9,  // 60: weir.fanout.v1.HostEndpoint.labels:type_name -> weir.fanout.v1.Labels
-	14, // 61: weir.fanout.v1.HostEndpoint.ports:type_name -> weir.fanout.v1.PodPort
-	39, // 62: weir.fanout.v1.BgpConfig.mesh_password:type_name -> weir.fanout.v1.SecretKey
-	39, // 63: weir.fanout.v1.BgpPeer.password:type_name -> weir.fanout.v1.SecretKey
-	64, // [64:64] is the sub-list for method output_type
-	64, // [64:64] is the sub-list for method input_type
-	64, // [64:64] is the sub-list for extension type_name
-	64, // [64:64] is the sub-list for extension extendee
-	0,  // [0:64] is the sub-list for field type_name
+	39, // 17: weir.fanout.v1.Message.bgp_peers:type_name -> weir.fanout.v1.BgpPeer
+	40, // 18: weir.fanout.v1.Message.bgp_filters:type_name -> weir.fanout.v1.BgpFilter
+	6,  // 19: weir.fanout.v1.Gone.pods:type_name -> weir.fanout.v1.Names
+	6,  // 20: weir.fanout.v1.Gone.services:type_name -> weir.fanout.v1.Names
+	6,  // 21: weir.fanout.v1.Gone.slices:type_name -> weir.fanout.v1.Names
+	7,  // 22: weir.fanout.v1.Gone.policies:type_name -> weir.fanout.v1.PolicyNames
+	7,  // 23: weir.fanout.v1.Gone.staged:type_name -> weir.fanout.v1.PolicyNames
+	6,  // 24: weir.fanout.v1.Gone.network_sets:type_name -> weir.fanout.v1.Names
+	6,  // 25: weir.fanout.v1.Gone.service_accounts:type_name -> weir.fanout.v1.Names
+	9,  // 26: weir.fanout.v1.Namespace.labels:type_name -> weir.fanout.v1.Labels
+	9,  // 27: weir.fanout.v1.PodGroup.labels:type_name -> weir.fanout.v1.Labels
+	14, // 28: weir.fanout.v1.PodGroup.ports:type_name -> weir.fanout.v1.PodPort
+	13, // 29: weir.fanout.v1.PodGroup.pods:type_name -> weir.fanout.v1.Pod
+	9,  // 30: weir.fanout.v1.Node.labels:type_name -> weir.fanout.v1.Labels
+	16, // 31: weir.fanout.v1.Node.since:type_name -> weir.fanout.v1.AddrTime
+	9,  // 32: weir.fanout.v1.Service.annotations:type_name -> weir.fanout.v1.Labels
+	18, // 33: weir.fanout.v1.Service.ports:type_name -> weir.fanout.v1.ServicePort
+	8,  // 34: weir.fanout.v1.EndpointSlice.service:type_name -> weir.fanout.v1.Name
+	20, // 35: weir.fanout.v1.EndpointSlice.ports:type_name -> weir.fanout.v1.EndpointPort
+	21, // 36: weir.fanout.v1.EndpointSlice.endpoints:type_name -> weir.fanout.v1.Endpoint
+	28, // 37: weir.fanout.v1.Policy.subject:type_name -> weir.fanout.v1.Selector
+	24, // 38: weir.fanout.v1.Policy.ingress:type_name -> weir.fanout.v1.Rule
+	24, // 39: weir.fanout.v1.Policy.egress:type_name -> weir.fanout.v1.Rule
+	22, // 40: weir.fanout.v1.StagedPolicy.policy:type_name -> weir.fanout.v1.Policy
+	0,  // 41: weir.fanout.v1.Rule.action:type_name -> weir.fanout.v1.Action
+	25, // 42: weir.fanout.v1.Rule.peers:type_name -> weir.fanout.v1.Peer
+	27, // 43: weir.fanout.v1.Rule.ports:type_name -> weir.fanout.v1.PortRange
+	1,  // 44: weir.fanout.v1.Rule.family:type_name -> weir.fanout.v1.Family
+	27, // 45: weir.fanout.v1.Rule.not_ports:type_name -> weir.fanout.v1.PortRange
+	27, // 46: weir.fanout.v1.Rule.source_ports:type_name -> weir.fanout.v1.PortRange
+	27, // 47: weir.fanout.v1.Rule.not_source_ports:type_name -> weir.fanout.v1.PortRange
+	26, // 48: weir.fanout.v1.Rule.other:type_name -> weir.fanout.v1.Entity
+	26, // 49: weir.fanout.v1.Rule.own:type_name -> weir.fanout.v1.Entity
+	2,  // 50: weir.fanout.v1.Peer.kind:type_name -> weir.fanout.v1.PeerKind
+	28, // 51: weir.fanout.v1.Peer.pods:type_name -> weir.fanout.v1.Selector
+	29, // 52: weir.fanout.v1.Peer.nodes:type_name -> weir.fanout.v1.LabelSelector
+	8,  // 53: weir.fanout.v1.Entity.service:type_name -> weir.fanout.v1.Name
+	8,  // 54: weir.fanout.v1.PortRange.service:type_name -> weir.fanout.v1.Name
+	29, // 55: weir.fanout.v1.Selector.namespaces:type_name -> weir.fanout.v1.LabelSelector
+	29, // 56: weir.fanout.v1.Selector.pods:type_name -> weir.fanout.v1.LabelSelector
+	30, // 57: weir.fanout.v1.LabelSelector.requirements:type_name -> weir.fanout.v1.Requirement
+	3,  // 58: weir.fanout.v1.Requirement.operator:type_name -> weir.fanout.v1.Operator
+	9,  // 59: weir.fanout.v1.NetworkSet.labels:type_name -> weir.fanout.v1.Labels
+	9,  // 60: weir.fanout.v1.ServiceAccount.labels:type_name -> weir.fanout.v1.Labels
+	9,  // 61: weir.fanout.v1.HostEndpoint.labels:type_name -> weir.fanout.v1.Labels
+	14, // 62: weir.fanout.v1.HostEndpoint.ports:type_name -> weir.fanout.v1.PodPort
+	42, // 63: weir.fanout.v1.BgpConfig.mesh_password:type_name -> weir.fanout.v1.SecretKey
+	9,  // 64: weir.fanout.v1.BgpConfig.communities:type_name -> weir.fanout.v1.Labels
+	38, // 65: weir.fanout.v1.BgpConfig.tagged:type_name -> weir.fanout.v1.BgpTag
+	42, // 66: weir.fanout.v1.BgpPeer.password:type_name -> weir.fanout.v1.SecretKey
+	41, // 67: weir.fanout.v1.BgpFilter.export4:type_name -> weir.fanout.v1.BgpRule
+	41, // 68: weir.fanout.v1.BgpFilter.import4:type_name -> weir.fanout.v1.BgpRule
+	41, // 69: weir.fanout.v1.BgpFilter.export6:type_name -> weir.fanout.v1.BgpRule
+	41, // 70: weir.fanout.v1.BgpFilter.import6:type_name -> weir.fanout.v1.BgpRule
+	71, // [71:71] is the sub-list for method output_type
+	71, // [71:71] is the sub-list for method input_type
+	71, // [71:71] is the sub-list for extension type_name
+	71, // [71:71] is the sub-list for extension extendee
+	0,  // [0:71] is the sub-list for field type_name
 }
 
 func init() { file_internal_fanout_wire_wire_proto_init() }
@@ -3913,7 +4282,7 @@ func file_internal_fanout_wire_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_fanout_wire_wire_proto_rawDesc), len(file_internal_fanout_wire_wire_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   36,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -138,6 +138,8 @@ func (o *Objects) apply(doc []byte) error {
 		err = put(doc, c.ServiceAccounts, name, watch.ConvertServiceAccount)
 	case "IPPool":
 		err = put(doc, c.Pools, head.Name, watch.ConvertPool)
+	case "BGPConfiguration":
+		err = put(doc, c.BGPConfigs, head.Name, watch.ConvertBGPConfiguration)
 	case "IPAMBlock":
 		err = o.applyBlock(doc)
 	case "ServiceCIDR":
