@@ -58,8 +58,13 @@ func (a *Agent) Status() *Status {
 	return a.status
 }
 
-// Routes asks the process for its routes.
+// Routes asks the process for all its routes, or for those that one peer sent.
 func (a *Agent) Routes(ctx context.Context, peer netip.Addr) (Answer, error) {
+	return a.Ask(ctx, Ask{Peer: peer})
+}
+
+// Ask asks the process.
+func (a *Agent) Ask(ctx context.Context, ask Ask) (Answer, error) {
 	a.mu.Lock()
 	conn := a.conn
 	if conn == nil {
@@ -67,19 +72,20 @@ func (a *Agent) Routes(ctx context.Context, peer netip.Addr) (Answer, error) {
 		return Answer{}, ErrAway
 	}
 	a.asked++
-	id, ch := a.asked, make(chan Answer, 1)
+	ask.ID = a.asked
+	ch := make(chan Answer, 1)
 	if a.waiting == nil {
 		a.waiting = map[uint64]chan Answer{}
 	}
-	a.waiting[id] = ch
+	a.waiting[ask.ID] = ch
 	a.mu.Unlock()
 	defer func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		delete(a.waiting, id)
+		delete(a.waiting, ask.ID)
 	}()
 	select {
-	case conn.asks <- Ask{ID: id, Peer: peer}:
+	case conn.asks <- ask:
 	case <-ctx.Done():
 		return Answer{}, ctx.Err()
 	}
