@@ -227,6 +227,20 @@ func testStatusOfBGP(t *testing.T, s *apitest.Server, kubeconfig string) {
 	used := &weirv1.BGPStatus{Sessions: 2, Established: 1, Objects: []string{"mesh", "rack-1"}}
 	node("n1", nil)
 	node("n2", nil)
+	statusOf := func(name, of string) {
+		t.Helper()
+		u := apitest.Object("projectcalico.org/v3", "CalicoNodeStatus", name, map[string]any{"node": of, "classes": []any{"BGP"}})
+		s.Create(u)
+		t.Cleanup(func() {
+			_ = s.Clients.Dynamic.Resource(v3.SchemeGroupVersion.WithResource("caliconodestatuses")).Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{})
+		})
+	}
+	statusOf("routing-1", "n1")
+	statusOf("routing-77", "n77")
+	const unused, nobody = "CalicoNodeStatus routing-1: is filled while BGP is in use", `CalicoNodeStatus routing-77 spec.node: there is no node "n77"`
+	if out := status(); !strings.Contains(out, unused) || !strings.Contains(out, nobody) {
+		t.Errorf("a status that nobody fills is not named:\n%s", out)
+	}
 	if out := status(); strings.Contains(out, "BGP:") || strings.Contains(out, "no node makes a session") {
 		t.Errorf("nodes that use no BGP:\n%s", out)
 	}
@@ -236,7 +250,10 @@ func testStatusOfBGP(t *testing.T, s *apitest.Server, kubeconfig string) {
 	}
 	node("n2", &weirv1.BGPStatus{Sessions: 1, Established: 1, Objects: []string{"mesh"}})
 	out := status()
-	for _, want := range []string{"BGP: 2/3 sessions established", "BGPPeer rack-6: no node makes a session by it: its peer is at 2001:db8::9, and no node has an IPv6 address",
+	if strings.Contains(out, unused) {
+		t.Errorf("a status of a node with BGP is named:\n%s", out)
+	}
+	for _, want := range []string{nobody, "BGP: 2/3 sessions established", "BGPPeer rack-6: no node makes a session by it: its peer is at 2001:db8::9, and no node has an IPv6 address",
 		"BGPPeer gone: no node makes a session by it: there is no node n77", "BGPPeer nobody: no node makes a session by it: no node matches nodeSelector rack == '7'"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("status lacks %q:\n%s", want, out)

@@ -63,6 +63,11 @@ func (b *bgpReport) note(st *weirv1.NodeStatusStatus) {
 // they have some. Those that nodes refuse are named already.
 func (r *report) readBGP(ctx context.Context, c *clientset.Clients, nodes []corev1.Node, all bool) error {
 	b := &r.bgp
+	if all {
+		if err := r.readCalicoStatuses(ctx, c, nodes); err != nil {
+			return err
+		}
+	}
 	if b.nodes == 0 {
 		return nil
 	}
@@ -81,6 +86,29 @@ func (r *report) readBGP(ctx context.Context, c *clientset.Clients, nodes []core
 		p := &list.Items[i]
 		if !b.objects[p.GetName()] && !b.refused[p.GetName()] {
 			r.problems = addOnce(r.problems, fmt.Sprintf("BGPPeer %s: no node makes a session by it: %s", p.GetName(), whyNoSession(p, nodes)))
+		}
+	}
+	return nil
+}
+
+// readCalicoStatuses names objects that nobody fills.
+func (r *report) readCalicoStatuses(ctx context.Context, c *clientset.Clients, nodes []corev1.Node) error {
+	list, err := c.Dynamic.Resource(v3.SchemeGroupVersion.WithResource("caliconodestatuses")).List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list caliconodestatuses: %w", err)
+	}
+	for i := range list.Items {
+		o := &list.Items[i]
+		node, _, _ := unstructured.NestedString(o.Object, "spec", "node")
+		there := slices.ContainsFunc(nodes, func(n corev1.Node) bool { return n.Name == node })
+		switch {
+		case !there:
+			r.problems = append(r.problems, fmt.Sprintf("CalicoNodeStatus %s spec.node: there is no node %q: nobody fills it", o.GetName(), node))
+		case r.bgp.nodes == 0 && r.bgp.silent > 0:
+			r.problems = append(r.problems, fmt.Sprintf("CalicoNodeStatus %s: is filled while BGP is in use, and it is not", o.GetName()))
 		}
 	}
 	return nil

@@ -7,7 +7,10 @@ import (
 	"maps"
 	"path/filepath"
 
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/agent/bgp"
 	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/bgp/fib"
 	"github.com/weir-net/weir/internal/model"
@@ -26,6 +29,15 @@ func (a *Agent) noteBGP(s *nodestate.BGP) {
 			}
 		}()
 	}
+}
+
+// state is what the node should have; nil = that is not known yet.
+func (c *cluster) state() *nodestate.State { return c.snapshot().state }
+
+// bgpPeers are the BGPPeers that there are.
+func (c *cluster) bgpPeers(ctx context.Context) (out map[string]v3.BGPPeerType, err error) {
+	err = c.look(ctx, func(m *model.Cluster) { out = bgp.PeerTypes(m) })
+	return out, err
 }
 
 // openWireGuard has states encrypted before they are applied. It is called before the cluster's

@@ -165,7 +165,7 @@ func (a *Agent) serveLoadBalancers(ctx context.Context) error {
 // has the right to ask by the API server (package relay): the handlers by the pattern of their
 // path. An answer that goes on for long ends with its request's context.
 func (a *Agent) apiHandlers() map[string]http.HandlerFunc {
-	shown := &bgp.Server{Process: a.bgp, State: func() *nodestate.State { return a.cluster.snapshot().state }}
+	shown := &bgp.Server{Process: a.bgp, State: a.cluster.state}
 	return map[string]http.HandlerFunc{
 		"GET /version":            a.serveVersion,
 		"GET " + events.Path:      a.serveEvents,

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -56,11 +55,6 @@ func (a *Agent) Status() *Status {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.status
-}
-
-// Routes asks the process for all its routes, or for those that one peer sent.
-func (a *Agent) Routes(ctx context.Context, peer netip.Addr) (Answer, error) {
-	return a.Ask(ctx, Ask{Peer: peer})
 }
 
 // Ask asks the process.

@@ -68,6 +68,8 @@ type Status struct {
 	Version string
 	// Since is when it began.
 	Since time.Time
+	// Applied is when it was told last what should be, or learned a password anew.
+	Applied time.Time
 	// Restoring: it begins again where another one ended, and what that one left in the kernel
 	// stays until the peers have sent what they have.
 	Restoring bool `json:",omitempty"`
