@@ -97,7 +97,7 @@ func (a *Agent) healthHandler() http.Handler {
 
 func (a *Agent) metricsHandler(m config.Metrics) http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(&collector{agent: a})
+	registry.MustRegister(&collector{agent: a}, &bgp.Collector{Process: a.bgp, State: a.cluster.state})
 	if m.Go {
 		registry.MustRegister(collectors.NewGoCollector())
 	}
