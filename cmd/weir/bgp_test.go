@@ -92,7 +92,7 @@ func TestBGP(t *testing.T) {
 	if err := errors.Join(err, printPeers(&out, peers)); err != nil {
 		t.Fatal(err)
 	}
-	contains("peers", out.String(), "n1    192.0.2.9    rack-1", "established", "hold timer expired", "node n2: no BGP process runs", "node gone: node gone: no agent", "1 of 3 sessions are established.")
+	contains("peers", out.String(), "n1    192.0.2.9    rack-1", "established", "hold timer expired", "node n2: no BGP process runs", "\nnode gone: no agent", "1 of 3 sessions are established.")
 	if peers.peersWell() || !peers.silent() {
 		t.Error("a session that is down, or a node that does not answer, is well")
 	}
@@ -261,6 +261,9 @@ func testStatusOfBGP(t *testing.T, s *apitest.Server, kubeconfig string) {
 	}
 	if strings.Contains(out, "BGPPeer rack-1: no") || strings.Contains(out, "BGPPeer refused: no node") {
 		t.Errorf("status names a BGPPeer that makes sessions, or one that is refused:\n%s", out)
+	}
+	if out := status(); !strings.Contains(out, "written just now") {
+		t.Errorf("that nodes may not have said so yet is not said:\n%s", out)
 	}
 	if out := status("--node", "n2"); strings.Contains(out, "no node makes a session") {
 		t.Errorf("the status of one node speaks of all:\n%s", out)

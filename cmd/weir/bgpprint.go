@@ -38,9 +38,15 @@ func (a bgpAnswers[T]) peersWell() bool {
 func notes[T any](out io.Writer, answers bgpAnswers[T]) {
 	for _, a := range answers {
 		if a.Error != "" {
-			fmt.Fprintf(out, "node %s: %s\n", oneLine(a.Node), oneLine(a.Error))
+			a.note(out)
 		}
 	}
+}
+
+// note says why a node has said nothing.
+func (a *bgpAnswer[T]) note(out io.Writer) {
+	node := "node " + a.Node + ": "
+	fmt.Fprintln(out, oneLine(node+strings.TrimPrefix(a.Error, node)))
 }
 
 // used are the answers of nodes that use BGP.
@@ -205,7 +211,7 @@ func printNeighbours(out io.Writer, answers bgpAnswers[feed.Shown], peer string)
 	}
 	for _, a := range answers { // that a node has no such session is no news where another one has it
 		if a.Error != "" && (!a.nothing || len(answers) == 1) {
-			fmt.Fprintf(out, "node %s: %s\n", oneLine(a.Node), oneLine(a.Error))
+			a.note(out)
 		}
 	}
 	if shown == 0 && len(answers) > 1 && !answers.silent() {

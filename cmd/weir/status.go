@@ -160,7 +160,7 @@ func readReport(ctx context.Context, source statuses, only string, now time.Time
 		}
 		r.nodes = append(r.nodes, report)
 	}
-	if err := r.readBGP(ctx, c, nodes.Items, only == ""); err != nil {
+	if err := r.readBGP(ctx, c, nodes.Items, only == "", source.asker != nil); err != nil {
 		return nil, err
 	}
 	if err := r.readUnsupportedKinds(ctx, c); err != nil {

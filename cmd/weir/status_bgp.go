@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	corev1 "k8s.io/api/core/v1"
@@ -61,7 +62,7 @@ func (b *bgpReport) note(st *weirv1.NodeStatusStatus) {
 
 // readBGP says how many sessions are up, and which BGPPeers make none: where all nodes say by which
 // they have some. Those that nodes refuse are named already.
-func (r *report) readBGP(ctx context.Context, c *clientset.Clients, nodes []corev1.Node, all bool) error {
+func (r *report) readBGP(ctx context.Context, c *clientset.Clients, nodes []corev1.Node, all, live bool) error {
 	b := &r.bgp
 	if all {
 		if err := r.readCalicoStatuses(ctx, c, nodes); err != nil {
@@ -71,7 +72,11 @@ func (r *report) readBGP(ctx context.Context, c *clientset.Clients, nodes []core
 	if b.nodes == 0 {
 		return nil
 	}
-	r.components = append(r.components, fmt.Sprintf("BGP: %d/%d sessions established (see `weir bgp peers`)", b.established, b.sessions))
+	when := "" // numbers wait for the heartbeat
+	if !live {
+		when = " at the nodes' last heartbeats"
+	}
+	r.components = append(r.components, fmt.Sprintf("BGP: %d/%d sessions established%s (see `weir bgp peers`)", b.established, b.sessions, when))
 	if !all || b.silent > 0 || b.nodes < len(nodes) || b.cut {
 		return nil
 	}
@@ -85,10 +90,28 @@ func (r *report) readBGP(ctx context.Context, c *clientset.Clients, nodes []core
 	for i := range list.Items {
 		p := &list.Items[i]
 		if !b.objects[p.GetName()] && !b.refused[p.GetName()] {
-			r.problems = addOnce(r.problems, fmt.Sprintf("BGPPeer %s: no node makes a session by it: %s", p.GetName(), whyNoSession(p, nodes)))
+			text := fmt.Sprintf("BGPPeer %s: no node makes a session by it: %s", p.GetName(), whyNoSession(p, nodes))
+			if time.Since(changedAt(p)) < settling {
+				text += " (it was written just now: nodes may not have said so yet)"
+			}
+			r.problems = addOnce(r.problems, text)
 		}
 	}
 	return nil
+}
+
+// settling is how long nodes may take to say what they make of an object.
+const settling = 30 * time.Second
+
+// changedAt is when an object was written last.
+func changedAt(u *unstructured.Unstructured) time.Time {
+	last := u.GetCreationTimestamp().Time
+	for _, f := range u.GetManagedFields() {
+		if f.Time != nil && f.Time.After(last) {
+			last = f.Time.Time
+		}
+	}
+	return last
 }
 
 // readCalicoStatuses names objects that nobody fills.

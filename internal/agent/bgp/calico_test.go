@@ -17,6 +17,7 @@ import (
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/weir-net/weir/deploy"
@@ -155,7 +156,12 @@ func (s *swap) Ask(context.Context, feed.Ask) (feed.Answer, error) {
 
 // An agent with its rights fills the objects of its node at a real API server, again and again,
 // and leaves those of others alone.
-func TestWriter(t *testing.T) {
+func TestWriter(t *testing.T) { testWriter(t, true) }
+
+// The same where the API server cannot tell the objects of a node apart.
+func TestWriterWithoutFieldSelectors(t *testing.T) { testWriter(t, false) }
+
+func testWriter(t *testing.T, selectable bool) {
 	if !apitest.Isolated(t) {
 		return
 	}
@@ -168,6 +174,14 @@ func TestWriter(t *testing.T) {
 		switch u.GetKind() + " " + u.GetName() {
 		case "CustomResourceDefinition caliconodestatuses.projectcalico.org", "CustomResourceDefinition ipamblocks.weir.dev", "CustomResourceDefinition nodestatuses.weir.dev",
 			"ClusterRole weir-node", "ClusterRoleBinding weir-node", "ValidatingAdmissionPolicy weir-node-own-objects", "ValidatingAdmissionPolicyBinding weir-node-own-objects":
+			if versions, is, _ := unstructured.NestedSlice(u.Object, "spec", "versions"); is && !selectable {
+				for _, v := range versions {
+					delete(v.(map[string]any), "selectableFields")
+				}
+				if err := unstructured.SetNestedSlice(u.Object, versions, "spec", "versions"); err != nil {
+					t.Fatal(err)
+				}
+			}
 			s.Create(u)
 		}
 	}
