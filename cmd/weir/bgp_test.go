@@ -62,6 +62,7 @@ func TestBGP(t *testing.T) {
 				Families:     []feed.Family{{Name: "IPv4 unicast", Received: 3, Accepted: 2, Advertised: 1}},
 				Capabilities: []feed.Capability{{Name: "route-refresh", Ours: true, Theirs: true}, {Name: "add-path", Theirs: true}, {Name: "fqdn", Ours: true}},
 				Got:          feed.Messages{Total: 9, Open: 1, Update: 3, Keepalive: 5}}
+			one.Neighbour.BFD = "up"
 			answer = one
 		default:
 			if strings.HasPrefix(node, "n") {
@@ -122,7 +123,7 @@ func TestBGP(t *testing.T) {
 		t.Fatal(err)
 	}
 	contains("neighbor", out.String(), "n1 with 192.0.2.9 (rack-1)", "64512 here, 64999 there (external)", "hold 30 s, keepalive 10 s (asked for: 90 s, 30 s)", "for 120 s, and does; it asks for 60 s itself",
-		"3 received, 2 accepted, 1 sent", "route-refresh, add-path (there only), fqdn (here only)", "9: 1 OPEN, 3 UPDATE, 5 KEEPALIVE", "a TTL below 254")
+		"3 received, 2 accepted, 1 sent", "route-refresh, add-path (there only), fqdn (here only)", "9: 1 OPEN, 3 UPDATE, 5 KEEPALIVE", "a TTL below 254", "BFD:                up")
 	if strings.Contains(out.String(), "node n2") || neighbours.silent() {
 		t.Errorf("a node without the session is named:\n%s", &out)
 	}

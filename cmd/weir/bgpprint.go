@@ -234,6 +234,9 @@ func printNeighbour(out io.Writer, node string, n *feed.Neighbour) error {
 	if n.LastError != "" {
 		line("Ended last by", "%s", n.LastError)
 	}
+	if n.BFD != "" {
+		line("BFD", "%s", n.BFD)
+	}
 	kind := "external"
 	if n.ASN == n.LocalASN {
 		kind = "internal"
