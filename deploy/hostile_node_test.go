@@ -4,10 +4,16 @@ package deploy
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/weir-net/weir/internal/apitest"
 )
@@ -65,6 +71,56 @@ func otherNodesObjects(t *testing.T, c cluster) {
 	c.refused(t, n1, "deletecollection", of2, "cannot deletecollection")
 	c.refused(t, n1, "deletecollection", statusOf("n2"), "cannot deletecollection")
 	c.taken(t, n1, "delete", own)
+}
+
+// A node fills the statuses that are about it, and changes nothing that was asked for.
+func otherNodesRouting(t *testing.T, c cluster) {
+	statuses := c.Clients.Dynamic.Resource(schema.GroupVersionResource{Group: "projectcalico.org", Version: "v3", Resource: "caliconodestatuses"})
+	of := func(node string) *unstructured.Unstructured {
+		u := object(v3API, "CalicoNodeStatus", "", node+"-routing", map[string]any{"node": node, "classes": []any{"BGP"}, "updatePeriodSeconds": int64(10)})
+		c.Create(u)
+		return u
+	}
+	own, other := of("n1"), of("n2")
+	c.Create(object(v3API, "CalicoNodeStatus", "", "of-none", map[string]any{"classes": []any{"BGP"}}))
+	write := func(as dynamic.Interface, name, patch string) error {
+		_, err := as.Resource(schema.GroupVersionResource{Group: "projectcalico.org", Version: "v3", Resource: "caliconodestatuses"}).
+			Patch(t.Context(), name, types.JSONPatchType, []byte(patch), metav1.PatchOptions{}, "status")
+		return err
+	}
+	const status = `[{"op":"add","path":"/status","value":{"bgp":{"numberEstablishedV4":7,"numberEstablishedV6":0,"numberNotEstablishedV4":0,"numberNotEstablishedV6":0}}}]`
+	n1 := c.as(agentUser, "n1")
+	apitest.Eventually(t, time.Minute, "the policy of admission", func() error { // counts some moments after it was written
+		if err := write(n1, other.GetName(), status); err == nil || !strings.Contains(err.Error(), wantsNode) {
+			return fmt.Errorf("the status of another node: %v", err)
+		}
+		return nil
+	})
+	for name, as := range map[string]dynamic.Interface{"of-none": n1, own.GetName(): c.as(agentUser, "")} {
+		if err := write(as, name, status); err == nil {
+			t.Errorf("a node writes %s", name)
+		}
+	}
+	if err := write(n1, own.GetName(), `[{"op":"replace","path":"/spec/node","value":"n2"},{"op":"add","path":"/metadata/labels","value":{"a":"b"}},`+status[1:]); err != nil {
+		t.Error(err)
+	}
+	got, err := statuses.Get(t.Context(), own.GetName(), metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, _, _ := unstructured.NestedString(got.Object, "spec", "node")
+	if up, _, _ := unstructured.NestedInt64(got.Object, "status", "bgp", "numberEstablishedV4"); node != "n1" || up != 7 || len(got.GetLabels()) > 0 {
+		t.Errorf("a node wrote %v", got.Object)
+	}
+	for _, verb := range []string{"update", "patch", "delete", "create"} {
+		c.refused(t, n1, verb, own, "cannot")
+	}
+	for field, value := range map[string]any{"updatePeriodSeconds": int64(86401), "classes": []any{"Everything"}} {
+		u := object(v3API, "CalicoNodeStatus", "", "bad", map[string]any{"node": "n1", field: value})
+		if err := c.try(c.Clients.Dynamic, "create", u); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s %v: %v", field, value, err)
+		}
+	}
 }
 
 // A finalizer or an owner on a node's objects would keep blocks for ever, or have them removed

@@ -59,6 +59,7 @@ func TestHostileAdmission(t *testing.T) {
 		{"encryption of what nodes themselves exchange is switched on and is not there", hostile.Operator, encryptionRefused("wireguardHostEncryptionEnabled")},
 		{"a token of a node that names no node writes for every node", hostile.Node, tokenWithoutNode},
 		{"a node writes or deletes objects of another node", hostile.Node, otherNodesObjects},
+		{"a node writes the CalicoNodeStatus of another node, or what is asked for in its own", hostile.Node, otherNodesRouting},
 		{"a node keeps its objects from being collected when it is gone", hostile.Node, nodeKeepsObjects},
 		{"a node writes events in the name of others", hostile.Node, nodeEvents},
 		{"the token of a node writes Services and policies and nodes", hostile.Node, nodeRights},

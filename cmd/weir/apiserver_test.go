@@ -132,6 +132,7 @@ func TestAgainstAnAPIServer(t *testing.T) {
 	t.Run("cluster policies", func(t *testing.T) { testClusterPolicies(t, s, f, kubeconfig) })
 	t.Run("rights", func(t *testing.T) { testRights(t, s) })
 	t.Run("status", func(t *testing.T) { testStatus(t, s, kubeconfig) })
+	t.Run("status of BGP", func(t *testing.T) { testStatusOfBGP(t, s, kubeconfig) })
 	t.Run("live", func(t *testing.T) { testLive(t, s, kubeconfig) })
 	t.Run("away", func(t *testing.T) { testAway(t, s, f, w) })
 	t.Run("ipam", func(t *testing.T) { testIPAM(t, s, kubeconfig) })

@@ -76,6 +76,7 @@ type report struct {
 	unfed        []string            // nodes whose agents no fan-out feeds
 	announced    []string            // addresses that nodes answer neighbours for
 	fallbacks    []string            // clients of direct server return
+	bgp          bgpReport
 }
 
 type nodeReport struct {
@@ -158,6 +159,9 @@ func readReport(ctx context.Context, source statuses, only string, now time.Time
 			report.why = "its agent does not run, or is not ready; traffic and policy go on as they were; see `kubectl -n kube-system get pods -l k8s-app=weir-node -o wide`"
 		}
 		r.nodes = append(r.nodes, report)
+	}
+	if err := r.readBGP(ctx, c, nodes.Items, only == "", source.asker != nil); err != nil {
+		return nil, err
 	}
 	if err := r.readUnsupportedKinds(ctx, c); err != nil {
 		return nil, err
@@ -291,6 +295,7 @@ func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time, s
 		out.state, out.ready = "silent", false
 		out.why = joinNonEmpty("no heartbeat for "+age(out.heartbeat)+"; traffic goes on as it was; see `kubectl -n kube-system logs` of its weir-node", out.why)
 	}
+	r.bgp.note(st)
 	for _, p := range st.Problems {
 		r.problems = addOnce(r.problems, p.String())
 	}

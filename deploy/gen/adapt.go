@@ -21,7 +21,7 @@ var namespaced = []string{"NetworkPolicy", "NetworkSet", "StagedNetworkPolicy", 
 var inForce = []string{"IPPool", "IPReservation", "IPAMConfiguration", "FelixConfiguration", "KubeControllersConfiguration",
 	"NetworkPolicy", "GlobalNetworkPolicy", "Tier", "NetworkSet", "GlobalNetworkSet", "HostEndpoint",
 	"StagedNetworkPolicy", "StagedGlobalNetworkPolicy", "StagedKubernetesNetworkPolicy",
-	"BGPConfiguration", "BGPPeer", "BGPFilter"}
+	"BGPConfiguration", "BGPPeer", "BGPFilter", "CalicoNodeStatus"}
 
 var shortNames = map[string][]string{
 	"GlobalNetworkPolicy": {"gnp"}, "NetworkPolicy": {"cnp"}, "GlobalNetworkSet": {"gns"}, "NetworkSet": {"netset"},
@@ -41,6 +41,9 @@ var columns = map[string][]column{
 	"FelixConfiguration": {
 		{"ExternalServices", ".spec.bpfExternalServiceMode", "string"}, {"ConnectTime", ".spec.bpfConnectTimeLoadBalancing", "string"},
 		{"Age", ".metadata.creationTimestamp", "date"},
+	},
+	"CalicoNodeStatus": {
+		{"Node", ".spec.node", "string"}, {"Classes", ".spec.classes", "string"}, {"Updated", ".status.lastUpdated", "date"},
 	},
 	"IPReservation":       {{"CIDRs", ".spec.reservedCIDRs", "string"}},
 	"Tier":                {{"Order", ".spec.order", "number"}, {"Default", ".spec.defaultAction", "string"}},
@@ -97,6 +100,11 @@ func adaptCalico(crd map[string]any, kind, plural string) error {
 			list[i] = map[string]any{"name": col.name, "jsonPath": col.path, "type": col.typ}
 		}
 		version["additionalPrinterColumns"] = list
+	}
+	if kind == "CalicoNodeStatus" {
+		// Agents write the status alone, and follow the objects of their own nodes.
+		version["subresources"] = map[string]any{"status": map[string]any{}}
+		version["selectableFields"] = []any{map[string]any{"jsonPath": ".spec.node"}}
 	}
 	schema := version["schema"].(map[string]any)["openAPIV3Schema"].(map[string]any)
 	adaptSchema(schema)
@@ -168,6 +176,11 @@ func adaptKind(kind string, spec map[string]any) error {
 			return err
 		}
 		return enum("programClusterRoutes", "Enabled", "EnabledIPIPOnly", "EnabledNoEncapOnly", "Disabled")
+	case "CalicoNodeStatus":
+		if err := limit(props, map[string]any{"minimum": 0, "maximum": 86400}, "updatePeriodSeconds"); err != nil {
+			return err
+		}
+		return limit(props, map[string]any{"enum": []any{"Agent", "BGP", "Routes"}}, "classes", "items")
 	case "BGPPeer": // fields of newer servers
 		props["keepaliveTime"] = map[string]any{"type": "string"}
 		props["failureDetectionMode"] = map[string]any{"type": "string", "enum": []any{"None", "BFDIfDirectlyConnected"}}

@@ -25,7 +25,7 @@ var metricSources = []struct {
 	program, where string
 	dirs           []string
 }{
-	{"weir-agent", "Served on port 9091 of each node where `prometheusMetricsEnabled` is set ([settings](settings.md)).", []string{"internal/agent"}},
+	{"weir-agent", "Served on port 9091 of each node where `prometheusMetricsEnabled` is set ([settings](settings.md)).", []string{"internal/agent", "internal/agent/bgp"}},
 	{"weir-controller", "Served at 127.0.0.1:9094 of the controller's nodes, path `/metrics`.", []string{"internal/controller", "internal/controller/bgp", "internal/controller/fanout", "internal/loadbalancer", "internal/relay"}},
 	{"weir-fanout", "Served at 127.0.0.1:9095 of the fan-out's nodes, path `/metrics`.", []string{"internal/fanout/server"}},
 }
@@ -57,7 +57,7 @@ func metrics() (string, error) {
 }
 
 // metricsOf reads what a package registers out of its source. Three forms are known:
-// describe("name", "help", labels…), which internal/agent has, with the type that the collector
+// describe("name", "help", labels…), which the agent has, with the type that the collector
 // gives it; options of Prometheus' library with literals; and a function that makes these options
 // of a name and a help. Any other use of the library is an error, so that none is missed.
 func metricsOf(dir string) (found []metric, err error) {

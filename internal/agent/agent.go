@@ -30,6 +30,7 @@ import (
 	"github.com/weir-net/weir/api/client"
 	"github.com/weir-net/weir/internal/agent/api"
 	"github.com/weir-net/weir/internal/agent/apiserver"
+	"github.com/weir-net/weir/internal/agent/bgp"
 	"github.com/weir-net/weir/internal/agent/httpserve"
 	"github.com/weir-net/weir/internal/agent/lbhealth"
 	"github.com/weir-net/weir/internal/agent/machine"
@@ -117,6 +118,7 @@ type Agent struct {
 	wireguard      *wireguard.Manager
 	announcer      *announce.Announcer
 	bgp            *feed.Agent // the node's BGP process
+	bgpStatuses    *bgp.Writer
 	ipam           *ipam.Allocator
 	cni            *cni.Server
 	conf           conflist
@@ -201,6 +203,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.cluster.announce = a.announcer.Update
 	a.bgp = &feed.Agent{Log: o.Log.With("part", "bgp")}
 	a.cluster.noteBGP = a.noteBGP
+	a.bgpStatuses = &bgp.Writer{Node: o.Node, API: a.clients.Dynamic, Process: a.bgp, State: a.cluster.state, Peers: a.cluster.bgpPeers, Log: o.Log.With("part", "bgp")}
 	a.ipam, err = ipam.Open(filepath.Join(o.StateDir, ipamDir), o.Node, ipam.NewAPIBlocks(a.clients.Dynamic, o.Node),
 		ipam.Options{Owner: a.cluster.owner, Refuse: a.cluster.refusePodAddr}, o.Log.With("part", "ipam"))
 	if err != nil {
@@ -361,6 +364,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("telling the BGP process", func(ctx context.Context) error {
 		return a.bgp.Serve(ctx, filepath.Join(a.opts.RunDir, feed.SocketDir, feed.SocketName))
 	})
+	run("filling CalicoNodeStatuses", a.bgpStatuses.Run)
 	run("looking after kube-proxies", a.proxies.Run)
 	run("keeping blocks of addresses", a.ipam.Run)
 	run("answering the CNI plugin", func(ctx context.Context) error { return a.cni.Serve(ctx, listener) })

@@ -5,14 +5,13 @@ package agent
 import (
 	"context"
 	"maps"
-	"net/http"
-	"net/netip"
 	"path/filepath"
 
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
-	"github.com/weir-net/weir/internal/agent/api"
+	"github.com/weir-net/weir/internal/agent/bgp"
 	"github.com/weir-net/weir/internal/agent/statefile"
-	"github.com/weir-net/weir/internal/bgp/feed"
 	"github.com/weir-net/weir/internal/bgp/fib"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -32,40 +31,13 @@ func (a *Agent) noteBGP(s *nodestate.BGP) {
 	}
 }
 
-// BGP is the answer to GET /bgp. Without Desired BGP is not in use, without Status no process runs.
-type BGP struct {
-	Desired *nodestate.BGP `json:"desired,omitempty"`
-	Status  *feed.Status   `json:"status,omitempty"`
-}
+// state is what the node should have; nil = that is not known yet.
+func (c *cluster) state() *nodestate.State { return c.snapshot().state }
 
-func (a *Agent) serveBGP(w http.ResponseWriter, _ *http.Request) {
-	s := a.cluster.snapshot().state
-	if s == nil {
-		http.Error(w, "the agent has not read the cluster yet", http.StatusServiceUnavailable)
-		return
-	}
-	api.WriteJSON(w, BGP{Desired: s.BGP, Status: a.bgp.Status()})
-}
-
-// serveBGPRoutes answers with a feed.Answer; the query's peer limits it to what one sent.
-func (a *Agent) serveBGPRoutes(w http.ResponseWriter, r *http.Request) {
-	var peer netip.Addr
-	if text := r.URL.Query().Get("peer"); text != "" {
-		var err error
-		if peer, err = netip.ParseAddr(text); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-	}
-	answer, err := a.bgp.Routes(r.Context(), peer)
-	switch {
-	case err != nil:
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-	case answer.Err != "":
-		http.Error(w, answer.Err, http.StatusNotFound)
-	default:
-		api.WriteJSON(w, answer)
-	}
+// bgpPeers are the BGPPeers that there are.
+func (c *cluster) bgpPeers(ctx context.Context) (out map[string]v3.BGPPeerType, err error) {
+	err = c.look(ctx, func(m *model.Cluster) { out = bgp.PeerTypes(m) })
+	return out, err
 }
 
 // openWireGuard has states encrypted before they are applied. It is called before the cluster's

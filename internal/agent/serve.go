@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/weir-net/weir/internal/agent/api"
+	"github.com/weir-net/weir/internal/agent/bgp"
 	"github.com/weir-net/weir/internal/agent/httpserve"
 	"github.com/weir-net/weir/internal/agent/lbhealth"
 	"github.com/weir-net/weir/internal/config"
@@ -96,7 +97,7 @@ func (a *Agent) healthHandler() http.Handler {
 
 func (a *Agent) metricsHandler(m config.Metrics) http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(&collector{agent: a})
+	registry.MustRegister(&collector{agent: a}, &bgp.Collector{Process: a.bgp, State: a.cluster.state})
 	if m.Go {
 		registry.MustRegister(collectors.NewGoCollector())
 	}
@@ -164,14 +165,15 @@ func (a *Agent) serveLoadBalancers(ctx context.Context) error {
 // has the right to ask by the API server (package relay): the handlers by the pattern of their
 // path. An answer that goes on for long ends with its request's context.
 func (a *Agent) apiHandlers() map[string]http.HandlerFunc {
+	shown := &bgp.Server{Process: a.bgp, State: a.cluster.state}
 	return map[string]http.HandlerFunc{
 		"GET /version":            a.serveVersion,
 		"GET " + events.Path:      a.serveEvents,
 		"GET /status":             a.serveStatus,
 		"GET " + ipam.RecordsPath: a.serveRecords,
 		"POST " + whywire.Path:    a.why.ServeHTTP,
-		"GET /bgp":                a.serveBGP,
-		"GET /bgp/routes":         a.serveBGPRoutes,
+		"GET /bgp":                shown.ServePeers,
+		"GET /bgproutes":          shown.ServeRoutes,
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/weir-net/weir/api/client"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/agent/bgp"
 	"github.com/weir-net/weir/internal/agent/lbhealth"
 	"github.com/weir-net/weir/internal/agent/pace"
 	"github.com/weir-net/weir/internal/agent/problems"
@@ -112,6 +113,9 @@ func sameForOthers(a, b *weirv1.NodeStatusStatus) bool {
 		if w := s.WireGuard; w != nil { // how far others are is nothing to tell them
 			s.WireGuard = &weirv1.WireGuardStatus{PublicKey: w.PublicKey, PublicKeyIPv6: w.PublicKeyIPv6}
 		}
+		if b := s.BGP; b != nil {
+			s.BGP = &weirv1.BGPStatus{Objects: b.Objects}
+		}
 		s.Conditions = slices.Clone(s.Conditions)
 		for i := range s.Conditions {
 			s.Conditions[i].LastTransitionTime = metav1.Time{}
@@ -144,6 +148,7 @@ func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus
 		st.Subnets = append(st.Subnets, p.String())
 	}
 	st.WireGuard = wireGuardStatus(a.wireguard.Status())
+	st.BGP = bgp.NodeStatus(snap.state, a.bgp.Status())
 	if f, err := a.driver.DSRFallback(); err == nil {
 		st.DSRFallback = fallback(f)
 	}
@@ -308,6 +313,7 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	out = append(out, a.ipam.Problems()...)
 	out = append(out, problems.Addresses(n)...)
 	out = append(out, problems.BGP(n, a.bgp.Status(), a.started, time.Now())...)
+	out = append(out, a.bgpStatuses.Problems()...)
 	st, of := a.driver.Status(), a.driver.traits()
 	out = append(out, problems.HostEndpoints(n, st.Uplinks, !of.uplinks)...)
 	out = append(out, problems.LateDrops(a.opts.Node, st.Arrival)...)

@@ -189,9 +189,12 @@ func (r *Relay) handOn(w http.ResponseWriter, req *http.Request, a *agent, quest
 	if method == http.MethodPost {
 		body = http.MaxBytesReader(w, req.Body, wire.MaxBody)
 	}
-	if question == "/events" {
-		asked := req.URL.Query()
-		path += "?" + url.Values{"type": {asked.Get("type")}, "pod": {asked.Get("pod")}}.Encode()
+	query, asked := url.Values{}, req.URL.Query()
+	for _, name := range live.Parameters(question) {
+		query.Set(name, asked.Get(name))
+	}
+	if len(query) > 0 {
+		path += "?" + query.Encode()
 	}
 	out := http.NewResponseController(w)
 	_ = out.SetReadDeadline(time.Time{}) // the question was read; where there is no deadline, there is none to take away

@@ -200,7 +200,8 @@ func TestQuestions(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, 0)
 	p.connect("n1 pod-1", nil)
-	for question, want := range map[string]string{"/status": "status of n1", "/why": "why of n1: "} {
+	for question, want := range map[string]string{"/status": "status of n1", "/why": "why of n1: ",
+		"/bgproutes?prefix=10.0.0.0/8&peer=192.0.2.9&other=x": "routes of n1: peer=192.0.2.9&prefix=10.0.0.0%2F8&sent="} {
 		if code, text := p.answered("viewer", "n1", question, p.proxy); code != http.StatusOK || text != want {
 			t.Errorf("%s: %d %q", question, code, text)
 		}

@@ -32,6 +32,7 @@ func answers(node string, folder trust.Folder) http.Handler {
 			fmt.Fprint(w, err)
 		}
 	})
+	mux.HandleFunc("GET /bgproutes", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "routes of %s: %s", node, r.URL.RawQuery) })
 	mux.HandleFunc("GET /events", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "events of %s: %s\n", node, r.URL.RawQuery)
 		http.NewResponseController(w).Flush()

@@ -128,6 +128,8 @@ type NodeStatusStatus struct {
 	Subnets []string `json:"subnets,omitempty"`
 	// WireGuard are the public keys of the node, where it encrypts what it sends to other nodes.
 	WireGuard *WireGuardStatus `json:"wireGuard,omitempty"`
+	// BGP says of the node's BGP sessions how many there are, where BGP is in use.
+	BGP *BGPStatus `json:"bgp,omitempty"`
 	// FanOut is the fan-out that the agent has the cluster from, host:port; empty = the agent
 	// follows the API server by itself, or no fan-out is connected.
 	FanOut string `json:"fanOut,omitempty"`
@@ -160,6 +162,22 @@ type NodeStatusStatus struct {
 	// UnsupportedFields are set to something else than their default, and have no effect yet.
 	// +listType=atomic
 	UnsupportedFields []string `json:"unsupportedFields,omitempty"`
+}
+
+// BGPStatus sums up the BGP sessions of a node; `weir bgp` shows each of them.
+type BGPStatus struct {
+	// Sessions is how many the node should have, Established how many of them are up.
+	Sessions    int32 `json:"sessions"`
+	Established int32 `json:"established"`
+	// LearnedRoutes is how many prefixes the sessions brought, InstalledRoutes how many of them are
+	// in the kernel.
+	LearnedRoutes   int32 `json:"learnedRoutes,omitempty"`
+	InstalledRoutes int32 `json:"installedRoutes,omitempty"`
+	// Objects are the BGPPeers by which the node has sessions, the first 100 by name; "mesh" is
+	// that of all nodes with each other.
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=100
+	Objects []string `json:"objects,omitempty"`
 }
 
 // WireGuardStatus is what other nodes need to know to encrypt for a node. A key that is there says

@@ -4,6 +4,7 @@ package problems
 
 import (
 	"fmt"
+	"net/netip"
 	"time"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
@@ -49,6 +50,10 @@ func BGP(n Node, st *feed.Status, began, now time.Time) []weirv1.Problem {
 		add("BGP routes", "", "the kernel does not have some learned routes: their next hops are not reached from this node",
 			"have the router send itself as the next hop, or add a route to the next hops")
 	}
+	passive := map[netip.Addr]bool{}
+	for _, p := range n.State.BGP.Peers {
+		passive[p.Addr] = p.Passive
+	}
 	for _, p := range st.Peers {
 		since := p.Since
 		if since.Before(st.Since) {
@@ -58,10 +63,13 @@ func BGP(n Node, st *feed.Status, began, now time.Time) []weirv1.Problem {
 			continue
 		}
 		message := "the session is not established"
+		if passive[p.Addr] {
+			message += "; this node waits for the other one to begin it"
+		}
 		if p.LastError != "" {
 			message += "; it ended last by: " + p.LastError
 		}
-		add("BGP session", fmt.Sprintf("%s (%s), AS %d", p.Addr, p.Name, p.ASN), message, "see whether the peer is there, has this node as its neighbour with these AS numbers, and the same password")
+		add("BGP session", fmt.Sprintf("%s (%s), AS %d", p.Addr, p.Name, p.ASN), message, "see weir bgp neighbor, and whether the peer is there, has this node as its neighbour with these AS numbers, and the same password")
 	}
 	return out
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -58,8 +57,8 @@ func (a *Agent) Status() *Status {
 	return a.status
 }
 
-// Routes asks the process for its routes.
-func (a *Agent) Routes(ctx context.Context, peer netip.Addr) (Answer, error) {
+// Ask asks the process.
+func (a *Agent) Ask(ctx context.Context, ask Ask) (Answer, error) {
 	a.mu.Lock()
 	conn := a.conn
 	if conn == nil {
@@ -67,19 +66,20 @@ func (a *Agent) Routes(ctx context.Context, peer netip.Addr) (Answer, error) {
 		return Answer{}, ErrAway
 	}
 	a.asked++
-	id, ch := a.asked, make(chan Answer, 1)
+	ask.ID = a.asked
+	ch := make(chan Answer, 1)
 	if a.waiting == nil {
 		a.waiting = map[uint64]chan Answer{}
 	}
-	a.waiting[id] = ch
+	a.waiting[ask.ID] = ch
 	a.mu.Unlock()
 	defer func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		delete(a.waiting, id)
+		delete(a.waiting, ask.ID)
 	}()
 	select {
-	case conn.asks <- Ask{ID: id, Peer: peer}:
+	case conn.asks <- ask:
 	case <-ctx.Done():
 		return Answer{}, ctx.Err()
 	}

@@ -32,10 +32,29 @@ type ToProcess struct {
 // Desired is what should be.
 type Desired struct{ State *nodestate.BGP }
 
-// Ask asks for routes; Peer limits them to those that one peer sent.
+// Ask asks for routes, or for one session in full.
 type Ask struct {
-	ID   uint64
+	ID uint64
+	// Peer limits routes to those that one peer sent; with Sent, to those that are sent to it.
 	Peer netip.Addr `json:",omitzero"`
+	Sent bool       `json:",omitempty"`
+	// Prefix limits routes to those of the prefix and within it; with Covering, to those that lead
+	// to all of it.
+	Prefix   netip.Prefix `json:",omitzero"`
+	Covering bool         `json:",omitempty"`
+	// Neighbour is whose session is asked for: no routes are.
+	Neighbour netip.Addr `json:",omitzero"`
+}
+
+// Wants reports whether routes of a prefix are asked for.
+func (q Ask) Wants(p netip.Prefix) bool {
+	switch {
+	case !q.Prefix.IsValid():
+		return true
+	case q.Covering:
+		return p.Bits() <= q.Prefix.Bits() && p.Contains(q.Prefix.Addr())
+	}
+	return q.Prefix.Bits() <= p.Bits() && q.Prefix.Contains(p.Addr())
 }
 
 // ToAgent is a message of the BGP process.
@@ -49,6 +68,8 @@ type Status struct {
 	Version string
 	// Since is when it began.
 	Since time.Time
+	// Applied is when it was told last what should be, or learned a password anew.
+	Applied time.Time
 	// Restoring: it begins again where another one ended, and what that one left in the kernel
 	// stays until the peers have sent what they have.
 	Restoring bool `json:",omitempty"`
@@ -57,6 +78,14 @@ type Status struct {
 	Peers     []Peer     `json:",omitempty"`
 	Routes    fib.Status
 	Err       string `json:",omitempty"` // what of the desired state is not in force
+}
+
+// Shown is what the agent says of both to who asks it. Without Desired BGP is not in use on the
+// node, without Status no process runs.
+type Shown struct {
+	Desired   *nodestate.BGP `json:"desired,omitempty"`
+	Status    *Status        `json:"status,omitempty"`
+	Neighbour *Neighbour     `json:"neighbour,omitempty"` // the one that was asked for
 }
 
 // Peer is a session.
@@ -76,6 +105,16 @@ type Peer struct {
 	BFD             string `json:",omitempty"` // up, init, down; empty where it is not in use
 }
 
+// Count returns how many sessions there are, and how many of them are up.
+func (s *Status) Count() (all, established int) {
+	for _, p := range s.Peers {
+		if p.Established() {
+			established++
+		}
+	}
+	return len(s.Peers), established
+}
+
 // Established reports whether the session is up.
 func (p Peer) Established() bool { return p.State == "established" }
 
@@ -87,6 +126,49 @@ type Route struct {
 	Path    string     `json:",omitempty"` // of AS numbers
 	Best    bool       `json:",omitempty"`
 	Stale   bool       `json:",omitempty"`
+	// Installed: it is in the kernel, by Interface and Gateway.
+	Installed bool       `json:",omitempty"`
+	Interface string     `json:",omitempty"`
+	Gateway   netip.Addr `json:",omitzero"`
+}
+
+// Neighbour is a session in full. Times are seconds.
+type Neighbour struct {
+	Peer
+	LocalASN  uint32
+	LocalAddr netip.Addr `json:",omitzero"`
+	Port      uint32     // of the peer, to which this node connects
+	// Passive: the peer begins. Password: segments are signed (TCP MD5).
+	Passive  bool   `json:",omitempty"`
+	Password bool   `json:",omitempty"`
+	MinTTL   uint32 `json:",omitempty"` // of packets that are taken; 0 = any
+	// ReflectsAs is the cluster's ID with which routes are reflected to it.
+	ReflectsAs string `json:",omitempty"`
+	// Hold and Keepalive are as the session has them now, the Own ones as this node wants them.
+	Hold, Keepalive       uint64
+	OwnHold, OwnKeepalive uint64
+	// Restart is how long the peer is asked to keep routes, PeerRestart what it asks for.
+	Restart, PeerRestart uint32
+	Families             []Family     `json:",omitempty"`
+	Capabilities         []Capability `json:",omitempty"`
+	Sent, Got            Messages
+}
+
+// Family is what a session carries of one.
+type Family struct {
+	Name                           string
+	Received, Accepted, Advertised uint64
+}
+
+// Capability is one that an end of a session named in its OPEN message (RFC 5492).
+type Capability struct {
+	Name         string
+	Ours, Theirs bool
+}
+
+// Messages are counts since the session's configuration.
+type Messages struct {
+	Total, Open, Update, Keepalive, Refresh, Notification uint64
 }
 
 // Answer is to an Ask.
@@ -94,5 +176,8 @@ type Answer struct {
 	ID     uint64
 	Routes []Route `json:",omitempty"`
 	More   int     `json:",omitempty"` // that are left out
-	Err    string  `json:",omitempty"`
+	// Neighbour is the session that was asked for; nil also from a process that does not know the
+	// question.
+	Neighbour *Neighbour `json:",omitempty"`
+	Err       string     `json:",omitempty"`
 }

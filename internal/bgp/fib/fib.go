@@ -239,6 +239,30 @@ func listed() (map[netip.Prefix]netlink.Route, error) {
 	return have, nil
 }
 
+// Hop is how the kernel reaches a prefix.
+type Hop struct {
+	Interface string
+	Gateway   netip.Addr
+}
+
+// Listed are the learned routes that are in the kernel.
+func Listed() (map[netip.Prefix]Hop, error) {
+	have, err := listed()
+	out, names := map[netip.Prefix]Hop{}, map[int]string{}
+	for p, r := range have {
+		name, known := names[r.LinkIndex]
+		if !known {
+			if l, err := netlink.LinkByIndex(r.LinkIndex); err == nil { // one that is gone takes its routes away
+				name = l.Attrs().Name
+			}
+			names[r.LinkIndex] = name
+		}
+		gw, _ := netip.AddrFromSlice(r.Gw)
+		out[p] = Hop{Interface: name, Gateway: gw.Unmap()}
+	}
+	return out, err
+}
+
 func reconcile(learned map[netip.Prefix]netip.Addr, keep []netip.Prefix, sources []netip.Addr, settled bool) (Status, error) {
 	st := Status{Learned: len(learned)}
 	have, err := listed()

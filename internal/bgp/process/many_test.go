@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-net/weir/internal/bgp/feed"
 	"github.com/weir-net/weir/internal/bgp/routertest"
 	"github.com/weir-net/weir/internal/nettest"
 )
@@ -76,7 +77,7 @@ func TestSessionEndsWhileRoutesArrive(t *testing.T) {
 	peer := with.Peers[0].Addr
 	n.start()
 	learned := func() int {
-		a, err := n.agent.Routes(t.Context(), netip.Addr{})
+		a, err := n.agent.Ask(t.Context(), feed.Ask{})
 		if err != nil { // it has not started yet
 			return 0
 		}

@@ -72,7 +72,7 @@ func Run(ctx context.Context, o Options) error {
 	g.Go(func() error { return table.Run(ctx) })
 	g.Go(func() error { return secrets.run(ctx) })
 	g.Go(func() error {
-		p := feed.Process{Socket: o.Socket, Log: o.Log, Status: sp.Status, Answer: sp.Routes, Apply: func(d feed.Desired) {
+		p := feed.Process{Socket: o.Socket, Log: o.Log, Status: sp.Status, Answer: sp.Answer, Apply: func(d feed.Desired) {
 			select { // an older one that nobody has taken yet does not matter any more
 			case <-desired:
 			default:

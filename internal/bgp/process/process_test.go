@@ -317,7 +317,7 @@ func TestRouter(t *testing.T) {
 			for _, b := range blocks {
 				n.knows(r, b, true)
 			}
-			answer, err := n.agent.Routes(t.Context(), netip.Addr{})
+			answer, err := n.agent.Ask(t.Context(), feed.Ask{})
 			if err != nil || answer.Err != "" || len(answer.Routes) != 4 {
 				t.Errorf("the process answers %+v (%v), want 4 routes", answer, err)
 			}

@@ -9,13 +9,13 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/weir-net/weir/internal/bgp/feed"
 	"github.com/weir-net/weir/internal/bgp/routertest"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nettest"
@@ -90,7 +90,7 @@ func TestPassword(t *testing.T) {
 		return nil
 	})
 	n.eventually("only own routes", func() error {
-		if a, err := n.agent.Routes(t.Context(), netip.Addr{}); err != nil || len(a.Routes) != len(blocks) {
+		if a, err := n.agent.Ask(t.Context(), feed.Ask{}); err != nil || len(a.Routes) != len(blocks) {
 			return fmt.Errorf("without sessions there are %+v (%v)", a, err)
 		}
 		return nil

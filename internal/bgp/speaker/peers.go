@@ -94,7 +94,9 @@ func (s *Speaker) noteState(srv *server.BgpServer, state *apiutil.PeerState) {
 		return
 	}
 	a := state.NeighborAddress
-	if state.DisconnectReason != api.PeerState_DISCONNECT_REASON_UNSPECIFIED {
+	switch state.DisconnectReason {
+	case api.PeerState_DISCONNECT_REASON_UNSPECIFIED, api.PeerState_DISCONNECT_REASON_IDLE_TIMER_EXPIRED: // the second is why one begins
+	default:
 		s.ended[a] = state.DisconnectMessage
 	}
 	if established := state.SessionState == bgp.BGP_FSM_ESTABLISHED; established == s.up[a] {

@@ -123,7 +123,7 @@ func nextHop(p *apiutil.Path) netip.Addr {
 // maxRoutes bounds an answer.
 const maxRoutes = 20000
 
-// Routes answers a question of the agent.
+// Routes answers a question for routes.
 func (s *Speaker) Routes(q feed.Ask) feed.Answer {
 	s.mu.Lock()
 	srv := s.server
@@ -139,9 +139,18 @@ func (s *Speaker) Routes(q feed.Ask) feed.Answer {
 				continue
 			}
 			req.TableType, req.Name = api.TableType_TABLE_TYPE_ADJ_IN, q.Peer.String()
+			if q.Sent {
+				req.TableType = api.TableType_TABLE_TYPE_ADJ_OUT
+			}
+		}
+		if q.Prefix.IsValid() && q.Prefix.Addr().Is4() != (family == bgp.RF_IPv4_UC) {
+			continue
 		}
 		err := srv.ListPath(req, func(_ bgp.NLRI, paths []*apiutil.Path) {
 			for _, p := range paths {
+				if prefix, ok := prefixOf(p); !ok || !q.Wants(prefix) {
+					continue
+				}
 				if len(out.Routes) == maxRoutes {
 					out.More++
 				} else if r, ok := routeOf(p); ok {

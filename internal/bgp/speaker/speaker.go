@@ -57,6 +57,7 @@ type Speaker struct {
 	up       map[netip.Addr]bool   // the peers whose sessions are established
 	detector *bfd.Detector
 	err      error
+	applied  time.Time
 }
 
 // session is one as it was made.
@@ -78,7 +79,7 @@ func New(cfg Config) *Speaker {
 func (s *Speaker) Apply(ctx context.Context, want *nodestate.BGP) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.err = s.apply(ctx, want)
+	s.err, s.applied = s.apply(ctx, want), time.Now()
 	return s.err
 }
 
@@ -274,7 +275,7 @@ func (s *Speaker) restored(why string) {
 func (s *Speaker) Status() feed.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := feed.Status{Version: version.Version, Since: s.since, Restoring: s.restoring, ASN: s.have.ASN, RouterID: s.have.RouterID, Routes: s.cfg.Table.Status()}
+	st := feed.Status{Version: version.Version, Since: s.since, Applied: s.applied, Restoring: s.restoring, ASN: s.have.ASN, RouterID: s.have.RouterID, Routes: s.cfg.Table.Status()}
 	if s.err != nil {
 		st.Err = s.err.Error()
 	}

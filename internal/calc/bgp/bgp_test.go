@@ -133,7 +133,7 @@ func TestBFD(t *testing.T) {
 	c.BGPPeers["far"] = &model.BGPPeer{Name: "far", Addr: addr("198.51.100.9"), ASN: 64999, BFD: true}
 	c.BGPPeers["without"] = &model.BGPPeer{Name: "without", Addr: addr("192.0.2.10"), ASN: 64999}
 	var got []string
-	for _, p := range State(cluster.ViewOf(c), nil).Peers {
+	for _, p := range state(c).Peers {
 		if p.BFD {
 			got = append(got, p.Name)
 		}

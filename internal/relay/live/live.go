@@ -25,7 +25,20 @@ func Path(node, question string) string { return Root + "/" + Resource + "/" + n
 
 // Verbs of the questions, by their path at the agent.
 func Verbs() map[string]string {
-	return map[string]string{"/status": "get", "/events": "get", "/addresses": "get", "/why": "create"}
+	return map[string]string{"/status": "get", "/events": "get", "/addresses": "get", "/bgp": "get", "/bgproutes": "get", "/why": "create"}
+}
+
+// Parameters are those of a question's query: others are not handed on.
+func Parameters(question string) []string {
+	switch question {
+	case "/events":
+		return []string{"type", "pod"}
+	case "/bgp":
+		return []string{"neighbor"}
+	case "/bgproutes":
+		return []string{"peer", "sent", "prefix"}
+	}
+	return nil
 }
 
 // Causes that the details of a refusal name: what is between a question and its answer.
