@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	// checkEvery bounds how long a detached program or a removed device goes unnoticed.
+	// checkEvery bounds how long a removed device goes unnoticed, and half of how long a detached
+	// program does: each second check is about the programs of the same hooks.
 	checkEvery = 400 * time.Millisecond
 	// settle is how long to wait after a change of the network for others that belong to it.
 	settle = 20 * time.Millisecond
@@ -92,6 +93,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	defer soon.Stop()
 	refreshed := time.Time{}
 	links := true // look for uplinks at the next check
+	turn := 0
 	for {
 		lost := false
 		select {
@@ -131,7 +133,8 @@ func (d *Driver) Run(ctx context.Context) error {
 		if links {
 			refreshed = time.Now()
 		}
-		d.check(links)
+		turn ^= 1
+		d.checkHooks(links, func(h attach.Hook) bool { return int(h.At)%2 == turn })
 		links = false
 	}
 }
@@ -183,7 +186,10 @@ func (d *Driver) Invalidate() {
 }
 
 // check compares the kernel with what should be there alongside the tables, and repairs.
-func (d *Driver) check(links bool) {
+func (d *Driver) check(links bool) { d.checkHooks(links, func(attach.Hook) bool { return true }) }
+
+// checkHooks does so, and looks at the programs of some hooks alone.
+func (d *Driver) checkHooks(links bool, some func(attach.Hook) bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.state == nil || d.handingOver || d.loading != nil {
@@ -196,7 +202,7 @@ func (d *Driver) check(links bool) {
 	}
 	d.checkDevices()
 	d.checkPins()
-	d.checkPrograms()
+	d.checkPrograms(some)
 	routes := d.count.routes
 	before := len(d.problems)
 	if err := d.reconcile(true); err != nil && before == 0 && !errors.Is(err, dataplane.ErrUnfinished) {
@@ -247,14 +253,14 @@ func (d *Driver) checkDevices() {
 }
 
 // checkPrograms attaches again what somebody detached.
-func (d *Driver) checkPrograms() {
-	broken := d.programs.Broken()
+func (d *Driver) checkPrograms(some func(attach.Hook) bool) {
+	broken := d.programs.BrokenAt(some)
 	if len(broken) == 0 {
 		return
 	}
 	wanted := d.sites()
 	for s, reason := range broken {
-		name, ok := wanted[s]
+		name, ok := wanted.names[s]
 		if !ok || s.Ifindex != 0 && !exists(s.Ifindex) {
 			// The interface is gone, and its program with it.
 			if err := d.programs.Drop(s); err != nil {
