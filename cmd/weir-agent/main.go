@@ -49,7 +49,7 @@ func main() {
 func tune() *gctuner.Collector {
 	var collector *gctuner.Collector
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(40)
+		debug.SetGCPercent(25)
 		collector = gctuner.New()
 	}
 	client.StreamFirstObjects()

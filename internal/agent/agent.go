@@ -424,7 +424,8 @@ func (a *Agent) watchProxies() {
 }
 
 // tuneGC gives the memory of the start back to the kernel, which is more than what is needed
-// later, and then has the collector of garbage begin when changes are over.
+// later, that of the program included, and then has the collector of garbage begin when changes are
+// over.
 func (a *Agent) tuneGC(ctx context.Context) error {
 	for a.loop.Applied() == 0 {
 		select {
@@ -434,6 +435,9 @@ func (a *Agent) tuneGC(ctx context.Context) error {
 		}
 	}
 	debug.FreeOSMemory()
+	if err := kernel.ForgetProgramPages(); err != nil {
+		a.log.Debug("pages of the program stay in memory", "error", err)
+	}
 	return a.opts.GCTuner.Run(ctx)
 }
 

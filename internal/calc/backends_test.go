@@ -109,12 +109,14 @@ func TestHints(t *testing.T) {
 		if ready {
 			e = endpoint(ip, "far", "ready")
 		}
+		var zones, nodes []string
 		if zone != "" {
-			e.ForZones = []string{zone}
+			zones = []string{zone}
 		}
 		if node != "" {
-			e.ForNodes = []string{node}
+			nodes = []string{node}
 		}
+		e.Hints = model.HintsFor(zones, nodes)
 		return e
 	}
 	const a, b = "10.244.2.1", "10.244.2.2"
@@ -163,7 +165,7 @@ func TestZoneChange(t *testing.T) {
 	c := twoServices()
 	sl := *c.Slices[name("b", "web-x")]
 	e1, e2 := endpoint("10.244.2.1", "far", "ready"), endpoint("10.244.2.2", "far", "ready")
-	e1.ForZones, e2.ForZones = []string{"z1"}, []string{"z2"}
+	e1.Hints, e2.Hints = model.HintsFor([]string{"z1"}, nil), model.HintsFor([]string{"z2"}, nil)
 	sl.Endpoints = []model.ServiceEndpoint{e1, e2}
 	c.Slices[sl.Name] = &sl
 	k := New()

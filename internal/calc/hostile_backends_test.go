@@ -65,7 +65,7 @@ func TestHostileBackendWithTargetRef(t *testing.T) {
 	for suffix, ip := range map[string]string{"4": "10.244.1.1", "6": "fd00:10:244:1::1"} {
 		slice(c, evilName, suffix, "p", 8080, ip)
 		e := &c.Slices[name("team", "evil-"+suffix)].Endpoints[0]
-		e.Node, e.ForNodes, e.Ready, e.Terminating = "worker", []string{"worker"}, false, true
+		e.Node, e.Hints, e.Ready, e.Terminating = "worker", model.HintsFor(nil, []string{"worker"}), false, true
 	}
 	s := Calc(c)
 	for _, id := range []string{"10.96.0.66", "fd00:10:96::66"} {

@@ -23,8 +23,11 @@ const (
 	// anything is over.
 	Percent = 100
 	// A cycle is due when the heap has grown by this much of what lived after the last one: less
-	// where nothing is waiting.
-	shareResting, shareBusy = 0.25, 0.5
+	// where nothing is waiting, and least where the last one was long ago.
+	shareLong, shareResting, shareBusy = 0.1, 0.25, 0.5
+	// long is after which time a cycle costs next to nothing, and what it frees goes back to the
+	// kernel: it will not be needed at once.
+	long = 20 * time.Second
 	// least is by how much at least, bytes.
 	least = 4 << 20
 	// pause is how long the heap is not looked at when nobody says anything.
@@ -62,6 +65,7 @@ func (c *Collector) Run(ctx context.Context) error {
 	tick := time.NewTicker(c.pause)
 	defer tick.Stop()
 	h := newHeap()
+	last := time.Now()
 	for {
 		waiting := false
 		select {
@@ -70,9 +74,16 @@ func (c *Collector) Run(ctx context.Context) error {
 		case waiting = <-c.settled:
 		case <-tick.C:
 		}
-		if h.read(); h.due(waiting) {
+		h.read()
+		switch since := time.Since(last); {
+		case !h.due(waiting, since):
+			continue
+		case since < long:
 			runtime.GC() // alongside the others; it returns when the cycle is over
+		default:
+			debug.FreeOSMemory() // so does this
 		}
+		last = time.Now()
 	}
 }
 
@@ -92,11 +103,14 @@ func (h *heap) read() {
 	h.lived, h.occupied = h.samples[0].Value.Uint64(), h.samples[1].Value.Uint64()
 }
 
-// due reports whether a cycle should begin.
-func (h *heap) due(waiting bool) bool {
+// due reports whether a cycle should begin, some time after the last one.
+func (h *heap) due(waiting bool, since time.Duration) bool {
 	share := shareResting
-	if waiting {
+	switch {
+	case waiting:
 		share = shareBusy
+	case since >= long:
+		share = shareLong
 	}
 	return h.occupied > h.lived+max(least, uint64(share*float64(h.lived)))
 }

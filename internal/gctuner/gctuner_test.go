@@ -18,20 +18,27 @@ func TestDue(t *testing.T) {
 	const mib = 1 << 20
 	for _, x := range []struct {
 		lived, occupied uint64
-		waiting, want   bool
+		waiting         bool
+		since           time.Duration
+		want            bool
 	}{
-		{100 * mib, 100 * mib, false, false},
-		{100 * mib, 124 * mib, false, false},
-		{100 * mib, 126 * mib, false, true},
-		{100 * mib, 126 * mib, true, false},
-		{100 * mib, 151 * mib, true, true},
-		{1 * mib, 4 * mib, false, false}, // so little is not worth it
-		{1 * mib, 6 * mib, false, true},
-		{100 * mib, 90 * mib, false, false},
+		{100 * mib, 100 * mib, false, 0, false},
+		{100 * mib, 124 * mib, false, 0, false},
+		{100 * mib, 126 * mib, false, 0, true},
+		{100 * mib, 126 * mib, true, 0, false},
+		{100 * mib, 151 * mib, true, 0, true},
+		{1 * mib, 4 * mib, false, 0, false}, // so little is not worth it
+		{1 * mib, 6 * mib, false, 0, true},
+		{100 * mib, 90 * mib, false, 0, false},
+		{100 * mib, 112 * mib, false, long - 1, false},
+		{100 * mib, 112 * mib, false, long, true},
+		{100 * mib, 112 * mib, true, long, false},
+		{100 * mib, 109 * mib, false, time.Hour, false},
+		{1 * mib, 4 * mib, false, time.Hour, false},
 	} {
 		h := heap{lived: x.lived, occupied: x.occupied}
-		if got := h.due(x.waiting); got != x.want {
-			t.Errorf("%d MiB after %d, waiting %v: due %v", x.occupied/mib, x.lived/mib, x.waiting, got)
+		if got := h.due(x.waiting, x.since); got != x.want {
+			t.Errorf("%d MiB after %d, waiting %v, %v after the last cycle: due %v", x.occupied/mib, x.lived/mib, x.waiting, x.since, got)
 		}
 	}
 }

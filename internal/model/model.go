@@ -247,8 +247,34 @@ type ServiceEndpoint struct {
 	Addrs                       []netip.Addr
 	Node                        string
 	Ready, Serving, Terminating bool
-	// ForZones, ForNodes are the hints whom it is meant for (KEP-2433, KEP-4444).
-	ForZones, ForNodes []string
+	Hints                       *EndpointHints // nil = none, as most have none
+}
+
+// EndpointHints are whom an endpoint is meant for (KEP-2433, KEP-4444).
+type EndpointHints struct{ Zones, Nodes []string }
+
+// HintsFor returns the hints of an endpoint that is meant for zones and nodes.
+func HintsFor(zones, nodes []string) *EndpointHints {
+	if len(zones)+len(nodes) == 0 {
+		return nil
+	}
+	return &EndpointHints{zones, nodes}
+}
+
+// ForZones are the zones that the endpoint is meant for.
+func (e *ServiceEndpoint) ForZones() []string {
+	if e.Hints == nil {
+		return nil
+	}
+	return e.Hints.Zones
+}
+
+// ForNodes are the nodes that the endpoint is meant for.
+func (e *ServiceEndpoint) ForNodes() []string {
+	if e.Hints == nil {
+		return nil
+	}
+	return e.Hints.Nodes
 }
 
 // Block is a range of a pool that belongs to one node.

@@ -25,7 +25,9 @@ type Map[K comparable, V any] struct {
 const (
 	mapBits  = 4
 	mapWidth = 1 << mapBits
-	mapLeaf  = 16 // entries of a leaf before it is split
+	// mapLeaf is how many entries a leaf has before it is split: on average its parts have two, so
+	// that a table is either small or has room for sixteen times as many.
+	mapLeaf = 32
 	// mapDepth is where the hash has no bits left: leaves there grow without limit.
 	mapDepth = 64 / mapBits
 )
@@ -217,6 +219,9 @@ func (n *mapNode[K, V]) set(edit *edition, hash uint64, depth int, k K, v V) (*m
 		return n, true
 	}
 	n = n.own(edit)
+	if have := len(n.entries); have == cap(n.entries) { // append would make it twice as large
+		n.entries = append(make([]mapEntry[K, V], 0, have+1+have/4), n.entries...)
+	}
 	n.entries = append(n.entries, mapEntry[K, V]{k, v})
 	return n, true
 }
@@ -224,11 +229,16 @@ func (n *mapNode[K, V]) set(edit *edition, hash uint64, depth int, k K, v V) (*m
 // split returns an inner node with the entries of a leaf.
 func (n *mapNode[K, V]) split(edit *edition, depth int) *mapNode[K, V] {
 	inner := &mapNode[K, V]{edit: edit, kids: &[mapWidth]*mapNode[K, V]{}}
-	for _, e := range n.entries {
-		hash := maphash.Comparable(mapSeed, e.key) >> (depth * mapBits)
-		at := &inner.kids[hash%mapWidth]
+	var places [mapLeaf]uint8
+	var sizes [mapWidth]int
+	for i, e := range n.entries {
+		places[i] = uint8(maphash.Comparable(mapSeed, e.key) >> (depth * mapBits) % mapWidth)
+		sizes[places[i]]++
+	}
+	for i, e := range n.entries {
+		at := &inner.kids[places[i]]
 		if *at == nil {
-			*at = &mapNode[K, V]{edit: edit}
+			*at = &mapNode[K, V]{edit: edit, entries: make([]mapEntry[K, V], 0, sizes[places[i]])}
 		}
 		(*at).entries = append((*at).entries, e)
 	}

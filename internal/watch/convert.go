@@ -395,12 +395,14 @@ func ConvertEndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, [
 			e.Node = *ep.NodeName
 		}
 		if ep.Hints != nil {
+			var zones, nodes []string
 			for _, z := range ep.Hints.ForZones {
-				e.ForZones = append(e.ForZones, z.Name)
+				zones = append(zones, z.Name)
 			}
 			for _, n := range ep.Hints.ForNodes {
-				e.ForNodes = append(e.ForNodes, n.Name)
+				nodes = append(nodes, n.Name)
 			}
+			e.Hints = model.HintsFor(zones, nodes)
 		}
 		out.Endpoints = append(out.Endpoints, e)
 	}

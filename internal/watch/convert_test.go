@@ -238,7 +238,7 @@ endpoints:
 		Ports: []model.EndpointPort{{Name: "http", Protocol: model.ProtocolTCP, Port: 8080}, {Protocol: model.ProtocolUDP, Port: 53}},
 		Endpoints: []model.ServiceEndpoint{
 			{Addrs: addrs("10.244.0.1"), Node: "n1", Ready: true, Serving: true},
-			{Addrs: addrs("10.244.0.2"), ForZones: []string{"z1", "z2"}, ForNodes: []string{"n7"}},
+			{Addrs: addrs("10.244.0.2"), Hints: model.HintsFor([]string{"z1", "z2"}, []string{"n7"})},
 			{Addrs: addrs("10.244.0.3"), Serving: true, Terminating: true},
 		}}
 	check(t, got, want, found, "ports[3].port endpoints[3].addresses[0]")

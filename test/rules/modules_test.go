@@ -4,8 +4,10 @@ package rules
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 )
 
@@ -41,5 +43,38 @@ func TestModulesAgree(t *testing.T) {
 	}
 	if shared < 30 {
 		t.Errorf("%d modules are in both go.mod and lab/go.mod: their requirements were not read", shared)
+	}
+}
+
+var buildTags = regexp.MustCompile(`(?m)^GO_BUILD :=.* -tags (\S+)`)
+
+// TestNoMethodsByName: the linker leaves out the methods that nobody calls, unless the program may
+// call them by any name, as templates of html/template do. That is some 20 MB of each of these.
+func TestNoMethodsByName(t *testing.T) {
+	t.Parallel()
+	raw, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tags := buildTags.FindStringSubmatch(string(raw))
+	if tags == nil {
+		t.Fatal("the tags of GO_BUILD are not in the Makefile")
+	}
+	for _, program := range []string{"weir-agent", "weir-fanout", "weir-controller"} {
+		list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-tags", tags[1], "./cmd/"+program)
+		list.Dir, list.Stderr = root, os.Stderr
+		out, err := list.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		deps := strings.Fields(string(out))
+		if len(deps) < 100 {
+			t.Errorf("%s: go list found only %d packages", program, len(deps))
+		}
+		for _, p := range deps {
+			if p == "html/template" {
+				t.Errorf("%s needs %s: go list -deps says by what", program, p)
+			}
+		}
 	}
 }

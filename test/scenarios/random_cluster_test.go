@@ -217,7 +217,7 @@ func (r *crowd) endpoints(svc model.Name) {
 			e.Addrs, e.Node = p.Addrs, p.Node
 		}
 		if r.chance(70) {
-			e.ForNodes = []string{one(r, "n0", "n1")}
+			e.Hints = model.HintsFor(nil, []string{one(r, "n0", "n1")})
 		}
 		s.Endpoints = append(s.Endpoints, e)
 	}

@@ -124,9 +124,9 @@ func (s *Services) appendCandidates(out []candidate, c *cluster.View, sl *model.
 		if !v.ready && !(e.Serving && e.Terminating) {
 			continue
 		}
-		v.hints = hints{zones: len(e.ForZones) > 0, nodes: len(e.ForNodes) > 0}
-		v.zone = s.env.zone != "" && slices.Contains(e.ForZones, s.env.zone)
-		v.node = slices.Contains(e.ForNodes, c.Local.Node)
+		v.hints = hints{zones: len(e.ForZones()) > 0, nodes: len(e.ForNodes()) > 0}
+		v.zone = s.env.zone != "" && slices.Contains(e.ForZones(), s.env.zone)
+		v.node = slices.Contains(e.ForNodes(), c.Local.Node)
 		for _, a := range e.Addrs {
 			if a.IsValid() && c.Carried(a) && cluster.Family(a) == fam {
 				if why := s.rejectEndpoint(sl, a, v.port, proto); why != "" {

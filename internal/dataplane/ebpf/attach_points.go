@@ -26,9 +26,40 @@ import (
 // 25 ms each.
 const attachAtOnce = 8
 
-// sites returns where programs belong, with the interfaces' names.
-func (d *Driver) sites() map[attach.Site]string {
-	out := map[attach.Site]string{}
+// siteList is where programs belong, with the interfaces' names, and what it follows from.
+// Apply forgets it when endpoints change.
+type siteList struct {
+	uplinks      map[int]string
+	host, tunnel int
+	six, arrive  bool
+
+	names map[attach.Site]string
+	order []attach.Site // as they are attached
+}
+
+// sites returns where programs belong. It is asked for a few times a second, mostly with nothing
+// that has changed.
+func (d *Driver) sites() *siteList {
+	now := &siteList{uplinks: d.uplinks, host: indexOf(d.devices.host), tunnel: indexOf(d.devices.tunnel),
+		six: d.six != nil, arrive: d.programs.Prog[attach.Arrive.Name] != nil}
+	if was := d.siteList; was != nil && was.host == now.host && was.tunnel == now.tunnel && was.six == now.six &&
+		was.arrive == now.arrive && maps.Equal(was.uplinks, now.uplinks) {
+		return was
+	}
+	var lasting bool
+	now.names, lasting = d.findSites()
+	now.order = slices.SortedFunc(maps.Keys(now.names), func(a, b attach.Site) int { return cmp.Compare(a.Rank(), b.Rank()) })
+	d.siteList = nil
+	if lasting {
+		d.siteList = now
+	}
+	return now
+}
+
+// findSites also reports whether they stay while what they follow from does: an interface that is
+// looked for by its name may be another one the next time.
+func (d *Driver) findSites() (out map[attach.Site]string, lasting bool) {
+	out, lasting = map[attach.Site]string{}, true
 	both := func(index int, name string, in, eg attach.Hook) {
 		out[attach.Site{Ifindex: index, Hook: in}], out[attach.Site{Ifindex: index, Hook: eg}] = name, name
 	}
@@ -36,6 +67,7 @@ func (d *Driver) sites() map[attach.Site]string {
 		if a.Kind != nodestate.AddrEndpoint {
 			continue
 		}
+		lasting = lasting && a.IfIndex != 0
 		if index := d.ifindex(a); index != 0 {
 			both(index, a.Interface, attach.FromWorkload, attach.ToWorkload)
 		}
@@ -64,7 +96,7 @@ func (d *Driver) sites() map[attach.Site]string {
 			}
 		}
 	}
-	return out
+	return out, lasting
 }
 
 // attachAll attaches what is wanted and detaches what is not, with strays also what nobody knows
@@ -72,14 +104,11 @@ func (d *Driver) sites() map[attach.Site]string {
 // next one.
 func (d *Driver) attachAll(strays bool) []error {
 	var errs []error
-	wanted := map[attach.Site]bool{}
 	clear(d.absent)
 	room := cmp.Or(d.opts.AttachAtOnce, attachAtOnce)
 	sites := d.sites()
-	order := slices.SortedFunc(maps.Keys(sites), func(a, b attach.Site) int { return cmp.Compare(a.Rank(), b.Rank()) })
-	for _, s := range order {
-		name := sites[s]
-		wanted[s] = true
+	for _, s := range sites.order {
+		name := sites.names[s]
 		if d.programs.Has(s) || s.Hook == attach.Arrive && !d.untracked.due(s.Ifindex) {
 			continue
 		}
@@ -106,7 +135,7 @@ func (d *Driver) attachAll(strays bool) []error {
 			d.attached = time.Now()
 		}
 	}
-	if err := d.programs.Retain(wanted, strays); err != nil {
+	if err := d.programs.Retain(sites.names, strays); err != nil {
 		errs = append(errs, &dataplane.KeyError{Table: "programs", Key: "detach", Err: err})
 	}
 	return errs

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -105,6 +106,53 @@ func TestNewEndpointBeginsQuickly(t *testing.T) {
 			t.Errorf("%s lost the filter behind its link: %v", s, err)
 		} else if !backed && !attach.OfWorkload(s.Hook) && s.Ifindex != 0 && err == nil {
 			t.Errorf("%s has a filter", s)
+		}
+	}
+}
+
+// Where nothing has come into the folder of pins for a while, and nothing has gone, it is not
+// looked at; what comes or goes then is noticed.
+func TestChecksPinsAfterQuiet(t *testing.T) {
+	b := newBench(t)
+	d := b.open(t)
+	applied(t, d, sample(b))
+	dir := bpffs.LinksDir(b.bpffs)
+	pins := func() (names []string) {
+		entries, err := os.ReadDir(dir)
+		nettest.Must(t, err)
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return names
+	}
+	want := pins()
+	if len(want) != len(d.programs.At) {
+		t.Skip("this kernel has no links for interfaces")
+	}
+	for _, harm := range []func(){
+		func() { nettest.Must(t, os.Remove(filepath.Join(dir, "cgroup-connect4"))) },
+		func() {
+			nettest.Must(t, os.Remove(filepath.Join(dir, attach.Site{Ifindex: b.ifaces[0].Index, Hook: attach.ToWorkload}.Pin())))
+		},
+		func() {
+			stray, err := d.programs.Prog["to_uplink"].Clone()
+			nettest.Must(t, err)
+			defer stray.Close()
+			nettest.Must(t, stray.Pin(filepath.Join(dir, "9999-to_uplink")))
+		},
+	} {
+		long := time.Now().Add(-time.Hour)
+		nettest.Must(t, os.Chtimes(dir, long, long))
+		for range 2 {
+			d.check(false)
+		}
+		harm()
+		if slices.Equal(pins(), want) {
+			t.Fatal("nothing was changed")
+		}
+		d.check(false)
+		if now := pins(); !slices.Equal(now, want) {
+			t.Errorf("pins %v, want %v", now, want)
 		}
 	}
 }

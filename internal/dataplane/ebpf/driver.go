@@ -84,6 +84,7 @@ type Driver struct {
 	narrow       map[string]bool    // our devices whose MTU is too small for IPv6
 	tables       *tables.Node
 	programs     *attach.Attachments
+	siteList     *siteList // where they belong, as found last; nil = look again
 	untracked    untracked
 	machine      tables.Machine
 	state        *nodestate.State // nil before the first Apply
@@ -179,6 +180,9 @@ func New(o Options) (*Driver, error) {
 func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.Keys) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if changed.Has(nodestate.TableAddrs) {
+		d.siteList = nil
+	}
 	first := d.state == nil
 	if first {
 		d.loaded.CarryOver(d.opts.BPFFS, true, d.log)

@@ -221,7 +221,7 @@ func linkIDs(t *testing.T, d instance) map[string]int {
 }
 
 func TestRepair(t *testing.T) {
-	if checkEvery > 500*time.Millisecond {
+	if 2*checkEvery > 900*time.Millisecond {
 		t.Errorf("checks every %v: repairs are promised within a second", checkEvery)
 	}
 	b := newBench(t)

@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	// checkEvery bounds how long a detached program or a removed device goes unnoticed.
+	// checkEvery is half of how long a detached program, or a device or route that was removed
+	// without notice, stays so: each second check is about the same things.
 	checkEvery = 400 * time.Millisecond
 	// settle is how long to wait after a change of the network for others that belong to it.
 	settle = 20 * time.Millisecond
@@ -92,8 +93,9 @@ func (d *Driver) Run(ctx context.Context) error {
 	defer soon.Stop()
 	refreshed := time.Time{}
 	links := true // look for uplinks at the next check
+	turn := 0
 	for {
-		lost := false
+		lost, noticed := false, false
 		select {
 		case <-ctx.Done():
 			return nil
@@ -113,6 +115,7 @@ func (d *Driver) Run(ctx context.Context) error {
 				continue
 			}
 		case <-soon.C:
+			noticed = true
 		case <-tick.C:
 		}
 		if lost {
@@ -131,7 +134,8 @@ func (d *Driver) Run(ctx context.Context) error {
 		if links {
 			refreshed = time.Now()
 		}
-		d.check(links)
+		turn ^= 1
+		d.lookAt(look{links: links, devices: links || noticed || turn == 0, hooks: func(h attach.Hook) bool { return int(h.At)%2 == turn }})
 		links = false
 	}
 }
@@ -182,24 +186,37 @@ func (d *Driver) Invalidate() {
 	d.bump = true
 }
 
+// look is what a check is about.
+type look struct {
+	links   bool                   // new uplinks
+	devices bool                   // our devices and their routes
+	hooks   func(attach.Hook) bool // whose programs
+}
+
 // check compares the kernel with what should be there alongside the tables, and repairs.
 func (d *Driver) check(links bool) {
+	d.lookAt(look{links: links, devices: true, hooks: func(attach.Hook) bool { return true }})
+}
+
+func (d *Driver) lookAt(l look) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.state == nil || d.handingOver || d.loading != nil {
 		return
 	}
-	if links {
+	if l.links {
 		if err := d.findUplinks(d.state); err != nil {
 			d.log.Error("looking for uplinks", "error", err)
 		}
 	}
-	d.checkDevices()
-	d.checkPins()
-	d.checkPrograms()
+	if l.devices {
+		d.checkDevices()
+		d.checkPins()
+	}
+	d.checkPrograms(l.hooks)
 	routes := d.count.routes
 	before := len(d.problems)
-	if err := d.reconcile(true); err != nil && before == 0 && !errors.Is(err, dataplane.ErrUnfinished) {
+	if err := d.reconcile(l.devices || before > 0); err != nil && before == 0 && !errors.Is(err, dataplane.ErrUnfinished) {
 		d.log.Error("keeping the data plane as it should be", "error", err)
 	}
 	if n := d.count.routes - routes; n > 0 {
@@ -247,14 +264,14 @@ func (d *Driver) checkDevices() {
 }
 
 // checkPrograms attaches again what somebody detached.
-func (d *Driver) checkPrograms() {
-	broken := d.programs.Broken()
+func (d *Driver) checkPrograms(some func(attach.Hook) bool) {
+	broken := d.programs.BrokenAt(some)
 	if len(broken) == 0 {
 		return
 	}
 	wanted := d.sites()
 	for s, reason := range broken {
-		name, ok := wanted[s]
+		name, ok := wanted.names[s]
 		if !ok || s.Ifindex != 0 && !exists(s.Ifindex) {
 			// The interface is gone, and its program with it.
 			if err := d.programs.Drop(s); err != nil {

@@ -174,8 +174,8 @@ func (w *writer) slice(s *model.EndpointSlice) {
 		w.addrs(e.Addrs)
 		w.text(e.Node)
 		w.bools(e.Ready, e.Serving, e.Terminating)
-		w.texts(e.ForZones)
-		w.texts(e.ForNodes)
+		w.texts(e.ForZones())
+		w.texts(e.ForNodes())
 	})
 }
 

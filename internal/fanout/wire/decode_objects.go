@@ -122,7 +122,7 @@ func (r *reader) slice(s *EndpointSlice) (model.Name, *model.EndpointSlice) {
 		Endpoints: list(r, "endpoints", s.Endpoints, func(e *Endpoint) model.ServiceEndpoint {
 			return model.ServiceEndpoint{Addrs: list(r, "addrs", e.Addrs, r.addr), Node: r.text("node", e.Node), Ready: e.Conditions&ready != 0,
 				Serving: e.Conditions&serving != 0, Terminating: e.Conditions&terminating != 0,
-				ForZones: r.textList("zones", e.Zones), ForNodes: r.textList("nodes", e.Nodes)}
+				Hints: model.HintsFor(r.textList("zones", e.Zones), r.textList("nodes", e.Nodes))}
 		})}
 	return out.Name, out
 }

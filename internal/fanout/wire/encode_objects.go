@@ -51,7 +51,7 @@ func (w *writer) slice(s *model.EndpointSlice) *EndpointSlice {
 			return &EndpointPort{Name: w.text(p.Name), Protocol: uint32(p.Protocol), Port: uint32(p.Port)}
 		}),
 		Endpoints: each(s.Endpoints, func(e model.ServiceEndpoint) *Endpoint {
-			out := &Endpoint{Addrs: each(e.Addrs, addrBytes), Node: w.text(e.Node), Zones: w.texts(e.ForZones), Nodes: w.texts(e.ForNodes)}
+			out := &Endpoint{Addrs: each(e.Addrs, addrBytes), Node: w.text(e.Node), Zones: w.texts(e.ForZones()), Nodes: w.texts(e.ForNodes())}
 			for _, c := range []struct {
 				is  bool
 				bit uint32

@@ -27,6 +27,7 @@ var (
 	actionType   = reflect.TypeFor[model.Action]()
 	operatorType = reflect.TypeFor[model.Operator]()
 	nameType     = reflect.TypeFor[model.Name]()
+	hintsType    = reflect.TypeFor[*model.EndpointHints]()
 )
 
 func (f *filler) addr() netip.Addr {
@@ -60,6 +61,11 @@ func (f *filler) value(t testing.TB, v reflect.Value, field string) {
 		return
 	case operatorType:
 		v.SetString(string([]model.Operator{model.In, model.NotIn, model.Exists, model.DoesNotExist}[f.IntN(4)]))
+		return
+	case hintsType: // those for nobody are none
+		h := &model.EndpointHints{}
+		f.fields(t, reflect.ValueOf(h).Elem())
+		v.Set(reflect.ValueOf(model.HintsFor(h.Zones, h.Nodes)))
 		return
 	}
 	switch v.Kind() {

@@ -51,7 +51,7 @@ func recorded() *model.Changes {
 			name("s2"): {Name: name("s2")}},
 		Slices: map[model.Name]*model.EndpointSlice{name("gone"): nil,
 			name("s-x"): {Name: name("s-x"), Service: name("s"), NotCarried: true, Ports: []model.EndpointPort{{Name: "http", Protocol: model.ProtocolTCP, Port: 8080}},
-				Endpoints: []model.ServiceEndpoint{{Addrs: []netip.Addr{v4}, Node: "n1", Ready: true, Serving: true, ForZones: []string{"z"}, ForNodes: []string{"n1"}},
+				Endpoints: []model.ServiceEndpoint{{Addrs: []netip.Addr{v4}, Node: "n1", Ready: true, Serving: true, Hints: model.HintsFor([]string{"z"}, []string{"n1"})},
 					{Addrs: []netip.Addr{v6}, Terminating: true}}}},
 		Policies: map[model.PolicyID]*model.Policy{inForce.ID(): inForce, {Kind: "K", Name: name("gone")}: nil},
 		Staged: map[model.PolicyID]*model.StagedPolicy{staged.ID(): {Policy: *staged, Delete: true},

@@ -155,11 +155,11 @@ func outside(o options) error {
 	defer os.RemoveAll(dir)
 	say("building the programs")
 	for _, name := range []string{"weir-agent", "weir-fanout"} {
-		args := []string{"build", "-o", filepath.Join(dir, name)}
+		tags := "grpcnotrace" // as in the Makefile
 		if o.profile != "" {
-			args = append(args, "-tags", "profile")
+			tags += ",profile"
 		}
-		build := exec.CommandContext(ctx, "go", append(args, "github.com/weir-net/weir/cmd/"+name)...)
+		build := exec.CommandContext(ctx, "go", "build", "-tags", tags, "-o", filepath.Join(dir, name), "github.com/weir-net/weir/cmd/"+name)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			return fmt.Errorf("build %s: %w\n%s", name, err, out)

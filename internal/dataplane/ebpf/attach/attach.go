@@ -112,6 +112,8 @@ type Attachments struct {
 	back map[Site]backed // what stands behind links
 	log  *slog.Logger
 
+	allPinned, noStrays folder // Dir, where every pin was, and no other
+
 	Reused int // links of an earlier run that were taken over
 }
 
@@ -130,15 +132,6 @@ func (a *Attachments) Offer(prefix string, programs map[string]*ebpf.Program) er
 		a.Prog[name], a.Ids[name] = p, id
 	}
 	return nil
-}
-
-func ProgramID(p *ebpf.Program) (ebpf.ProgramID, error) {
-	info, err := p.Info()
-	if err != nil {
-		return 0, err
-	}
-	id, _ := info.ID()
-	return id, nil
 }
 
 // Use puts another program to the sites of a hook, and to those that come.
@@ -264,11 +257,12 @@ func (a *Attachments) attach(s Site, prog *ebpf.Program, by Attacher) error {
 }
 
 // Retain detaches everything but the given sites; with strays also what an earlier run left pinned.
-func (a *Attachments) Retain(wanted map[Site]bool, strays bool) error {
+func (a *Attachments) Retain(wanted map[Site]string, strays bool) error {
 	var errs []error
 	for s, at := range a.At {
+		_, keep := wanted[s]
 		switch {
-		case wanted[s]:
+		case keep:
 		case at.Pinned() && (s.Hook == FromWorkload || s.Hook == ToWorkload):
 			errs = append(errs, a.dropLater(s))
 		default:
@@ -276,6 +270,10 @@ func (a *Attachments) Retain(wanted map[Site]bool, strays bool) error {
 		}
 	}
 	if a.Dir == "" || !strays {
+		return errors.Join(errs...)
+	}
+	since := changed(a.Dir)
+	if a.noStrays.same(since) {
 		return errors.Join(errs...)
 	}
 	keep := map[string]bool{}
@@ -294,6 +292,10 @@ func (a *Attachments) Retain(wanted map[Site]bool, strays bool) error {
 		if err := os.Remove(filepath.Join(a.Dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("removing a link that is no longer wanted: %w", err))
 		}
+	}
+	// A pin of a site that is wanted and not attached may become one that nobody wants.
+	if len(errs) == 0 && len(a.At) == len(wanted) {
+		a.noStrays.found(since)
 	}
 	return errors.Join(errs...)
 }
@@ -335,18 +337,30 @@ func (a *Attachments) dropLater(s Site) error {
 
 // Broken returns the sites whose program is no longer in effect or no longer pinned, and why.
 func (a *Attachments) Broken() map[Site]error {
+	return a.BrokenAt(func(Hook) bool { return true })
+}
+
+// BrokenAt looks at the programs of some hooks, and at all pins.
+func (a *Attachments) BrokenAt(some func(Hook) bool) map[Site]error {
 	out := map[Site]error{}
+	since := changed(a.Dir)
+	pins := a.Dir != "" && !a.allPinned.same(since)
 	for s, at := range a.At {
-		if err := at.Check(s, a.Ids[s.Hook.Name]); err != nil {
-			out[s] = err
-			continue
+		if some(s.Hook) {
+			if err := at.Check(s, a.Ids[s.Hook.Name]); err != nil {
+				out[s] = err
+				continue
+			}
 		}
-		if a.Dir == "" || !at.Pinned() {
+		if !pins || !at.Pinned() {
 			continue
 		}
 		if _, err := os.Lstat(filepath.Join(a.Dir, s.Pin())); err != nil {
 			out[s] = fmt.Errorf("its pin is gone: %w", err)
 		}
+	}
+	if pins && len(out) == 0 {
+		a.allPinned.found(since)
 	}
 	return out
 }
