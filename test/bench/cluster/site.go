@@ -66,6 +66,7 @@ type site struct {
 
 	directSince time.Time
 	everyone    *networkingv1.NetworkPolicy // that of a load which is there
+	rate        int                         // pods that change each second, at most, so that the machine is not too busy; 0 = none
 }
 
 func newSite(o options, dir string) *site {
@@ -120,8 +121,9 @@ func (s *site) run() (err error) {
 	s.startStandIns()
 	s.measureAgent(true)
 	s.lose()
-	if s.grown > 0 {
-		s.growPolicies()
+	if s.grown > 0 && !s.brief {
+		s.result.Grown = &Grown{Policies: s.grown}
+		s.growPolicies(s.result.Grown, true)
 	}
 	if s.direct {
 		s.standIns.kill()
@@ -131,6 +133,10 @@ func (s *site) run() (err error) {
 		s.agent.stop() // before the count of watches without a fan-out begins
 		s.directSince = time.Now()
 		s.measureAgent(false)
+		if s.grown > 0 && !s.brief {
+			s.result.GrownDirect = &Grown{Policies: s.grown}
+			s.growPolicies(s.result.GrownDirect, false)
+		}
 	}
 	s.countWatches()
 	s.save()
