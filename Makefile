@@ -214,7 +214,7 @@ bench-scale: lab-build ## endpoint change to effect, CPU, start, memory, by size
 		WEIR_SCALE_OUT=$(CURDIR)/out/bench-scale.json go test ./test/bench/scale -run TestScale -v -count=1 -timeout 3h
 
 # Clusters of 100, 300 and 1,000 nodes on this machine, one after the other: two fan-outs, one agent, stand-ins for the others; some 25 minutes
-# on two CPUs, 8 GiB of memory. Writes out/bench-cluster.json, out/bench-cluster-rows.json and out/bench-cluster.svg.
+# on two CPUs, 8 GiB of memory; five of these minutes the API server is away (-away). Writes out/bench-cluster.json, out/bench-cluster-rows.json and out/bench-cluster.svg.
 # BENCH="-sizes 3000 -brief -direct=false" is 3,000 nodes: 24 GiB of memory, and an hour where two CPUs are all. BENCH sets more (go run ./test/bench/cluster -help).
 bench-cluster: apiserver ## a cluster of 1,000 nodes: fan-outs and an agent, memory, CPU, latency (root)
 	@mkdir -p out

@@ -40,6 +40,7 @@ type options struct {
 	services int
 	seed     uint64
 	span     time.Duration // of a row; half of it where nothing is compared with its figures
+	away     time.Duration // for how long the API server is stopped; 0 = it is not
 	brief    bool          // only the rows that curves by the number of nodes are of
 	rates    []int         // pods that change each second
 	quiet    time.Duration
@@ -63,6 +64,7 @@ func main() {
 	var o options
 	var sizes, rates, only string
 	flag.StringVar(&sizes, "sizes", "100,300,1000", "numbers of nodes, with commas between, with 100 pods each; the largest has all rows, the others those of curves")
+	flag.DurationVar(&o.away, "away", 5*time.Minute, "how long the API server is stopped, at the smallest size; 0 = it is not")
 	flag.BoolVar(&o.brief, "brief", false, "the largest size has no more rows than the others")
 	flag.IntVar(&o.policies, "policies", 2000, "NetworkPolicies, of ten rules each")
 	flag.IntVar(&o.grown, "grown-policies", 30000, "NetworkPolicies after all other rows of an agent, at the largest size; 0 = no rows with more")
@@ -124,6 +126,9 @@ func parse(o *options, sizes, rates string) (err error) {
 	}
 	if len(o.sizes) < 2 {
 		o.plot = "" // there is no curve by the number of nodes
+	}
+	if o.away != 0 && o.away < mostSaidAfter {
+		return fmt.Errorf("-away %s: want %s at least, or 0", o.away, mostSaidAfter)
 	}
 	if o.rates, err = numbers(rates); err != nil {
 		return fmt.Errorf("-rates: %w", err)
@@ -191,7 +196,11 @@ func outside(o options) error {
 
 // sizeFlags are what one size is measured with in place of what is said for all.
 func (o *options) sizeFlags(nodes int) []string {
-	return []string{"-sizes", strconv.Itoa(nodes), fmt.Sprintf("-brief=%v", o.brief || nodes != slices.Max(o.sizes))}
+	away := o.away
+	if nodes != slices.Min(o.sizes) {
+		away = 0
+	}
+	return []string{"-sizes", strconv.Itoa(nodes), "-away", away.String(), fmt.Sprintf("-brief=%v", o.brief || nodes != slices.Max(o.sizes))}
 }
 
 // measureInside runs this program once more for one size. There is a result where a part of it was

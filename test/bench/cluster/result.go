@@ -66,6 +66,7 @@ type Result struct {
 	AddPodsSeconds     float64   `json:"add_pods_s"`
 	Compared           int       `json:"compared_nodes"` // whose state by their part is that by the whole
 	Lost               *Lost     `json:"replica_killed,omitempty"`
+	Away               *Away     `json:"api_server_away,omitempty"`
 
 	Machine bench.Machine `json:"machine"`
 	Version string        `json:"version"`

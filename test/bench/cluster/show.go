@@ -60,6 +60,12 @@ func markdown(results []*Result, to io.Writer) error {
 		return err
 	}
 	for _, r := range results {
+		if a := r.Away; a != nil {
+			fmt.Fprintf(to, "\n%d nodes, the API server away for %.0f s: %d streams ended, %d snapshots or parts of them were sent, %d of %d probes were not treated as before.\n",
+				r.Nodes, a.Seconds, a.StreamsEnded, a.Snapshots, a.ProbesFailed, a.Probes)
+		}
+	}
+	for _, r := range results {
 		fmt.Fprintf(to, "\n%d nodes, fed by a fan-out, %s:\n\n", r.Nodes, r.Machine)
 		if err := loadsTable(r.Fed, true).Write(to, true); err != nil {
 			return err
@@ -134,8 +140,7 @@ var figures = []struct {
 	{"many policies: memory without fan-out, MiB", func(r *Result) float64 { return orEmpty(r.GrownDirect).AgentRSS }},
 	{"streams that a policy of one pod is sent on", func(r *Result) float64 { return float64(r.OnePodStreams) }},
 	{"memory of all processes, MiB", func(r *Result) float64 { return r.AllRSS }},
-	{"agent's watches at the API server", func(r *Result) float64 { return float64(r.APIWatches) }},
-	{"those of an agent without fan-out", func(r *Result) float64 { return float64(r.APIWatchesDirect) }},
+	{"watches at the API server of an agent without fan-out", func(r *Result) float64 { return float64(r.APIWatchesDirect) }},
 	{"a fan-out is killed: all served again, s", func(r *Result) float64 {
 		if r.Lost == nil {
 			return 0
@@ -148,6 +153,12 @@ var figures = []struct {
 		}
 		return r.Lost.BytesEach / 1e3
 	}},
+	{"API server away, s", func(r *Result) float64 { return away(r).Seconds }},
+	{"API server away: fan-outs said so after, s", func(r *Result) float64 { return most(away(r).SaidAfterS) }},
+	{"API server away: nodes that were served at the least", func(r *Result) float64 { return float64(away(r).LeastServed) }},
+	{"API server back: fan-outs in touch after, s", func(r *Result) float64 { return most(away(r).BackAfterS) }},
+	{"API server back: a change in force after, s", func(r *Result) float64 { return away(r).InForceS }},
+	{"API server back: a change at the last node after, s", func(r *Result) float64 { return away(r).ReceivedAllS }},
 }
 
 func direct(r *Result) *AgentResult { return orEmpty(r.Direct) }
@@ -161,6 +172,8 @@ func orEmpty[T any](of *T) *T {
 	}
 	return of
 }
+
+func away(r *Result) *Away { return orEmpty(r.Away) }
 
 func most(of []float64) (m float64) {
 	for _, v := range of {

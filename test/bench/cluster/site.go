@@ -120,6 +120,9 @@ func (s *site) run() (err error) {
 	s.startFanOuts()
 	s.startStandIns()
 	s.measureAgent(true)
+	if s.away > 0 {
+		s.apiServerAway()
+	}
 	s.lose()
 	if s.grown > 0 && !s.brief {
 		s.result.Grown = &Grown{Policies: s.grown}

@@ -17,7 +17,7 @@ func measured() []*Result {
 	agent := func(rss float64) *AgentResult {
 		return &AgentResult{RSS: rss, RSSAfter: rss + 5, At100: 12, Rows: []Row{{Name: "20 pods", Effect: map[string]*sample{"all": {raw: []float64{7}}}}}}
 	}
-	return []*Result{{Nodes: 100, Pods: 10010, Fed: agent(50)},
+	return []*Result{{Nodes: 100, Pods: 10010, Fed: agent(50), Away: &Away{Seconds: 300, InForceS: 1.5, StreamsEnded: 2, Snapshots: 2, Probes: 9}},
 		{Nodes: 1000, Pods: 100010, Fed: agent(60), Direct: agent(200), AgentRSS: 65, LatencyRow: "20 pods", APIWatchesDirect: 26, OnePodStreams: 2}}
 }
 
@@ -71,7 +71,9 @@ func TestDocument(t *testing.T) {
 		lines[strings.Join(strings.Fields(line), " ")] = true
 	}
 	for _, want := range []string{"before", "after", "| agent: memory, MiB | ≤ 80 | 65.0 | met |", "| agent: memory after its start, by that with 100 nodes | ≤ 1.10 | 1.20 | missed |",
-		"| streams that a policy of one pod is sent on | 1 | 2.00 | missed |", "| fan-out: start, s | ≤ 15 | – | not measured |"} {
+		"| streams that a policy of one pod is sent on | 1 | 2.00 | missed |", "| fan-out: start, s | ≤ 15 | – | not measured |",
+		"| API server back: a change in force after, s | 1.50 | – |",
+		"100 nodes, the API server away for 300 s: 2 streams ended, 2 snapshots or parts of them were sent, 0 of 9 probes were not treated as before."} {
 		if !lines[want] {
 			t.Errorf("there is no line %q in\n%s", want, text)
 		}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -155,9 +156,31 @@ func TestOptions(t *testing.T) {
 		{options{policies: 2000, plot: "x.svg"}, "100,300", true},
 		{options{policies: 2000, plot: "x.svg"}, "100", true},
 		{options{policies: 2000}, "1", false},
+		{options{policies: 2000, away: time.Minute}, "30", true},
+		{options{policies: 2000, away: time.Second}, "30", false},
 	} {
 		if err := parse(&c.o, c.sizes, "20"); (err == nil) != c.ok {
 			t.Errorf("%+v, sizes %q: %v", c.o, c.sizes, err)
+		}
+	}
+}
+
+// TestSizeFlags holds at which size all rows are measured, and at which the API server is stopped.
+func TestSizeFlags(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		o     options
+		nodes int
+		want  string
+	}{
+		{options{sizes: []int{100, 300, 1000}, away: time.Minute}, 100, "-sizes 100 -away 1m0s -brief=true"},
+		{options{sizes: []int{100, 300, 1000}, away: time.Minute}, 300, "-sizes 300 -away 0s -brief=true"},
+		{options{sizes: []int{100, 300, 1000}, away: time.Minute}, 1000, "-sizes 1000 -away 0s -brief=false"},
+		{options{sizes: []int{30}, away: time.Minute}, 30, "-sizes 30 -away 1m0s -brief=false"},
+		{options{sizes: []int{3000}, brief: true}, 3000, "-sizes 3000 -away 0s -brief=true"},
+	} {
+		if got := strings.Join(c.o.sizeFlags(c.nodes), " "); got != c.want {
+			t.Errorf("%d of %v: %s, want %s", c.nodes, c.o.sizes, got, c.want)
 		}
 	}
 }
