@@ -42,6 +42,8 @@ type Status struct {
 	Missing []string
 	// FanOut is the fan-out that all of it comes from, host:port; empty = the API server.
 	FanOut string
+	// AsOf, of what a fan-out sends: what was read is how the cluster was then.
+	AsOf time.Time
 }
 
 // health follows the sources' requests.
