@@ -93,6 +93,7 @@ func run(ctx context.Context, log *slog.Logger, kubeconfig, listen, health strin
 		st := watcher.Status()
 		return report.Of(time.Now(), os.Getenv("NODE_NAME"), st.Connected, st.Since, st.Err, s.Followers())
 	}}
+	status.Heard = func(err error) { watcher.Heard("report for weir status", err) }
 	g.Go(func() error { status.Run(ctx); return nil })
 	g.Go(func() error {
 		httplimit.ListenInTurn(ctx, listen, "agents", log, func(l net.Listener) error { return s.Serve(ctx, l, serving.Config()) })

@@ -114,6 +114,9 @@ type Writer struct {
 	Log       *slog.Logger
 	Now       func() time.Time
 	Report    func() Report
+	// Heard, if set, is told what became of each report: a server that keeps its connections and
+	// says nothing is noticed by that alone, since what watches it hears nothing in any case.
+	Heard func(error)
 }
 
 // Run writes a report now and then until ctx ends, and takes it away then.
@@ -122,6 +125,12 @@ func (w *Writer) Run(ctx context.Context) {
 	defer tick.Stop()
 	for failing := false; ; {
 		err := w.write(ctx)
+		if err != nil && ctx.Err() == nil {
+			err = w.write(ctx) // one request may be late
+		}
+		if w.Heard != nil && ctx.Err() == nil {
+			w.Heard(err)
+		}
 		if err != nil && !failing && ctx.Err() == nil {
 			w.Log.Warn("what `weir status` shows of this fan-out could not be written; it is tried again", "err", err)
 		}

@@ -100,6 +100,9 @@ func TestWriter(t *testing.T) {
 		nodes := 1
 		w := Writer{Kube: kube, Namespace: "kube-system", Replica: "mine", Log: slog.New(slog.DiscardHandler), Now: time.Now,
 			Report: func() Report { return Report{At: time.Now(), Nodes: nodes} }}
+		var heard error
+		told := 0
+		w.Heard = func(err error) { heard, told = err, told+1 }
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { w.Run(ctx); close(done) }()
@@ -119,10 +122,16 @@ func TestWriter(t *testing.T) {
 		if got := read(); got["mine"].Nodes != 1 {
 			t.Errorf("while the API server is away: %+v", got)
 		}
+		if heard == nil || told < 2 {
+			t.Errorf("%d reports, the last one: %v", told, heard)
+		}
 		away = false
 		time.Sleep(Every)
 		if got := read(); got["mine"].Nodes != 2 {
 			t.Errorf("after it came back: %+v", got)
+		}
+		if heard != nil {
+			t.Errorf("after it came back: %v", heard)
 		}
 		cancel()
 		<-done

@@ -28,6 +28,7 @@ import (
 	"github.com/weir-net/weir/internal/apitest"
 	"github.com/weir-net/weir/internal/bench/store"
 	"github.com/weir-net/weir/internal/fanout/names"
+	"github.com/weir-net/weir/internal/fanout/report"
 	"github.com/weir-net/weir/internal/peerauth"
 )
 
@@ -157,7 +158,7 @@ func (s *site) install() {
 	objects, err := deploy.Objects(deploy.Defaults())
 	s.must(err)
 	for _, u := range objects {
-		if kind := u.GetKind(); kind == "CustomResourceDefinition" || kind == "ServiceAccount" || u.GetName() == peerauth.ObjectName && (kind == "Secret" || kind == "ConfigMap") {
+		if kind := u.GetKind(); kind == "CustomResourceDefinition" || kind == "ServiceAccount" || (u.GetName() == peerauth.ObjectName || u.GetName() == report.ConfigMap) && (kind == "Secret" || kind == "ConfigMap") {
 			s.server.Create(u)
 		}
 	}
