@@ -16,7 +16,7 @@ LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 GO_BUILD := GOGC=400 go build -trimpath -gcflags all=-dwarf=false -tags grpcnotrace
 BUILD_LAB := cd lab && $(GO_BUILD) -ldflags "-s -w" -o ../bin/weir-lab ./cmd/weir-lab
 
-.PHONY: all help check lint check-root soak house image setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-policyapi e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-policy bench-micro bench-gate clean
+.PHONY: all help check lint check-root soak house image setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-policyapi e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate clean
 
 all: build
 
@@ -214,11 +214,18 @@ bench-scale: lab-build ## endpoint change to effect, CPU, start, memory, by size
 	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver WEIR_SCALE_SIZES=$(SIZES) WEIR_SCALE_PLANES=$(PLANES) WEIR_SCALE_CHANGES=300 \
 		WEIR_SCALE_OUT=$(CURDIR)/out/bench-scale.json go test ./test/bench/scale -run TestScale -v -count=1 -timeout 3h
 
-# A cluster of 1,000 nodes on this machine: two fan-outs, one agent, stand-ins for the others; writes out/bench-cluster.json.
-# BENCH="-sizes 100,300,1000 -plot out/bench-cluster.svg" sets more (go run ./test/bench/cluster -help). 8 GiB of memory for 1,000 nodes.
+# Clusters of 100, 300 and 1,000 nodes on this machine, one after the other: two fan-outs, one agent, stand-ins for the others; some 25 minutes
+# on two CPUs, 8 GiB of memory; five of these minutes the API server is away (-away). Writes out/bench-cluster.json, out/bench-cluster-rows.json and out/bench-cluster.svg.
+# BENCH="-sizes 3000 -brief -direct=false" is 3,000 nodes: 24 GiB of memory, and an hour where two CPUs are all. BENCH sets more (go run ./test/bench/cluster -help).
 bench-cluster: apiserver ## a cluster of 1,000 nodes: fan-outs and an agent, memory, CPU, latency (root)
 	@mkdir -p out
-	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver go run ./test/bench/cluster $(BENCH)
+	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver go run ./test/bench/cluster -plot out/bench-cluster.svg $(BENCH)
+
+# The results of bench-cluster in docs/results: the files, the picture and the tables.
+bench-cluster-docs: ## put the results of bench-cluster into docs/results
+	cp out/bench-cluster-rows.json docs/results/bench/
+	go run ./test/bench/cluster -show docs/results/bench/bench-cluster-rows.json -out docs/results/bench/bench-cluster.json \
+		-plot docs/results/bench/bench-cluster.svg -doc docs/results/bench-cluster.md
 
 # What a change of policy costs the agent with 2,000 policies and 100,000 pods, and memory.
 bench-policy: setup ## what a change of policy costs the agent (root)

@@ -14,9 +14,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/weir-net/weir/internal/apitest"
 	"github.com/weir-net/weir/internal/fanout/names"
+	"github.com/weir-net/weir/internal/fanout/report"
 )
 
 const fanOutUser = "system:serviceaccount:kube-system:weir-fanout"
@@ -99,6 +101,21 @@ func fanOutRights(t *testing.T, c cluster) {
 		writing+" rbac.authorization.k8s.io/clusterroles", writing+" admissionregistration.k8s.io/validatingadmissionpolicies", "impersonate /users",
 		"create authorization.k8s.io/subjectaccessreviews", writing+" coordination.k8s.io/leases")
 	c.refused(t, c.as(fanOutUser, ""), "create", blockOf("n1", "10.244.80.0/26", "10-244-80-0-26"), cannot)
+	// What it reports of itself, and no other ConfigMap.
+	own := c.As(fanOutUser, "").Kube.CoreV1().ConfigMaps(Namespace)
+	entry := func(name string) error {
+		_, err := own.Patch(t.Context(), name, types.MergePatchType, []byte(`{"data":{"x":"{}"}}`), metav1.PatchOptions{})
+		return err
+	}
+	c.Create(find(t, Defaults(), "ConfigMap", report.ConfigMap))
+	if err := entry(report.ConfigMap); err != nil {
+		t.Errorf("its own report: %v", err)
+	}
+	isRefused(t, "an entry of another ConfigMap", entry("weir-peer-ca"), cannot)
+	isRefused(t, "removing its report", own.Delete(t.Context(), report.ConfigMap, metav1.DeleteOptions{}), cannot)
+	if got := fmt.Sprint(rulesOf(t, Defaults(), "ClusterRole", "weir-viewer")); !strings.Contains(got, report.ConfigMap) {
+		t.Errorf("weir-viewer may not read the reports: %s", got)
+	}
 }
 
 // With --fanout always an agent asks the API server for single objects, and for nothing that

@@ -27,6 +27,7 @@ import (
 	"github.com/weir-net/weir/api/client"
 	"github.com/weir-net/weir/api/client/clientset"
 	"github.com/weir-net/weir/internal/fanout/names"
+	"github.com/weir-net/weir/internal/fanout/report"
 	"github.com/weir-net/weir/internal/fanout/server"
 	"github.com/weir-net/weir/internal/httplimit"
 	"github.com/weir-net/weir/internal/peerauth"
@@ -88,6 +89,12 @@ func run(ctx context.Context, log *slog.Logger, kubeconfig, listen, health strin
 	g.Go(func() error { return watcher.Run(ctx, s.Update) })
 	g.Go(func() error { serving.Run(ctx); return nil })
 	g.Go(func() error { reviewer.Offline.Run(ctx); return nil })
+	status := &report.Writer{Kube: clients.Kube, Namespace: names.Namespace, Replica: client.Instance(), Log: log, Now: time.Now, Report: func() report.Report {
+		st := watcher.Status()
+		return report.Of(time.Now(), os.Getenv("NODE_NAME"), st.Connected, st.Since, st.Err, s.Followers())
+	}}
+	status.Heard = func(err error) { watcher.Heard("report for weir status", err) }
+	g.Go(func() error { status.Run(ctx); return nil })
 	g.Go(func() error {
 		httplimit.ListenInTurn(ctx, listen, "agents", log, func(l net.Listener) error { return s.Serve(ctx, l, serving.Config()) })
 		return nil

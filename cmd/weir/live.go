@@ -3,9 +3,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"time"
@@ -19,6 +22,7 @@ import (
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/agentapi"
 	"github.com/weir-net/weir/internal/agentapi/wire"
+	fanoutreport "github.com/weir-net/weir/internal/fanout/report"
 )
 
 // answerWithin is how long an agent has to answer a question of one piece.
@@ -90,6 +94,88 @@ func (s statuses) written(ctx context.Context, r *report) (map[string]*weirv1.No
 		byName[list[i].Name] = &list[i]
 	}
 	return byName, err
+}
+
+// localStatus says how the node of an agent with this run folder is, and whence and how old what it
+// knows of the cluster is, as the agent says at its socket.
+func localStatus(ctx context.Context, runDir string, now func() time.Time, out io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	var source wire.Source
+	if err := askSocket(ctx, runDir, wire.SourcePath, &source); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "%s, agent %s\n", oneLine(source.Node), oneLine(source.Version))
+	for _, line := range sourceLines(&source, now()) {
+		fmt.Fprintln(out, oneLine(line))
+	}
+	var st weirv1.NodeStatusStatus
+	err := askSocket(ctx, runDir, "/status", &st)
+	if e := (*wire.Error)(nil); errors.As(err, &e) && e.Code == wire.ExitRefused {
+		fmt.Fprintf(out, "Not ready: %s\n", oneLine(e.Text))
+		return errUnhealthy
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "Data plane %s; %d pods, %d Services, %d policies\n", oneLine(st.Dataplane), st.Endpoints, st.Services, st.Policies)
+	var bad []string
+	for _, c := range st.Conditions {
+		if c.Status != metav1.ConditionTrue {
+			bad = append(bad, c.Type+": "+c.Message)
+		}
+	}
+	for _, p := range st.Problems {
+		bad = append(bad, p.String())
+	}
+	section(out, "Not healthy", bad)
+	if len(bad) > 0 {
+		return errUnhealthy
+	}
+	return nil
+}
+
+// sourceLines says whence an agent has the cluster, since when that has been without the API
+// server, and how old what the agent has is.
+func sourceLines(s *wire.Source, now time.Time) []string {
+	from := "the API server"
+	switch {
+	case s.Fed && s.FanOut == "":
+		from = "fan-outs, of which none is connected"
+	case s.Fed:
+		from = "fan-out " + s.FanOut
+	}
+	lines := []string{"Source: " + from}
+	switch {
+	case s.Connected && s.Fed:
+		lines = append(lines, "It is in touch with the API server, as it said "+age(max(0, now.Sub(s.AsOf)))+" ago")
+	case s.Connected:
+		lines = append(lines, "In touch "+fanoutreport.Since(s.Since, now))
+	case s.Fed && s.FanOut != "":
+		lines = append(lines, "Without the API server "+fanoutreport.Since(s.Since, now)+": "+s.Error)
+	default:
+		lines = append(lines, "Out of touch "+fanoutreport.Since(s.Since, now)+": "+s.Error)
+	}
+	switch {
+	case !s.Synced:
+		lines = append(lines, "State: the cluster was not read yet")
+	case s.AsOf.IsZero():
+		lines = append(lines, "State: as the agent before had it; how old that is is not known")
+	default:
+		lines = append(lines, "State: as of "+s.AsOf.In(now.Location()).Format(time.DateTime)+", "+age(max(0, now.Sub(s.AsOf)))+" old")
+	}
+	return lines
+}
+
+func askSocket(ctx context.Context, runDir, path string, into any) error {
+	var text bytes.Buffer
+	if err := wire.Do(ctx, runDir, wire.Question{Path: path}, &text); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text.Bytes(), into); err != nil {
+		return fmt.Errorf("the agent's answer to %s: %w", path, err)
+	}
+	return nil
 }
 
 // changing reports whether another data plane is about to carry a node's packets.

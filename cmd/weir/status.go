@@ -4,9 +4,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -20,7 +21,7 @@ import (
 	"github.com/weir-net/weir/api/client/clientset"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/deploy"
-	"github.com/weir-net/weir/internal/fanout/names"
+	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/relay/live"
 )
 
@@ -32,9 +33,16 @@ func staleAfter(nodes int) time.Duration { return max(2*time.Minute, 3*weirv1.He
 
 func newStatus(o *options) *cobra.Command {
 	var node string
-	var live bool
+	var live, local bool
+	var runDir string
 	cmd := &cobra.Command{Use: "status", Short: "Show what is healthy and what is not, by node; exit code 1 if something is not", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if local {
+				if live || node != "" {
+					return errors.New("--local asks the agent of this machine alone: leave out --live and --node")
+				}
+				return localStatus(cmd.Context(), runDir, time.Now, cmd.OutOrStdout())
+			}
 			c, err := o.connect()
 			if err != nil {
 				return err
@@ -46,6 +54,9 @@ func newStatus(o *options) *cobra.Command {
 				}
 			}
 			r, err := readReport(cmd.Context(), source, node, time.Now())
+			if away := (*url.Error)(nil); errors.As(err, &away) && cmd.Context().Err() == nil {
+				return fmt.Errorf("%w; what a node knows without the API server, `weir status --local` says there", err)
+			}
 			if err != nil {
 				return err
 			}
@@ -60,6 +71,8 @@ func newStatus(o *options) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&node, "node", "", "only this `node`")
 	f.BoolVar(&live, "live", false, "ask the agents for what they would report now, in place of their last reports (rights: ClusterRole weir-viewer)")
+	f.BoolVar(&local, "local", false, "ask the agent of this machine by its socket, without the API server: run it as root on a node, or in the agent's pod")
+	f.StringVar(&runDir, "run-dir", wire.DefaultRunDir, "run `folder` of the agent that --local asks")
 	return cmd
 }
 
@@ -74,6 +87,7 @@ type report struct {
 	leftToOthers []string            // nodes that leave Services to somebody else
 	fanOuts      map[string][]string // nodes by the fan-out that feeds their agents
 	unfed        []string            // nodes whose agents no fan-out feeds
+	replicas     []string            // what the fan-outs say of themselves
 	announced    []string            // addresses that nodes answer neighbours for
 	fallbacks    []string            // clients of direct server return
 	bgp          bgpReport
@@ -134,7 +148,7 @@ func readReport(ctx context.Context, source statuses, only string, now time.Time
 			return nil, fmt.Errorf("there is no node %q", only)
 		}
 	}
-	if err := r.readComponents(ctx, c); err != nil {
+	if err := r.readComponents(ctx, c, now); err != nil {
 		return nil, err
 	}
 	if err := r.readAPIService(ctx, c); err != nil {
@@ -189,7 +203,7 @@ func runningAgents(ctx context.Context, c *clientset.Clients) (map[string]bool, 
 }
 
 // readComponents looks at the DaemonSet and the Deployment.
-func (r *report) readComponents(ctx context.Context, c *clientset.Clients) error {
+func (r *report) readComponents(ctx context.Context, c *clientset.Clients, now time.Time) error {
 	ds, err := c.Kube.AppsV1().DaemonSets(deploy.Namespace).Get(ctx, "weir-node", metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -216,26 +230,7 @@ func (r *report) readComponents(ctx context.Context, c *clientset.Clients) error
 			r.faults = append(r.faults, "Deployment weir-controller is not ready: blocks of removed nodes are not released; see `kubectl -n kube-system logs deploy/weir-controller`")
 		}
 	}
-	return r.readFanOut(ctx, c)
-}
-
-// readFanOut says how many replicas the fan-out has, where there are to be any.
-func (r *report) readFanOut(ctx context.Context, c *clientset.Clients) error {
-	dep, err := c.Kube.AppsV1().Deployments(deploy.Namespace).Get(ctx, names.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("get Deployment %s: %w", names.Name, err)
-	}
-	if dep.Status.Replicas == 0 {
-		return nil
-	}
-	r.components = append(r.components, fmt.Sprintf("%s %d/%d ready", names.Name, dep.Status.ReadyReplicas, dep.Status.Replicas))
-	if dep.Status.ReadyReplicas == 0 {
-		r.faults = append(r.faults, "Deployment "+names.Name+" has no replica that is ready: agents that have the cluster from it go on with what they have, and pods that start there wait; see `kubectl -n kube-system get pods -l k8s-app="+names.Name+" -o wide`")
-	}
-	return nil
+	return r.readFanOut(ctx, c, now)
 }
 
 // readAPIService says when questions of live.weir.dev cannot be asked: namespaces that are deleted
@@ -370,25 +365,6 @@ func (r *report) readUnsupportedKinds(ctx context.Context, c *clientset.Clients)
 	return nil
 }
 
-// fed says which fan-out feeds the agents of which nodes.
-func (r *report) fed() (lines []string) {
-	const named = 3
-	line := func(at string, nodes []string) {
-		text := fmt.Sprintf("%s: %d: %s", at, len(nodes), strings.Join(nodes[:min(len(nodes), named)], ", "))
-		if len(nodes) > named {
-			text += ", …"
-		}
-		lines = append(lines, text)
-	}
-	for _, at := range slices.Sorted(maps.Keys(r.fanOuts)) {
-		line(at, r.fanOuts[at])
-	}
-	if len(lines) > 0 && len(r.unfed) > 0 {
-		line("from none", r.unfed)
-	}
-	return lines
-}
-
 func (r *report) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NODE\tSTATE\tDATAPLANE\tADDRESS\tPODS\tSERVICES\tPOLICIES\tHEARTBEAT\tVERSION")
@@ -412,6 +388,7 @@ func (r *report) print(out io.Writer) error {
 	section(out, "Not in force as written", r.problems)
 	section(out, "Not supported yet", r.unsupported)
 	section(out, "Services are left to others", r.leftToOthers)
+	section(out, "Fan-outs", r.replicas)
 	section(out, "Agents that have the cluster from a fan-out", r.fed())
 	section(out, "Addresses of load balancers that nodes answer for on their link", r.announced)
 	section(out, "Clients whose direct answers (DSR) did not arrive, and go through the node that they asked", r.fallbacks)

@@ -89,7 +89,7 @@ const windDown = 2 * time.Second
 // Default paths.
 const (
 	DefaultStateDir   = "/var/lib/weir"
-	DefaultRunDir     = "/run/weir"
+	DefaultRunDir     = apiwire.DefaultRunDir
 	DefaultBPFFS      = "/sys/fs/bpf/weir"
 	DefaultBPFFSMount = "/sys/fs/bpf"
 	DefaultCNIConfDir = "/etc/cni/net.d"

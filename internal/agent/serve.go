@@ -18,12 +18,14 @@ import (
 	"github.com/weir-net/weir/internal/agent/bgp"
 	"github.com/weir-net/weir/internal/agent/httpserve"
 	"github.com/weir-net/weir/internal/agent/lbhealth"
+	apiwire "github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/version"
+	"github.com/weir-net/weir/internal/watch"
 	whywire "github.com/weir-net/weir/internal/why/wire"
 )
 
@@ -167,13 +169,14 @@ func (a *Agent) serveLoadBalancers(ctx context.Context) error {
 func (a *Agent) apiHandlers() map[string]http.HandlerFunc {
 	shown := &bgp.Server{Process: a.bgp, State: a.cluster.state}
 	return map[string]http.HandlerFunc{
-		"GET /version":            a.serveVersion,
-		"GET " + events.Path:      a.serveEvents,
-		"GET /status":             a.serveStatus,
-		"GET " + ipam.RecordsPath: a.serveRecords,
-		"POST " + whywire.Path:    a.why.ServeHTTP,
-		"GET /bgp":                shown.ServePeers,
-		"GET /bgproutes":          shown.ServeRoutes,
+		"GET /version":              a.serveVersion,
+		"GET " + events.Path:        a.serveEvents,
+		"GET /status":               a.serveStatus,
+		"GET " + apiwire.SourcePath: a.serveSource,
+		"GET " + ipam.RecordsPath:   a.serveRecords,
+		"POST " + whywire.Path:      a.why.ServeHTTP,
+		"GET /bgp":                  shown.ServePeers,
+		"GET /bgproutes":            shown.ServeRoutes,
 	}
 }
 
@@ -197,6 +200,21 @@ func (a *Agent) serveStatus(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	api.WriteJSON(w, a.status(nil))
+}
+
+// serveSource says whence the agent has the cluster: an apiwire.Source.
+func (a *Agent) serveSource(w http.ResponseWriter, _ *http.Request) {
+	api.WriteJSON(w, sourceOf(a.opts.Node, a.source.Fed(), a.source.Status(), time.Now()))
+}
+
+func sourceOf(node string, fed bool, st watch.Status, now time.Time) apiwire.Source {
+	out := apiwire.Source{Node: node, Version: version.Version, Fed: fed, FanOut: st.FanOut, Synced: st.Synced, Connected: st.Connected, Since: st.Since, Error: st.Err, AsOf: st.AsOf}
+	if !fed { // what a watch brings is there at once
+		if out.AsOf = now; !st.Connected {
+			out.AsOf = st.Since
+		}
+	}
+	return out
 }
 
 // serveRecords says which addresses the node has given, as its files have it: an ipam.NodeRecords.

@@ -16,6 +16,7 @@ import (
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
+	"github.com/weir-net/weir/internal/watch"
 )
 
 // A pod's start changes numbers only: nothing is written to the API for it.
@@ -116,5 +117,29 @@ func TestAnnouncedAddressesAreListed(t *testing.T) {
 	got := announced(s)
 	if len(got) != maxAnnounced || got[0] != "192.0.2.0" || got[99] != "192.0.2.99" {
 		t.Errorf("%d: %v", len(got), got)
+	}
+}
+
+// TestSourceOf holds how old what an agent has is: what it follows by itself is as old as the loss
+// of the API server, what a fan-out sends as the fan-out says.
+func TestSourceOf(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	lost, said := now.Add(-time.Minute), now.Add(-2*time.Minute)
+	for _, c := range []struct {
+		fed  bool
+		st   watch.Status
+		want time.Time
+	}{
+		{false, watch.Status{Connected: true, Since: lost}, now},
+		{false, watch.Status{Since: lost}, lost},
+		{true, watch.Status{Connected: true, Since: lost, AsOf: said, FanOut: "192.0.2.1:5473"}, said},
+		{true, watch.Status{Since: lost, AsOf: said}, said},
+		{true, watch.Status{Since: lost}, time.Time{}},
+	} {
+		got := sourceOf("n1", c.fed, c.st, now)
+		if !got.AsOf.Equal(c.want) || got.Fed != c.fed || got.FanOut != c.st.FanOut || got.Connected != c.st.Connected || !got.Since.Equal(c.st.Since) {
+			t.Errorf("fed %v, %+v: %+v, want as of %s", c.fed, c.st, got, c.want)
+		}
 	}
 }

@@ -4,6 +4,7 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -42,6 +43,8 @@ type Status struct {
 	Missing []string
 	// FanOut is the fan-out that all of it comes from, host:port; empty = the API server.
 	FanOut string
+	// AsOf, of what a fan-out sends: what was read is how the cluster was then.
+	AsOf time.Time
 }
 
 // health follows the sources' requests.
@@ -114,6 +117,16 @@ func (h *health) isAbsent(resource string) bool {
 // builtIn distinguishes resources of Kubernetes itself from CRDs.
 func builtIn(resource string) bool {
 	return strings.HasSuffix(resource, ".k8s.io") && !strings.HasSuffix(resource, "."+groupPolicies)
+}
+
+// heard notes what became of a request that is no source's: an error of the API server is an
+// answer.
+func (h *health) heard(what string, err error) {
+	if status := apierrors.APIStatus(nil); err == nil || errors.As(err, &status) {
+		h.ok(what)
+	} else {
+		h.failed(what, fmt.Errorf("%s: %w", what, err))
+	}
 }
 
 func (h *health) status() Status {

@@ -130,6 +130,10 @@ func (w *Watcher) Run(ctx context.Context, sink Sink) error {
 	}
 }
 
+// Heard notes what became of a request to the API server that is not the watch's own. Status says
+// that the server does not answer while one failed otherwise than by an answer.
+func (w *Watcher) Heard(what string, err error) { w.health.heard(what, err) }
+
 // Status says how the watch gets on with the API server.
 func (w *Watcher) Status() Status {
 	s := w.health.status()

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -397,4 +398,35 @@ func TestAbsentDefinitions(t *testing.T) {
 	if !h.status().Connected {
 		t.Errorf("%+v", h.status())
 	}
+}
+
+// TestHeard holds that a request of somebody else counts for whether the API server answers, by its
+// answer, whatever that is.
+func TestHeard(t *testing.T) {
+	h := newHealth(slog.New(slog.DiscardHandler))
+	now := time.Now()
+	h.now = func() time.Time { return now }
+	connected := func(want bool, since time.Time) {
+		t.Helper()
+		if st := h.status(); st.Connected != want || !st.Since.Equal(since) {
+			t.Errorf("%+v, want connected: %v since %s", st, want, since)
+		}
+	}
+	began := h.since
+	h.heard("report", apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "x", nil))
+	connected(true, began)
+	now = now.Add(time.Minute)
+	lost := now
+	h.heard("report", context.DeadlineExceeded)
+	now = now.Add(time.Minute)
+	h.heard("report", context.DeadlineExceeded)
+	connected(false, lost)
+	if st := h.status(); !strings.Contains(st.Err, "report: context deadline exceeded") {
+		t.Errorf("why: %q", st.Err)
+	}
+	h.ok("pods") // what another request says does not count for this one
+	connected(false, lost)
+	now = now.Add(time.Minute)
+	h.heard("report", nil)
+	connected(true, now)
 }

@@ -7,6 +7,7 @@ package lab
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -77,11 +78,25 @@ func TestFanOut(t *testing.T) {
 	b.works(t)
 	aside := b.start(t, b.server("aside", "worker1", nil))[0] // of no traffic but the test's own
 	eventually(t, 90*time.Second, "weir status says who feeds the agents", func() error {
-		if out, _ := l.weir(t, "status"); !strings.Contains(out, "Agents that have the cluster from a fan-out:") || !strings.Contains(out, fmt.Sprint(":", names.Port, ": ")) {
+		out, _ := l.weir(t, "status")
+		if !strings.Contains(out, "Agents that have the cluster from a fan-out:") || !strings.Contains(out, fmt.Sprint(":", names.Port, ": ")) {
 			return fmt.Errorf("%s", out)
+		}
+		for _, p := range l.fanOut(t) { // by what it reports with the rights that it has
+			if !regexp.MustCompile(p.Name + ` on ` + p.Spec.NodeName + `: \d nodes;?.* in touch with the API server since `).MatchString(out) {
+				return fmt.Errorf("nothing of %s: %s", p.Name, out)
+			}
 		}
 		return nil
 	})
+	agents, err := l.kube.CoreV1().Pods(weirNamespace).List(context.Background(), metav1.ListOptions{LabelSelector: "k8s-app=weir-node", FieldSelector: "spec.nodeName=worker1"})
+	if err != nil || len(agents.Items) != 1 {
+		t.Fatalf("%d agents of worker1: %v", len(agents.Items), err)
+	}
+	out, err := l.kubectl("", "exec", "-n", weirNamespace, agents.Items[0].Name, "-c", "weir-node", "--", "/weir", "status", "--local")
+	if err != nil || !strings.HasPrefix(out, "worker1, agent ") || !strings.Contains(out, "Source: fan-out ") || !strings.Contains(out, " old\n") {
+		t.Errorf("what an agent says of itself: %v\n%s", err, out)
+	}
 	to := at(aside.addr, whoPort)
 	traffic := b.load(t)
 	for i := range 2 {

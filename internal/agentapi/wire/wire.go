@@ -14,7 +14,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -57,7 +56,7 @@ func Do(ctx context.Context, runDir string, q Question, out io.Writer) error {
 	if !strings.HasPrefix(q.Path, "/") {
 		return &Error{ExitFailed, fmt.Sprintf("the path %q does not begin with /", q.Path)}
 	}
-	socket := filepath.Join(runDir, SocketName)
+	socket := Socket(runDir)
 	method, body := http.MethodGet, io.Reader(nil)
 	if q.Body != "" {
 		method, body = http.MethodPost, strings.NewReader(q.Body)

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Put writes objects that are not there yet: Namespaces, Nodes, Pods, NetworkPolicies, and objects
@@ -49,6 +51,29 @@ func (s *Store) Put(ctx context.Context, objects iter.Seq[runtime.Object], say f
 		}
 	}
 	return flush()
+}
+
+// removal is an entry that is removed, as the gateway's JSON has it.
+type removal struct {
+	Request struct {
+		Key []byte `json:"key"`
+	} `json:"requestDeleteRange"`
+}
+
+// RemovePolicies removes NetworkPolicies; one that is not there is none that is left.
+func (s *Store) RemovePolicies(ctx context.Context, policies iter.Seq[types.NamespacedName]) error {
+	var all []removal
+	for p := range policies {
+		var r removal
+		r.Request.Key = []byte("/registry/networkpolicies/" + p.Namespace + "/" + p.Name)
+		all = append(all, r)
+	}
+	for some := range slices.Chunk(all, transaction) {
+		if err := s.write(ctx, some); err != nil {
+			return fmt.Errorf("removing policies from etcd: %w", err)
+		}
+	}
+	return nil
 }
 
 // stored is the entry of an object: protobuf, or JSON where it is one of a custom resource.

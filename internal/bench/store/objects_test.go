@@ -4,6 +4,8 @@ package store
 
 import (
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
@@ -49,5 +52,46 @@ func TestStored(t *testing.T) {
 		if p, err := stored(o); err == nil {
 			t.Errorf("%T is put at %s", o, p.Request.Key)
 		}
+	}
+}
+
+// TestRemovePolicies holds what etcd is asked to remove, and in how many transactions.
+func TestRemovePolicies(t *testing.T) {
+	t.Parallel()
+	var sizes []int
+	removed := map[string]bool{}
+	etcd := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var asked struct {
+			Success []struct {
+				Delete *struct {
+					Key []byte `json:"key"`
+				} `json:"requestDeleteRange"`
+			} `json:"success"`
+		}
+		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
+			t.Error(err)
+		}
+		for _, op := range asked.Success {
+			if op.Delete == nil {
+				t.Errorf("an operation removes nothing: %+v", asked.Success)
+				continue
+			}
+			removed[string(op.Delete.Key)] = true
+		}
+		sizes = append(sizes, len(asked.Success))
+	}))
+	defer etcd.Close()
+	s := Store{URL: etcd.URL, HTTP: etcd.Client()}
+	if err := s.RemovePolicies(t.Context(), func(yield func(types.NamespacedName) bool) {
+		for i := range transaction + 1 {
+			if !yield(types.NamespacedName{Namespace: "ns", Name: string(rune('a' + i))}) {
+				return
+			}
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if len(sizes) != 2 || sizes[0] != transaction || sizes[1] != 1 || len(removed) != transaction+1 || !removed["/registry/networkpolicies/ns/a"] {
+		t.Errorf("transactions of %d, %d keys", sizes, len(removed))
 	}
 }

@@ -119,8 +119,9 @@ type put struct {
 	} `json:"requestPut"`
 }
 
-func (s *Store) write(ctx context.Context, puts []put) error {
-	body, err := json.Marshal(map[string]any{"success": puts})
+// write makes one transaction of operations, as the gateway's JSON has them.
+func (s *Store) write(ctx context.Context, operations any) error {
+	body, err := json.Marshal(map[string]any{"success": operations})
 	if err != nil {
 		return err
 	}

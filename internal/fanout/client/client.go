@@ -101,6 +101,7 @@ type Client struct {
 	err       string
 	fresh     *stream.Fresh
 	freshAt   time.Time
+	asOf      time.Time // what was sent is how the API server had it then
 }
 
 // New returns a Client; nothing is sent before Start or Run.
@@ -177,7 +178,7 @@ func signal(ch chan struct{}) {
 func (c *Client) Status() watch.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	st := watch.Status{Synced: c.synced, Connected: c.err == "", Since: c.since, Err: c.err, FanOut: c.replica}
+	st := watch.Status{Synced: c.synced, Connected: c.err == "", Since: c.since, Err: c.err, FanOut: c.replica, AsOf: c.asOf}
 	if c.err == "" && c.fresh != nil && !c.fresh.Connected {
 		st.Connected, st.Err = false, fmt.Sprintf("fan-out %s is not in touch with the API server: %s", c.fresh.Replica, c.fresh.Error)
 		st.Since = c.freshAt.Add(-time.Duration(c.fresh.SinceMs) * time.Millisecond)

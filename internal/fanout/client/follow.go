@@ -105,6 +105,9 @@ func (c *Client) noteFresh(addr string, f *stream.Fresh) {
 	c.mu.Lock()
 	before := c.fresh
 	c.fresh, c.freshAt = f, time.Now()
+	if c.asOf = c.freshAt; !f.Connected {
+		c.asOf = c.freshAt.Add(-time.Duration(f.SinceMs) * time.Millisecond)
+	}
 	c.mu.Unlock()
 	if before == nil || before.Connected != f.Connected {
 		c.cfg.Log.Info("a fan-out feeds this agent", "replica", string(f.Replica), "address", addr, "in touch with the API server", f.Connected)

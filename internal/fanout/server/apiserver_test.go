@@ -116,6 +116,7 @@ func TestAPIServerAway(t *testing.T) {
 	}
 	first := newAgent(t, "n1", tokens["n1"], p)
 	eventually(t, "the snapshot", func() bool { return first.Status().Synced && first.Status().Connected })
+	stopped := time.Now()
 	api.Stop()
 	stale := func(a *agent) error {
 		switch st := a.Status(); {
@@ -123,6 +124,8 @@ func TestAPIServerAway(t *testing.T) {
 			return fmt.Errorf("not fed: %+v", st)
 		case st.Connected || !strings.Contains(st.Err, "not in touch with the API server") || time.Since(st.Since) > time.Hour:
 			return fmt.Errorf("%+v", st)
+		case st.AsOf.Before(stopped.Add(-time.Minute)) || time.Since(st.AsOf) < time.Second:
+			return fmt.Errorf("as of %s, stopped at %s", st.AsOf, stopped)
 		}
 		return nil
 	}

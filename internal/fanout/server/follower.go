@@ -48,9 +48,22 @@ type follower struct {
 	sent      atomic.Int64 // bytes of changes
 	takes     atomic.Int64 // since when it waits for the index, Unix nanoseconds; 0 = it does not
 	viewBytes atomic.Int64 // of the snapshot
+	delivers  atomic.Int64 // since when what is being sent began to be, Unix nanoseconds; 0 = nothing is
 
 	mu    sync.Mutex
 	token string
+}
+
+// behind is for how long the agent has waited for what it was not sent yet, or does not read. The
+// server's mu is held.
+func (f *follower) behind() (d time.Duration) {
+	if !f.since.IsZero() {
+		d = time.Since(f.since)
+	}
+	if since := f.delivers.Load(); since > 0 {
+		d = max(d, time.Since(time.Unix(0, since)))
+	}
+	return d
 }
 
 func (f *follower) wakeUp() {
@@ -286,9 +299,13 @@ func (s *Server) sendAll(f *follower, up stream.Server) error {
 			return err
 		}
 		if d != nil {
+			if !d.since.IsZero() {
+				f.delivers.Store(d.since.UnixNano())
+			}
 			if err := s.deliver(f, up, d); err != nil {
 				return err
 			}
+			f.delivers.Store(0)
 			if d.snapshot {
 				leave()
 			}

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/weir-net/weir/internal/fanout/report"
 	"github.com/weir-net/weir/internal/fanout/stream"
 	"github.com/weir-net/weir/internal/fanout/wire"
 	"github.com/weir-net/weir/internal/hostile"
@@ -246,8 +248,17 @@ func TestAnotherReplica(t *testing.T) {
 	if st := a.Status(); st.FanOut != two.addr || !st.Connected || fulls != 1 {
 		t.Errorf("status %+v, %d snapshots", st, fulls)
 	}
-	two.setStatus(watch.Status{Synced: true, Connected: false, Since: time.Now().Add(-time.Minute), Err: "connection refused"})
+	began := time.Now()
+	eventually(t, "what was said last, which is new", func() bool { return a.Status().AsOf.After(began) })
+	lost := time.Now().Add(-time.Minute)
+	two.setStatus(watch.Status{Synced: true, Connected: false, Since: lost, Err: "connection refused"})
 	eventually(t, "that the fan-out is out of touch", func() bool { st := a.Status(); return !st.Connected && strings.Contains(st.Err, "connection refused") })
+	// It is as old as that after the fan-out has ended, too.
+	two.stop()
+	eventually(t, "that no fan-out is there", func() bool { return a.Status().FanOut == "" })
+	if st := a.Status(); st.AsOf.After(began) || st.AsOf.Before(lost.Add(-time.Minute)) || !st.Since.After(lost) {
+		t.Errorf("as of %s, lost at %s: %+v", st.AsOf, lost, st)
+	}
 }
 
 // TestOutOfTouch holds that an agent leaves a replica that has lost the API server for one that has
@@ -310,6 +321,9 @@ func TestHostileSnapshotsThatAreNotRead(t *testing.T) {
 		}
 	}
 	eventually(t, "the agents that do not read", func() bool { return len(p.server.Followers()) == 2*maxSnapshots })
+	eventually(t, "that they are said to be behind", func() bool {
+		return !slices.ContainsFunc(p.server.Followers(), func(f report.Agent) bool { return f.Behind < 300*time.Millisecond })
+	})
 	last := fmt.Sprint("n", 2*maxSnapshots)
 	a := newAgent(t, last, tokenOf(last), p)
 	eventually(t, "the snapshot of one that reads", func() bool { return a.has(t, c, last) })

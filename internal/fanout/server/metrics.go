@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-net/weir/internal/fanout/report"
 )
 
 // metrics are of all nodes together: a series for each would be a thousand.
@@ -51,9 +53,7 @@ func newMetrics(s *Server) metrics {
 			locked(func() float64 {
 				oldest := 0.0
 				for _, f := range s.followers {
-					if !f.since.IsZero() {
-						oldest = max(oldest, time.Since(f.since).Seconds())
-					}
+					oldest = max(oldest, f.behind().Seconds())
 				}
 				return oldest
 			})),
@@ -73,27 +73,14 @@ func newMetrics(s *Server) metrics {
 	}
 }
 
-// NodeStatus says how an agent is served.
-type NodeStatus struct {
-	Node    string        `json:"node"`
-	Program string        `json:"program"`
-	For     time.Duration `json:"for"`    // how long it has been served
-	Behind  time.Duration `json:"behind"` // how long it has waited for what was not sent yet
-	View    int64         `json:"view"`   // bytes that it was sent as all that its node needs
-}
-
 // Followers returns how the agents are served, by node.
-func (s *Server) Followers() []NodeStatus {
+func (s *Server) Followers() []report.Agent {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]NodeStatus, 0, len(s.followers))
+	out := make([]report.Agent, 0, len(s.followers))
 	for node, f := range s.followers {
-		st := NodeStatus{Node: node, Program: f.program, For: time.Since(f.began), View: f.viewBytes.Load()}
-		if !f.since.IsZero() {
-			st.Behind = time.Since(f.since)
-		}
-		out = append(out, st)
+		out = append(out, report.Agent{Node: node, Program: f.program, For: time.Since(f.began), Behind: f.behind(), View: f.viewBytes.Load()})
 	}
-	slices.SortFunc(out, func(a, b NodeStatus) int { return cmp.Compare(a.Node, b.Node) })
+	slices.SortFunc(out, func(a, b report.Agent) int { return cmp.Compare(a.Node, b.Node) })
 	return out
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -98,7 +99,7 @@ func (s *site) measureAgent(fed bool) {
 	say("the agent has %.0f MiB resident, %.0f MiB of it not of files", m.RSS, m.Anon)
 	s.save()
 	s.profileAll(mode+"-idle", 0)
-	light, heavy := s.loads(fed)
+	light, heavy := s.loads()
 	for _, l := range light {
 		m.Rows = append(m.Rows, s.measureRow(l, fed))
 		s.save()
@@ -106,8 +107,15 @@ func (s *site) measureAgent(fed bool) {
 	m.single(s, fed)
 	if fed {
 		s.compare()
+		s.policyOfOnePod()
+		s.findRate(m)
+	} else if s.rate > 0 && m.row(podLoad(s.rate).name) == nil && !slices.Contains(s.rates, s.rate) {
+		m.Rows = append(m.Rows, s.measureRow(podLoad(s.rate), fed))
 	}
 	for _, l := range heavy {
+		if m.row(l.name) != nil {
+			continue // it was the highest rate
+		}
 		m.Rows = append(m.Rows, s.measureRow(l, fed))
 		s.save()
 	}

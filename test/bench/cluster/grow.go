@@ -3,16 +3,13 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/weir-net/weir/internal/apitest"
 	"github.com/weir-net/weir/internal/bench/store"
@@ -21,13 +18,15 @@ import (
 // atRest is how much of a CPU an agent and a fan-out may take when nothing is left to do.
 const atRest = 0.25
 
+// growWithin is how long many policies may take until all are in force.
+const growWithin = 5 * time.Minute
+
 // growPolicies gives the cluster more policies, measures what they take and what one that changes
-// then costs, and removes them again. One fan-out is left by then, and serves all agents.
-func (s *site) growPolicies() {
+// then costs, and removes them again. Where agents are fed one fan-out is left by then, and serves
+// all of them. That they do not come to be in force in time is a result, too.
+func (s *site) growPolicies(g *Grown, fed bool) {
 	before := s.policies
-	g := &Grown{Policies: s.grown}
-	s.result.Grown = g
-	lost := s.standInsNow(true)
+	lost := s.standInsNow(fed)
 	w := s.openWindow()
 	began := time.Now()
 	etcd := store.Store{URL: apitest.Etcd, HTTP: http.DefaultClient}
@@ -41,18 +40,23 @@ func (s *site) growPolicies() {
 	}, func(done int) { say("wrote %d policies more", done) }))
 	written := time.Now()
 	g.WriteS = written.Sub(began).Seconds()
-	s.must(s.rest())
+	err := s.rest(growWithin)
 	g.InForceS = time.Since(written).Seconds()
 	row := s.closeWindow(w, "growth")
 	g.AgentCPU = row.AgentMcore * row.Seconds / 1000
 	for _, cores := range row.FanOutCores {
 		g.FanOutCPU = append(g.FanOutCPU, cores*row.Seconds)
 	}
-	say("%d policies are in force %.1f s after the last was written; agent %.1f s of CPU, fan-outs %.1f s", s.grown, g.InForceS, g.AgentCPU, g.FanOutCPU)
-	s.policies = s.grown // one of all of these changes
-	for _, l := range s.grownLoads() {
-		g.Rows = append(g.Rows, s.measureRow(l, true))
-		s.save()
+	if err != nil {
+		g.Error = fmt.Sprintf("not in force after %s: %v", growWithin, err)
+		say("%d policies: %s", s.grown, g.Error)
+	} else {
+		say("%d policies are in force %.1f s after the last was written; agent %.1f s of CPU, fan-outs %.1f s", s.grown, g.InForceS, g.AgentCPU, g.FanOutCPU)
+		s.policies = s.grown // one of all of these changes
+		for _, l := range s.grownLoads() {
+			g.Rows = append(g.Rows, s.measureRow(l, fed))
+			s.save()
+		}
 	}
 	g.AgentRSS, _, _ = s.agent.memory()
 	for _, p := range s.running() {
@@ -61,29 +65,34 @@ func (s *site) growPolicies() {
 			g.FanOutRSS = append(g.FanOutRSS, rss)
 		}
 	}
-	after := s.standInsNow(true)
+	after := s.standInsNow(fed)
 	if g.StreamsLost = after.Lost - lost.Lost; g.StreamsLost > 0 {
 		say("%d streams were lost, the last one because: %s", g.StreamsLost, after.LastError)
 	}
 	s.policies = before
-	began = time.Now()
-	s.must(s.removePolicies(before, s.grown))
-	s.must(s.rest())
-	g.RemoveS = time.Since(began).Seconds()
-	say("they are removed after %.1f s", g.RemoveS)
 	s.save()
+	if !fed {
+		return // nothing is measured after that
+	}
+	s.must(etcd.RemovePolicies(s.ctx, func(yield func(types.NamespacedName) bool) {
+		for i := before; i < s.grown; i++ {
+			if !yield(types.NamespacedName{Namespace: spaceName(i % namespaces), Name: fmt.Sprint("p", i)}) {
+				return
+			}
+		}
+	}))
 }
 
 // grownLoads are the rows that are measured with more policies.
 func (s *site) grownLoads() []load {
 	name := fmt.Sprintf("%d policies", s.grown)
-	return []load{{name: name}, {name: name + ", 1 changes", policies: 1}}
+	return []load{{name: name, short: true}, {name: name + ", 1 changes", policies: 1, short: true}}
 }
 
 // rest waits until the agent and the fan-outs have nothing left to do, and a change has its effect.
 // An agent that lost its fan-out takes no CPU either, so the change may have to be made again.
-func (s *site) rest() error {
-	for end := time.Now().Add(10 * time.Minute); ; {
+func (s *site) rest(limit time.Duration) error {
+	for end := time.Now().Add(limit); ; {
 		w := s.openWindow()
 		time.Sleep(2 * time.Second)
 		row := s.closeWindow(w, "")
@@ -99,22 +108,4 @@ func (s *site) rest() error {
 			return err
 		}
 	}
-}
-
-// removePolicies removes the policies of these numbers.
-func (s *site) removePolicies(from, to int) error {
-	g, ctx := errgroup.WithContext(s.ctx)
-	g.SetLimit(workers)
-	for i := from; i < to; i++ {
-		g.Go(func() error { return s.removePolicy(ctx, i) })
-	}
-	return g.Wait()
-}
-
-func (s *site) removePolicy(ctx context.Context, i int) error {
-	err := s.kube.NetworkingV1().NetworkPolicies(spaceName(i%namespaces)).Delete(ctx, fmt.Sprint("p", i), metav1.DeleteOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }

@@ -20,29 +20,46 @@ import (
 type load struct {
 	name                            string
 	pods, slices, policies, relabel int
-	everyone                        int // policies whose peers are all pods, which come and go
+	everyone                        int  // policies whose peers are all pods, which come and go
+	short                           bool // it is measured for half of the time
 }
 
 // loads are the rows that are measured, in two parts: what follows heavy ones may suffer from them.
-// There are fewer of an agent that is there to be compared with.
-func (s *site) loads(fed bool) (light, heavy []load) {
+func (s *site) loads() (light, heavy []load) {
 	light = []load{{name: "idle"}}
-	if fed {
-		light = append(light, load{name: "10 slices", slices: 10}, load{name: "1 policy", policies: 1}, load{name: "1 namespace", relabel: 1}, load{name: "1 policy of all pods", everyone: 1})
+	if !s.brief {
+		light = append(light, load{name: "10 slices", slices: 10, short: true}, load{name: "1 policy", policies: 1, short: true},
+			load{name: "1 namespace", relabel: 1, short: true}, load{name: "1 policy of all pods", everyone: 1, short: true})
 	}
 	for _, r := range s.rates {
-		l := load{name: fmt.Sprintf("%d pods", r), pods: r}
+		l := podLoad(r)
 		if r < 50 {
 			light = append(light, l)
 		} else {
 			heavy = append(heavy, l)
 		}
 	}
-	if fed {
-		heavy = append(heavy, load{name: "all kinds", pods: 100, slices: 10, policies: 1})
+	if !s.brief {
+		heavy = append(heavy, load{name: "all kinds", pods: 100, slices: 10, policies: 1, short: true})
 	}
 	unwanted := func(l load) bool { return len(s.only) > 0 && !slices.Contains(s.only, l.name) }
 	return slices.DeleteFunc(light, unwanted), slices.DeleteFunc(heavy, unwanted)
+}
+
+func podLoad(rate int) load { return load{name: fmt.Sprintf("%d pods", rate), pods: rate} }
+
+// kind is the one kind of object that a load changes, as in running.done; -1 = none, or several.
+func (l load) kind() int {
+	kind := -1
+	for i, rate := range []int{l.pods, l.slices, l.policies, l.relabel, l.everyone} {
+		switch {
+		case rate > 0 && kind >= 0:
+			return -1
+		case rate > 0:
+			kind = i
+		}
+	}
+	return kind
 }
 
 // workers bound the calls of a load that are under way.
@@ -184,25 +201,34 @@ func (s *site) measureRow(l load, fed bool) Row {
 	r := s.beginLoad(l)
 	time.Sleep(time.Second)
 	before := s.standInsNow(fed)
-	done := r.done[0].Load()
+	var done [len(r.done)]int64
+	for i := range done {
+		done[i] = r.done[i].Load()
+	}
 	began := time.Now()
+	span := s.span
+	if l.short {
+		span /= 2
+	}
 	w := s.openWindow()
 	if s.profile != "" && l.pods >= 100 && l.slices == 0 {
-		s.profileAll(map[bool]string{true: "fed", false: "direct"}[fed]+"-load", s.span)
+		s.profileAll(map[bool]string{true: "fed", false: "direct"}[fed]+"-load", span)
 	} else {
-		time.Sleep(s.span)
+		time.Sleep(span)
 	}
 	row := s.closeWindow(w, l.name)
-	row.PodsPerSecond = float64(r.done[0].Load()-done) / time.Since(began).Seconds()
-	if n := r.done[0].Load() - done; fed && n > 0 && l.slices == 0 {
-		row.BytesPerChange = float64(s.standInsNow(fed).Bytes-before.Bytes) / float64(n) / float64(s.nodes-1)
+	row.PodsPerSecond = float64(r.done[0].Load()-done[0]) / time.Since(began).Seconds()
+	if kind := l.kind(); fed && kind >= 0 {
+		if n := r.done[kind].Load() - done[kind]; n > 0 {
+			row.BytesPerChange = float64(s.standInsNow(fed).Bytes-before.Bytes) / float64(n) / float64(s.nodes-1)
+		}
 	}
 	if s.probe.written = map[string]int64{}; fed {
 		s.must(ask("http://"+standInsAddr+"/seen", &map[string][]int64{})) // those of before
 	}
 	s.awaitQuiet()
 	w = s.openWindow()
-	latency := s.measureEffect(fed)
+	latency := s.measureEffect(fed, span)
 	during := s.closeWindow(w, l.name)
 	row.Effect, row.Received, row.BusyDuring, row.ForeignDuring = latency.effect, latency.received, during.Busy, during.Foreign
 	row.Missed, row.Marks = latency.missed, latency.marks
@@ -243,15 +269,15 @@ type latency struct {
 	missed, marks    int
 }
 
-// measureEffect makes changes one after the other for the span of a row.
-func (s *site) measureEffect(fed bool) latency {
+// measureEffect makes changes one after the other for a time.
+func (s *site) measureEffect(fed bool, span time.Duration) latency {
 	out := latency{effect: map[string]*sample{}, received: map[string]*sample{}}
 	kinds := []struct {
 		name string
 		f    func() (time.Duration, error)
 	}{{"pod", s.probe.label}, {"policy", s.probe.port}, {"slice", s.probe.endpoint}}
 	var errs []error
-	for end, i := time.Now().Add(s.span), 0; time.Now().Before(end) || i < len(kinds); i++ {
+	for end, i := time.Now().Add(span), 0; time.Now().Before(end) || i < len(kinds); i++ {
 		k := kinds[i%len(kinds)]
 		took, err := k.f()
 		if err != nil {

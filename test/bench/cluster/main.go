@@ -3,7 +3,8 @@
 // Command cluster measures Weir in a large cluster on one machine: a real API server and etcd with
 // the objects of all nodes, two real fan-outs, one real agent with its programs in the kernel, and
 // for each other node a stand-in that holds the stream of its agent. Everything runs in namespaces
-// of its own, and ends with the program. It writes out/bench-cluster.json.
+// of its own, and ends with the program. It writes out/bench-cluster.json, one object a size, and
+// out/bench-cluster-rows.json with all that was measured.
 package main
 
 import (
@@ -16,6 +17,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -24,7 +26,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/weir-net/weir/internal/bench"
 	"github.com/weir-net/weir/internal/kernel"
 )
 
@@ -38,7 +39,9 @@ type options struct {
 	grown    int // policies in the end; 0 = no more than there are
 	services int
 	seed     uint64
-	span     time.Duration // of each row
+	span     time.Duration // of a row; half of it where nothing is compared with its figures
+	away     time.Duration // for how long the API server is stopped; 0 = it is not
+	brief    bool          // only the rows that curves by the number of nodes are of
 	rates    []int         // pods that change each second
 	quiet    time.Duration
 	only     []string // names of rows; empty = all
@@ -46,6 +49,7 @@ type options struct {
 	profile  string // folder for profiles; empty = none
 	out      string
 	plot     string        // file of the picture; empty = none
+	doc      string        // document whose tables are written anew; empty = none
 	interval time.Duration // of the fan-outs
 }
 
@@ -58,15 +62,15 @@ func main() {
 		return
 	}
 	var o options
-	var nodes int
 	var sizes, rates, only string
-	flag.IntVar(&nodes, "nodes", 1000, "nodes of the cluster, with 100 pods each")
-	flag.StringVar(&sizes, "sizes", "", "several numbers of nodes, with commas between, in place of -nodes")
+	flag.StringVar(&sizes, "sizes", "100,300,1000", "numbers of nodes, with commas between, with 100 pods each; the largest has all rows, the others those of curves")
+	flag.DurationVar(&o.away, "away", 5*time.Minute, "how long the API server is stopped, at the smallest size; 0 = it is not")
+	flag.BoolVar(&o.brief, "brief", false, "the largest size has no more rows than the others")
 	flag.IntVar(&o.policies, "policies", 2000, "NetworkPolicies, of ten rules each")
-	flag.IntVar(&o.grown, "grown-policies", 30000, "NetworkPolicies after all other rows of agents that are fed; 0 = no rows with more")
+	flag.IntVar(&o.grown, "grown-policies", 30000, "NetworkPolicies after all other rows of an agent, at the largest size; 0 = no rows with more")
 	flag.IntVar(&o.services, "services", 1000, "Services, of 60 endpoints each")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of what is drawn at random")
-	flag.DurationVar(&o.span, "span", 20*time.Second, "how long each row is measured")
+	flag.DurationVar(&o.span, "span", 10*time.Second, "how long a row is measured: twice, for CPU and for latency; half as long where the row is no main one")
 	flag.StringVar(&rates, "rates", "20,100", "numbers of pods that change each second, the rows of which are measured")
 	flag.DurationVar(&o.quiet, "quiet", 0, "how long to wait before each row for others to leave the machine alone")
 	flag.BoolVar(&o.direct, "direct", true, "measure an agent that follows the API server by itself, too")
@@ -74,11 +78,18 @@ func main() {
 	flag.StringVar(&o.profile, "profile", "", "folder for profiles of the agent and the fan-out; the agent is built with the tag profile then")
 	flag.StringVar(&o.out, "out", "out/bench-cluster.json", "file of the results")
 	flag.DurationVar(&o.interval, "interval", 0, "least time between two changes that a fan-out sends one agent; 0 = its default")
-	shown := flag.String("show", "", "print the tables of this file of results as Markdown, draw it (-plot), and measure nothing")
-	flag.StringVar(&o.plot, "plot", "", "SVG file that the curves by the number of nodes are drawn into, of two sizes or more")
+	shown := flag.String("show", "", "print the tables of this file of all that was measured as Markdown, draw it (-plot), write -doc and -out where they are set, and measure nothing")
+	flag.StringVar(&o.doc, "doc", "", "Markdown file whose tables are written anew, between the marks of this program")
+	flag.StringVar(&o.plot, "plot", "", "SVG file that the curves by the number of nodes are drawn into, where there are two sizes or more")
 	flag.Parse()
 	if *shown != "" {
-		if err := show(*shown, o.plot, os.Stdout); err != nil {
+		summary := ""
+		flag.Visit(func(f *flag.Flag) {
+			if f.Name == "out" {
+				summary = o.out
+			}
+		})
+		if err := show(*shown, summary, o.plot, o.doc, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, "bench-cluster:", err)
 			os.Exit(1)
 		}
@@ -87,7 +98,7 @@ func main() {
 	if only != "" {
 		o.only = strings.Split(only, ",")
 	}
-	err := parse(&o, nodes, sizes, rates)
+	err := parse(&o, sizes, rates)
 	if err == nil {
 		if dir := os.Getenv(insideEnv); dir != "" {
 			err = inside(o, dir)
@@ -101,11 +112,9 @@ func main() {
 	}
 }
 
-func parse(o *options, nodes int, sizes, rates string) (err error) {
-	if o.sizes = []int{nodes}; sizes != "" {
-		if o.sizes, err = numbers(sizes); err != nil {
-			return fmt.Errorf("-sizes: %w", err)
-		}
+func parse(o *options, sizes, rates string) (err error) {
+	if o.sizes, err = numbers(sizes); err != nil {
+		return fmt.Errorf("-sizes: %w", err)
 	}
 	for _, n := range o.sizes {
 		if n < 2 || n > maxNodes {
@@ -115,8 +124,11 @@ func parse(o *options, nodes int, sizes, rates string) (err error) {
 	if o.grown != 0 && o.grown <= o.policies {
 		return fmt.Errorf("-grown-policies %d: there are %d to begin with; 0 measures no rows with more", o.grown, o.policies)
 	}
-	if o.plot != "" && len(o.sizes) < 2 && os.Getenv(insideEnv) == "" {
-		return errors.New("-plot: a curve by the number of nodes needs -sizes with two at least")
+	if len(o.sizes) < 2 {
+		o.plot = "" // there is no curve by the number of nodes
+	}
+	if o.away != 0 && o.away < mostSaidAfter {
+		return fmt.Errorf("-away %s: want %s at least, or 0", o.away, mostSaidAfter)
 	}
 	if o.rates, err = numbers(rates); err != nil {
 		return fmt.Errorf("-rates: %w", err)
@@ -167,10 +179,10 @@ func outside(o options) error {
 	}
 	var results []*Result
 	for _, nodes := range o.sizes {
-		r, err := measureInside(ctx, dir, nodes)
+		r, err := measureInside(ctx, dir, nodes, o.sizeFlags(nodes)...)
 		if r != nil {
 			results = append(results, r)
-			if err := bench.WriteJSON(o.out, results); err != nil {
+			if err := write(o.out, results); err != nil {
 				return err
 			}
 		}
@@ -178,20 +190,22 @@ func outside(o options) error {
 			return fmt.Errorf("%d nodes: %w", nodes, err)
 		}
 	}
-	say("wrote %s", o.out)
-	if o.plot == "" {
-		return nil
+	say("wrote %s and %s", o.out, rowsFile(o.out))
+	return present(results, "", o.plot, o.doc)
+}
+
+// sizeFlags are what one size is measured with in place of what is said for all.
+func (o *options) sizeFlags(nodes int) []string {
+	away := o.away
+	if nodes != slices.Min(o.sizes) {
+		away = 0
 	}
-	if err := draw(results, o.plot); err != nil {
-		return err
-	}
-	say("drew %s", o.plot)
-	return nil
+	return []string{"-sizes", strconv.Itoa(nodes), "-away", away.String(), fmt.Sprintf("-brief=%v", o.brief || nodes != slices.Max(o.sizes))}
 }
 
 // measureInside runs this program once more for one size. There is a result where a part of it was
 // measured, too.
-func measureInside(ctx context.Context, dir string, nodes int) (*Result, error) {
+func measureInside(ctx context.Context, dir string, nodes int, flags ...string) (*Result, error) {
 	work := filepath.Join(dir, strconv.Itoa(nodes))
 	if err := os.Mkdir(work, 0o755); err != nil {
 		return nil, err
@@ -213,7 +227,7 @@ func measureInside(ctx context.Context, dir string, nodes int) (*Result, error) 
 		}
 		say("the control group %s is left", cgroup)
 	}()
-	args := append(append([]string{}, os.Args[1:]...), "-sizes", strconv.Itoa(nodes))
+	args := append(slices.Clone(os.Args[1:]), flags...)
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Env = append(os.Environ(), insideEnv+"="+work, cgroupEnv+"="+cgroup)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr

@@ -39,18 +39,25 @@ type Result struct {
 	EffectP99        float64 `json:"effect_p99_ms"`
 	ReceivedP50      float64 `json:"received_p50_ms"`
 	ReceivedP99      float64 `json:"received_p99_ms"`
-	LatencyRow       string  `json:"latency_row"` // the load at which these were measured
+	LatencyRow       string  `json:"latency_row"`        // the load at which these were measured: the largest with which the machine was not too busy
+	LatencyRate      float64 `json:"latency_pods_per_s"` // how many pods changed each second then
+	LatencyBusy      float64 `json:"latency_busy"`       // and how busy the machine was
 	StartAllSeconds  float64 `json:"start_all_s"`
 	AgentStart       float64 `json:"agent_start_s"`
 	BytesSnapshot    float64 `json:"bytes_snapshot"`
-	BytesPerChange   float64 `json:"bytes_per_change"`
-	APIWatches       int     `json:"api_watches"` // of pods, policies, Services' slices and others, by the agent while it was fed
+	BytesPerChange   float64 `json:"bytes_per_change"`                 // of a pod
+	RSSToReference   float64 `json:"agent_rss_to_100_nodes,omitempty"` // after the start, by that of an agent with 100 nodes
+	OnePodStreams    int64   `json:"one_pod_policy_streams"`           // that a policy of one pod is sent on
+	AllRSS           float64 `json:"all_rss_mib"`                      // of all processes of the cluster together, at most
+	APIWatches       int     `json:"api_watches"`                      // of pods, policies, Services' slices and others, by the agent while it was fed
 	APIWatchesDirect int     `json:"api_watches_direct"`
 
 	Fed    *AgentResult `json:"fed"`
 	Direct *AgentResult `json:"direct,omitempty"`
 	Grown  *Grown       `json:"grown,omitempty"`
-	Rows   []Row        `json:"rows"`
+	// GrownDirect is that of the agent without a fan-out.
+	GrownDirect *Grown `json:"grown_direct,omitempty"`
+	Rows        []Row  `json:"rows"`
 
 	FillSeconds        float64   `json:"fill_s"`
 	FanOutStartSeconds []float64 `json:"fanout_starts_s"`
@@ -59,6 +66,7 @@ type Result struct {
 	AddPodsSeconds     float64   `json:"add_pods_s"`
 	Compared           int       `json:"compared_nodes"` // whose state by their part is that by the whole
 	Lost               *Lost     `json:"replica_killed,omitempty"`
+	Away               *Away     `json:"api_server_away,omitempty"`
 
 	Machine bench.Machine `json:"machine"`
 	Version string        `json:"version"`
@@ -82,14 +90,14 @@ type Lost struct {
 // Grown is what more policies brought to an agent that is fed, and to the fan-outs that are left.
 type Grown struct {
 	Policies    int       `json:"policies"`
-	WriteS      float64   `json:"write_s"`    // how long it took to write them
-	InForceS    float64   `json:"in_force_s"` // from then until the agent had put all in force
+	WriteS      float64   `json:"write_s"`         // how long it took to write them
+	InForceS    float64   `json:"in_force_s"`      // from then until the agent had put all in force
+	Error       string    `json:"error,omitempty"` // it has not
 	AgentCPU    float64   `json:"agent_cpu_s"`
 	AgentRSS    float64   `json:"agent_rss_mib"` // after all rows
-	FanOutRSS   []float64 `json:"fanout_rss_mib"`
-	FanOutCPU   []float64 `json:"fanout_cpu_s"`
+	FanOutRSS   []float64 `json:"fanout_rss_mib,omitempty"`
+	FanOutCPU   []float64 `json:"fanout_cpu_s,omitempty"`
 	Rows        []Row     `json:"rows"`
-	RemoveS     float64   `json:"remove_s"`
 	StreamsLost int64     `json:"streams_lost"` // of stand-ins that came anew
 }
 
@@ -111,6 +119,16 @@ type AgentResult struct {
 	EveryoneMs   float64 `json:"policy_of_all_pods_ms"` // a policy whose peers are all pods, to its effect
 	EveryoneCPU  float64 `json:"policy_of_all_pods_cpu_ms"`
 	Rows         []Row   `json:"rows"`
+}
+
+// row is that of a load; nil = it was not measured.
+func (m *AgentResult) row(name string) *Row {
+	for i := range m.Rows {
+		if m.Rows[i].Name == name {
+			return &m.Rows[i]
+		}
+	}
+	return nil
 }
 
 // Row is what one load brought.
@@ -215,14 +233,16 @@ func (r *Result) headline() {
 	}
 	r.AgentRSS, r.AgentStart = max(r.Fed.RSS, r.Fed.RSSAfter), r.Fed.StartSeconds
 	r.AgentIdle, r.AgentAt20, r.AgentAt100 = r.Fed.Idle, r.Fed.At20, r.Fed.At100
+	r.LatencyRow, r.LatencyRate = "", 0
 	for _, row := range r.Fed.Rows {
 		r.noteFanOut(row)
-		if row.BytesPerChange > 0 {
+		ofPods := strings.HasSuffix(row.Name, " pods")
+		if ofPods && row.BytesPerChange > 0 {
 			r.BytesPerChange = row.BytesPerChange
 		}
 		// The largest load with which the machine was not too busy.
-		if r.LatencyRow == "" || row.BusyDuring <= maxBusy && strings.HasSuffix(row.Name, " pods") {
-			r.LatencyRow = row.Name
+		if r.LatencyRow == "" || ofPods && row.BusyDuring <= maxBusy && row.PodsPerSecond > r.LatencyRate {
+			r.LatencyRow, r.LatencyRate, r.LatencyBusy = row.Name, row.PodsPerSecond, row.BusyDuring
 			e, all := row.Effect["all"].summary(), row.Received["all"].summary()
 			r.EffectP50, r.EffectP99, r.ReceivedP50, r.ReceivedP99 = e.P50, e.P99, all.P50, all.P99
 		}
@@ -257,7 +277,8 @@ type window struct {
 }
 
 func (s *site) openWindow() *window {
-	w := &window{began: time.Now(), used: map[*process]time.Duration{}, other: others()}
+	w := &window{began: time.Now(), used: map[*process]time.Duration{}}
+	w.other, _ = others()
 	var err error
 	w.cpu, err = bench.ReadCPU()
 	s.must(err)
@@ -280,9 +301,9 @@ func (s *site) running() (out []*process) {
 func (s *site) closeWindow(w *window, name string) Row {
 	elapsed := time.Since(w.began).Seconds()
 	row := Row{Name: name, Seconds: elapsed, Others: map[string]float64{}}
-	now, err := bench.ReadCPU()
+	cpu, err := bench.ReadCPU()
 	s.must(err)
-	row.Busy = (now.Busy - w.cpu.Busy).Seconds() / elapsed / float64(runtime.NumCPU())
+	row.Busy = (cpu.Busy - w.cpu.Busy).Seconds() / elapsed / float64(runtime.NumCPU())
 	for _, p := range s.running() {
 		used, err := p.cpu()
 		s.must(err)
@@ -297,20 +318,22 @@ func (s *site) closeWindow(w *window, name string) Row {
 			row.FanOutCores, row.FanOutRSS = append(row.FanOutCores, cores), append(row.FanOutRSS, rss)
 		}
 	}
-	for name, used := range others() {
-		row.Others[name] = (used - w.other[name]) / elapsed
+	used, rss := others()
+	s.result.AllRSS = max(s.result.AllRSS, rss)
+	for name, now := range used {
+		row.Others[name] = (now - w.other[name]) / elapsed
 	}
 	row.Foreign = max(0, row.Busy*float64(runtime.NumCPU())-row.Others[together])
 	return row
 }
 
 // others is what the other programs of the cluster have used, seconds, and all of them together;
-// this one is "bench".
-func others() map[string]float64 {
-	out := map[string]float64{}
+// this one is "bench"; and what memory all have, MiB.
+func others() (out map[string]float64, rss float64) {
+	out = map[string]float64{}
 	dirs, err := os.ReadDir("/proc") // of our namespace
 	if err != nil {
-		return out
+		return out, rss
 	}
 	for _, d := range dirs {
 		pid, err := strconv.Atoi(d.Name())
@@ -330,6 +353,9 @@ func others() map[string]float64 {
 			}
 		}
 		out[together] += used
+		if pages, err := strconv.ParseFloat(strings.Fields(stat[end+2:])[21], 64); err == nil {
+			rss += pages * float64(os.Getpagesize()) / (1 << 20)
+		}
 		switch name := stat[open+1 : end]; {
 		case pid == os.Getpid():
 			out["bench"] += used
@@ -337,7 +363,7 @@ func others() map[string]float64 {
 			out[name] += used
 		}
 	}
-	return out
+	return out, rss
 }
 
 // together is the name of the sum.

@@ -28,6 +28,7 @@ import (
 	"github.com/weir-net/weir/internal/apitest"
 	"github.com/weir-net/weir/internal/bench/store"
 	"github.com/weir-net/weir/internal/fanout/names"
+	"github.com/weir-net/weir/internal/fanout/report"
 	"github.com/weir-net/weir/internal/peerauth"
 )
 
@@ -66,6 +67,7 @@ type site struct {
 
 	directSince time.Time
 	everyone    *networkingv1.NetworkPolicy // that of a load which is there
+	rate        int                         // pods that change each second, at most, so that the machine is not too busy; 0 = none
 }
 
 func newSite(o options, dir string) *site {
@@ -119,9 +121,13 @@ func (s *site) run() (err error) {
 	s.startFanOuts()
 	s.startStandIns()
 	s.measureAgent(true)
+	if s.away > 0 {
+		s.apiServerAway()
+	}
 	s.lose()
-	if s.grown > 0 {
-		s.growPolicies()
+	if s.grown > 0 && !s.brief {
+		s.result.Grown = &Grown{Policies: s.grown}
+		s.growPolicies(s.result.Grown, true)
 	}
 	if s.direct {
 		s.standIns.kill()
@@ -131,6 +137,10 @@ func (s *site) run() (err error) {
 		s.agent.stop() // before the count of watches without a fan-out begins
 		s.directSince = time.Now()
 		s.measureAgent(false)
+		if s.grown > 0 && !s.brief {
+			s.result.GrownDirect = &Grown{Policies: s.grown}
+			s.growPolicies(s.result.GrownDirect, false)
+		}
 	}
 	s.countWatches()
 	s.save()
@@ -148,7 +158,7 @@ func (s *site) install() {
 	objects, err := deploy.Objects(deploy.Defaults())
 	s.must(err)
 	for _, u := range objects {
-		if kind := u.GetKind(); kind == "CustomResourceDefinition" || kind == "ServiceAccount" || u.GetName() == peerauth.ObjectName && (kind == "Secret" || kind == "ConfigMap") {
+		if kind := u.GetKind(); kind == "CustomResourceDefinition" || kind == "ServiceAccount" || (u.GetName() == peerauth.ObjectName || u.GetName() == report.ConfigMap) && (kind == "Secret" || kind == "ConfigMap") {
 			s.server.Create(u)
 		}
 	}

@@ -317,6 +317,7 @@ func (h *holder) keep(ctx context.Context, n standInNode) {
 			first = false
 			h.isWhole(time.Time{})
 		} else {
+			h.messages.Add(1)
 			h.see(&b.Changes, before)
 		}
 	})

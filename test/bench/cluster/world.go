@@ -252,8 +252,8 @@ func (w *world) probePolicy(name string, from map[string]string, number int) *ne
 			From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: from}}}}}}}
 }
 
-// serviceObjects are Services whose endpoints are pods of their namespace drawn at random, 60 where
-// it has as many.
+// serviceObjects are Services of 60 endpoints in clusters of all sizes: pods of their namespace
+// drawn at random, and where it has not as many, of the namespaces that follow it.
 func (w *world) serviceObjects() []store.Service {
 	r := rand.New(rand.NewPCG(w.seed, 3))
 	in := map[string][]podRef{}
@@ -263,10 +263,12 @@ func (w *world) serviceObjects() []store.Service {
 	var out []store.Service
 	for i := range w.services {
 		s := store.Service{Namespace: spaceName(i % namespaces), Name: fmt.Sprint("s", i), Port: 8080, IP: netip.AddrFrom4([4]byte{10, 100, byte(i >> 8), byte(i)})}
-		all := in[s.Namespace]
-		for _, k := range r.Perm(len(all))[:min(len(all), endpointsOf)] {
-			p := all[k]
-			s.Endpoints = append(s.Endpoints, store.Endpoint{Addr: p.addr, Port: 8080, Node: nodeName(p.node)})
+		for next := range namespaces {
+			all := in[spaceName((i+next)%namespaces)]
+			for _, k := range r.Perm(len(all))[:min(len(all), endpointsOf-len(s.Endpoints))] {
+				p := all[k]
+				s.Endpoints = append(s.Endpoints, store.Endpoint{Addr: p.addr, Port: 8080, Node: nodeName(p.node)})
+			}
 		}
 		out = append(out, s)
 	}

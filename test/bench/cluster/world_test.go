@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -75,6 +76,9 @@ func TestWorld(t *testing.T) {
 		t.Errorf("rules by kind: %v", rules)
 	}
 	for _, s := range w.serviceObjects() {
+		if len(s.Endpoints) != endpointsOf {
+			t.Errorf("Service %s has %d endpoints", s.Name, len(s.Endpoints))
+		}
 		for _, e := range s.Endpoints {
 			if owners[e.Addr.String()] == "" {
 				t.Errorf("Service %s has endpoint %s, which is no pod", s.Name, e.Addr)
@@ -91,8 +95,10 @@ func TestHeadline(t *testing.T) {
 			Effect: map[string]*sample{"all": {raw: []float64{effect}}}, Received: map[string]*sample{"all": {raw: []float64{2 * effect}}}}
 	}
 	r := Result{FanOutStartSeconds: []float64{3, 5}, Rows: []Row{row("start of all agents", 1, 0, 9, 9)},
-		Fed: &AgentResult{RSS: 60, RSSAfter: 70, Rows: []Row{row("idle", 0.1, 1, 0.1, 0.2), row("20 pods", 0.5, 2, 0.3, 0.4), row("100 pods", 0.9, 3, 0.8, 0.7), row("10 slices", 0.2, 4)}}}
+		Fed: &AgentResult{RSS: 60, RSSAfter: 70, Rows: []Row{row("idle", 0.1, 1, 0.1, 0.2), row("20 pods", 0.5, 2, 0.3, 0.4), row("100 pods", 0.9, 3, 0.8, 0.7), row("10 slices", 0.2, 4), row("5 pods", 0.4, 5)}}}
+	r.Fed.row("20 pods").PodsPerSecond, r.Fed.row("5 pods").PodsPerSecond = 20, 5
 	r.headline()
+	r.headline() // as after each row
 	if r.LatencyRow != "20 pods" || r.EffectP50 != 2 || r.ReceivedP99 != 4 {
 		t.Errorf("latencies of %q: %+v", r.LatencyRow, r)
 	}
@@ -125,13 +131,14 @@ func TestLoads(t *testing.T) {
 		}
 		return out
 	}
-	light, heavy := s.loads(true)
+	light, heavy := s.loads()
 	if got, want := strings.Join(names(light, heavy, s.grownLoads()), "; "),
 		"idle; 10 slices; 1 policy; 1 namespace; 1 policy of all pods; 20 pods; 100 pods; all kinds; 30000 policies; 30000 policies, 1 changes"; got != want {
 		t.Errorf("rows: %s\nwant  %s", got, want)
 	}
-	if light, heavy = s.loads(false); strings.Join(names(light, heavy), "; ") != "idle; 20 pods; 100 pods" {
-		t.Errorf("rows of an agent by itself: %q", names(light, heavy))
+	s.brief = true
+	if light, heavy = s.loads(); strings.Join(names(light, heavy), "; ") != "idle; 20 pods; 100 pods" {
+		t.Errorf("rows of a size that is not the largest: %q", names(light, heavy))
 	}
 }
 
@@ -142,15 +149,38 @@ func TestOptions(t *testing.T) {
 		sizes string
 		ok    bool
 	}{
-		{options{policies: 2000, grown: 30000}, "", true},
-		{options{policies: 2000}, "", true},
-		{options{policies: 2000, grown: 2000}, "", false},
+		{options{policies: 2000, grown: 30000}, "1000", true},
+		{options{policies: 2000}, "1000", true},
+		{options{policies: 2000, grown: 2000}, "1000", false},
+		{options{policies: 2000}, "", false},
 		{options{policies: 2000, plot: "x.svg"}, "100,300", true},
-		{options{policies: 2000, plot: "x.svg"}, "100", false},
+		{options{policies: 2000, plot: "x.svg"}, "100", true},
 		{options{policies: 2000}, "1", false},
+		{options{policies: 2000, away: time.Minute}, "30", true},
+		{options{policies: 2000, away: time.Second}, "30", false},
 	} {
-		if err := parse(&c.o, 1000, c.sizes, "20"); (err == nil) != c.ok {
+		if err := parse(&c.o, c.sizes, "20"); (err == nil) != c.ok {
 			t.Errorf("%+v, sizes %q: %v", c.o, c.sizes, err)
+		}
+	}
+}
+
+// TestSizeFlags holds at which size all rows are measured, and at which the API server is stopped.
+func TestSizeFlags(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		o     options
+		nodes int
+		want  string
+	}{
+		{options{sizes: []int{100, 300, 1000}, away: time.Minute}, 100, "-sizes 100 -away 1m0s -brief=true"},
+		{options{sizes: []int{100, 300, 1000}, away: time.Minute}, 300, "-sizes 300 -away 0s -brief=true"},
+		{options{sizes: []int{100, 300, 1000}, away: time.Minute}, 1000, "-sizes 1000 -away 0s -brief=false"},
+		{options{sizes: []int{30}, away: time.Minute}, 30, "-sizes 30 -away 1m0s -brief=false"},
+		{options{sizes: []int{3000}, brief: true}, 3000, "-sizes 3000 -away 0s -brief=true"},
+	} {
+		if got := strings.Join(c.o.sizeFlags(c.nodes), " "); got != c.want {
+			t.Errorf("%d of %v: %s, want %s", c.nodes, c.o.sizes, got, c.want)
 		}
 	}
 }
