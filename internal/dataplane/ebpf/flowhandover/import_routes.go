@@ -60,7 +60,7 @@ func routeByNode[A abi.Address](v *abi.FlowValue[A], t Importer, route conntrack
 	if !route.Tunnel && t.State.Addrs[route.Node].SameLink {
 		return routeByKernel(v, t, node)
 	}
-	v.Action, v.Ifindex, v.Nexthop, v.Mtu = abi.ActTunnel, 0, abi.ToAddr[A](node), uint16(abi.TunnelMTU[A](t.State.Settings))
+	v.Action, v.Ifindex, v.Nexthop, v.Mtu = abi.ActTunnel, 0, abi.ToAddr[A](node), abi.TunnelMTU[A](t.State.Settings)
 	return t.State.NeedsTunnel()
 }
 
