@@ -27,7 +27,7 @@ help: ## this list
 CHECK := ./internal/agent/problems ./internal/agentapi/... ./internal/calc/... ./internal/config ./internal/dataplane ./internal/dataplane/handover \
 	./internal/delta ./internal/events ./internal/fanout/digest ./internal/fanout/wire ./internal/gctuner ./internal/httplimit ./internal/jhash ./internal/maglev \
 	./internal/model ./internal/nodestate ./internal/nodeview ./internal/packet ./internal/reason ./internal/selector ./internal/sim ./internal/sleep \
-	./internal/watch ./internal/why/wire ./hack/... ./test/docs ./test/fields ./test/rules ./test/scenarios/scenario
+	./internal/watch/... ./internal/why/wire ./hack/... ./test/docs ./test/fields ./test/rules ./test/scenarios/scenario
 check: ## lane 1: gofmt, vet, tests that need only Go
 	@unformatted=$$(gofmt -l api bpf cmd deploy hack internal lab test); [ -z "$$unformatted" ] || { echo "gofmt -w is needed: $$unformatted"; exit 1; }
 	go vet ./...

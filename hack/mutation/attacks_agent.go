@@ -59,7 +59,7 @@ var attacksAgent = []mutant{
 	{fault{"a node counts as healthy for ever by a heartbeat of the future", "cmd/weir/status.go",
 		"out.ahead = out.heartbeat < -clockSkew", "out.ahead = false"},
 		"./cmd/weir", "^TestHostileHeartbeatAhead$"},
-	{fault{"long annotations of a tenant's Services fill the memory of every agent", "internal/watch/convert.go",
+	{fault{"long annotations of a tenant's Services fill the memory of every agent", "internal/watch/parse/parse.go",
 		"Action: action}.Clip())", "Action: action})"},
 		"./internal/watch", "^TestHostileLongAnnotations$"},
 }

@@ -74,7 +74,7 @@ var attacksFrontends = []mutant{
 		"seen[ns] <= maxNamespacedOfEachName", "seen[ns] > 0"}, pkg: "./internal/agent/problems", run: "^TestHostileReports$"},
 	{fault: fault{"a tenant's refused Services fill the events of the cluster at once", "internal/controller/refusals.go",
 		"		left--\n", ""}, pkg: "./internal/controller", run: "^TestHostileEvents$"},
-	{fault: fault{"an IPv4-mapped IPv6 address hides a node's address from the comparison", "internal/watch/convert.go",
+	{fault: fault{"an IPv4-mapped IPv6 address hides a node's address from the comparison", "internal/watch/parse/parse.go",
 		"	return a.Unmap(), nil", "	return a, nil"}, pkg: "./internal/watch", run: "^TestHostileMappedAddress$"},
 	{fault: fault{"a Service or an EndpointSlice names a loopback or link-local address", "internal/watch/convert.go",
 		"	if a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() || a == broadcast {", "	if a.IsUnspecified() || a.IsMulticast() || a == broadcast {"},

@@ -29,7 +29,7 @@ const timeLimit = "-timeout=2h"
 // scenarios on the oracle and on the loaded programs, and then all else of these, the fixed rounds
 // of random clusters and packets above all.
 var tests = [][]string{
-	{"./internal/calc/..."}, {"./internal/watch"}, {"./test/scenarios", "-run", scenarioFiles}, {"./test/scenarios", "-skip", notElse},
+	{"./internal/calc/..."}, {"./internal/watch/..."}, {"./test/scenarios", "-run", scenarioFiles}, {"./test/scenarios", "-skip", notElse},
 }
 
 // copied is a copy of the tree, in a repository of its own.

@@ -7,6 +7,7 @@ import (
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/watch/bgp"
 )
 
 // checks convert objects as the watch does, by group and kind.
@@ -24,9 +25,9 @@ var checks = map[string]func(*unstructured.Unstructured) []weirv1.Problem{
 	"projectcalico.org/NetworkSet":                    problemsOf(typed("NetworkSet", ConvertNetworkSet)),
 	"projectcalico.org/GlobalNetworkSet":              problemsOf(typed("GlobalNetworkSet", ConvertGlobalNetworkSet)),
 	"projectcalico.org/HostEndpoint":                  problemsOf(typed("HostEndpoint", ConvertHostEndpoint)),
-	"projectcalico.org/BGPConfiguration":              problemsOf(typed("BGPConfiguration", ConvertBGPConfiguration)),
-	"projectcalico.org/BGPPeer":                       problemsOf(typed("BGPPeer", ConvertBGPPeer)),
-	"projectcalico.org/BGPFilter":                     problemsOf(typed("BGPFilter", ConvertBGPFilter)),
+	"projectcalico.org/BGPConfiguration":              problemsOf(typed("BGPConfiguration", bgp.ConvertConfiguration)),
+	"projectcalico.org/BGPPeer":                       problemsOf(typed("BGPPeer", bgp.ConvertPeer)),
+	"projectcalico.org/BGPFilter":                     problemsOf(typed("BGPFilter", bgp.ConvertFilter)),
 	"projectcalico.org/IPPool":                        problemsOf(typed("IPPool", ConvertPool)),
 	"projectcalico.org/IPReservation":                 problemsOf(typed("IPReservation", ConvertReservation)),
 }

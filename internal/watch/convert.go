@@ -15,25 +15,17 @@ import (
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/watch/bgp"
+	"github.com/weir-net/weir/internal/watch/parse"
 )
 
-// finding collects the problems of one object. They are kept for as long as the object is there,
-// and an annotation may have 256 KiB.
+// finding collects the problems of one object, and has the methods that read its fields.
 type finding struct {
-	object string
-	list   []weirv1.Problem
+	parse.Finding
 }
 
 func newFinding(kind string, o metav1.Object) *finding {
-	return &finding{object: kind + " " + nameOf(o).String()}
-}
-
-func (f *finding) add(field, value, message, action string) {
-	f.list = append(f.list, weirv1.Problem{Object: f.object, Field: field, Value: value, Message: message, Action: action}.Clip())
-}
-
-func nameOf(o metav1.Object) model.Name {
-	return model.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
+	return &finding{*parse.NewFinding(kind, o)}
 }
 
 // created is when an object was made, in Unix seconds; 0 where it does not say.
@@ -53,7 +45,7 @@ func ConvertNamespace(n *corev1.Namespace) (*model.Namespace, []weirv1.Problem) 
 func ConvertPod(p *corev1.Pod) (*model.Pod, []weirv1.Problem) {
 	f := newFinding("Pod", p)
 	out := &model.Pod{
-		Name: nameOf(p), Labels: p.Labels, Node: p.Spec.NodeName, ServiceAccount: p.Spec.ServiceAccountName,
+		Name: parse.NameOf(p), Labels: p.Labels, Node: p.Spec.NodeName, ServiceAccount: p.Spec.ServiceAccountName,
 		HostNetwork: p.Spec.HostNetwork,
 		Finished:    p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
 		Created:     created(p), UID: string(p.UID), Asked: askedAddrs(p.Annotations),
@@ -75,7 +67,7 @@ func ConvertPod(p *corev1.Pod) (*model.Pod, []weirv1.Problem) {
 			out.Ports = f.podPorts(out.Ports, fmt.Sprintf("%s[%d]", group.field, i), c.Ports, p.Spec.HostNetwork)
 		}
 	}
-	return out, f.list
+	return out, f.List
 }
 
 // Annotations of pods that say which addresses they may have.
@@ -97,7 +89,7 @@ func askedAddrs(annotations map[string]string) []netip.Addr {
 	}
 	var out []netip.Addr
 	for _, s := range list {
-		if a, err := parseAddr(s); err == nil {
+		if a, err := parse.Addr(s); err == nil {
 			out = append(out, a)
 		}
 	}
@@ -131,9 +123,9 @@ func (f *finding) podPorts(out []model.PodPort, field string, ports []corev1.Con
 				continue
 			}
 			if cp.HostIP != "" && cp.HostIP != "::" { // :: is every address, as for a socket; 0.0.0.0 all of IPv4
-				a, err := parseAddr(cp.HostIP)
+				a, err := parse.Addr(cp.HostIP)
 				if err != nil {
-					f.add(field+".hostIP", cp.HostIP, "is not an IP address; the host port is not served", "correct it")
+					f.Add(field+".hostIP", cp.HostIP, "is not an IP address; the host port is not served", "correct it")
 					mp.HostPort = 0
 				}
 				mp.HostIP = a
@@ -152,8 +144,8 @@ func ConvertNode(n *corev1.Node) (*model.Node, []weirv1.Problem) {
 		out.NotReady = out.NotReady || c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
 	}
 	out.Addrs = f.nodeAddrs(n.Status.Addresses)
-	f.bgpOf(n.Annotations, out)
-	return out, f.list
+	bgp.ReadNode(&f.Finding, n.Annotations, out)
+	return out, f.List
 }
 
 // What a node may claim: a node, or whoever has its token, writes its status, which may have tens
@@ -196,7 +188,7 @@ func (f *finding) nodeAddrs(list []corev1.NodeAddress) []netip.Addr {
 		}
 	}
 	if beyond > 0 {
-		f.add("status.addresses", fmt.Sprintf("%d more", beyond), fmt.Sprintf("are beyond the first %d of a family; they are left out", maxNodeAddrs),
+		f.Add("status.addresses", fmt.Sprintf("%d more", beyond), fmt.Sprintf("are beyond the first %d of a family; they are left out", maxNodeAddrs),
 			"find out who writes them: a node has few addresses")
 	}
 	return out
@@ -221,7 +213,7 @@ func ConvertService(s *corev1.Service) (*model.Service, []weirv1.Problem) {
 	}
 	f := newFinding("Service", s)
 	out := &model.Service{
-		Name: nameOf(s), Created: created(s), UID: string(s.UID),
+		Name: parse.NameOf(s), Created: created(s), UID: string(s.UID),
 		Annotations: s.Annotations, PublishNotReady: s.Spec.PublishNotReadyAddresses,
 		ExternalLocal: s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 		InternalLocal: s.Spec.InternalTrafficPolicy != nil && *s.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
@@ -263,14 +255,14 @@ func ConvertService(s *corev1.Service) (*model.Service, []weirv1.Problem) {
 	if s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
 		out.Affinity = f.affinity(s.Spec.SessionAffinityConfig)
 	}
-	return out, f.list
+	return out, f.List
 }
 
 // maglev reads the annotation that asks for consistent hashing.
 func (f *finding) maglev(annotations map[string]string) bool {
 	text, ok := annotations[model.AnnotationStrategy]
 	if ok && !strings.EqualFold(text, "maglev") {
-		f.add("metadata.annotations["+model.AnnotationStrategy+"]", text,
+		f.Add("metadata.annotations["+model.AnnotationStrategy+"]", text,
 			"is not maglev; backends are chosen at random", "correct it, or remove it")
 		return false
 	}
@@ -287,7 +279,7 @@ func (f *finding) externalMode(annotations map[string]string) model.ExternalMode
 	case model.ExternalModeTunnel, model.ExternalModeDSR:
 		return m
 	}
-	f.add("metadata.annotations["+model.AnnotationExternalMode+"]", text,
+	f.Add("metadata.annotations["+model.AnnotationExternalMode+"]", text,
 		"is neither tunnel nor dsr; bpfExternalServiceMode is in force", "correct it, or remove it")
 	return ""
 }
@@ -298,7 +290,7 @@ func (f *finding) affinity(c *corev1.SessionAffinityConfig) uint32 {
 	}
 	v := *c.ClientIP.TimeoutSeconds
 	if v < 1 || v > 86400 {
-		f.add("spec.sessionAffinityConfig.clientIP.timeoutSeconds", fmt.Sprint(v),
+		f.Add("spec.sessionAffinityConfig.clientIP.timeoutSeconds", fmt.Sprint(v),
 			"is not within 1..86400; 10800 is in force", "correct it")
 		return uint32(corev1.DefaultClientIPServiceAffinitySeconds)
 	}
@@ -317,12 +309,12 @@ func (f *finding) sourceRanges(s *corev1.Service) (ranges []netip.Prefix, restri
 	for i, text := range s.Spec.LoadBalancerSourceRanges {
 		field := fmt.Sprintf("spec.loadBalancerSourceRanges[%d]", i)
 		if len(ranges) == maxSourceRanges {
-			f.add(field, text, fmt.Sprintf("is beyond the first %d; it and what follows admit nobody", maxSourceRanges), "merge ranges")
+			f.Add(field, text, fmt.Sprintf("is beyond the first %d; it and what follows admit nobody", maxSourceRanges), "merge ranges")
 			break
 		}
-		p, err := parsePrefix(strings.TrimSpace(text), false) // spaces are allowed by the API
+		p, err := parse.Prefix(strings.TrimSpace(text), false) // spaces are allowed by the API
 		if err != nil {
-			f.add(field, text, err.Error()+"; it admits nobody", "correct it")
+			f.Add(field, text, err.Error()+"; it admits nobody", "correct it")
 			continue
 		}
 		ranges = append(ranges, p)
@@ -356,7 +348,7 @@ func ConvertEndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, [
 		return nil, nil
 	}
 	f := newFinding("EndpointSlice", s)
-	out := &model.EndpointSlice{Name: nameOf(s), Service: model.Name{Namespace: s.Namespace, Name: service},
+	out := &model.EndpointSlice{Name: parse.NameOf(s), Service: model.Name{Namespace: s.Namespace, Name: service},
 		NotCarried: notOurs(s.Labels)}
 	for i, sp := range s.Ports {
 		if sp.Port == nil {
@@ -406,7 +398,7 @@ func ConvertEndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, [
 		}
 		out.Endpoints = append(out.Endpoints, e)
 	}
-	return out, f.list
+	return out, f.List
 }
 
 func isTrue(b *bool, unset bool) bool {
@@ -420,13 +412,13 @@ func isTrue(b *bool, unset bool) bool {
 // and multicast addresses would turn a Service or a pod's status into a way to the node's own
 // sockets.
 func (f *finding) unicast(field, text string) (netip.Addr, bool) {
-	a, err := parseAddr(text)
+	a, err := parse.Addr(text)
 	if err != nil {
-		f.add(field, text, "is not an IP address; it is left out", "correct it")
+		f.Add(field, text, "is not an IP address; it is left out", "correct it")
 		return a, false
 	}
 	if a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() || a == broadcast {
-		f.add(field, text, "is a loopback, link-local, multicast or unspecified address; it is left out", "use a routable address")
+		f.Add(field, text, "is a loopback, link-local, multicast or unspecified address; it is left out", "use a routable address")
 		return a, false
 	}
 	return a, true
@@ -434,42 +426,10 @@ func (f *finding) unicast(field, text string) (netip.Addr, bool) {
 
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-// parseAddr parses an address without a zone; IPv4-mapped ones become IPv4.
-func parseAddr(text string) (netip.Addr, error) {
-	a, err := netip.ParseAddr(text)
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	if a.Zone() != "" {
-		return netip.Addr{}, fmt.Errorf("%q has a zone", text)
-	}
-	return a.Unmap(), nil
-}
-
-// parsePrefix parses a CIDR; an address alone is one with all its bits. Bits beyond the length are
-// refused when exact is set and cleared otherwise.
-func parsePrefix(text string, exact bool) (netip.Prefix, error) {
-	p, err := netip.ParsePrefix(text)
-	if err != nil {
-		a, err2 := parseAddr(text)
-		if err2 != nil || exact {
-			return netip.Prefix{}, fmt.Errorf("is not a CIDR such as 10.0.0.0/16")
-		}
-		return netip.PrefixFrom(a, a.BitLen()), nil
-	}
-	if p.Addr().Is4In6() {
-		return netip.Prefix{}, fmt.Errorf("is an IPv4-mapped IPv6 CIDR; write it as IPv4")
-	}
-	if exact && p != p.Masked() {
-		return netip.Prefix{}, fmt.Errorf("has bits set beyond its length; the network is %s", p.Masked())
-	}
-	return p.Masked(), nil
-}
-
 func (f *finding) protocol(field string, p corev1.Protocol) (model.Protocol, bool) {
 	proto, ok := protocolOf(p)
 	if !ok {
-		f.add(field, string(p), "is none of TCP, UDP, SCTP; the port is left out", "correct it")
+		f.Add(field, string(p), "is none of TCP, UDP, SCTP; the port is left out", "correct it")
 	}
 	return proto, ok
 }
@@ -488,7 +448,7 @@ func protocolOf(p corev1.Protocol) (model.Protocol, bool) {
 
 func (f *finding) port(field string, v int32) (uint16, bool) {
 	if v < 1 || v > 65535 {
-		f.add(field, fmt.Sprint(v), "is not within 1..65535; the port is left out", "correct it")
+		f.Add(field, fmt.Sprint(v), "is not within 1..65535; the port is left out", "correct it")
 		return 0, false
 	}
 	return uint16(v), true

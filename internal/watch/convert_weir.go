@@ -19,6 +19,7 @@ import (
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/watch/parse"
 )
 
 // decode turns an object of the dynamic client into its type.
@@ -37,10 +38,10 @@ func decode[T any](u *unstructured.Unstructured) (*T, error) {
 // that does not fit the pool, an overlap and a bad nodeSelector are found by internal/ipam.
 func ConvertPool(p *v3.IPPool) (*model.Pool, []weirv1.Problem) {
 	f := newFinding("IPPool", p)
-	cidr, err := parsePrefix(p.Spec.CIDR, true)
+	cidr, err := parse.Prefix(p.Spec.CIDR, true)
 	if err != nil {
-		f.add("spec.cidr", p.Spec.CIDR, err.Error()+"; the pool is not used", "correct it")
-		return nil, f.list
+		f.Add("spec.cidr", p.Spec.CIDR, err.Error()+"; the pool is not used", "correct it")
+		return nil, f.List
 	}
 	out := &model.Pool{
 		Name: p.Name, CIDR: cidr, VXLAN: f.encap("spec.vxlanMode", string(p.Spec.VXLANMode)), IPIP: f.encap("spec.ipipMode", string(p.Spec.IPIPMode)), NATOutgoing: p.Spec.NATOutgoing, Disabled: p.Spec.Disabled,
@@ -55,10 +56,10 @@ func ConvertPool(p *v3.IPPool) (*model.Pool, []weirv1.Problem) {
 	switch {
 	case !out.IPIP.Encapsulates():
 	case cidr.Addr().Is6():
-		f.add("spec.ipipMode", string(p.Spec.IPIPMode), "is in a pool of IPv6, and IP in IP carries IPv4 alone; Never is in force", "set ipipMode: Never, and vxlanMode: Always or CrossSubnet where nodes are in several subnets")
+		f.Add("spec.ipipMode", string(p.Spec.IPIPMode), "is in a pool of IPv6, and IP in IP carries IPv4 alone; Never is in force", "set ipipMode: Never, and vxlanMode: Always or CrossSubnet where nodes are in several subnets")
 		out.IPIP = model.EncapNever
 	case out.VXLAN.Encapsulates():
-		f.add("spec.ipipMode", string(p.Spec.IPIPMode), "is in a pool that has a vxlanMode, too; VXLAN is in force, and no IP in IP", "set one of both to Never")
+		f.Add("spec.ipipMode", string(p.Spec.IPIPMode), "is in a pool that has a vxlanMode, too; VXLAN is in force, and no IP in IP", "set one of both to Never")
 		out.IPIP = model.EncapNever
 	}
 	if out.BlockBits == 0 {
@@ -74,7 +75,7 @@ func ConvertPool(p *v3.IPPool) (*model.Pool, []weirv1.Problem) {
 		case v3.Manual:
 			out.Manual = true
 		default:
-			f.add("spec.assignmentMode", string(*p.Spec.AssignmentMode),
+			f.Add("spec.assignmentMode", string(*p.Spec.AssignmentMode),
 				"is neither Automatic nor Manual; the pool gives addresses by annotation only", "correct it")
 			out.Manual = true
 		}
@@ -83,13 +84,13 @@ func ConvertPool(p *v3.IPPool) (*model.Pool, []weirv1.Problem) {
 		switch use {
 		case v3.IPPoolAllowedUseWorkload, v3.IPPoolAllowedUseTunnel, v3.IPPoolAllowedUseLoadBalancer:
 		default:
-			f.add(fmt.Sprintf("spec.allowedUses[%d]", i), string(use), "is none of Workload, Tunnel, LoadBalancer; it is ignored", "correct it")
+			f.Add(fmt.Sprintf("spec.allowedUses[%d]", i), string(use), "is none of Workload, Tunnel, LoadBalancer; it is ignored", "correct it")
 		}
 	}
 	if s := p.Spec.NodeSelector; s != "" && s != "all()" && out.LoadBalancer && !out.Workload {
-		f.add("spec.nodeSelector", s, "has no effect on the addresses of load balancers", "remove it")
+		f.Add("spec.nodeSelector", s, "has no effect on the addresses of load balancers", "remove it")
 	}
-	return out, f.list
+	return out, f.List
 }
 
 // encap reads vxlanMode or ipipMode, whose values are the same.
@@ -102,7 +103,7 @@ func (f *finding) encap(field, mode string) model.EncapMode {
 	case string(v3.VXLANModeNever), "":
 		return model.EncapNever
 	}
-	f.add(field, mode, "is none of Never, Always, CrossSubnet; Never is in force", "correct it")
+	f.Add(field, mode, "is none of Never, Always, CrossSubnet; Never is in force", "correct it")
 	return model.EncapNever
 }
 
@@ -111,14 +112,14 @@ func ConvertReservation(r *v3.IPReservation) (*Reservation, []weirv1.Problem) {
 	f := newFinding("IPReservation", r)
 	out := &Reservation{Name: r.Name}
 	for i, text := range r.Spec.ReservedCIDRs {
-		cidr, err := parsePrefix(text, false)
+		cidr, err := parse.Prefix(text, false)
 		if err != nil {
-			f.add(fmt.Sprintf("spec.reservedCIDRs[%d]", i), text, err.Error()+"; nothing is reserved by it", "correct it")
+			f.Add(fmt.Sprintf("spec.reservedCIDRs[%d]", i), text, err.Error()+"; nothing is reserved by it", "correct it")
 			continue
 		}
 		out.CIDRs = append(out.CIDRs, cidr)
 	}
-	return out, f.list
+	return out, f.List
 }
 
 // ConvertServiceCIDR converts a ServiceCIDR.
@@ -126,14 +127,14 @@ func ConvertServiceCIDR(r *networkingv1.ServiceCIDR) (*ServiceCIDR, []weirv1.Pro
 	f := newFinding("ServiceCIDR", r)
 	out := &ServiceCIDR{Name: r.Name}
 	for i, text := range r.Spec.CIDRs {
-		cidr, err := parsePrefix(text, false)
+		cidr, err := parse.Prefix(text, false)
 		if err != nil {
-			f.add(fmt.Sprintf("spec.cidrs[%d]", i), text, err.Error()+"; it is ignored", "correct it")
+			f.Add(fmt.Sprintf("spec.cidrs[%d]", i), text, err.Error()+"; it is ignored", "correct it")
 			continue
 		}
 		out.CIDRs = append(out.CIDRs, cidr)
 	}
-	return out, f.list
+	return out, f.List
 }
 
 // ConvertIPAMConfiguration converts an IPAMConfiguration; only "default" counts. Weir never lends
@@ -142,28 +143,28 @@ func ConvertIPAMConfiguration(c *v3.IPAMConfiguration) (*IPAMConfig, []weirv1.Pr
 	f := newFinding("IPAMConfiguration", c)
 	out := &IPAMConfig{StrictAffinity: true, MaxBlocks: int(c.Spec.MaxBlocksPerHost)}
 	if c.Spec.MaxBlocksPerHost < 0 {
-		f.add("spec.maxBlocksPerHost", strconv.Itoa(int(c.Spec.MaxBlocksPerHost)), "is negative; there is no limit", "correct it")
+		f.Add("spec.maxBlocksPerHost", strconv.Itoa(int(c.Spec.MaxBlocksPerHost)), "is negative; there is no limit", "correct it")
 		out.MaxBlocks = 0
 	}
-	return out, f.list
+	return out, f.List
 }
 
 // ConvertBlock converts an IPAMBlock. It returns nil when the block cannot be read, or is not named
 // after its CIDR: its name is what makes it unique.
 func ConvertBlock(b *weirv1.IPAMBlock) (*model.Block, []weirv1.Problem) {
 	f := newFinding("IPAMBlock", b)
-	cidr, err := parsePrefix(b.Spec.CIDR, true)
+	cidr, err := parse.Prefix(b.Spec.CIDR, true)
 	if err != nil {
-		f.add("spec.cidr", b.Spec.CIDR, err.Error()+"; the block is not used", "delete it with `weir ipam release`")
-		return nil, f.list
+		f.Add("spec.cidr", b.Spec.CIDR, err.Error()+"; the block is not used", "delete it with `weir ipam release`")
+		return nil, f.List
 	}
 	if want := weirv1.BlockName(cidr); b.Name != want {
-		f.add("metadata.name", b.Name, "must be "+want+" for this cidr; the block is not used", "delete it")
-		return nil, f.list
+		f.Add("metadata.name", b.Name, "must be "+want+" for this cidr; the block is not used", "delete it")
+		return nil, f.List
 	}
 	if b.Spec.Node == "" {
-		f.add("spec.node", "", "is empty; the block is not used", "delete it")
-		return nil, f.list
+		f.Add("spec.node", "", "is empty; the block is not used", "delete it")
+		return nil, f.List
 	}
 	return &model.Block{CIDR: cidr, Node: b.Spec.Node, Created: created(b), UID: string(b.UID)}, nil
 }
@@ -182,7 +183,7 @@ func ConvertNodeStatus(s *weirv1.NodeStatus) (*Published, []weirv1.Problem) {
 	if text := s.Status.LinkAddress; text != "" {
 		mac, err := net.ParseMAC(text)
 		if err != nil || len(mac) != 6 || mac[0]&1 != 0 {
-			f.add("status.linkAddress", text, "is not a unicast MAC address; the node is reached through the kernel's neighbour table",
+			f.Add("status.linkAddress", text, "is not a unicast MAC address; the node is reached through the kernel's neighbour table",
 				"restart weir-node on this node")
 		} else {
 			out.LinkAddress = [6]byte(mac)
@@ -190,13 +191,13 @@ func ConvertNodeStatus(s *weirv1.NodeStatus) (*Published, []weirv1.Problem) {
 	}
 	for i, text := range s.Status.Subnets {
 		if i == maxNodeSubnets {
-			f.add("status.subnets", fmt.Sprintf("%d more", len(s.Status.Subnets)-i), fmt.Sprintf("are beyond the first %d; they are left out", maxNodeSubnets),
+			f.Add("status.subnets", fmt.Sprintf("%d more", len(s.Status.Subnets)-i), fmt.Sprintf("are beyond the first %d; they are left out", maxNodeSubnets),
 				"see to which interfaces bpfDataIfacePattern applies on this node")
 			break
 		}
-		p, err := parsePrefix(text, false)
+		p, err := parse.Prefix(text, false)
 		if err != nil || p.Bits() == 0 {
-			f.add(fmt.Sprintf("status.subnets[%d]", i), text, "is not a subnet; it is left out", "restart weir-node on this node")
+			f.Add(fmt.Sprintf("status.subnets[%d]", i), text, "is not a subnet; it is left out", "restart weir-node on this node")
 			continue
 		}
 		out.Subnets = append(out.Subnets, p)
@@ -212,13 +213,13 @@ func ConvertNodeStatus(s *weirv1.NodeStatus) (*Published, []weirv1.Problem) {
 			}
 			key, err := model.ParseWireGuardKey(k.text)
 			if err != nil {
-				f.add("status.wireGuard."+k.field, k.text, err.Error()+"; the key that the node had before counts, if any", "restart weir-node on this node")
+				f.Add("status.wireGuard."+k.field, k.text, err.Error()+"; the key that the node had before counts, if any", "restart weir-node on this node")
 				continue
 			}
 			out.WireGuard = out.WireGuard.With(k.six, key)
 		}
 	}
-	return out, f.list
+	return out, f.List
 }
 
 // AddNodeStatus returns the node with what was published about it; published may be nil.

@@ -23,16 +23,16 @@ func ConvertHostEndpoint(h *v3.HostEndpoint) (*model.HostEndpoint, []weirv1.Prob
 		}
 	}
 	if s.Node == "" {
-		f.add("spec.node", "", "is empty; the host endpoint is not in force", "give the name of the node")
-		return nil, f.list
+		f.Add("spec.node", "", "is empty; the host endpoint is not in force", "give the name of the node")
+		return nil, f.List
 	}
 	if out.Interface == "" && len(out.ExpectedIPs) == 0 {
-		f.add("spec.interfaceName", "", "is empty, and so are the expectedIPs; the host endpoint is not in force", `give the interface's name, or "*"`)
-		return nil, f.list
+		f.Add("spec.interfaceName", "", "is empty, and so are the expectedIPs; the host endpoint is not in force", `give the interface's name, or "*"`)
+		return nil, f.List
 	}
 	for i, name := range s.Profiles {
 		if name != model.ProfileDefaultAllow {
-			f.add(fmt.Sprintf("spec.profiles[%d]", i), name, "is not supported yet, and allows nothing", "use "+model.ProfileDefaultAllow+", or policies")
+			f.Add(fmt.Sprintf("spec.profiles[%d]", i), name, "is not supported yet, and allows nothing", "use "+model.ProfileDefaultAllow+", or policies")
 		}
 		out.Profiles = append(out.Profiles, name)
 	}
@@ -43,5 +43,5 @@ func ConvertHostEndpoint(h *v3.HostEndpoint) (*model.HostEndpoint, []weirv1.Prob
 			out.Ports = append(out.Ports, model.PodPort{Name: port.Name, Protocol: proto, Port: port.Port})
 		}
 	}
-	return out, p.list
+	return out, p.List
 }

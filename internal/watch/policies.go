@@ -10,6 +10,7 @@ import (
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/watch/parse"
 )
 
 // groupPolicies is the group of the kinds of policy that administrators have alongside
@@ -108,14 +109,14 @@ func unreadable[T any](u *unstructured.Unstructured, convert func(*T) (*model.Po
 	if p == nil {
 		return nil, problems
 	}
-	p.Name = nameOf(u)
+	p.Name = parse.NameOf(u)
 	if types, _, _ := unstructured.NestedFieldNoCopy(bare.Object, "spec", "types"); !listed(types) { // as calicoPolicy.directions
 		p.AppliesIngress, p.AppliesEgress = directions["ingress"] || !directions["egress"], directions["egress"]
 	}
 	f := newFinding(p.Kind, u)
-	f.add("spec", "", why.Error()+"; the policy denies everything", "correct it")
+	f.Add("spec", "", why.Error()+"; the policy denies everything", "correct it")
 	deny(p, f.summary())
-	return p, append(f.list, problems...)
+	return p, append(f.List, problems...)
 }
 
 // listed reports whether a field is a list of something.

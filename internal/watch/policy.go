@@ -14,6 +14,7 @@ import (
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/watch/parse"
 )
 
 // ConvertNetworkPolicy converts a networking.k8s.io/v1 NetworkPolicy. What cannot be enforced
@@ -22,11 +23,11 @@ import (
 // namespace.
 func ConvertNetworkPolicy(np *networkingv1.NetworkPolicy) (*model.Policy, []weirv1.Problem) {
 	f := newFinding("NetworkPolicy", np)
-	return f.networkPolicy(model.KindNetworkPolicy, np), f.list
+	return f.networkPolicy(model.KindNetworkPolicy, np), f.List
 }
 
 func (f *finding) networkPolicy(kind string, np *networkingv1.NetworkPolicy) *model.Policy {
-	out := &model.Policy{Kind: kind, Name: nameOf(np), Created: created(np), Tier: model.TierDefault, Order: model.NetworkPolicyOrder}
+	out := &model.Policy{Kind: kind, Name: parse.NameOf(np), Created: created(np), Tier: model.TierDefault, Order: model.NetworkPolicyOrder}
 	out.Subject = model.Selector{Namespace: np.Namespace, Pods: f.labelSelector("spec.podSelector", &np.Spec.PodSelector)}
 	out.AppliesIngress, out.AppliesEgress = f.policyTypes(np)
 	if out.AppliesIngress {
@@ -57,7 +58,7 @@ func (f *finding) policyTypes(np *networkingv1.NetworkPolicy) (ingress, egress b
 		case networkingv1.PolicyTypeEgress:
 			egress = true
 		default:
-			f.add(fmt.Sprintf("spec.policyTypes[%d]", i), string(t),
+			f.Add(fmt.Sprintf("spec.policyTypes[%d]", i), string(t),
 				"is neither Ingress nor Egress; both directions are isolated", "correct it")
 			ingress, egress = true, true
 		}
@@ -99,16 +100,16 @@ func (f *finding) peer(namespace, field string, p *networkingv1.NetworkPolicyPee
 	switch {
 	case p.IPBlock != nil:
 		if p.PodSelector != nil || p.NamespaceSelector != nil {
-			f.add(field, "", "has ipBlock together with a selector; the peer is left out", "use one of them a peer")
+			f.Add(field, "", "has ipBlock together with a selector; the peer is left out", "use one of them a peer")
 			return model.Peer{}, false
 		}
 		return f.ipBlock(field+".ipBlock", p.IPBlock)
 	case p.PodSelector == nil && p.NamespaceSelector == nil:
-		f.add(field, "", "has none of podSelector, namespaceSelector, ipBlock; the peer is left out and matches nothing",
+		f.Add(field, "", "has none of podSelector, namespaceSelector, ipBlock; the peer is left out and matches nothing",
 			"use one of these, or remove the peer")
 		return model.Peer{}, false
 	}
-	before := len(f.list)
+	before := len(f.List)
 	sel := &model.Selector{}
 	if p.PodSelector != nil {
 		sel.Pods = f.labelSelector(field+".podSelector", p.PodSelector)
@@ -118,26 +119,26 @@ func (f *finding) peer(namespace, field string, p *networkingv1.NetworkPolicyPee
 	} else {
 		sel.Namespace = namespace
 	}
-	if len(f.list) > before { // a part of a selector was left out: it would match more than was written
+	if len(f.List) > before { // a part of a selector was left out: it would match more than was written
 		return model.Peer{}, false
 	}
 	return model.Peer{Pods: sel}, true
 }
 
 func (f *finding) ipBlock(field string, b *networkingv1.IPBlock) (model.Peer, bool) {
-	cidr, err := parsePrefix(b.CIDR, false)
+	cidr, err := parse.Prefix(b.CIDR, false)
 	if err != nil {
-		f.add(field+".cidr", b.CIDR, err.Error()+"; the peer is left out", "correct it")
+		f.Add(field+".cidr", b.CIDR, err.Error()+"; the peer is left out", "correct it")
 		return model.Peer{}, false
 	}
 	peer := model.Peer{CIDR: cidr}
 	for i, e := range b.Except {
-		ex, err := parsePrefix(e, false)
+		ex, err := parse.Prefix(e, false)
 		if err == nil && (ex.Addr().Is4() != cidr.Addr().Is4() || ex.Bits() < cidr.Bits() || !cidr.Contains(ex.Addr())) {
 			err = fmt.Errorf("is not inside of %s", cidr)
 		}
 		if err != nil {
-			f.add(fmt.Sprintf("%s.except[%d]", field, i), e, err.Error()+"; the peer is left out", "correct it")
+			f.Add(fmt.Sprintf("%s.except[%d]", field, i), e, err.Error()+"; the peer is left out", "correct it")
 			return model.Peer{}, false
 		}
 		peer.Except = append(peer.Except, ex)
@@ -152,21 +153,21 @@ func (f *finding) portRange(field string, p *networkingv1.NetworkPolicyPort) (mo
 	if p.Protocol != nil {
 		proto, ok := protocolOf(*p.Protocol)
 		if !ok {
-			f.add(field+".protocol", string(*p.Protocol), "is none of TCP, UDP, SCTP; the port is left out", "correct it")
+			f.Add(field+".protocol", string(*p.Protocol), "is none of TCP, UDP, SCTP; the port is left out", "correct it")
 			return out, false
 		}
 		out.Protocol = proto
 	}
 	if p.Port == nil {
 		if p.EndPort != nil {
-			f.add(field+".endPort", fmt.Sprint(*p.EndPort), "needs port; the port is left out", "add port")
+			f.Add(field+".endPort", fmt.Sprint(*p.EndPort), "needs port; the port is left out", "add port")
 			return out, false
 		}
 		return out, true
 	}
 	if p.Port.Type == intstr.String {
 		if p.EndPort != nil || p.Port.StrVal == "" || len(p.Port.StrVal) > 63 {
-			f.add(field+".port", p.Port.StrVal, "is not a port's name that is allowed here; the port is left out",
+			f.Add(field+".port", p.Port.StrVal, "is not a port's name that is allowed here; the port is left out",
 				"use a name without endPort, or numbers")
 			return out, false
 		}
@@ -177,7 +178,7 @@ func (f *finding) portRange(field string, p *networkingv1.NetworkPolicyPort) (mo
 		last = *p.EndPort
 	}
 	if first < 1 || first > 65535 || last < first || last > 65535 {
-		f.add(field, fmt.Sprintf("%d..%d", first, last), "is not within 1..65535, or endPort is below port; the port is left out", "correct it")
+		f.Add(field, fmt.Sprintf("%d..%d", first, last), "is not within 1..65535, or endPort is below port; the port is left out", "correct it")
 		return out, false
 	}
 	out.First, out.Last = uint16(first), uint16(last)
@@ -196,17 +197,17 @@ func (f *finding) labelSelector(field string, s *metav1.LabelSelector) *model.La
 		switch e.Operator {
 		case metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn:
 			if len(e.Values) == 0 {
-				f.add(field+".values", "", "is empty; the requirement is left out", "give values")
+				f.Add(field+".values", "", "is empty; the requirement is left out", "give values")
 				continue
 			}
 			r.Values = slices.Compact(slices.Sorted(slices.Values(e.Values)))
 		case metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist:
 			if len(e.Values) > 0 {
-				f.add(field+".values", strings.Join(e.Values, ","), "must be empty with "+string(e.Operator)+"; the requirement is left out", "remove them")
+				f.Add(field+".values", strings.Join(e.Values, ","), "must be empty with "+string(e.Operator)+"; the requirement is left out", "remove them")
 				continue
 			}
 		default:
-			f.add(field+".operator", string(e.Operator), "is none of In, NotIn, Exists, DoesNotExist; the requirement is left out", "correct it")
+			f.Add(field+".operator", string(e.Operator), "is none of In, NotIn, Exists, DoesNotExist; the requirement is left out", "correct it")
 			continue
 		}
 		out.Requirements = append(out.Requirements, r)
@@ -229,7 +230,7 @@ func compareRequirements(a, b model.Requirement) int {
 // summary is the problems in one text, for model.Policy.Invalid.
 func (f *finding) summary() string {
 	var parts []string
-	for _, p := range f.list {
+	for _, p := range f.List {
 		parts = append(parts, p.Field+": "+p.Message)
 	}
 	return strings.Join(parts, "; ")

@@ -17,6 +17,7 @@ import (
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/selector"
+	"github.com/weir-net/weir/internal/watch/parse"
 )
 
 // calicoPolicy is what the two kinds of policy of projectcalico.org/v3 have in common.
@@ -35,7 +36,7 @@ type calicoPolicy struct {
 // bad reports what cannot be enforced as it is written. The policy then denies everything to its
 // subject.
 func (p *calicoPolicy) bad(field, value, message, action string) {
-	p.add(field, value, message+"; the policy denies everything", action)
+	p.Add(field, value, message+"; the policy denies everything", action)
 	p.wrong = true
 }
 
@@ -45,7 +46,7 @@ func ConvertCalicoPolicy(np *v3.NetworkPolicy) (*model.Policy, []weirv1.Problem)
 	p := &calicoPolicy{finding: *newFinding(model.KindCalicoNetworkPolicy, np), kind: model.KindCalicoNetworkPolicy, tier: s.Tier, order: s.Order,
 		selector: s.Selector, serviceAccountSelector: s.ServiceAccountSelector, types: s.Types, ingress: s.Ingress, egress: s.Egress,
 		namespace: np.Namespace, created: created(np)}
-	return p.convert(nameOf(np)), p.list
+	return p.convert(parse.NameOf(np)), p.List
 }
 
 // ConvertGlobalNetworkPolicy converts a projectcalico.org/v3 GlobalNetworkPolicy. It returns nil
@@ -55,13 +56,13 @@ func ConvertGlobalNetworkPolicy(np *v3.GlobalNetworkPolicy) (*model.Policy, []we
 	p := &calicoPolicy{finding: *newFinding(model.KindGlobalNetworkPolicy, np), kind: model.KindGlobalNetworkPolicy, tier: s.Tier, order: s.Order,
 		selector: s.Selector, namespaceSelector: s.NamespaceSelector, serviceAccountSelector: s.ServiceAccountSelector, types: s.Types,
 		ingress: s.Ingress, egress: s.Egress, created: created(np)}
-	out := p.convert(nameOf(np))
+	out := p.convert(parse.NameOf(np))
 	out.ApplyOnForward, out.PreDNAT, out.DoNotTrack = s.ApplyOnForward, s.PreDNAT, s.DoNotTrack
 	if s.DoNotTrack {
 		p.doNotTrack(out, s)
 	}
 	p.forHosts(out, s.ApplyOnForward)
-	return out, p.list
+	return out, p.List
 }
 
 // forHosts checks what a policy says of what a host endpoint's node hands on, and before Services.
@@ -82,7 +83,7 @@ func (p *calicoPolicy) doNotTrack(out *model.Policy, s *v3.GlobalNetworkPolicySp
 		deny(out, p.summary())
 	}
 	if !s.ApplyOnForward {
-		p.add("spec.applyOnForward", "false", "must be true with doNotTrack; it counts as true", "set it")
+		p.Add("spec.applyOnForward", "false", "must be true with doNotTrack; it counts as true", "set it")
 		out.ApplyOnForward = true
 	}
 	for _, dir := range []string{"egress", "ingress"} {
@@ -92,7 +93,7 @@ func (p *calicoPolicy) doNotTrack(out *model.Policy, s *v3.GlobalNetworkPolicySp
 		}
 		for i := range rules {
 			if rules[i].Action == v3.Log {
-				p.add(fmt.Sprintf("spec.%s[%d].action", dir, i), "Log", "reports only packets that are denied then: there are no flows to report", "leave the rule out")
+				p.Add(fmt.Sprintf("spec.%s[%d].action", dir, i), "Log", "reports only packets that are denied then: there are no flows to report", "leave the rule out")
 			}
 		}
 	}
@@ -101,11 +102,11 @@ func (p *calicoPolicy) doNotTrack(out *model.Policy, s *v3.GlobalNetworkPolicySp
 // preDNAT checks what a policy must be that evaluates before Services.
 func (p *calicoPolicy) preDNAT(out *model.Policy) {
 	if !out.ApplyOnForward {
-		p.add("spec.applyOnForward", "false", "must be true with preDNAT; it counts as true", "set it")
+		p.Add("spec.applyOnForward", "false", "must be true with preDNAT; it counts as true", "set it")
 		out.ApplyOnForward = true
 	}
 	if out.AppliesEgress {
-		p.add("spec.types", "", "has Egress, and preDNAT is about ingress alone; egress is not in force", "leave it out")
+		p.Add("spec.types", "", "has Egress, and preDNAT is about ingress alone; egress is not in force", "leave it out")
 		out.AppliesEgress, out.Egress = false, nil
 	}
 }
@@ -120,7 +121,7 @@ func (p *calicoPolicy) unknownEnd(out *model.Policy) {
 		}
 		for i := range rules {
 			if rules[i].Own != nil {
-				p.add(fmt.Sprintf("spec.%s[%d]", dir, i), "", "has conditions on the end that host endpoints represent, which is not supported yet where they evaluate "+
+				p.Add(fmt.Sprintf("spec.%s[%d]", dir, i), "", "has conditions on the end that host endpoints represent, which is not supported yet where they evaluate "+
 					"what is forwarded, before Services, or each packet by itself: there the rule allows nothing", "say it of the other end and of ports")
 			}
 		}
@@ -276,7 +277,7 @@ func (p *calicoPolicy) nets(field string, list []string) []netip.Prefix {
 // parseNets reads CIDRs and addresses; bad are those that are neither.
 func parseNets(list []string) (out []netip.Prefix, bad map[int]error) {
 	for i, text := range list {
-		n, err := parsePrefix(text, false)
+		n, err := parse.Prefix(text, false)
 		if err != nil {
 			if bad == nil {
 				bad = map[int]error{}
@@ -303,13 +304,13 @@ func ConvertTier(t *v3.Tier) (*model.Tier, []weirv1.Problem) {
 			out.Pass = true
 		case v3.Deny:
 		default:
-			f.add("spec.defaultAction", string(*a), "is neither Deny nor Pass; Deny is in force", "correct it")
+			f.Add("spec.defaultAction", string(*a), "is neither Deny nor Pass; Deny is in force", "correct it")
 		}
 	}
 	if built, known := (&model.Cluster{}).Tier(t.Name); known && *out != built {
-		f.add("metadata.name", t.Name, "is a tier that is always there; its order and default action stay what they are", "remove the object, or choose another name")
+		f.Add("metadata.name", t.Name, "is a tier that is always there; its order and default action stay what they are", "remove the object, or choose another name")
 	}
-	return out, f.list
+	return out, f.List
 }
 
 // ConvertNetworkSet converts a NetworkSet.
@@ -324,16 +325,16 @@ func ConvertGlobalNetworkSet(s *v3.GlobalNetworkSet) (*model.NetworkSet, []weirv
 
 func networkSet(kind string, o metav1.Object, labels map[string]string, nets []string) (*model.NetworkSet, []weirv1.Problem) {
 	f := newFinding(kind, o)
-	out := &model.NetworkSet{Name: nameOf(o), Labels: labels}
+	out := &model.NetworkSet{Name: parse.NameOf(o), Labels: labels}
 	var bad map[int]error
 	out.Nets, bad = parseNets(nets)
 	for _, i := range slices.Sorted(maps.Keys(bad)) {
-		f.add(fmt.Sprintf("spec.nets[%d]", i), nets[i], bad[i].Error()+"; it is left out", "correct it")
+		f.Add(fmt.Sprintf("spec.nets[%d]", i), nets[i], bad[i].Error()+"; it is left out", "correct it")
 	}
-	return out, f.list
+	return out, f.List
 }
 
 // ConvertServiceAccount converts a ServiceAccount.
 func ConvertServiceAccount(a *corev1.ServiceAccount) (*model.ServiceAccount, []weirv1.Problem) {
-	return &model.ServiceAccount{Name: nameOf(a), Labels: a.Labels}, nil
+	return &model.ServiceAccount{Name: parse.NameOf(a), Labels: a.Labels}, nil
 }

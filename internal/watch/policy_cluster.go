@@ -14,6 +14,7 @@ import (
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/watch/parse"
 )
 
 // clusterPolicy is a ClusterPolicy on its way into the model.
@@ -30,7 +31,7 @@ type clusterPolicy struct {
 }
 
 func (p *clusterPolicy) bad(field, value, message, action string) {
-	p.add(field, value, message+"; "+p.consequence, action)
+	p.Add(field, value, message+"; "+p.consequence, action)
 }
 
 // ConvertClusterNetworkPolicy converts a policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy.
@@ -44,20 +45,20 @@ func ConvertClusterNetworkPolicy(o *ClusterPolicy) (*model.Policy, []weirv1.Prob
 	default:
 		p.outside("spec.tier", o.Spec.Tier, "is neither Admin nor Baseline", "correct it")
 	}
-	return p.convert(o, model.KindClusterNetworkPolicy, tier, "Accept"), p.list
+	return p.convert(o, model.KindClusterNetworkPolicy, tier, "Accept"), p.List
 }
 
 // ConvertAdminNetworkPolicy converts a policy.networking.k8s.io/v1alpha1 AdminNetworkPolicy.
 func ConvertAdminNetworkPolicy(o *ClusterPolicy) (*model.Policy, []weirv1.Problem) {
 	p := newClusterPolicy(model.KindAdminNetworkPolicy, o)
-	return p.convert(o, model.KindAdminNetworkPolicy, model.TierAdminV1, "Allow"), p.list
+	return p.convert(o, model.KindAdminNetworkPolicy, model.TierAdminV1, "Allow"), p.List
 }
 
 // ConvertBaselineAdminNetworkPolicy converts a policy.networking.k8s.io/v1alpha1
 // BaselineAdminNetworkPolicy.
 func ConvertBaselineAdminNetworkPolicy(o *ClusterPolicy) (*model.Policy, []weirv1.Problem) {
 	p := newClusterPolicy(model.KindBaselineAdminNetworkPolicy, o)
-	return p.convert(o, model.KindBaselineAdminNetworkPolicy, model.TierBaselineV1, "Allow"), p.list
+	return p.convert(o, model.KindBaselineAdminNetworkPolicy, model.TierBaselineV1, "Allow"), p.List
 }
 
 func newClusterPolicy(kind string, o *ClusterPolicy) *clusterPolicy {
@@ -72,7 +73,7 @@ func (p *clusterPolicy) outside(field, value, message, action string) {
 
 // convert gives the policy its place and its rules; allow is what the kind calls the action.
 func (p *clusterPolicy) convert(o *ClusterPolicy, kind, tier, allow string) *model.Policy {
-	out := &model.Policy{Kind: kind, Name: nameOf(o), Created: created(o), Tier: tier, Order: float64(o.Spec.Priority), Subject: p.subject(&o.Spec.Subject),
+	out := &model.Policy{Kind: kind, Name: parse.NameOf(o), Created: created(o), Tier: tier, Order: float64(o.Spec.Priority), Subject: p.subject(&o.Spec.Subject),
 		AppliesIngress: len(o.Spec.Ingress) > 0, AppliesEgress: len(o.Spec.Egress) > 0}
 	for _, field := range o.Unknown {
 		if !strings.HasPrefix(field, "spec.ingress[") && !strings.HasPrefix(field, "spec.egress[") {
@@ -104,9 +105,9 @@ func (p *clusterPolicy) subject(s *clusterSubject) model.Selector {
 		p.outside("spec.subject", "", "must have one of namespaces, pods", "correct it")
 		return model.Selector{}
 	}
-	before := len(p.list)
+	before := len(p.List)
 	out := *p.pods("spec.subject", s.Namespaces, s.Pods)
-	if len(p.list) > before {
+	if len(p.List) > before {
 		p.outside("spec.subject", "", "cannot be read", "correct it")
 		return model.Selector{}
 	}
@@ -126,7 +127,7 @@ func (p *clusterPolicy) pods(field string, namespaces *metav1.LabelSelector, pod
 // rule converts a rule. It keeps its place whatever is wrong with it, so that "ingress[2]" names
 // the same rule in the object and in a verdict.
 func (p *clusterPolicy) rule(field string, r *clusterRule, peers []clusterPeer, actions map[string]model.Action, in bool) model.Rule {
-	before := len(p.list)
+	before := len(p.List)
 	out := model.Rule{Name: r.Name}
 	var known bool
 	out.Action, known = actions[r.Action]
@@ -155,7 +156,7 @@ func (p *clusterPolicy) rule(field string, r *clusterRule, peers []clusterPeer, 
 		p.bad(field, "", "has a named port with nodes or networks, which have no names for ports", "make two rules of it")
 	}
 	switch {
-	case len(p.list) == before && !(p.wrong && out.Action == model.Pass):
+	case len(p.List) == before && !(p.wrong && out.Action == model.Pass):
 		return out
 	case known && out.Action == model.Allow:
 		return model.Rule{Name: r.Name, Action: model.Allow, Peers: []model.Peer{nobody()}}
@@ -171,7 +172,7 @@ func (p *clusterPolicy) peers(field string, x *clusterPeer, in bool) []model.Pee
 			set++
 		}
 	}
-	before := len(p.list)
+	before := len(p.List)
 	var out []model.Peer
 	switch {
 	case set != 1:
@@ -186,7 +187,7 @@ func (p *clusterPolicy) peers(field string, x *clusterPeer, in bool) []model.Pee
 		out = append(out, model.Peer{Nodes: p.labelSelector(field+".nodes", x.Nodes)})
 	default:
 		for i, text := range x.Networks {
-			n, err := parsePrefix(text, false)
+			n, err := parse.Prefix(text, false)
 			if err != nil {
 				p.bad(fmt.Sprintf("%s.networks[%d]", field, i), text, err.Error(), "correct it")
 				continue
@@ -195,7 +196,7 @@ func (p *clusterPolicy) peers(field string, x *clusterPeer, in bool) []model.Pee
 		}
 		return out
 	}
-	if len(out) > 0 && len(p.list) > before {
+	if len(out) > 0 && len(p.List) > before {
 		p.bad(field, "", "cannot be read", "correct it")
 	}
 	return out

@@ -8,6 +8,7 @@ import (
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/watch/parse"
 )
 
 // ConvertStagedNetworkPolicy converts a StagedNetworkPolicy. It returns nil for one that is to be
@@ -17,7 +18,7 @@ func ConvertStagedNetworkPolicy(np *v3.StagedNetworkPolicy) (*model.StagedPolicy
 	p := &calicoPolicy{finding: *newFinding(model.KindStagedNetworkPolicy, np), kind: model.KindStagedNetworkPolicy, tier: s.Tier, order: s.Order,
 		selector: s.Selector, serviceAccountSelector: s.ServiceAccountSelector, types: s.Types, ingress: s.Ingress, egress: s.Egress,
 		namespace: np.Namespace}
-	return p.staged(s.StagedAction, nameOf(np), p.convert), p.list
+	return p.staged(s.StagedAction, parse.NameOf(np), p.convert), p.List
 }
 
 // ConvertStagedGlobalNetworkPolicy converts a StagedGlobalNetworkPolicy. It returns nil for one
@@ -28,15 +29,15 @@ func ConvertStagedGlobalNetworkPolicy(np *v3.StagedGlobalNetworkPolicy) (*model.
 		selector: s.Selector, namespaceSelector: s.NamespaceSelector, serviceAccountSelector: s.ServiceAccountSelector, types: s.Types,
 		ingress: s.Ingress, egress: s.Egress}
 	if s.StagedAction != v3.StagedActionDelete && s.DoNotTrack {
-		p.add("spec.doNotTrack", "true", "is about packets without flows, which are not reported; the policy is ignored", "remove the policy")
-		return nil, p.list
+		p.Add("spec.doNotTrack", "true", "is about packets without flows, which are not reported; the policy is ignored", "remove the policy")
+		return nil, p.List
 	}
-	return p.staged(s.StagedAction, nameOf(np), func(name model.Name) *model.Policy {
+	return p.staged(s.StagedAction, parse.NameOf(np), func(name model.Name) *model.Policy {
 		out := p.convert(name)
 		out.ApplyOnForward, out.PreDNAT = s.ApplyOnForward, s.PreDNAT
 		p.forHosts(out, s.ApplyOnForward)
 		return out
-	}), p.list
+	}), p.List
 }
 
 // ConvertStagedKubernetesNetworkPolicy converts a StagedKubernetesNetworkPolicy. It returns nil for
@@ -44,11 +45,11 @@ func ConvertStagedGlobalNetworkPolicy(np *v3.StagedGlobalNetworkPolicy) (*model.
 func ConvertStagedKubernetesNetworkPolicy(np *v3.StagedKubernetesNetworkPolicy) (*model.StagedPolicy, []weirv1.Problem) {
 	f := newFinding(model.KindStagedKubernetesNetworkPolicy, np)
 	s := &np.Spec
-	out := f.staged(s.StagedAction, nameOf(np), func(model.Name) *model.Policy {
+	out := f.staged(s.StagedAction, parse.NameOf(np), func(model.Name) *model.Policy {
 		return f.networkPolicy(model.KindStagedKubernetesNetworkPolicy, &networkingv1.NetworkPolicy{ObjectMeta: np.ObjectMeta,
 			Spec: networkingv1.NetworkPolicySpec{PodSelector: s.PodSelector, Ingress: s.Ingress, Egress: s.Egress, PolicyTypes: s.PolicyTypes}})
 	})
-	return out, f.list
+	return out, f.List
 }
 
 // staged converts by the action. Learn is for those who write the rules; until they have, it is as
@@ -59,12 +60,12 @@ func (f *finding) staged(action v3.StagedAction, name model.Name, convert func(m
 		return nil
 	case v3.StagedActionDelete, v3.StagedActionSet, v3.StagedActionLearn, "":
 	default:
-		f.add("spec.stagedAction", string(action), "is none of Set, Delete, Learn, Ignore; the policy is staged", "correct it")
+		f.Add("spec.stagedAction", string(action), "is none of Set, Delete, Learn, Ignore; the policy is staged", "correct it")
 	}
 	p := convert(name)
 	if action != v3.StagedActionDelete {
 		return &model.StagedPolicy{Policy: *p}
 	}
-	p.Ingress, p.Egress, p.Invalid, f.list = nil, nil, "", nil // its rules mean nothing
+	p.Ingress, p.Egress, p.Invalid, f.List = nil, nil, "", nil // its rules mean nothing
 	return &model.StagedPolicy{Policy: *p, Delete: true}
 }

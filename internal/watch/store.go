@@ -15,6 +15,7 @@ import (
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/watch/parse"
 )
 
 // store receives the objects of one resource from a reflector, converts each as it comes and lets
@@ -95,7 +96,7 @@ func (s *store[O, V]) Delete(obj any) error {
 	if !ok {
 		return fmt.Errorf("watch %s: got a %T", s.k.resource, obj)
 	}
-	s.gone(nameOf(o))
+	s.gone(parse.NameOf(o))
 	return nil
 }
 
@@ -108,7 +109,7 @@ func (s *store[O, V]) Replace(list []any, _ string) error {
 		if err != nil {
 			return err
 		}
-		there[nameOf(c)] = struct{}{}
+		there[parse.NameOf(c)] = struct{}{}
 		s.set(c)
 	}
 	for name := range s.last {
@@ -127,7 +128,7 @@ func (s *store[O, V]) Replace(list []any, _ string) error {
 func (s *store[O, V]) Resync() error { return nil }
 
 func (s *store[O, V]) set(c *converted[V]) {
-	name := nameOf(c)
+	name := parse.NameOf(c)
 	if s.k.keep != nil {
 		s.k.keep(name, c.extra)
 	}

@@ -29,6 +29,7 @@ import (
 	"github.com/weir-net/weir/api/client"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/watch/bgp"
 )
 
 // Config is what a Watcher needs.
@@ -245,8 +246,8 @@ func typed[T, V any](object string, convert func(*T) (*V, []weirv1.Problem)) fun
 		o, err := decode[T](u)
 		if err != nil {
 			f := newFinding(object, u)
-			f.add("", "", err.Error()+"; the object is not used", "correct it")
-			return nil, f.list
+			f.Add("", "", err.Error()+"; the object is not used", "correct it")
+			return nil, f.List
 		}
 		return convert(o)
 	}
@@ -293,13 +294,13 @@ func (w *Watcher) addCRDs(d dynamic.Interface) error {
 				put(&b.Configs, n.Name, now)
 			}}),
 		addDynamic(w, d, calico("bgpconfigurations"), kind[*unstructured.Unstructured, model.BGPConfig]{
-			object: "BGPConfiguration", convert: typed("BGPConfiguration", ConvertBGPConfiguration),
+			object: "BGPConfiguration", convert: typed("BGPConfiguration", bgp.ConvertConfiguration),
 			record: func(b *Batch, n model.Name, _ any, now, _ *model.BGPConfig) { put(&b.BGPConfigs, n.Name, now) }}),
 		addDynamic(w, d, calico("bgppeers"), kind[*unstructured.Unstructured, model.BGPPeer]{
-			object: "BGPPeer", convert: typed("BGPPeer", ConvertBGPPeer),
+			object: "BGPPeer", convert: typed("BGPPeer", bgp.ConvertPeer),
 			record: func(b *Batch, n model.Name, _ any, now, _ *model.BGPPeer) { put(&b.BGPPeers, n.Name, now) }}),
 		addDynamic(w, d, calico("bgpfilters"), kind[*unstructured.Unstructured, model.BGPFilter]{
-			object: "BGPFilter", convert: typed("BGPFilter", ConvertBGPFilter),
+			object: "BGPFilter", convert: typed("BGPFilter", bgp.ConvertFilter),
 			record: func(b *Batch, n model.Name, _ any, now, _ *model.BGPFilter) { put(&b.BGPFilters, n.Name, now) }}),
 		addDynamic(w, d, weirv1.IPAMBlocks, kind[*unstructured.Unstructured, model.Block]{
 			object: "IPAMBlock", convert: typed("IPAMBlock", ConvertBlock),

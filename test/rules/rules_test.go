@@ -43,6 +43,8 @@ var mayImport = map[string][]string{
 	"internal/nfteval":                 {"internal/jhash", "internal/kernel"},
 	"internal/why/wire":                {"internal/calc", "internal/model", "internal/nodestate"},
 	"internal/watch":                   {"api", "internal/model", "internal/selector"},
+	"internal/watch/bgp":               {"api", "internal/model", "internal/selector", "internal/watch/parse"},
+	"internal/watch/parse":             {"api", "internal/model"},
 }
 
 // standardOnly are packages that import nothing but the standard library and ours.

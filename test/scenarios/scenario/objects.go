@@ -21,6 +21,7 @@ import (
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/watch"
+	"github.com/weir-net/weir/internal/watch/bgp"
 )
 
 // Host is a machine next to the cluster: kind Host of scenarios.weir.dev, which exists in scenarios
@@ -139,7 +140,7 @@ func (o *Objects) apply(doc []byte) error {
 	case "IPPool":
 		err = put(doc, c.Pools, head.Name, watch.ConvertPool)
 	case "BGPConfiguration":
-		err = put(doc, c.BGPConfigs, head.Name, watch.ConvertBGPConfiguration)
+		err = put(doc, c.BGPConfigs, head.Name, bgp.ConvertConfiguration)
 	case "IPAMBlock":
 		err = o.applyBlock(doc)
 	case "ServiceCIDR":

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package watch
+// Package bgp converts what the cluster's objects say about BGP into the model's values: the kinds
+// BGPConfiguration, BGPPeer and BGPFilter of projectcalico.org/v3, and the annotations of Nodes.
+// What cannot be read opens no session and lets no route through: a BGPPeer whose password is not
+// named is left out, a rule of a BGPFilter rejects. Fields that are stored and not in force are
+// reported, so that nobody relies on them.
+package bgp
 
 import (
 	"fmt"
@@ -17,43 +22,44 @@ import (
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/selector"
+	"github.com/weir-net/weir/internal/watch/parse"
 )
 
-// BGPPeer is the published type with the fields of newer servers that Weir acts on.
-type BGPPeer struct {
+// Peer is the published type of BGPPeer with the fields of newer servers that Weir acts on.
+type Peer struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	Spec              BGPPeerSpec `json:"spec,omitempty"`
+	Spec              PeerSpec `json:"spec,omitempty"`
 }
 
-// BGPPeerSpec is the spec of a BGPPeer.
-type BGPPeerSpec struct {
+// PeerSpec is the spec of a BGPPeer.
+type PeerSpec struct {
 	v3.BGPPeerSpec       `json:",inline"`
 	KeepaliveTime        *metav1.Duration `json:"keepaliveTime,omitempty"`
 	FailureDetectionMode string           `json:"failureDetectionMode,omitempty"`
 }
 
 // notYet reports a field that is stored and not in force.
-func (f *finding) notYet(set bool, field, value string) {
+func notYet(f *parse.Finding, set bool, field, value string) {
 	if set {
-		f.add("spec."+field, value, "is not in force yet: the rest of the object is", "remove it")
+		f.Add("spec."+field, value, "is not in force yet: the rest of the object is", "remove it")
 	}
 }
 
-// ConvertBGPConfiguration converts a BGPConfiguration: "default" is of the cluster, "node.<name>"
+// ConvertConfiguration converts a BGPConfiguration: "default" is of the cluster, "node.<name>"
 // of one node.
-func ConvertBGPConfiguration(c *v3.BGPConfiguration) (*model.BGPConfig, []weirv1.Problem) {
-	f := newFinding("BGPConfiguration", c)
+func ConvertConfiguration(c *v3.BGPConfiguration) (*model.BGPConfig, []weirv1.Problem) {
+	f := parse.NewFinding("BGPConfiguration", c)
 	s := &c.Spec
 	ofNode := strings.HasPrefix(c.Name, "node.")
 	if c.Name != "default" && !ofNode {
-		f.add("metadata.name", c.Name, "is neither default nor node.<name>: nothing of the object is in force", "name it so")
-		return nil, f.list
+		f.Add("metadata.name", c.Name, "is neither default nor node.<name>: nothing of the object is in force", "name it so")
+		return nil, f.List
 	}
 	out := &model.BGPConfig{Name: c.Name, ListenPort: s.ListenPort}
 	cluster := func(set bool, field, value string) bool {
 		if set && ofNode {
-			f.add("spec."+field, value, "counts in BGPConfiguration default alone; it is ignored", "write it there")
+			f.Add("spec."+field, value, "counts in BGPConfiguration default alone; it is ignored", "write it there")
 		}
 		return set && !ofNode
 	}
@@ -64,17 +70,17 @@ func ConvertBGPConfiguration(c *v3.BGPConfiguration) (*model.BGPConfig, []weirv1
 		out.MeshDisabled = !*s.NodeToNodeMeshEnabled
 	}
 	if cluster(s.NodeMeshPassword != nil, "nodeMeshPassword", "") {
-		out.MeshPassword = f.secretKey("spec.nodeMeshPassword", s.NodeMeshPassword)
+		out.MeshPassword = secretKey(f, "spec.nodeMeshPassword", s.NodeMeshPassword)
 	}
 	if cluster(s.NodeMeshMaxRestartTime != nil, "nodeMeshMaxRestartTime", "") {
-		out.MeshRestart = f.seconds("spec.nodeMeshMaxRestartTime", s.NodeMeshMaxRestartTime, maxRestart)
+		out.MeshRestart = seconds(f, "spec.nodeMeshMaxRestartTime", s.NodeMeshMaxRestartTime, maxRestart)
 	}
 	if s.BindMode != nil {
 		switch *s.BindMode {
 		case v3.BindModeNone, v3.BindModeNodeIP:
 			out.BindMode = string(*s.BindMode)
 		default:
-			f.add("spec.bindMode", string(*s.BindMode), "is neither None nor NodeIP; None is in force", "correct it")
+			f.Add("spec.bindMode", string(*s.BindMode), "is neither None nor NodeIP; None is in force", "correct it")
 		}
 	}
 	for _, of := range []struct {
@@ -88,33 +94,33 @@ func ConvertBGPConfiguration(c *v3.BGPConfiguration) (*model.BGPConfig, []weirv1
 		{"serviceLoadBalancerIPs", len(s.ServiceLoadBalancerIPs), func(i int) string { return s.ServiceLoadBalancerIPs[i].CIDR }, &out.BalancerIPs},
 	} {
 		if cluster(of.n > 0, of.field, "") {
-			*of.into = f.ranges(of.field, of.n, of.cidr)
+			*of.into = ranges(f, of.field, of.n, of.cidr)
 		}
 	}
 	// The API server fills in Enabled, in objects of one node, too.
 	if a := s.ServiceLoadBalancerAggregation; a != nil && *a != v3.ServiceLoadBalancerAggregationEnabled && cluster(true, "serviceLoadBalancerAggregation", string(*a)) {
 		if out.BalancersSingly = *a == v3.ServiceLoadBalancerAggregationDisabled; !out.BalancersSingly {
-			f.add("spec.serviceLoadBalancerAggregation", string(*a), "is neither Enabled nor Disabled; Enabled is in force", "correct it")
+			f.Add("spec.serviceLoadBalancerAggregation", string(*a), "is neither Enabled nor Disabled; Enabled is in force", "correct it")
 		}
 	}
-	f.communities(s, out)
-	f.notYet(len(s.IgnoredInterfaces) > 0, "ignoredInterfaces", "")
-	f.notYet(s.LocalWorkloadPeeringIPV4 != "", "localWorkloadPeeringIPV4", s.LocalWorkloadPeeringIPV4)
-	f.notYet(s.LocalWorkloadPeeringIPV6 != "", "localWorkloadPeeringIPV6", s.LocalWorkloadPeeringIPV6)
-	f.notYet(s.LogSeverityScreen != "" && !strings.EqualFold(s.LogSeverityScreen, "info"), "logSeverityScreen", s.LogSeverityScreen)
-	return out, f.list
+	communities(f, s, out)
+	notYet(f, len(s.IgnoredInterfaces) > 0, "ignoredInterfaces", "")
+	notYet(f, s.LocalWorkloadPeeringIPV4 != "", "localWorkloadPeeringIPV4", s.LocalWorkloadPeeringIPV4)
+	notYet(f, s.LocalWorkloadPeeringIPV6 != "", "localWorkloadPeeringIPV6", s.LocalWorkloadPeeringIPV6)
+	notYet(f, s.LogSeverityScreen != "" && !strings.EqualFold(s.LogSeverityScreen, "info"), "logSeverityScreen", s.LogSeverityScreen)
+	return out, f.List
 }
 
 // ranges reads those of Services' addresses.
-func (f *finding) ranges(field string, n int, cidr func(int) string) []netip.Prefix {
+func ranges(f *parse.Finding, field string, n int, cidr func(int) string) []netip.Prefix {
 	var out []netip.Prefix
 	for i := range n {
-		p, err := parsePrefix(cidr(i), false)
+		p, err := parse.Prefix(cidr(i), false)
 		if err == nil && p.Bits() == 0 {
 			err = fmt.Errorf("is every address")
 		}
 		if err != nil {
-			f.add(fmt.Sprintf("spec.%s[%d].cidr", field, i), cidr(i), err.Error()+"; nothing is advertised by it", "correct it")
+			f.Add(fmt.Sprintf("spec.%s[%d].cidr", field, i), cidr(i), err.Error()+"; nothing is advertised by it", "correct it")
 			continue
 		}
 		out = append(out, p)
@@ -125,14 +131,14 @@ func (f *finding) ranges(field string, n int, cidr func(int) string) []netip.Pre
 
 // communities reads names of communities, and what routes get. Whether a name is one is seen with
 // the object of the cluster.
-func (f *finding) communities(s *v3.BGPConfigurationSpec, out *model.BGPConfig) {
+func communities(f *parse.Finding, s *v3.BGPConfigurationSpec, out *model.BGPConfig) {
 	for i, c := range s.Communities {
 		at := fmt.Sprintf("spec.communities[%d]", i)
 		switch {
 		case c.Name == "":
-			f.add(at+".name", "", "is missing; the community is not known", "give one")
+			f.Add(at+".name", "", "is missing; the community is not known", "give one")
 		case !isCommunity(c.Value):
-			f.add(at+".value", c.Value, notCommunity+"; the community is not known", "correct it")
+			f.Add(at+".value", c.Value, notCommunity+"; the community is not known", "correct it")
 		default:
 			if out.Communities == nil {
 				out.Communities = map[string]string{}
@@ -142,15 +148,15 @@ func (f *finding) communities(s *v3.BGPConfigurationSpec, out *model.BGPConfig) 
 	}
 	for i, a := range s.PrefixAdvertisements {
 		at := fmt.Sprintf("spec.prefixAdvertisements[%d]", i)
-		p, err := parsePrefix(a.CIDR, false)
+		p, err := parse.Prefix(a.CIDR, false)
 		if err != nil {
-			f.add(at+".cidr", a.CIDR, err.Error()+"; nothing gets these communities", "correct it")
+			f.Add(at+".cidr", a.CIDR, err.Error()+"; nothing gets these communities", "correct it")
 			continue
 		}
 		tag := model.BGPTag{CIDR: p}
 		for k, c := range a.Communities {
 			if strings.Contains(c, ":") && !isCommunity(c) || c == "" {
-				f.add(fmt.Sprintf("%s.communities[%d]", at, k), c, notCommunity+", nor a name; no route gets it", "correct it")
+				f.Add(fmt.Sprintf("%s.communities[%d]", at, k), c, notCommunity+", nor a name; no route gets it", "correct it")
 				continue
 			}
 			tag.Communities = append(tag.Communities, c)
@@ -166,14 +172,14 @@ const (
 	maxKeepalive = 65535 / 3
 )
 
-// ConvertBGPPeer converts a BGPPeer. It returns nil for one that names nobody.
-func ConvertBGPPeer(p *BGPPeer) (*model.BGPPeer, []weirv1.Problem) {
-	f := newFinding("BGPPeer", p)
+// ConvertPeer converts a BGPPeer. It returns nil for one that names nobody.
+func ConvertPeer(p *Peer) (*model.BGPPeer, []weirv1.Problem) {
+	f := parse.NewFinding("BGPPeer", p)
 	s := &p.Spec
 	out := &model.BGPPeer{Name: p.Name, Node: s.Node, NodeSelector: s.NodeSelector, ASN: uint32(s.ASNumber), PeerSelector: s.PeerSelector}
 	refuse := func(field, value, message, action string) (*model.BGPPeer, []weirv1.Problem) {
-		f.add("spec."+field, value, message+"; no session is made by this object", action)
-		return nil, f.list
+		f.Add("spec."+field, value, message+"; no session is made by this object", action)
+		return nil, f.List
 	}
 	switch {
 	case s.LocalWorkloadSelector != "":
@@ -205,12 +211,12 @@ func ConvertBGPPeer(p *BGPPeer) (*model.BGPPeer, []weirv1.Problem) {
 	if s.LocalASNumber != nil {
 		out.LocalASN = uint32(*s.LocalASNumber)
 	}
-	out.Password = f.secretKey("spec.password", s.Password)
+	out.Password = secretKey(f, "spec.password", s.Password)
 	if s.Password != nil && out.Password == (model.SecretKey{}) {
-		return nil, f.list // without it a session would be open to everybody
+		return nil, f.List // without it a session would be open to everybody
 	}
-	out.Restart = f.seconds("spec.maxRestartTime", s.MaxRestartTime, maxRestart)
-	out.Keepalive = f.seconds("spec.keepaliveTime", s.KeepaliveTime, maxKeepalive)
+	out.Restart = seconds(f, "spec.maxRestartTime", s.MaxRestartTime, maxRestart)
+	out.Keepalive = seconds(f, "spec.keepaliveTime", s.KeepaliveTime, maxKeepalive)
 	if s.TTLSecurity != nil {
 		out.TTLHops = *s.TTLSecurity
 	}
@@ -219,11 +225,11 @@ func ConvertBGPPeer(p *BGPPeer) (*model.BGPPeer, []weirv1.Problem) {
 	case v3.SourceAddressNone:
 		out.AnySource = true
 	default:
-		f.add("spec.sourceAddress", string(s.SourceAddress), "is neither UseNodeIP nor None; UseNodeIP is in force", "correct it")
+		f.Add("spec.sourceAddress", string(s.SourceAddress), "is neither UseNodeIP nor None; UseNodeIP is in force", "correct it")
 	}
 	if n := s.NumAllowedLocalASNumbers; n != nil {
 		if *n < 0 || *n > 255 {
-			f.add("spec.numAllowedLocalASNumbers", strconv.Itoa(int(*n)), "is not within 0 and 255; 0 is in force", "correct it")
+			f.Add("spec.numAllowedLocalASNumbers", strconv.Itoa(int(*n)), "is not within 0 and 255; 0 is in force", "correct it")
 		} else {
 			out.AllowedAS = uint8(*n)
 		}
@@ -233,23 +239,23 @@ func ConvertBGPPeer(p *BGPPeer) (*model.BGPPeer, []weirv1.Problem) {
 	case "BFDIfDirectlyConnected":
 		out.BFD = true
 	default:
-		f.add("spec.failureDetectionMode", s.FailureDetectionMode, "is neither None nor BFDIfDirectlyConnected; None is in force", "correct it")
+		f.Add("spec.failureDetectionMode", s.FailureDetectionMode, "is neither None nor BFDIfDirectlyConnected; None is in force", "correct it")
 	}
 	if s.ReversePeering != nil {
 		out.Manual = *s.ReversePeering == v3.ReversePeeringManual
 	}
-	f.notYet(s.KeepOriginalNextHop, "keepOriginalNextHop", "true")
+	notYet(f, s.KeepOriginalNextHop, "keepOriginalNextHop", "true")
 	if s.NextHopMode != nil {
-		f.notYet(*s.NextHopMode != v3.NextHopMode(v3.NextHopModeAuto), "nextHopMode", string(*s.NextHopMode))
+		notYet(f, *s.NextHopMode != v3.NextHopMode(v3.NextHopModeAuto), "nextHopMode", string(*s.NextHopMode))
 	}
-	f.notYet(s.ReachableBy != "", "reachableBy", s.ReachableBy)
+	notYet(f, s.ReachableBy != "", "reachableBy", s.ReachableBy)
 	out.Filters = s.Filters
-	return out, f.list
+	return out, f.List
 }
 
 // parsePeer reads an address with or without a port.
 func parsePeer(text string) (netip.Addr, uint16, error) {
-	a, err := parseAddr(strings.Trim(text, "[]"))
+	a, err := parse.Addr(strings.Trim(text, "[]"))
 	port := uint16(0)
 	if err != nil {
 		var ap netip.AddrPort
@@ -267,7 +273,7 @@ func parsePeer(text string) (netip.Addr, uint16, error) {
 }
 
 // secretKey reads whose password it is.
-func (f *finding) secretKey(field string, p *v3.BGPPassword) model.SecretKey {
+func secretKey(f *parse.Finding, field string, p *v3.BGPPassword) model.SecretKey {
 	if p == nil {
 		return model.SecretKey{}
 	}
@@ -276,37 +282,37 @@ func (f *finding) secretKey(field string, p *v3.BGPPassword) model.SecretKey {
 		ref = &corev1.SecretKeySelector{}
 	}
 	if ref.Name == "" || ref.Key == "" {
-		f.add(field+".secretKeyRef", ref.Name+"/"+ref.Key, "names no key of a Secret; no session is made that would need the password", "give name and key")
+		f.Add(field+".secretKeyRef", ref.Name+"/"+ref.Key, "names no key of a Secret; no session is made that would need the password", "give name and key")
 		return model.SecretKey{}
 	}
 	return model.SecretKey{Name: ref.Name, Key: ref.Key}
 }
 
 // seconds reads a time; 0 = it does not say, or says what is reported.
-func (f *finding) seconds(field string, d *metav1.Duration, most uint32) uint32 {
+func seconds(f *parse.Finding, field string, d *metav1.Duration, most uint32) uint32 {
 	if d == nil {
 		return 0
 	}
 	if n := d.Round(time.Second) / time.Second; n >= 1 && n <= time.Duration(most) {
 		return uint32(n)
 	}
-	f.add(field, d.Duration.String(), fmt.Sprintf("is not within 1 and %d seconds; the default is in force", most), "correct it")
+	f.Add(field, d.Duration.String(), fmt.Sprintf("is not within 1 and %d seconds; the default is in force", most), "correct it")
 	return 0
 }
 
-// bgpOf reads what a Node says about BGP.
-func (f *finding) bgpOf(annotations map[string]string, out *model.Node) {
+// ReadNode reads what a Node says about BGP.
+func ReadNode(f *parse.Finding, annotations map[string]string, out *model.Node) {
 	if text := annotations[model.AnnotationASN]; text != "" {
 		asn, err := parseASN(text)
 		if err != nil {
-			f.add("metadata.annotations["+model.AnnotationASN+"]", text, "is no AS number; the cluster's is in force", "correct it")
+			f.Add("metadata.annotations["+model.AnnotationASN+"]", text, "is no AS number; the cluster's is in force", "correct it")
 		}
 		out.ASN = asn
 	}
 	if text := annotations[model.AnnotationClusterID]; text != "" {
 		id, err := netip.ParseAddr(text)
 		if err != nil || !id.Is4() {
-			f.add("metadata.annotations["+model.AnnotationClusterID+"]", text, "is not written as an IPv4 address; the node reflects no routes", "correct it")
+			f.Add("metadata.annotations["+model.AnnotationClusterID+"]", text, "is not written as an IPv4 address; the node reflects no routes", "correct it")
 			return
 		}
 		out.ClusterID = id

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package watch
+package bgp
 
 import (
 	"fmt"
@@ -12,22 +12,23 @@ import (
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/watch/parse"
 )
 
-// BGPFilter is the kind as newer servers of the API have it; the published types lack half of it.
-type BGPFilter struct {
+// Filter is BGPFilter as newer servers of the API have it; the published types lack half of it.
+type Filter struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	Spec              struct {
-		ExportV4 []BGPFilterRule `json:"exportV4,omitempty"`
-		ImportV4 []BGPFilterRule `json:"importV4,omitempty"`
-		ExportV6 []BGPFilterRule `json:"exportV6,omitempty"`
-		ImportV6 []BGPFilterRule `json:"importV6,omitempty"`
+		ExportV4 []FilterRule `json:"exportV4,omitempty"`
+		ImportV4 []FilterRule `json:"importV4,omitempty"`
+		ExportV6 []FilterRule `json:"exportV6,omitempty"`
+		ImportV6 []FilterRule `json:"importV6,omitempty"`
 	} `json:"spec,omitempty"`
 }
 
-// BGPFilterRule is a rule of a BGPFilter, of either family.
-type BGPFilterRule struct {
+// FilterRule is a rule of a BGPFilter, of either family.
+type FilterRule struct {
 	CIDR         string `json:"cidr,omitempty"`
 	PrefixLength *struct {
 		Min *int32 `json:"min,omitempty"`
@@ -43,11 +44,11 @@ type BGPFilterRule struct {
 	ASPathPrefix []numorstring.ASNumber `json:"asPathPrefix,omitempty"`
 	Priority     *int                   `json:"priority,omitempty"`
 	Action       string                 `json:"action"`
-	Operations   []BGPFilterOperation   `json:"operations,omitempty"`
+	Operations   []FilterOperation      `json:"operations,omitempty"`
 }
 
-// BGPFilterOperation changes an accepted route; one field is set.
-type BGPFilterOperation struct {
+// FilterOperation changes an accepted route; one field is set.
+type FilterOperation struct {
 	AddCommunity *struct {
 		Value string `json:"value"`
 	} `json:"addCommunity,omitempty"`
@@ -59,14 +60,14 @@ type BGPFilterOperation struct {
 	} `json:"setPriority,omitempty"`
 }
 
-// ConvertBGPFilter converts a BGPFilter. A rule that cannot be read rejects all that comes to it:
+// ConvertFilter converts a BGPFilter. A rule that cannot be read rejects all that comes to it:
 // what it keeps out would get through otherwise.
-func ConvertBGPFilter(b *BGPFilter) (*model.BGPFilter, []weirv1.Problem) {
-	f := newFinding("BGPFilter", b)
+func ConvertFilter(b *Filter) (*model.BGPFilter, []weirv1.Problem) {
+	f := parse.NewFinding("BGPFilter", b)
 	out := &model.BGPFilter{Name: b.Name}
 	for _, of := range []struct {
 		field string
-		in    []BGPFilterRule
+		in    []FilterRule
 		bits  int
 		into  *[]model.BGPRule
 	}{
@@ -74,20 +75,20 @@ func ConvertBGPFilter(b *BGPFilter) (*model.BGPFilter, []weirv1.Problem) {
 		{"exportV6", b.Spec.ExportV6, 128, &out.Export6}, {"importV6", b.Spec.ImportV6, 128, &out.Import6},
 	} {
 		for i := range of.in {
-			rule, matches := f.bgpRule(fmt.Sprintf("spec.%s[%d]", of.field, i), &of.in[i], of.bits)
+			rule, matches := filterRule(f, fmt.Sprintf("spec.%s[%d]", of.field, i), &of.in[i], of.bits)
 			if matches {
 				*of.into = append(*of.into, rule)
 			}
 		}
 	}
-	return out, f.list
+	return out, f.List
 }
 
-// bgpRule converts a rule for prefixes of a family; matches is false for one that no route matches
-// here.
-func (f *finding) bgpRule(at string, r *BGPFilterRule, bits int) (out model.BGPRule, matches bool) {
+// filterRule converts a rule for prefixes of a family; matches is false for one that no route
+// matches here.
+func filterRule(f *parse.Finding, at string, r *FilterRule, bits int) (out model.BGPRule, matches bool) {
 	bad := func(field, value, message, action string) (model.BGPRule, bool) {
-		f.add(at+field, value, message+"; the rule rejects every route", action)
+		f.Add(at+field, value, message+"; the rule rejects every route", action)
 		return model.BGPRule{}, true
 	}
 	switch r.Action {
@@ -98,7 +99,7 @@ func (f *finding) bgpRule(at string, r *BGPFilterRule, bits int) (out model.BGPR
 	}
 	switch {
 	case r.CIDR != "":
-		p, err := parsePrefix(r.CIDR, false)
+		p, err := parse.Prefix(r.CIDR, false)
 		if err != nil {
 			return bad(".cidr", r.CIDR, err.Error(), "correct it")
 		}
@@ -106,7 +107,7 @@ func (f *finding) bgpRule(at string, r *BGPFilterRule, bits int) (out model.BGPR
 			return bad(".cidr", r.CIDR, "is not of the family of the list", "move the rule to the list of the other family")
 		}
 		out.CIDR = p
-		if err := bgpLengths(&out, r, bits); err != nil {
+		if err := prefixLengths(&out, r, bits); err != nil {
 			return bad(err.field, err.value, err.message, "correct it")
 		}
 	case r.MatchOperator != "":
@@ -150,7 +151,7 @@ func (f *finding) bgpRule(at string, r *BGPFilterRule, bits int) (out model.BGPR
 			// A later one comes before what an earlier one put in front.
 			out.Prepend = append(asns(o.PrependASPath.Prefix), out.Prepend...)
 		case o.SetPriority != nil && o.AddCommunity == nil && o.PrependASPath == nil:
-			f.add(at+field+".setPriority", strconv.Itoa(o.SetPriority.Value), "is not in force: learned routes have one priority; the rest of the rule is", "remove it")
+			f.Add(at+field+".setPriority", strconv.Itoa(o.SetPriority.Value), "is not in force: learned routes have one priority; the rest of the rule is", "remove it")
 		default:
 			return bad(field, "", "is not one operation", "set one field of it")
 		}
@@ -160,11 +161,11 @@ func (f *finding) bgpRule(at string, r *BGPFilterRule, bits int) (out model.BGPR
 	}
 	// Conditions of which nothing is known here.
 	if r.Interface != "" {
-		f.add(at+".interface", r.Interface, "is not in force: no route matches the rule", "write the rule by cidr")
+		f.Add(at+".interface", r.Interface, "is not in force: no route matches the rule", "write the rule by cidr")
 		return out, false
 	}
 	if r.Priority != nil {
-		f.add(at+".priority", strconv.Itoa(*r.Priority), "is not in force: no route matches the rule", "write the rule by cidr or communities")
+		f.Add(at+".priority", strconv.Itoa(*r.Priority), "is not in force: no route matches the rule", "write the rule by cidr or communities")
 		return out, false
 	}
 	return out, true
@@ -176,8 +177,8 @@ const mostPrepended = 32
 // ruleError is what is wrong with a field of a rule.
 type ruleError struct{ field, value, message string }
 
-// bgpLengths says how long the prefixes are that a rule with a CIDR is about.
-func bgpLengths(out *model.BGPRule, r *BGPFilterRule, bits int) *ruleError {
+// prefixLengths says how long the prefixes are that a rule with a CIDR is about.
+func prefixLengths(out *model.BGPRule, r *FilterRule, bits int) *ruleError {
 	own := out.CIDR.Bits()
 	low, high := own, bits
 	if l := r.PrefixLength; l != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package watch
+package bgp
 
 import (
 	"net/netip"
@@ -8,15 +8,22 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/watch/parse"
 )
 
-func bgpObject(kind, name string, spec map[string]any) *unstructured.Unstructured {
-	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": map[string]any{"name": name}, "spec": spec}}
+// converted converts an object as the API server sends it.
+func converted[T, V any](t *testing.T, convert func(*T) (*V, []weirv1.Problem), name string, s spec) (*V, []weirv1.Problem) {
+	t.Helper()
+	var o T
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec{"metadata": spec{"name": name}, "spec": s}, &o); err != nil {
+		t.Fatal(err)
+	}
+	return convert(&o)
 }
 
 type spec = map[string]any
@@ -54,7 +61,7 @@ func TestConvertBGPPeer(t *testing.T) {
 			&model.BGPPeer{Addr: netip.MustParseAddr("192.0.2.9"), ASN: 1}, "spec.maxRestartTime spec.keepaliveTime spec.sourceAddress spec.numAllowedLocalASNumbers"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, problems := typed("BGPPeer", ConvertBGPPeer)(bgpObject("BGPPeer", "x", c.spec))
+			got, problems := converted(t, ConvertPeer, "x", c.spec)
 			if c.want != nil {
 				c.want.Name = "x"
 			}
@@ -109,7 +116,7 @@ func TestConvertBGPConfiguration(t *testing.T) {
 			"spec.communities[2].value spec.communities[3].name spec.prefixAdvertisements[0].communities[2] spec.prefixAdvertisements[1].cidr"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, problems := typed("BGPConfiguration", ConvertBGPConfiguration)(bgpObject("BGPConfiguration", c.name, c.spec))
+			got, problems := converted(t, ConvertConfiguration, c.name, c.spec)
 			if c.want != nil {
 				c.want.Name = c.name
 			}
@@ -129,8 +136,9 @@ func TestConvertBGPConfiguration(t *testing.T) {
 
 func TestNodesSayTheirBGP(t *testing.T) {
 	node := func(annotations map[string]string) (*model.Node, int) {
-		n, problems := ConvertNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: annotations}})
-		return n, len(problems)
+		f, n := parse.NewFinding("Node", &metav1.ObjectMeta{Name: "a"}), &model.Node{Name: "a"}
+		ReadNode(f, annotations, n)
+		return n, len(f.List)
 	}
 	if n, bad := node(map[string]string{model.AnnotationASN: "65001", model.AnnotationClusterID: "224.0.0.1"}); n.ASN != 65001 || n.ClusterID.String() != "224.0.0.1" || bad != 0 {
 		t.Errorf("%+v, %d problems", n, bad)
@@ -178,7 +186,7 @@ func TestConvertBGPFilter(t *testing.T) {
 		"no change":         {spec{"action": "Accept", "operations": []any{spec{}}}, &model.BGPRule{}, ".operations[0]"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, problems := typed("BGPFilter", ConvertBGPFilter)(bgpObject("BGPFilter", "x", spec{"importV4": []any{c.rule}}))
+			got, problems := converted(t, ConvertFilter, "x", spec{"importV4": []any{c.rule}})
 			want := &model.BGPFilter{Name: "x"}
 			if c.want != nil {
 				want.Import4 = []model.BGPRule{*c.want}
@@ -199,7 +207,7 @@ func TestConvertBGPFilter(t *testing.T) {
 	rule := func(cidr string) []any {
 		return []any{spec{"action": "Accept", "cidr": cidr, "matchOperator": "Equal"}}
 	}
-	got, problems := typed("BGPFilter", ConvertBGPFilter)(bgpObject("BGPFilter", "x", spec{"exportV4": rule("10.0.0.0/8"), "importV4": rule("11.0.0.0/8"), "exportV6": rule("fd00::/8"), "importV6": rule("fc00::/8")}))
+	got, problems := converted(t, ConvertFilter, "x", spec{"exportV4": rule("10.0.0.0/8"), "importV4": rule("11.0.0.0/8"), "exportV6": rule("fd00::/8"), "importV6": rule("fc00::/8")})
 	if len(problems) > 0 || got.Export4[0].CIDR != prefix("10.0.0.0/8") || got.Import4[0].CIDR != prefix("11.0.0.0/8") || got.Export6[0].CIDR != prefix("fd00::/8") || got.Import6[0].CIDR != prefix("fc00::/8") {
 		t.Errorf("%+v, %v", got, problems)
 	}
