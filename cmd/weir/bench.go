@@ -3,28 +3,20 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os/signal"
-	"strings"
 	"syscall"
-	"unicode"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/remotecommand"
-	"k8s.io/utils/ptr"
 
 	"github.com/weir-net/weir/api/client"
 	"github.com/weir-net/weir/internal/bench"
 	"github.com/weir-net/weir/internal/bench/result"
 	"github.com/weir-net/weir/internal/bench/suite"
-	"github.com/weir-net/weir/internal/podexec"
+	"github.com/weir-net/weir/internal/terminal"
 	"github.com/weir-net/weir/internal/version"
 )
 
@@ -98,7 +90,7 @@ func newBenchRun(o *options) *cobra.Command {
 
 // runBench runs, writes the file and prints the tables. What was measured is kept whatever happens.
 func runBench(ctx context.Context, out io.Writer, cluster *suite.Cluster, s suite.Options, output string) error {
-	f, err := suite.Run(ctx, cluster, s, newProgress(out), func(f *result.File) error { return f.Write(output) })
+	f, err := suite.Run(ctx, cluster, s, terminal.NewProgress(out), func(f *result.File) error { return f.Write(output) })
 	if f == nil {
 		return err
 	}
@@ -108,7 +100,7 @@ func runBench(ctx context.Context, out io.Writer, cluster *suite.Cluster, s suit
 // endBench writes the file and prints the tables: also where the file cannot be written.
 func endBench(out io.Writer, f *result.File, output string) error {
 	failed := f.Write(output)
-	err := errors.Join(failed, f.Show(shown{out}))
+	err := errors.Join(failed, f.Show(terminal.Text{Writer: out}))
 	if failed == nil {
 		fmt.Fprintf(out, "\nwritten to %s\n", output)
 	}
@@ -135,64 +127,7 @@ func (o *options) benchCluster() (*suite.Cluster, error) {
 	}
 	cfg.UserAgent = "weir/" + version.Version
 	cfg.QPS, cfg.Burst = 200, 400
-	kube, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("prepare the client of %s: %w", cfg.Host, err)
-	}
-	dyn, err := dynamic.NewForConfig(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("prepare the client of %s: %w", cfg.Host, err)
-	}
-	return &suite.Cluster{Kube: kube, Dynamic: dyn,
-		Run: func(ctx context.Context, namespace, pod string, command []string) ([]byte, error) {
-			exec, err := podexec.New(kube, cfg, namespace, pod, "bench", command)
-			if err != nil {
-				return nil, err
-			}
-			// The standard input stays open and silent: its end signals the command that nobody
-			// listens any more.
-			silence, end := io.Pipe()
-			defer end.Close()
-			var out, said capped
-			err = exec.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: silence, Stdout: &out, Stderr: &said})
-			if text := strings.TrimSpace(said.kept.String()); err != nil && text != "" {
-				err = errors.New(oneLine(strings.TrimPrefix(text, "weir-bench: ")))
-			}
-			return out.kept.Bytes(), err
-		},
-		Logs: func(ctx context.Context, namespace, pod string) ([]byte, error) {
-			return kube.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{LimitBytes: ptr.To[int64](64 << 10)}).DoRaw(ctx)
-		}}, nil
-}
-
-// capped keeps what a pod prints, up to a limit: a node may not be what it seems.
-type capped struct{ kept bytes.Buffer }
-
-const maxPrinted = 8 << 20
-
-// Write implements io.Writer.
-func (c *capped) Write(p []byte) (int, error) {
-	if c.kept.Len()+len(p) > maxPrinted {
-		return 0, fmt.Errorf("a pod prints more than %d bytes", maxPrinted)
-	}
-	return c.kept.Write(p)
-}
-
-// shown is an output for texts of files and of clusters: what would steer a terminal is left out.
-type shown struct{ io.Writer }
-
-// Write implements io.Writer.
-func (s shown) Write(p []byte) (int, error) {
-	clean := strings.Map(func(r rune) rune {
-		if r != '\n' && unicode.IsControl(r) {
-			return -1
-		}
-		return r
-	}, string(p))
-	if _, err := io.WriteString(s.Writer, clean); err != nil {
-		return 0, err
-	}
-	return len(p), nil
+	return suite.Connect(cfg)
 }
 
 func newBenchRows() *cobra.Command {

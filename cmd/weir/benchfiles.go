@@ -14,6 +14,7 @@ import (
 
 	benchreport "github.com/weir-net/weir/internal/bench/report"
 	"github.com/weir-net/weir/internal/bench/result"
+	"github.com/weir-net/weir/internal/terminal"
 )
 
 // benchWorse is the exit code of a comparison that found what it was asked to look for.
@@ -54,12 +55,12 @@ func newBenchCompare() *cobra.Command {
 				e.SetIndent("", " ")
 				err = e.Encode(cmp)
 			} else {
-				err = cmp.Show(shown{out}, all)
+				err = cmp.Show(terminal.Text{Writer: out}, all)
 			}
 			if err != nil || below == 0 {
 				return err
 			}
-			return reportWorse(shown{cmd.ErrOrStderr()}, cmp.Below(below, strict, metrics...), below)
+			return reportWorse(terminal.Text{Writer: cmd.ErrOrStderr()}, cmp.Below(below, strict, metrics...), below)
 		},
 	}
 	c.Flags().Float64Var(&below, "fail-below", 0, "exit code 3 if something is certainly worse than this fraction of A, such as 0.95")

@@ -19,6 +19,7 @@ import (
 	"github.com/weir-net/weir/internal/agentapi"
 	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/bgp/feed"
+	"github.com/weir-net/weir/internal/terminal"
 )
 
 // bgpFlags are those of all commands about BGP.
@@ -216,7 +217,7 @@ func askLocal[T any](ctx context.Context, folder, path string) (bgpAnswers[T], e
 func (f *bgpFlags) show(cmd *cobra.Command, answers any, asText func(io.Writer) error, well bool) error {
 	out := cmd.OutOrStdout()
 	if f.output == "json" {
-		text, err := printableJSON(answers, "  ")
+		text, err := terminal.JSON(answers, "  ")
 		if err != nil {
 			return err
 		}

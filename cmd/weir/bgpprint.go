@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-net/weir/internal/bgp/feed"
+	"github.com/weir-net/weir/internal/terminal"
 )
 
 // bgpNotInUse is said where no node uses BGP.
@@ -46,7 +47,7 @@ func notes[T any](out io.Writer, answers bgpAnswers[T]) {
 // note says why a node has said nothing.
 func (a *bgpAnswer[T]) note(out io.Writer) {
 	node := "node " + a.Node + ": "
-	fmt.Fprintln(out, oneLine(node+strings.TrimPrefix(a.Error, node)))
+	fmt.Fprintln(out, terminal.OneLine(node+strings.TrimPrefix(a.Error, node)))
 }
 
 // used are the answers of nodes that use BGP.
@@ -92,7 +93,7 @@ func printPeers(out io.Writer, answers bgpAnswers[feed.Shown]) error {
 		}
 	}
 	for _, text := range after {
-		fmt.Fprintln(out, oneLine(text))
+		fmt.Fprintln(out, terminal.OneLine(text))
 	}
 	notes(out, answers)
 	switch {
@@ -107,7 +108,7 @@ func printPeers(out io.Writer, answers bgpAnswers[feed.Shown]) error {
 // row writes the cells of a line; what comes from nodes does not control the terminal.
 func row(w io.Writer, cells []string) {
 	for i, c := range cells {
-		cells[i] = dash(oneLine(c))
+		cells[i] = dash(terminal.OneLine(c))
 	}
 	fmt.Fprintln(w, strings.Join(cells, "\t"))
 }
@@ -148,7 +149,7 @@ func printRoutes(out io.Writer, answers bgpAnswers[feed.Answer], sent bool, limi
 		return err
 	}
 	for _, text := range after {
-		fmt.Fprintln(out, oneLine(text))
+		fmt.Fprintln(out, terminal.OneLine(text))
 	}
 	notes(out, answers)
 	if rows == 0 && !answers.silent() {
@@ -215,7 +216,7 @@ func printNeighbours(out io.Writer, answers bgpAnswers[feed.Shown], peer string)
 		}
 	}
 	if shown == 0 && len(answers) > 1 && !answers.silent() {
-		fmt.Fprintf(out, "No node has a session with %s; weir bgp peers lists those that there are.\n", oneLine(peer))
+		fmt.Fprintf(out, "No node has a session with %s; weir bgp peers lists those that there are.\n", terminal.OneLine(peer))
 	}
 	return nil
 }
@@ -223,9 +224,9 @@ func printNeighbours(out io.Writer, answers bgpAnswers[feed.Shown], peer string)
 func printNeighbour(out io.Writer, node string, n *feed.Neighbour) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	line := func(what, format string, args ...any) {
-		fmt.Fprintf(w, "  %s:\t%s\n", what, oneLine(fmt.Sprintf(format, args...)))
+		fmt.Fprintf(w, "  %s:\t%s\n", what, terminal.OneLine(fmt.Sprintf(format, args...)))
 	}
-	fmt.Fprintln(w, oneLine(fmt.Sprintf("%s with %s (%s)", node, n.Addr, n.Name)))
+	fmt.Fprintln(w, terminal.OneLine(fmt.Sprintf("%s with %s (%s)", node, n.Addr, n.Name)))
 	state := n.State
 	if s := since(n.Since); s != "" {
 		state += " for " + s

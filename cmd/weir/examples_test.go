@@ -14,6 +14,7 @@ import (
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/why/ask"
 	whywire "github.com/weir-net/weir/internal/why/wire"
 )
 
@@ -51,7 +52,7 @@ func compare(t *testing.T, guide, name, got string) {
 // the one that TestWhy ("denied at ingress of the other node") gets in a lab.
 func TestExampleWhy(t *testing.T) {
 	cart, db := netip.MustParseAddr("10.244.124.130"), netip.MustParseAddr("10.244.15.193")
-	s := &story{Source: "pod shop/cart", Target: "pod shop/db",
+	s := &ask.Story{Source: "pod shop/cart", Target: "pod shop/db",
 		Request: whywire.Request{Source: cart, Destination: db, Protocol: model.ProtocolTCP, Port: 5432},
 		Nodes: []whywire.Answer{{
 			Node: "worker1", Plane: "eBPF", Epoch: 14,
@@ -77,9 +78,9 @@ func TestExampleWhy(t *testing.T) {
 			Outcome: whywire.Outcome{Verdict: whywire.Dropped, Reason: "POLICY_INGRESS",
 				Text: "denied by ingress policy", Rule: defaultDeny().String()},
 		}}}
-	s.conclude()
+	s.Conclude()
 	var out strings.Builder
-	if err := s.write(&out, "text"); err != nil {
+	if err := s.Write(&out, "text"); err != nil {
 		t.Fatal(err)
 	}
 	compare(t, "why.md", "why", out.String())

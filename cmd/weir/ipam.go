@@ -27,6 +27,7 @@ import (
 	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/terminal"
 	"github.com/weir-net/weir/internal/watch"
 )
 
@@ -286,14 +287,14 @@ func (f *ipamFlags) check(ctx context.Context, out io.Writer) error {
 	fmt.Fprintf(out, "Looked at %s: %d pools, %d blocks, %d nodes, %d pods, %d load balancers.\n", scope, len(inv.Pools), len(inv.Blocks), len(inv.Nodes), len(inv.Pods), len(inv.Balancers))
 	problems := ipam.Check(inv)
 	for _, s := range silent {
-		fmt.Fprintln(out, oneLine(s))
+		fmt.Fprintln(out, terminal.OneLine(s))
 	}
 	if len(problems) == 0 && len(silent) == 0 {
 		fmt.Fprintln(out, "Nothing leaked, and nothing is used twice.")
 		return nil
 	}
 	for _, p := range problems {
-		fmt.Fprintln(out, oneLine(p.String()))
+		fmt.Fprintln(out, terminal.OneLine(p.String()))
 	}
 	fmt.Fprintf(out, "There are %d findings.\n", len(problems)+len(silent))
 	return errUnhealthy

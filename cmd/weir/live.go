@@ -23,6 +23,7 @@ import (
 	"github.com/weir-net/weir/internal/agentapi"
 	"github.com/weir-net/weir/internal/agentapi/wire"
 	fanoutreport "github.com/weir-net/weir/internal/fanout/report"
+	"github.com/weir-net/weir/internal/terminal"
 )
 
 // answerWithin is how long an agent has to answer a question of one piece.
@@ -105,20 +106,20 @@ func localStatus(ctx context.Context, runDir string, now func() time.Time, out i
 	if err := askSocket(ctx, runDir, wire.SourcePath, &source); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%s, agent %s\n", oneLine(source.Node), oneLine(source.Version))
+	fmt.Fprintf(out, "%s, agent %s\n", terminal.OneLine(source.Node), terminal.OneLine(source.Version))
 	for _, line := range sourceLines(&source, now()) {
-		fmt.Fprintln(out, oneLine(line))
+		fmt.Fprintln(out, terminal.OneLine(line))
 	}
 	var st weirv1.NodeStatusStatus
 	err := askSocket(ctx, runDir, "/status", &st)
 	if e := (*wire.Error)(nil); errors.As(err, &e) && e.Code == wire.ExitRefused {
-		fmt.Fprintf(out, "Not ready: %s\n", oneLine(e.Text))
+		fmt.Fprintf(out, "Not ready: %s\n", terminal.OneLine(e.Text))
 		return errUnhealthy
 	}
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "Data plane %s; %d pods, %d Services, %d policies\n", oneLine(st.Dataplane), st.Endpoints, st.Services, st.Policies)
+	fmt.Fprintf(out, "Data plane %s; %d pods, %d Services, %d policies\n", terminal.OneLine(st.Dataplane), st.Endpoints, st.Services, st.Policies)
 	var bad []string
 	for _, c := range st.Conditions {
 		if c.Status != metav1.ConditionTrue {

@@ -30,31 +30,6 @@ func TestSplitServer(t *testing.T) {
 	}
 }
 
-func TestFindKind(t *testing.T) {
-	for in, want := range map[string]string{"ippools": "IPPool", "IPPool": "IPPool", "felixconfig": "FelixConfiguration", "gnp": "GlobalNetworkPolicy",
-		"networkpolicies.projectcalico.org": "NetworkPolicy", "ipamblocks": "IPAMBlock", "nodestatus": "NodeStatus",
-		"ippools.v3.projectcalico.org": "IPPool", "clusterinformations": "ClusterInformation"} {
-		if k, err := findKind(in); err != nil || k.kind != want {
-			t.Errorf("%s: %+v %v", in, k, err)
-		}
-	}
-	for _, in := range []string{"pods", "", "ippools.weir.dev"} {
-		if k, err := findKind(in); err == nil {
-			t.Errorf("%q was taken as %s", in, k.kind)
-		}
-	}
-	kinds, err := loadKinds()
-	if err != nil || len(kinds) != 26 {
-		t.Fatalf("%d kinds, %v", len(kinds), err)
-	}
-	for _, k := range kinds {
-		namespaced := k.kind == "NetworkPolicy" || k.kind == "NetworkSet" || k.kind == "StagedNetworkPolicy" || k.kind == "StagedKubernetesNetworkPolicy"
-		if k.namespaced != namespaced {
-			t.Errorf("%s namespaced: %v", k.kind, k.namespaced)
-		}
-	}
-}
-
 // What is not a good file changes nothing: it is refused before anything is sent, even without a
 // cluster.
 func TestFilesAreReadFirst(t *testing.T) {

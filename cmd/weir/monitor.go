@@ -19,6 +19,7 @@ import (
 	"github.com/weir-net/weir/internal/agentapi"
 	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/events"
+	"github.com/weir-net/weir/internal/terminal"
 )
 
 // newMonitor shows what policy says of flows, as it happens.
@@ -88,7 +89,7 @@ func (m *monitor) run(ctx context.Context, nodes []string, f events.Filter) erro
 		all.Go(func() {
 			if errs[i] = m.copyEvents(ctx, node, q); errs[i] != nil && ctx.Err() == nil {
 				m.mu.Lock()
-				fmt.Fprintf(m.errs, "weir: node %s is no longer followed: %s\n", node, oneLine(errs[i].Error()))
+				fmt.Fprintf(m.errs, "weir: node %s is no longer followed: %s\n", node, terminal.OneLine(errs[i].Error()))
 				m.mu.Unlock()
 			}
 		})
@@ -143,10 +144,10 @@ func (m *monitor) show(line []byte) error {
 	if err := json.Unmarshal(line, &e); err != nil {
 		return fmt.Errorf("an event that is none: %w", err)
 	}
-	text := oneLine(e.String()) + "\n"
+	text := terminal.OneLine(e.String()) + "\n"
 	if m.json {
 		var err error
-		if text, err = printableJSON(e, ""); err != nil {
+		if text, err = terminal.JSON(e, ""); err != nil {
 			return err
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -21,6 +20,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/weir-net/weir/deploy"
+	"github.com/weir-net/weir/internal/kinds"
+	"github.com/weir-net/weir/internal/terminal"
 	"github.com/weir-net/weir/internal/watch"
 )
 
@@ -82,15 +83,15 @@ func newResourceCommands(o *options) []*cobra.Command {
 }
 
 // resource returns the access to a kind, in the namespace where it has one.
-func (f *resourceFlags) resource(d dynamic.Interface, k kindInfo) dynamic.ResourceInterface {
-	if k.namespaced && !f.all {
-		return d.Resource(k.gvr).Namespace(f.namespace)
+func (f *resourceFlags) resource(d dynamic.Interface, k kinds.Kind) dynamic.ResourceInterface {
+	if k.Namespaced && !f.all {
+		return d.Resource(k.Resource).Namespace(f.namespace)
 	}
-	return d.Resource(k.gvr)
+	return d.Resource(k.Resource)
 }
 
 func (f *resourceFlags) get(ctx context.Context, out io.Writer, args []string) error {
-	k, err := findKind(args[0])
+	k, err := kinds.Find(args[0])
 	if err != nil {
 		return err
 	}
@@ -109,23 +110,23 @@ func (f *resourceFlags) get(ctx context.Context, out io.Writer, args []string) e
 	if len(args) == 2 {
 		u, err := f.resource(c.Dynamic, k).Get(ctx, args[1], metav1.GetOptions{})
 		if err != nil {
-			return explain("get", k.kind, args[1], err)
+			return explain("get", k.Name, args[1], err)
 		}
 		items = append(items, *u)
 	} else {
 		list, err := f.resource(c.Dynamic, k).List(ctx, metav1.ListOptions{})
 		if err != nil {
-			return explain("list", k.kind, "", err)
+			return explain("list", k.Name, "", err)
 		}
 		items = list.Items
 	}
 	return printObjects(out, f.output, k, items, len(args) == 2)
 }
 
-func printObjects(out io.Writer, format string, k kindInfo, items []unstructured.Unstructured, single bool) error {
+func printObjects(out io.Writer, format string, k kinds.Kind, items []unstructured.Unstructured, single bool) error {
 	if format == "name" {
 		for i := range items {
-			fmt.Fprintf(out, "%s/%s\n", k.gvr.Resource, items[i].GetName())
+			fmt.Fprintf(out, "%s/%s\n", k.Resource.Resource, items[i].GetName())
 		}
 		return nil
 	}
@@ -148,17 +149,17 @@ func printObjects(out io.Writer, format string, k kindInfo, items []unstructured
 		raw, err = yaml.Marshal(v)
 		text = string(raw)
 	} else {
-		text, err = printableJSON(v, "  ")
+		text, err = terminal.JSON(v, "  ")
 	}
 	if err != nil {
-		return fmt.Errorf("print %s: %w", k.kind, err)
+		return fmt.Errorf("print %s: %w", k.Name, err)
 	}
 	_, err = io.WriteString(out, text)
 	return err
 }
 
 func (f *resourceFlags) patchObject(ctx context.Context, out io.Writer, args []string) error {
-	k, err := findKind(args[0])
+	k, err := kinds.Find(args[0])
 	if err != nil {
 		return err
 	}
@@ -179,7 +180,7 @@ func (f *resourceFlags) patchObject(ctx context.Context, out io.Writer, args []s
 }
 
 func (f *resourceFlags) label(ctx context.Context, out io.Writer, args []string) error {
-	k, err := findKind(args[0])
+	k, err := kinds.Find(args[0])
 	if err != nil {
 		return err
 	}
@@ -200,16 +201,16 @@ func (f *resourceFlags) label(ctx context.Context, out io.Writer, args []string)
 	return f.send(ctx, out, k, args[1], types.MergePatchType, body, "labelled")
 }
 
-func (f *resourceFlags) send(ctx context.Context, out io.Writer, k kindInfo, name string, pt types.PatchType, body []byte, done string) error {
+func (f *resourceFlags) send(ctx context.Context, out io.Writer, k kinds.Kind, name string, pt types.PatchType, body []byte, done string) error {
 	c, err := f.connect()
 	if err != nil {
 		return err
 	}
 	u, err := f.resource(c.Dynamic, k).Patch(ctx, name, pt, body, metav1.PatchOptions{FieldManager: fieldManager})
 	if err != nil {
-		return explain("patch", k.kind, name, err)
+		return explain("patch", k.Name, name, err)
 	}
-	fmt.Fprintf(out, "%s %s %s\n", k.kind, name, done)
+	fmt.Fprintf(out, "%s %s %s\n", k.Name, name, done)
 	warn(out, u)
 	return nil
 }
@@ -224,7 +225,7 @@ func (f *resourceFlags) delete(ctx context.Context, cmd *cobra.Command, args []s
 	if len(args) < 2 {
 		return fmt.Errorf("delete needs a kind and a name, or -f with a file")
 	}
-	k, err := findKind(args[0])
+	k, err := kinds.Find(args[0])
 	if err != nil {
 		return err
 	}
@@ -234,9 +235,9 @@ func (f *resourceFlags) delete(ctx context.Context, cmd *cobra.Command, args []s
 	}
 	for _, name := range args[1:] {
 		if err := f.resource(c.Dynamic, k).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
-			return explain("delete", k.kind, name, err)
+			return explain("delete", k.Name, name, err)
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "%s %s deleted\n", k.kind, name)
+		fmt.Fprintf(cmd.OutOrStdout(), "%s %s deleted\n", k.Name, name)
 	}
 	return nil
 }
@@ -277,7 +278,7 @@ func deleteObject(ctx context.Context, api dynamic.ResourceInterface, u *unstruc
 func (f *resourceFlags) eachObject(ctx context.Context, cmd *cobra.Command, do objectFunc) error {
 	type item struct {
 		u *unstructured.Unstructured
-		k kindInfo
+		k kinds.Kind
 	}
 	var items []item
 	for _, file := range f.files {
@@ -290,17 +291,17 @@ func (f *resourceFlags) eachObject(ctx context.Context, cmd *cobra.Command, do o
 			return fmt.Errorf("%s: %w", file, err)
 		}
 		for _, u := range objects {
-			k, err := kindOfObject(u)
+			k, err := kinds.Of(u)
 			if err != nil {
 				return fmt.Errorf("%s: %w", file, err)
 			}
 			if u.GetName() == "" {
-				return fmt.Errorf("%s: a %s has no metadata.name", file, k.kind)
+				return fmt.Errorf("%s: a %s has no metadata.name", file, k.Name)
 			}
-			if k.namespaced && u.GetNamespace() == "" {
+			if k.Namespaced && u.GetNamespace() == "" {
 				u.SetNamespace(f.namespace)
 			}
-			if !k.namespaced {
+			if !k.Namespaced {
 				u.SetNamespace("")
 			}
 			items = append(items, item{u, k})
@@ -314,17 +315,17 @@ func (f *resourceFlags) eachObject(ctx context.Context, cmd *cobra.Command, do o
 		return err
 	}
 	for _, it := range items {
-		api := dynamic.ResourceInterface(c.Dynamic.Resource(it.k.gvr))
-		if it.k.namespaced {
-			api = c.Dynamic.Resource(it.k.gvr).Namespace(it.u.GetNamespace())
+		api := dynamic.ResourceInterface(c.Dynamic.Resource(it.k.Resource))
+		if it.k.Namespaced {
+			api = c.Dynamic.Resource(it.k.Resource).Namespace(it.u.GetNamespace())
 		}
 		done, err := do(ctx, api, it.u)
 		if err != nil {
-			return explain(cmd.Name(), it.k.kind, it.u.GetName(), err)
+			return explain(cmd.Name(), it.k.Name, it.u.GetName(), err)
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", describe(it.u), done)
-		if !it.k.inForce && cmd.Name() != "delete" {
-			fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s is stored, but %s is not supported yet: it has no effect\n", describe(it.u), it.k.kind)
+		if !it.k.InForce && cmd.Name() != "delete" {
+			fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s is stored, but %s is not supported yet: it has no effect\n", describe(it.u), it.k.Name)
 		}
 		if cmd.Name() != "delete" {
 			warn(cmd.ErrOrStderr(), it.u)
@@ -356,15 +357,11 @@ func readFile(stdin io.Reader, name string) ([]byte, error) {
 	return text, nil
 }
 
-func isForeign(kind string) bool {
-	return slices.ContainsFunc(foreignKinds, func(k kindInfo) bool { return k.kind == kind })
-}
-
 // explain says what was being done, and what to do where that is known.
 func explain(verb, kind, name string, err error) error {
 	object := strings.TrimSpace(kind + " " + name)
 	switch {
-	case apierrors.IsNotFound(err) && isForeign(kind) && (name == "" || !strings.Contains(err.Error(), strconv.Quote(name))):
+	case apierrors.IsNotFound(err) && kinds.Foreign(kind) && (name == "" || !strings.Contains(err.Error(), strconv.Quote(name))):
 		return fmt.Errorf("%s %s: %w; its definition is not installed, and does not come with Weir: it is in release v0.1 of sigs.k8s.io/network-policy-api", verb, object, err)
 	case apierrors.IsNotFound(err) && name == "":
 		return fmt.Errorf("%s %s: %w; its CustomResourceDefinition is not installed: run `weir install`", verb, object, err)

@@ -22,7 +22,9 @@ import (
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/agentapi/wire"
+	"github.com/weir-net/weir/internal/kinds"
 	"github.com/weir-net/weir/internal/relay/live"
+	"github.com/weir-net/weir/internal/terminal"
 )
 
 // clockSkew is by how much the clocks of a node and of this machine may differ.
@@ -334,20 +336,20 @@ func addresses(st *weirv1.NodeStatusStatus) string {
 
 // readUnsupportedKinds lists the objects that are stored and have no effect.
 func (r *report) readUnsupportedKinds(ctx context.Context, c *clientset.Clients) error {
-	kinds, err := loadKinds()
+	all, err := kinds.All()
 	if err != nil {
 		return err
 	}
-	for _, k := range kinds {
-		if k.inForce {
+	for _, k := range all {
+		if k.InForce {
 			continue
 		}
-		list, err := c.Dynamic.Resource(k.gvr).List(ctx, metav1.ListOptions{Limit: 4})
+		list, err := c.Dynamic.Resource(k.Resource).List(ctx, metav1.ListOptions{Limit: 4})
 		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("list %s: %w", k.gvr.Resource, err)
+			return fmt.Errorf("list %s: %w", k.Resource.Resource, err)
 		}
 		if len(list.Items) == 0 {
 			continue
@@ -360,7 +362,7 @@ func (r *report) readUnsupportedKinds(ctx context.Context, c *clientset.Clients)
 			}
 			names = append(names, strings.TrimPrefix(list.Items[i].GetNamespace()+"/"+list.Items[i].GetName(), "/"))
 		}
-		r.unsupported = append(r.unsupported, fmt.Sprintf("%s %s: stored, but this kind is not supported yet; it has no effect", k.kind, strings.Join(names, ", ")))
+		r.unsupported = append(r.unsupported, fmt.Sprintf("%s %s: stored, but this kind is not supported yet; it has no effect", k.Name, strings.Join(names, ", ")))
 	}
 	return nil
 }
@@ -369,14 +371,14 @@ func (r *report) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NODE\tSTATE\tDATAPLANE\tADDRESS\tPODS\tSERVICES\tPOLICIES\tHEARTBEAT\tVERSION")
 	for _, n := range r.nodes {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\n", oneLine(n.name), n.state, dash(oneLine(n.dataplane)), dash(oneLine(n.address)),
-			n.endpoints, n.services, n.policies, n.age(), dash(oneLine(n.version)))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\n", terminal.OneLine(n.name), n.state, dash(terminal.OneLine(n.dataplane)), dash(terminal.OneLine(n.address)),
+			n.endpoints, n.services, n.policies, n.age(), dash(terminal.OneLine(n.version)))
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
 	if len(r.components) > 0 {
-		fmt.Fprintf(out, "\n%s\n", oneLine(strings.Join(r.components, "; ")))
+		fmt.Fprintf(out, "\n%s\n", terminal.OneLine(strings.Join(r.components, "; ")))
 	}
 	var bad []string
 	for _, n := range r.nodes {
@@ -418,7 +420,7 @@ func section(out io.Writer, title string, lines []string) {
 			fmt.Fprintf(out, "  and %d more; see `weir get nodestatuses -o yaml`\n", len(lines)-most)
 			return
 		}
-		fmt.Fprintln(out, "  "+oneLine(l))
+		fmt.Fprintln(out, "  "+terminal.OneLine(l))
 	}
 }
 

@@ -16,42 +16,44 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/internal/kinds"
+	"github.com/weir-net/weir/internal/terminal"
 	"github.com/weir-net/weir/internal/version"
 )
 
 // asTable asks the API server to make the table, with the columns that the kind's definition has.
 const asTable = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
-func (f *resourceFlags) getTable(ctx context.Context, out io.Writer, k kindInfo, names []string) error {
+func (f *resourceFlags) getTable(ctx context.Context, out io.Writer, k kinds.Kind, names []string) error {
 	cfg, err := client.LoadConfig(f.kubeconfig)
 	if err != nil {
 		return err
 	}
 	cfg = client.Tune(cfg, "weir/"+version.Version)
-	gv := k.gvr.GroupVersion()
+	gv := k.Resource.GroupVersion()
 	cfg.APIPath, cfg.GroupVersion, cfg.NegotiatedSerializer = "/apis", &gv, scheme.Codecs.WithoutConversion()
 	api, err := rest.RESTClientFor(cfg)
 	if err != nil {
 		return fmt.Errorf("prepare the client of %s: %w", cfg.Host, err)
 	}
-	segments := []string{"/apis", k.gvr.Group, k.gvr.Version}
-	if k.namespaced && !f.all {
+	segments := []string{"/apis", k.Resource.Group, k.Resource.Version}
+	if k.Namespaced && !f.all {
 		segments = append(segments, "namespaces", f.namespace)
 	}
-	segments = append(append(segments, k.gvr.Resource), names...)
+	segments = append(append(segments, k.Resource.Resource), names...)
 	raw, err := api.Get().AbsPath(path.Join(segments...)).SetHeader("Accept", asTable).Do(ctx).Raw()
 	if err != nil {
-		return explain("get", k.kind, strings.Join(names, " "), err)
+		return explain("get", k.Name, strings.Join(names, " "), err)
 	}
 	var table metav1.Table
 	if err := json.Unmarshal(raw, &table); err != nil {
-		return fmt.Errorf("read the table of %s: %w", k.kind, err)
+		return fmt.Errorf("read the table of %s: %w", k.Name, err)
 	}
 	if len(table.Rows) == 0 {
-		fmt.Fprintf(out, "There are no %s.\n", k.gvr.Resource)
+		fmt.Fprintf(out, "There are no %s.\n", k.Resource.Resource)
 		return nil
 	}
-	return printTable(out, &table, k.namespaced && f.all)
+	return printTable(out, &table, k.Namespaced && f.all)
 }
 
 func printTable(out io.Writer, t *metav1.Table, withNamespace bool) error {
@@ -77,7 +79,7 @@ func printTable(out io.Writer, t *metav1.Table, withNamespace bool) error {
 		}
 		for _, i := range shown {
 			if i < len(row.Cells) && row.Cells[i] != nil {
-				fmt.Fprint(w, oneLine(fmt.Sprint(row.Cells[i])))
+				fmt.Fprint(w, terminal.OneLine(fmt.Sprint(row.Cells[i])))
 			}
 			fmt.Fprint(w, "\t")
 		}

@@ -4,17 +4,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-net/weir/internal/agentapi"
-	"github.com/weir-net/weir/internal/agentapi/wire"
-	whywire "github.com/weir-net/weir/internal/why/wire"
+	"github.com/weir-net/weir/internal/why/ask"
 )
 
 // codedError ends the program with a code; err may be nil when everything was said already.
@@ -38,14 +32,9 @@ const (
 	whyError  = 2
 )
 
-// whyFlags are the flags of `weir why`.
-type whyFlags struct {
-	namespace, node, backend, output string
-	sourcePort                       uint16
-}
-
 func newWhy(o *options) *cobra.Command {
-	var f whyFlags
+	f := ask.Options{Within: 2 * answerWithin}
+	var output string
 	cmd := &cobra.Command{
 		Use:   "why SOURCE TARGET:PORT[/PROTOCOL]",
 		Short: "Explain why a connection is allowed or denied, and its path; exit code 0 allowed, 1 denied, 2 error",
@@ -61,9 +50,9 @@ It asks the agents as weir status --live does: by the controller, for which Clus
 		Example: "  weir why shop/cart svc/db:5432\n  weir why cart db.shop:postgres -n shop\n  weir why shop/cart 192.0.2.7/icmp\n  weir why 198.51.100.9 192.0.2.11:30080 ",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			story, err := askWhy(cmd.Context(), o, args[0], args[1], f)
+			story, err := askWhy(cmd.Context(), o, args[0], args[1], output, f)
 			if err == nil {
-				err = story.write(cmd.OutOrStdout(), f.output)
+				err = story.Write(cmd.OutOrStdout(), output)
 			}
 			switch {
 			case err != nil:
@@ -77,33 +66,18 @@ It asks the agents as weir status --live does: by the controller, for which Clus
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.namespace, "namespace", "n", "default", "`namespace` of names that say none")
-	fs.StringVar(&f.node, "node", "", "`node` at which a packet from outside comes in; default: the one that has the target's address")
-	fs.StringVar(&f.backend, "backend", "", "this endpoint of the Service, as `ADDRESS:PORT`; default: whichever is chosen")
-	fs.Uint16Var(&f.sourcePort, "source-port", 0, "source port, for rules that ask for it and for a connection that is there; default: one of those that clients use")
-	fs.StringVarP(&f.output, "output", "o", "text", "text or json")
+	fs.StringVarP(&f.Namespace, "namespace", "n", "default", "`namespace` of names that say none")
+	fs.StringVar(&f.Node, "node", "", "`node` at which a packet from outside comes in; default: the one that has the target's address")
+	fs.StringVar(&f.Backend, "backend", "", "this endpoint of the Service, as `ADDRESS:PORT`; default: whichever is chosen")
+	fs.Uint16Var(&f.SourcePort, "source-port", 0, "source port, for rules that ask for it and for a connection that is there; default: one of those that clients use")
+	fs.StringVarP(&output, "output", "o", "text", "text or json")
 	return cmd
 }
 
-// story is what all nodes on the path reported.
-type story struct {
-	Source  string           `json:"source"`
-	Target  string           `json:"target"`
-	Request whywire.Request  `json:"request"`
-	Nodes   []whywire.Answer `json:"nodes"`
-	Allowed bool             `json:"allowed"`
-	Verdict string           `json:"verdict"` // in one line
-	// Doubtful: what was found does not fit together; the warnings of the nodes say how.
-	Doubtful bool `json:"doubtful"`
-}
-
-// maxNodes bounds the nodes on a packet's path.
-const maxNodes = 4
-
-// askWhy asks the node where the packet begins, and then each that it is sent on to.
-func askWhy(ctx context.Context, o *options, source, target string, f whyFlags) (*story, error) {
-	if f.output != "text" && f.output != "json" {
-		return nil, fmt.Errorf("-o %q: want text or json", f.output)
+// askWhy asks with the rights of the kubeconfig.
+func askWhy(ctx context.Context, o *options, source, target, output string, f ask.Options) (*ask.Story, error) {
+	if output != "text" && output != "json" {
+		return nil, fmt.Errorf("-o %q: want text or json", output)
 	}
 	c, err := o.connect()
 	if err != nil {
@@ -113,68 +87,5 @@ func askWhy(ctx context.Context, o *options, source, target string, f whyFlags) 
 	if err != nil {
 		return nil, err
 	}
-	s, node, err := resolveWhy(ctx, c.Kube, source, target, f)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 2*answerWithin)
-	defer cancel()
-	for q := s.Request; ; {
-		answer, err := askNode(ctx, asker, node, q)
-		if err != nil {
-			return nil, err
-		}
-		s.Nodes = append(s.Nodes, *answer)
-		if answer.Next == nil {
-			break
-		}
-		if len(s.Nodes) == maxNodes {
-			return nil, fmt.Errorf("the packet was sent on by %d nodes; this looks like a loop", maxNodes)
-		}
-		node = answer.Next.Node
-		q.Hook, q.Received = "", &answer.Next.Handover
-	}
-	s.conclude()
-	return s, nil
-}
-
-// askNode asks one agent, again when it answers somebody else at the moment.
-func askNode(ctx context.Context, asker *agentapi.Client, node string, q whywire.Request) (*whywire.Answer, error) {
-	body, err := json.Marshal(q)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		answer := &whywire.Answer{}
-		err := asker.AskJSON(ctx, node, wire.Question{Path: whywire.Path, Body: string(body)}, answer)
-		if !errors.Is(err, agentapi.ErrRefused) || !strings.Contains(err.Error(), whywire.Busy) {
-			return answer, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, err
-		case <-time.After(300 * time.Millisecond):
-		}
-	}
-}
-
-// conclude says in one line what came of it.
-func (s *story) conclude() {
-	last := &s.Nodes[len(s.Nodes)-1]
-	o := &last.Outcome
-	s.Allowed = o.Verdict != whywire.Dropped
-	switch {
-	case s.Allowed:
-		s.Verdict = "allowed: " + o.Text
-		if o.Verdict == whywire.Left {
-			s.Verdict = "allowed as far as Weir decides: " + o.Text
-		}
-	case o.Rule != "":
-		s.Verdict = fmt.Sprintf("denied on node %s by %s (%s)", last.Node, o.Rule, o.Reason)
-	default:
-		s.Verdict = fmt.Sprintf("denied on node %s: %s (%s)", last.Node, o.Text, o.Reason)
-	}
-	for i := range s.Nodes {
-		s.Doubtful = s.Doubtful || len(s.Nodes[i].Warnings) > 0
-	}
+	return ask.Nodes(ctx, c.Kube, asker, source, target, f)
 }

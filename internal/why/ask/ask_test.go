@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package ask
 
 import (
 	"net/netip"
@@ -16,7 +16,7 @@ import (
 )
 
 func TestTargets(t *testing.T) {
-	for text, want := range map[string]whyTarget{
+	for text, want := range map[string]destination{
 		"svc/web:80": {"svc/web", "80", ""}, "shop/web:http/tcp": {"shop/web", "http", "tcp"}, "web.shop:53/UDP": {"web.shop", "53", "udp"},
 		"10.0.0.1:80/sctp": {"10.0.0.1", "80", "sctp"}, "[fd00::1]:80": {"fd00::1", "80", ""}, "10.0.0.1/icmp": {"10.0.0.1", "", "icmp"},
 		"[fd00::1]/icmp": {"fd00::1", "", "icmp"}, "fd00::1/icmp": {"fd00::1", "", "icmp"}, "shop/web/icmp": {"shop/web", "", "icmp"},
@@ -37,12 +37,12 @@ func TestTargets(t *testing.T) {
 		want        model.Protocol
 		number      uint16
 	}{{"dns", "", model.ProtocolUDP, 53}, {"53", "", model.ProtocolUDP, 53}, {"53", "tcp", model.ProtocolTCP, 53}, {"web", "", model.ProtocolTCP, 80}, {"99", "", model.ProtocolTCP, 99}, {"", "icmp", model.ProtocolICMP, 0}} {
-		if p, n, err := svc.portOf(whyTarget{port: c.port, proto: c.proto}, four); err != nil || p != c.want || n != c.number {
+		if p, n, err := svc.portOf(destination{port: c.port, proto: c.proto}, four); err != nil || p != c.want || n != c.number {
 			t.Errorf("%+v: %s %d %v", c, p, n, err)
 		}
 	}
 	for _, port := range []string{"nope", "0", "65536", "-1"} {
-		if p, n, err := svc.portOf(whyTarget{port: port}, four); err == nil {
+		if p, n, err := svc.portOf(destination{port: port}, four); err == nil {
 			t.Errorf("port %s: %s %d", port, p, n)
 		}
 	}
@@ -55,7 +55,7 @@ func TestStoryIsOneScreen(t *testing.T) {
 	}
 	rules = append(rules, policy.ExplainedRule{Detail: "egress[199]", Action: "Deny", Matched: true})
 	rule := nodestate.Rule{Kind: "NetworkPolicy", Name: "a/p", Detail: "egress[199]"}
-	s := &story{Source: "pod a/client", Target: "Service a/web", Request: whywire.Request{Source: netip.MustParseAddr("10.0.0.1"), Destination: netip.MustParseAddr("10.96.0.1"), Protocol: model.ProtocolTCP, Port: 80},
+	s := &Story{Source: "pod a/client", Target: "Service a/web", Request: whywire.Request{Source: netip.MustParseAddr("10.0.0.1"), Destination: netip.MustParseAddr("10.96.0.1"), Protocol: model.ProtocolTCP, Port: 80},
 		Nodes: []whywire.Answer{{Node: "n1\x1b[2J", Epoch: 4, Service: &whywire.Service{Name: "Service a/web", Frontend: "10.96.0.1:80/tcp", Where: whywire.AtConnect, Chosen: "10.0.0.30:80"},
 			Policies: []whywire.End{{Direction: "egress", Explanation: policy.Explanation{Isolated: true, Known: true, Rule: rule,
 				Tiers: []policy.ExplainedTier{{Name: "default", End: policy.EndDecided, Policies: []policy.ExplainedPolicy{{Kind: "NetworkPolicy", Name: "a/p", Rules: rules}}}}}}},
@@ -64,9 +64,9 @@ func TestStoryIsOneScreen(t *testing.T) {
 	for i := range 30 {
 		s.Nodes[0].Service.Backends = append(s.Nodes[0].Service.Backends, whywire.Backend{Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), 80).String(), Usable: true})
 	}
-	s.conclude()
+	s.Conclude()
 	var out strings.Builder
-	if err := s.write(&out, "text"); err != nil {
+	if err := s.Write(&out, "text"); err != nil {
 		t.Fatal(err)
 	}
 	text := out.String()
@@ -79,9 +79,9 @@ func TestStoryIsOneScreen(t *testing.T) {
 		t.Errorf("%d lines, allowed %t, doubtful %t:\n%s", n, s.Allowed, s.Doubtful, text)
 	}
 	s.Nodes[0].Warnings = []string{"two of us disagree"}
-	s.conclude()
+	s.Conclude()
 	out.Reset()
-	if err := s.write(&out, "text"); err != nil || !s.Doubtful || !strings.Contains(out.String(), "!! two of us disagree") {
+	if err := s.Write(&out, "text"); err != nil || !s.Doubtful || !strings.Contains(out.String(), "!! two of us disagree") {
 		t.Errorf("a disagreement is not reported: %v\n%s", err, out.String())
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package ask
 
 import (
 	"fmt"
@@ -10,13 +10,14 @@ import (
 	"strings"
 
 	"github.com/weir-net/weir/internal/calc/policy"
+	"github.com/weir-net/weir/internal/terminal"
 	whywire "github.com/weir-net/weir/internal/why/wire"
 )
 
-// write prints the story, for people or for programs.
-func (s *story) write(out io.Writer, form string) error {
+// Write prints the story, for people or for programs.
+func (s *Story) Write(out io.Writer, form string) error {
 	if form == "json" {
-		text, err := printableJSON(s, "  ")
+		text, err := terminal.JSON(s, "  ")
 		if err != nil {
 			return err
 		}
@@ -39,7 +40,7 @@ func (s *story) write(out io.Writer, form string) error {
 	}
 	for _, line := range strings.SplitAfter(b.String(), "\n") {
 		end := strings.HasSuffix(line, "\n")
-		line = oneLine(strings.TrimSuffix(line, "\n"))
+		line = terminal.OneLine(strings.TrimSuffix(line, "\n"))
 		if end {
 			line += "\n"
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package ask
 
 import (
 	"context"
@@ -22,15 +22,15 @@ import (
 // defaultSourcePort is of those that client sockets get (RFC 6335, section 6).
 const defaultSourcePort = 50000
 
-// whyTarget is where a connection goes, as it was written.
-type whyTarget struct {
+// destination is where a connection goes, as it was written.
+type destination struct {
 	host  string
 	port  string // number or name; empty for ICMP
 	proto string // lower case; empty = not said
 }
 
 // parseTarget reads HOST:PORT[/PROTOCOL] and HOST/icmp.
-func parseTarget(text string) (t whyTarget, err error) {
+func parseTarget(text string) (t destination, err error) {
 	t.host = text
 	if at := strings.LastIndexByte(text, '/'); at >= 0 {
 		switch p := strings.ToLower(text[at+1:]); p {
@@ -70,9 +70,9 @@ type end struct {
 	ports []corev1.ServicePort
 }
 
-// resolveWhy turns what was written into a question, and names the node to ask first.
-func resolveWhy(ctx context.Context, kube kubernetes.Interface, source, target string, f whyFlags) (*story, string, error) {
-	r := resolver{kube, f.namespace}
+// resolve turns what was written into a question, and names the node to ask first.
+func resolve(ctx context.Context, kube kubernetes.Interface, source, target string, o Options) (*Story, string, error) {
+	r := resolver{kube, o.Namespace}
 	t, err := parseTarget(target)
 	if err != nil {
 		return nil, "", err
@@ -85,7 +85,7 @@ func resolveWhy(ctx context.Context, kube kubernetes.Interface, source, target s
 	if err != nil {
 		return nil, "", err
 	}
-	q := whywire.Request{Hook: from.hook, SourcePort: f.sourcePort}
+	q := whywire.Request{Hook: from.hook, SourcePort: o.SourcePort}
 	if q.SourcePort == 0 {
 		q.SourcePort = defaultSourcePort
 	}
@@ -95,21 +95,21 @@ func resolveWhy(ctx context.Context, kube kubernetes.Interface, source, target s
 	if q.Protocol, q.Port, err = to.portOf(t, q.Destination); err != nil {
 		return nil, "", err
 	}
-	if f.backend != "" {
-		if q.Backend, err = netip.ParseAddrPort(f.backend); err != nil {
-			return nil, "", fmt.Errorf("--backend %q: want ADDRESS:PORT", f.backend)
+	if o.Backend != "" {
+		if q.Backend, err = netip.ParseAddrPort(o.Backend); err != nil {
+			return nil, "", fmt.Errorf("--backend %q: want ADDRESS:PORT", o.Backend)
 		}
 	}
 	node := from.node
 	if from.hook == whywire.FromUplink {
-		if node = f.node; node == "" {
+		if node = o.Node; node == "" {
 			node, err = r.nodeWith(ctx, q.Destination)
 		}
 	}
 	if err == nil {
 		err = q.Check()
 	}
-	return &story{Source: from.text, Target: to.text, Request: q}, node, err
+	return &Story{Source: from.text, Target: to.text, Request: q}, node, err
 }
 
 // ofOneFamily returns an address of each end, IPv4 ones where there are such.
@@ -271,7 +271,7 @@ func (r resolver) service(ctx context.Context, name model.Name) (*end, error) {
 }
 
 // portOf returns the protocol and the number of the port that was asked for.
-func (e *end) portOf(t whyTarget, to netip.Addr) (model.Protocol, uint16, error) {
+func (e *end) portOf(t destination, to netip.Addr) (model.Protocol, uint16, error) {
 	if t.proto == "icmp" {
 		if to.Is4() {
 			return model.ProtocolICMP, 0, nil
