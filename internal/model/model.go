@@ -102,6 +102,7 @@ type Node struct {
 	LinkAddress [6]byte        // MAC address of the uplink, zero when not published
 	Subnets     []netip.Prefix // of its uplinks, as published; empty when not
 	NotReady    bool           // its condition Ready is False or Unknown
+	Cordoned    bool           // spec.unschedulable: it is drained, or about to be
 	Created     int64          // Unix seconds
 	UID         string
 	// Since is when an address came that the node did not have when it was first seen, Unix

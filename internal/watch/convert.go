@@ -139,7 +139,8 @@ func (f *finding) podPorts(out []model.PodPort, field string, ports []corev1.Con
 // ConvertNode converts a Node. What its agent published about it is added by AddNodeStatus.
 func ConvertNode(n *corev1.Node) (*model.Node, []weirv1.Problem) {
 	f := newFinding("Node", n)
-	out := &model.Node{Name: n.Name, Labels: n.Labels, Created: created(n), UID: string(n.UID), Leaving: n.DeletionTimestamp != nil || len(leaving(n.Spec.Taints)) > 0}
+	out := &model.Node{Name: n.Name, Labels: n.Labels, Created: created(n), UID: string(n.UID), Leaving: n.DeletionTimestamp != nil || len(leaving(n.Spec.Taints)) > 0,
+		Cordoned: n.Spec.Unschedulable}
 	for _, c := range n.Status.Conditions {
 		out.NotReady = out.NotReady || c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
 	}

@@ -107,6 +107,7 @@ status: {phase: Succeeded, podIP: "::ffff:192.0.2.9"}
 func TestConvertNode(t *testing.T) {
 	got, found := ConvertNode(from[corev1.Node](t, `
 metadata: {name: n1, labels: {z: a}, annotations: {projectcalico.org/ASNumber: "64.512", projectcalico.org/RouteReflectorClusterID: x}}
+spec: {unschedulable: true}
 status:
   addresses:
   - {type: ExternalIP, address: 198.51.100.1}
@@ -115,7 +116,7 @@ status:
   - {type: InternalIP, address: "fd00::1"}
   - {type: InternalIP, address: 0.0.0.0}
 `))
-	want := &model.Node{Name: "n1", Labels: map[string]string{"z": "a"}, Addrs: addrs("192.0.2.1", "fd00::1", "198.51.100.1"), ASN: 64<<16 + 512}
+	want := &model.Node{Name: "n1", Labels: map[string]string{"z": "a"}, Addrs: addrs("192.0.2.1", "fd00::1", "198.51.100.1"), ASN: 64<<16 + 512, Cordoned: true}
 	check(t, got, want, found, "status.addresses[4].address metadata.annotations[projectcalico.org/RouteReflectorClusterID]")
 
 	pub, found := ConvertNodeStatus(from[weirv1.NodeStatus](t, `

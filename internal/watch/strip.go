@@ -26,7 +26,7 @@ func strip(obj any) (any, error) {
 	case *corev1.Pod:
 		return stripPod(o), nil
 	case *corev1.Node:
-		o.Spec = corev1.NodeSpec{Taints: leaving(o.Spec.Taints)}
+		o.Spec = corev1.NodeSpec{Taints: leaving(o.Spec.Taints), Unschedulable: o.Spec.Unschedulable}
 		o.Status = corev1.NodeStatus{Addresses: o.Status.Addresses, Conditions: readiness(o.Status.Conditions)}
 	case *corev1.ServiceAccount:
 		o.Secrets, o.ImagePullSecrets = nil, nil

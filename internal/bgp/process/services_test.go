@@ -5,6 +5,7 @@ package process
 import (
 	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/weir-net/weir/internal/bgp/routertest"
@@ -54,6 +55,15 @@ func TestCommunities(t *testing.T) {
 			has("those before", false, "64512:100", "64512:1:70000")
 			n.agent.Set(tagged())
 			has("none", false, "64512:200")
+			n.agent.Set(tagged("65535:0"))
+			n.eventually("graceful shutdown (RFC 8326)", func() error {
+				for _, b := range blocks {
+					if text := r.About(b); !strings.Contains(text, "graceful-shutdown") && !r.Has(b, "65535:0") {
+						return errors.New(text)
+					}
+				}
+				return nil
+			})
 		})
 	}
 }

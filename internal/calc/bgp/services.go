@@ -55,8 +55,12 @@ func (x *sessions) services(out *nodestate.BGP, addrs iter.Seq[cluster.ServiceAd
 	}
 }
 
+// gracefulShutdown asks routers to prefer every other way (RFC 8326).
+const gracefulShutdown = "65535:0"
+
 // tags says which communities the prefixes of out.Advertise get: those of prefixAdvertisements
-// that they are within, of the node's own configuration where that has any.
+// that they are within, of the node's own configuration where that has any, and of a node that is
+// drained or goes that it does.
 func (x *sessions) tags(out *nodestate.BGP) {
 	conf, names := &x.conf, maps.Clone(x.conf.Communities)
 	if own := x.c.BGPConfigs["node."+x.own.Name]; own != nil {
@@ -69,6 +73,11 @@ func (x *sessions) tags(out *nodestate.BGP) {
 		maps.Copy(names, own.Communities)
 	}
 	tagged := map[netip.Prefix][]string{}
+	if x.own.Cordoned || x.own.Leaving {
+		for _, p := range out.Advertise {
+			tagged[p] = []string{gracefulShutdown}
+		}
+	}
 	for _, t := range conf.Tagged {
 		var values []string
 		for _, text := range t.Communities {

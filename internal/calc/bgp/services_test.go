@@ -40,6 +40,25 @@ func TestTags(t *testing.T) {
 	}
 }
 
+// Routers prefer other nodes to one that is drained, or that goes.
+func TestGracefulShutdown(t *testing.T) {
+	const want = "[{10.65.0.0/26 [65535:0 7:7]} {fd00:65::100/122 [65535:0]}]"
+	for name, change := range map[string]func(*model.Node){
+		"cordoned": func(n *model.Node) { n.Cordoned = true }, "leaving": func(n *model.Node) { n.Leaving = true },
+	} {
+		c := racks()
+		c.BGPConfigs["default"].Tagged = []model.BGPTag{{CIDR: prefix("10.65.0.0/16"), Communities: []string{"7:7"}}}
+		change(c.Nodes["b"])
+		if got := fmt.Sprint(state(c).Tags); got != "[{10.65.0.0/26 [7:7]}]" {
+			t.Errorf("another node is %s: tags are %s", name, got)
+		}
+		change(c.Nodes["a"])
+		if got := fmt.Sprint(state(c).Tags); got != want {
+			t.Errorf("%s: tags are %s", name, got)
+		}
+	}
+}
+
 // What others advertise of Services is handed on within the AS, and is no route of the node.
 func TestServiceRanges(t *testing.T) {
 	c := racks()

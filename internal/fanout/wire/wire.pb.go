@@ -1250,6 +1250,7 @@ type Node struct {
 	WireguardKey6 []byte                 `protobuf:"bytes,12,opt,name=wireguard_key6,json=wireguardKey6,proto3" json:"wireguard_key6,omitempty"`
 	Asn           uint32                 `protobuf:"varint,13,opt,name=asn,proto3" json:"asn,omitempty"`
 	ClusterId     []byte                 `protobuf:"bytes,14,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"` // address
+	Cordoned      bool                   `protobuf:"varint,15,opt,name=cordoned,proto3" json:"cordoned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1380,6 +1381,13 @@ func (x *Node) GetClusterId() []byte {
 		return x.ClusterId
 	}
 	return nil
+}
+
+func (x *Node) GetCordoned() bool {
+	if x != nil {
+		return x.Cordoned
+	}
+	return false
 }
 
 type AddrTime struct {
@@ -3861,7 +3869,7 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\bprotocol\x18\x02 \x01(\rR\bprotocol\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\rR\x04port\x12\x1b\n" +
 	"\thost_port\x18\x04 \x01(\rR\bhostPort\x12\x17\n" +
-	"\ahost_ip\x18\x05 \x01(\fR\x06hostIp\"\xad\x03\n" +
+	"\ahost_ip\x18\x05 \x01(\fR\x06hostIp\"\xc9\x03\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\rR\x04name\x12.\n" +
 	"\x06labels\x18\x02 \x01(\v2\x16.weir.fanout.v1.LabelsR\x06labels\x12\x14\n" +
@@ -3878,7 +3886,8 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\x0ewireguard_key6\x18\f \x01(\fR\rwireguardKey6\x12\x10\n" +
 	"\x03asn\x18\r \x01(\rR\x03asn\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\x0e \x01(\fR\tclusterId\".\n" +
+	"cluster_id\x18\x0e \x01(\fR\tclusterId\x12\x1a\n" +
+	"\bcordoned\x18\x0f \x01(\bR\bcordoned\".\n" +
 	"\bAddrTime\x12\x12\n" +
 	"\x04addr\x18\x01 \x01(\fR\x04addr\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\"\xec\x04\n" +
