@@ -16,7 +16,7 @@ LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 GO_BUILD := GOGC=400 go build -trimpath -gcflags all=-dwarf=false -tags grpcnotrace
 BUILD_LAB := cd lab && $(GO_BUILD) -ldflags "-s -w" -o ../bin/weir-lab ./cmd/weir-lab
 
-.PHONY: all help check lint check-root soak house image setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-policyapi e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate clean
+.PHONY: all help check lint check-root soak house image setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-policyapi e2e-routing e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate clean
 
 all: build
 
@@ -108,6 +108,11 @@ unit: apiserver ## lane 2: unit tests, scenarios, loaded programs, namespaces (r
 kernels: export WEIR_SETUP_MORE := qemu-system-x86 cpio kmod xz-utils
 kernels: generate ## tests on other kernels, in an emulator (root)
 	go run ./test/kernels $(KERNELS)
+
+# What works of BGP, IP in IP and WireGuard, by their tests, with BIRD and FRR; writes out/routing.json. ROUTING="-doc docs/results/routing.md" writes the tables of the documents, too.
+e2e-routing: generate ## what works of BGP, IP in IP and WireGuard (root)
+	@mkdir -p out
+	go run ./test/routing $(ROUTING)
 
 # A night's worth of random policies and packets, the loaded programs against the oracle: PAIRS packets of IPv4, as many of IPv6, as many of both.
 PAIRS ?= 333334
