@@ -36,6 +36,7 @@ func TestIPIP(t *testing.T) {
 			f.echoService("bulk", "10.96.0.4", 30004, f.c)
 			f.apply()
 			f.podsReachEachOther(t)
+			f.policyHolds(t)
 			f.a.bulk("pod", f.c.at("8090"))
 			f.c.bulk("pod, the other way", f.a.at("8090"))
 			f.a.bulk("Service", "10.96.0.4:80")

@@ -59,6 +59,23 @@ func want(t *testing.T, what, got, wanted string) {
 	}
 }
 
+// policyHolds: of what comes from another node, a pod gets what its policy allows.
+func (f *fixture) policyHolds(t *testing.T) {
+	t.Helper()
+	p := allow("c", model.Peer{Pods: &model.Selector{Namespace: "default", Pods: hasApp("a")}})
+	f.put(p)
+	f.apply()
+	for _, nw := range networks {
+		want(t, "with a policy", f.a.reaches("c", nw, f.c.at("8080")), "10.244.1.2")
+		f.b.refused(nw, f.c.at("8080"))
+	}
+	delete(f.cluster.Policies, p.ID())
+	f.apply()
+	for _, nw := range networks {
+		want(t, "without the policy", f.b.reaches("c", nw, f.c.at("8080")), "10.244.1.3")
+	}
+}
+
 func TestPods(t *testing.T) { inBoth(t, testPods) }
 
 func testPods(t *testing.T, fam family) {

@@ -191,6 +191,8 @@ func testWireGuard(t *testing.T, fam family) {
 		silent(when)
 	}
 	all("encrypted")
+	f.policyHolds(t)
+	silent("with a policy")
 	if a := f.a.call(request{Op: "talk", ID: 1}); a.Err != "" {
 		t.Errorf("a connection did not survive that encryption was switched on: %s", a.Err)
 	}

@@ -35,17 +35,17 @@ func cells() []Cell {
 		{"IPv4", ebpf, "TestWireGuard/IPv4"}, {"IPv6", ebpf, "TestWireGuard/IPv6"},
 		{"IPv4", nftables, "TestWireGuard/nft-IPv4"}, {"IPv6", nftables, "TestWireGuard/nft-IPv6"},
 	} {
-		add("WireGuard", of.family, of.plane, netns+of.test, "", "pod", "Service", "NodePort", "DSR", "live change")
-		add("WireGuard", of.family, of.plane, "", "no test has policy or why with encryption: both are decided before it", "policy", "why")
+		add("WireGuard", of.family, of.plane, netns+of.test, "", "pod", "Service", "NodePort", "DSR", "policy", "live change")
+		add("WireGuard", of.family, of.plane, "", "no test asks with encryption", "why")
 	}
 	for _, family := range []string{"IPv4", "IPv6"} {
 		add("WireGuard", family, "wireguard-go", "internal/wireguard TestEncryptsBetweenNodes/"+family, "", "nothing in clear")
 	}
-	add("IP in IP", "IPv4", ebpf, netns+"TestIPIP/ebpf-routed", "", "pod", "Service", "NodePort")
+	add("IP in IP", "IPv4", ebpf, netns+"TestIPIP/ebpf-routed", "", "pod", "Service", "NodePort", "policy")
 	add("IP in IP", "IPv4", ebpf, scenarios+"TestPrograms/ipip", "", "DSR")
 	add("IP in IP", "IPv4", ebpf, netns+"TestIPIPLive/ebpf-IPv4", "", "live change")
 	add("IP in IP", "IPv4", ebpf, scenarios+"TestPrograms/hostile-ipip", "", "no injection")
-	add("IP in IP", "IPv4", ebpf, "", "no test has policy or why with it", "policy", "why")
+	add("IP in IP", "IPv4", ebpf, "", "no test asks with it", "why")
 	add("IP in IP", "IPv4", nftables, "", "a node sends VXLAN in its place", asked...)
 	for _, plane := range []string{ebpf, nftables} {
 		add("BGP", "both", plane, "", "pods' packets to other nodes do not go by learned routes to blocks yet", asked...)
