@@ -109,7 +109,7 @@ kernels: export WEIR_SETUP_MORE := qemu-system-x86 cpio kmod xz-utils
 kernels: generate ## tests on other kernels, in an emulator (root)
 	go run ./test/kernels $(KERNELS)
 
-# What works of BGP, IP in IP and WireGuard, by their tests, with BIRD and FRR; writes out/routing.json. ROUTING="-doc docs/results/routing.md" writes the tables of the documents, too.
+# What works of BGP, IP in IP and WireGuard, by their tests, with BIRD and FRR; writes out/routing.json. ROUTING="-doc docs/results/routing.md -out docs/results/routing.json" writes the results of the documents.
 e2e-routing: generate ## what works of BGP, IP in IP and WireGuard (root)
 	@mkdir -p out
 	go run ./test/routing $(ROUTING)
