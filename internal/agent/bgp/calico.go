@@ -45,7 +45,7 @@ type Writer struct {
 	API     dynamic.Interface
 	Process Process
 	State   func() *nodestate.State // nil = it is not known yet
-	// Peers returns the BGPPeers by name, as CalicoNodeStatus tells them apart.
+	// Peers returns the BGPPeers by name, with their type in a CalicoNodeStatus.
 	Peers func(context.Context) (map[string]v3.BGPPeerType, error)
 	Log   *slog.Logger
 
@@ -272,7 +272,7 @@ func (w *Writer) write(ctx context.Context, name string, spec *v3.CalicoNodeStat
 	return problems, err
 }
 
-// typeOf tells BGPPeers apart as CalicoNodeStatus does.
+// typeOf is the type of a BGPPeer in a CalicoNodeStatus.
 func typeOf(node, nodeSelector string) v3.BGPPeerType {
 	if cmp.Or(node, nodeSelector) != "" {
 		return v3.BGPPeerTypeNodePeer

@@ -24,7 +24,7 @@ const maxRoutes = 2000
 // timeFormat is that of times which are strings in CalicoNodeStatus, of UTC.
 const timeFormat = "2006-01-02 15:04:05"
 
-// PeerTypes tells BGPPeers apart as CalicoNodeStatus does.
+// PeerTypes returns the types of BGPPeers in a CalicoNodeStatus.
 func PeerTypes(c *model.Cluster) map[string]v3.BGPPeerType {
 	out := map[string]v3.BGPPeerType{}
 	for name, p := range c.BGPPeers {

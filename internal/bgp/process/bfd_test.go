@@ -21,82 +21,74 @@ import (
 // stays up, and nothing comes any more. BFD has packets go by the other one long before a hold time
 // is over (90 s), in both families.
 func TestBFD(t *testing.T) {
-	for _, kind := range routertest.Kinds {
-		t.Run(kind, func(t *testing.T) {
-			routertest.Need(t, kind)
-			if !nettest.Isolated(t) {
-				return
+	eachRouter(t, func(t *testing.T, kind string) {
+		nettest.Must(t, routertest.Address("lo", pods...))
+		state := &nodestate.BGP{ASN: nodeASN, RouterID: nodeAddrs[0].Addr(), ListenPort: 179, Advertise: blocks, Keep: blocks, Pass: blocks}
+		routers := map[netip.Addr]*nettest.Namespace{}
+		var all []*routertest.Router
+		for i := range 2 {
+			here := prefixes(fmt.Sprintf("192.0.2.%d/28", 16*i+1), fmt.Sprintf("2001:db8:%d::1/64", i))
+			there := prefixes(fmt.Sprintf("192.0.2.%d/28", 16*i+9), fmt.Sprintf("2001:db8:%d::9/64", i))
+			ns := nettest.New(t, fmt.Sprintf("router%d", i))
+			routertest.Link(t, fmt.Sprintf("eth%d", i), ns, here, there)
+			c := routertest.Config{ASN: routerASN, ID: there[0].Addr(), Networks: networks}
+			for j := range here {
+				c.Neighbours = append(c.Neighbours, routertest.Neighbour{Local: there[j].Addr(), Remote: here[j].Addr(), ASN: nodeASN, BFD: true})
+				state.Peers = append(state.Peers, nodestate.BGPPeer{Addr: there[j].Addr(), Name: "router", ASN: routerASN, Source: here[j].Addr(), Port: 179, Restart: 120, BFD: true})
+				routers[there[j].Addr()] = ns
 			}
-			nettest.Must(t, routertest.Address("lo", pods...))
-			state := &nodestate.BGP{ASN: nodeASN, RouterID: nodeAddrs[0].Addr(), ListenPort: 179, Advertise: blocks, Keep: blocks, Pass: blocks}
-			routers := map[netip.Addr]*nettest.Namespace{}
-			var all []*routertest.Router
-			for i := range 2 {
-				here := prefixes(fmt.Sprintf("192.0.2.%d/28", 16*i+1), fmt.Sprintf("2001:db8:%d::1/64", i))
-				there := prefixes(fmt.Sprintf("192.0.2.%d/28", 16*i+9), fmt.Sprintf("2001:db8:%d::9/64", i))
-				ns := nettest.New(t, fmt.Sprintf("router%d", i))
-				routertest.Link(t, fmt.Sprintf("eth%d", i), ns, here, there)
-				c := routertest.Config{ASN: routerASN, ID: there[0].Addr(), Networks: networks}
-				for j := range here {
-					c.Neighbours = append(c.Neighbours, routertest.Neighbour{Local: there[j].Addr(), Remote: here[j].Addr(), ASN: nodeASN, BFD: true})
-					state.Peers = append(state.Peers, nodestate.BGPPeer{Addr: there[j].Addr(), Name: "router", ASN: routerASN, Source: here[j].Addr(), Port: 179, Restart: 120, BFD: true})
-					routers[there[j].Addr()] = ns
-				}
-				all = append(all, routertest.Start(t, ns, kind, c))
-			}
-			n := newNode(t)
-			n.agent.Set(state)
-			n.start()
-			n.established(4)
-			n.kernel(networks...)
-			n.bfdUp()
+			all = append(all, routertest.Start(t, ns, kind, c))
+		}
+		n := newNode(t)
+		n.agent.Set(state)
+		n.start()
+		n.established(4)
+		n.kernel(networks...)
+		n.bfdUp()
 
-			for _, r := range all {
-				for _, b := range blocks {
-					n.knows(r, b, true)
-				}
-			}
-			if kind == "frr" {
-				n.replaced(all)
-			}
+		for _, r := range all {
+			n.knowsBlocks(r)
+		}
+		if kind == "frr" {
+			n.replaced(all)
+		}
 
-			for i, p := range networks {
-				before := via(t, p)
-				ns := routers[before]
-				if ns == nil {
-					t.Fatalf("%s is reached by %s", p, before)
-				}
-				began := time.Now()
-				ns.Do(t, "the link fails", silence)
-				n.eventually("the other router is in use", func() error {
-					now := via(t, p)
-					if routers[now] == nil || routers[now] == ns {
-						return fmt.Errorf("%s is reached by %s", p, now)
-					}
-					return nil
-				})
-				took := time.Since(began)
-				nettest.Figure(t, "BGP: a failed link is left, by BFD, ms", float64(took.Milliseconds()))
-				// What is there instead is the hold time.
-				if took > 45*time.Second {
-					t.Errorf("%s went by the other router after %s", p, took)
-				}
-				n.eventually("the status", func() error {
-					for _, s := range n.agent.Status().Peers {
-						if s.Addr == before && (s.Established() || s.BFD != "") {
-							return fmt.Errorf("%+v", s)
-						}
-					}
-					return nil
-				})
-				if i == 0 { // the other family's router may be this one: both begin anew
-					ns.Do(t, "the link works again", func() error { return exec.Command("nft", "delete", "table", "netdev", "silence").Run() })
-					n.established(4)
-					n.bfdUp()
-				}
+		for i, p := range networks {
+			before := via(t, p)
+			ns := routers[before]
+			if ns == nil {
+				t.Fatalf("%s is reached by %s", p, before)
 			}
-		})
-	}
+			began := time.Now()
+			ns.Do(t, "the link fails", silence)
+			n.eventually("the other router is in use", func() error {
+				now := via(t, p)
+				if routers[now] == nil || routers[now] == ns {
+					return fmt.Errorf("%s is reached by %s", p, now)
+				}
+				return nil
+			})
+			took := time.Since(began)
+			nettest.Figure(t, "BGP: a failed link is left, by BFD, ms", float64(took.Milliseconds()))
+			// What is there instead is the hold time.
+			if took > 45*time.Second {
+				t.Errorf("%s went by the other router after %s", p, took)
+			}
+			n.eventually("the status", func() error {
+				for _, s := range n.agent.Status().Peers {
+					if s.Addr == before && (s.Established() || s.BFD != "") {
+						return fmt.Errorf("%+v", s)
+					}
+				}
+				return nil
+			})
+			if i == 0 { // the other family's router may be this one: both begin anew
+				ns.Do(t, "the link works again", func() error { return exec.Command("nft", "delete", "table", "netdev", "silence").Run() })
+				n.established(4)
+				n.bfdUp()
+			}
+		}
+	})
 }
 
 // replaced has another process take the place of the one that runs: FRR keeps its routes meanwhile,

@@ -189,6 +189,25 @@ func (n *node) knows(r *routertest.Router, p netip.Prefix, want bool) {
 	})
 }
 
+func (n *node) knowsBlocks(r *routertest.Router) {
+	n.t.Helper()
+	for _, b := range blocks {
+		n.knows(r, b, true)
+	}
+}
+
+// eachRouter plays a test with each kind of router, in a namespace of its own.
+func eachRouter(t *testing.T, play func(t *testing.T, kind string)) {
+	for _, kind := range routertest.Kinds {
+		t.Run(kind, func(t *testing.T) {
+			routertest.Need(t, kind)
+			if nettest.Isolated(t) {
+				play(t, kind)
+			}
+		})
+	}
+}
+
 // The addresses of one node and one router, and what is behind them.
 var (
 	nodeAddrs   = prefixes("192.0.2.1/24", "2001:db8::1/64")
@@ -301,99 +320,89 @@ func stream(t *testing.T, ns *nettest.Namespace) func() (sent, lost int) {
 // A real router on the link: blocks arrive there, its networks here, both go when they are taken
 // back, and neither an agent nor a BGP process that is killed loses a packet.
 func TestRouter(t *testing.T) {
-	for _, kind := range routertest.Kinds {
-		t.Run(kind, func(t *testing.T) {
-			routertest.Need(t, kind)
-			if !nettest.Isolated(t) {
-				return
+	eachRouter(t, func(t *testing.T, kind string) {
+		ns := wire(t)
+		r := routertest.Start(t, ns, kind, routerConfig())
+		n := newNode(t)
+		n.agent.Set(nodeState())
+		n.start()
+		n.established(2)
+		n.kernel(networks...)
+		n.knowsBlocks(r)
+		answer, err := n.agent.Ask(t.Context(), feed.Ask{})
+		if err != nil || answer.Err != "" || len(answer.Routes) != 4 {
+			t.Errorf("the process answers %+v (%v), want 4 routes", answer, err)
+		}
+		n.eventually("routers keep routes", func() error {
+			if st := n.agent.Status(); !st.Peers[0].GracefulRestart || !st.Peers[1].GracefulRestart {
+				return errors.New("graceful restart was not agreed on")
 			}
-			ns := wire(t)
-			r := routertest.Start(t, ns, kind, routerConfig())
-			n := newNode(t)
-			n.agent.Set(nodeState())
-			n.start()
-			n.established(2)
-			n.kernel(networks...)
-			for _, b := range blocks {
-				n.knows(r, b, true)
-			}
-			answer, err := n.agent.Ask(t.Context(), feed.Ask{})
-			if err != nil || answer.Err != "" || len(answer.Routes) != 4 {
-				t.Errorf("the process answers %+v (%v), want 4 routes", answer, err)
-			}
-			n.eventually("routers keep routes", func() error {
-				if st := n.agent.Status(); !st.Peers[0].GracefulRestart || !st.Peers[1].GracefulRestart {
-					return errors.New("graceful restart was not agreed on")
-				}
-				return nil
-			})
-			// The kernel of the router has its routes before anything is sent.
-			ns.Do(t, "routes of the router", func() error {
-				for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-					found := 0
-					for _, p := range pods {
-						if got, err := netlink.RouteGet(p.Addr().AsSlice()); err == nil && len(got) > 0 {
-							found++
-						}
-					}
-					if found == len(pods) {
-						return nil
-					} else if time.Now().After(end) {
-						return errors.New("blocks are not routed")
-					}
-				}
-			})
-
-			done := stream(t, ns)
-			since := n.agent.Status().Peers[0].Since
-			n.endAgent()
-			n.startAgent() // says nothing yet
-			n.established(2)
-			if now := n.agent.Status().Peers[0].Since; !now.Equal(since) {
-				t.Errorf("the session began at %s, and anew at %s", since, now)
-			}
-			n.kill(syscall.SIGKILL)
-			n.kernel(networks...)
-			n.start() // from what is on disk: the agent says nothing
-			n.established(2)
-			n.eventually("the restart is over", func() error {
-				if n.agent.Status().Restoring {
-					return errors.New("it is not")
-				}
-				return nil
-			})
-			n.kill(syscall.SIGTERM) // as at an upgrade
-			n.start()
-			n.established(2)
-			n.kernel(networks...)
-			for _, b := range blocks {
-				n.knows(r, b, true)
-			}
-			sent, lost := done()
-			if lost != 0 || sent == 0 {
-				t.Errorf("%d of %d packets were lost", lost, sent)
-			}
-			nettest.Figure(t, "BGP: packets lost while agent and process are killed and replaced", float64(lost))
-
-			// What is taken back goes, on either side.
-			less := nodeState()
-			less.Advertise = nil
-			n.agent.Set(less)
-			for _, b := range blocks {
-				n.knows(r, b, false)
-			}
-			r.Withdraw(t, routerConfig())
-			n.kernel()
-			// BGP that is switched off leaves nothing.
-			n.agent.Set(nil)
-			n.eventually("no sessions", func() error {
-				if st := n.agent.Status(); st == nil || len(st.Peers) > 0 {
-					return errors.New("there are")
-				}
-				return nil
-			})
+			return nil
 		})
-	}
+		// The kernel of the router has its routes before anything is sent.
+		ns.Do(t, "routes of the router", func() error {
+			for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+				found := 0
+				for _, p := range pods {
+					if got, err := netlink.RouteGet(p.Addr().AsSlice()); err == nil && len(got) > 0 {
+						found++
+					}
+				}
+				if found == len(pods) {
+					return nil
+				} else if time.Now().After(end) {
+					return errors.New("blocks are not routed")
+				}
+			}
+		})
+
+		done := stream(t, ns)
+		since := n.agent.Status().Peers[0].Since
+		n.endAgent()
+		n.startAgent() // says nothing yet
+		n.established(2)
+		if now := n.agent.Status().Peers[0].Since; !now.Equal(since) {
+			t.Errorf("the session began at %s, and anew at %s", since, now)
+		}
+		n.kill(syscall.SIGKILL)
+		n.kernel(networks...)
+		n.start() // from what is on disk: the agent says nothing
+		n.established(2)
+		n.eventually("the restart is over", func() error {
+			if n.agent.Status().Restoring {
+				return errors.New("it is not")
+			}
+			return nil
+		})
+		n.kill(syscall.SIGTERM) // as at an upgrade
+		n.start()
+		n.established(2)
+		n.kernel(networks...)
+		n.knowsBlocks(r)
+		sent, lost := done()
+		if lost != 0 || sent == 0 {
+			t.Errorf("%d of %d packets were lost", lost, sent)
+		}
+		nettest.Figure(t, "BGP: packets lost while agent and process are killed and replaced", float64(lost))
+
+		// What is taken back goes, on either side.
+		less := nodeState()
+		less.Advertise = nil
+		n.agent.Set(less)
+		for _, b := range blocks {
+			n.knows(r, b, false)
+		}
+		r.Withdraw(t, routerConfig())
+		n.kernel()
+		// BGP that is switched off leaves nothing.
+		n.agent.Set(nil)
+		n.eventually("no sessions", func() error {
+			if st := n.agent.Status(); st == nil || len(st.Peers) > 0 {
+				return errors.New("there are")
+			}
+			return nil
+		})
+	})
 }
 
 // Where the server has to begin anew (its router ID changes), what it had learned stays in the

@@ -3,7 +3,7 @@
 // Package parse is what conversions of the API's objects have in common: it reads the name of an
 // object, and the addresses and CIDRs that are written in its fields, and collects the problems
 // that are found in it. It knows no kind of object: conversions of kinds are in package watch and
-// in the packages beside this one, which import it. What is wrong in a field is reported with the
+// in those below it, which import this one. What is wrong in a field is reported with the
 // field, the value and what to do; whether the rest of the object counts is up to the conversion.
 package parse
 

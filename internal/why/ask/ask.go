@@ -33,7 +33,7 @@ type Story struct {
 	Doubtful bool `json:"doubtful"`
 }
 
-// Options are what a question says beside its two ends.
+// Options are what a question says besides its two ends.
 type Options struct {
 	Namespace  string        // of names that say none
 	Node       string        // at which a packet from outside comes in; empty = the one that has the target's address
