@@ -149,23 +149,11 @@ func (m *matrix) draw(g group, dir string) error {
 	return p.Save(vg.Length(len(rows))*(width*vg.Length(len(configurations))+vg.Points(40))+2*vg.Centimeter, 10*vg.Centimeter, filepath.Join(dir, g.file))
 }
 
-// The marks between which the document is written anew.
-const (
-	beginMark = "<!-- what follows is written by hack/plot-bench -->"
-	endMark   = "<!-- until here -->"
-)
+// program is this one, as the marks name it between which the document is written anew.
+const program = "hack/plot-bench"
 
 // document puts the tables into a document, between the marks.
 func (m *matrix) document(path, pictures string) error {
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	before, rest, ok := strings.Cut(string(raw), beginMark)
-	_, after, ok2 := strings.Cut(rest, endMark)
-	if !ok || !ok2 {
-		return fmt.Errorf("%s lacks the line %q, or after it %q", path, beginMark, endMark)
-	}
 	folder, err := filepath.Rel(filepath.Dir(path), pictures)
 	if err != nil {
 		return err
@@ -174,7 +162,7 @@ func (m *matrix) document(path, pictures string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, []byte(before+beginMark+"\n\n"+tables+"\n"+endMark+after), 0o644)
+	return bench.Rewrite(path, program, tables)
 }
 
 // markdown is the tables, with pictures from a folder.

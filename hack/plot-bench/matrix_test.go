@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/weir-net/weir/internal/bench"
 )
 
 const (
@@ -32,7 +34,7 @@ func TestDocument(t *testing.T) {
 	if err := run(in, pictures, doc); err == nil {
 		t.Fatal("a document that is not there was written")
 	}
-	for _, text := range []string{"no marks", beginMark, endMark + beginMark} {
+	for _, text := range []string{"no marks", bench.BeginMark(program), bench.EndMark + bench.BeginMark(program)} {
 		if err := os.WriteFile(doc, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +42,7 @@ func TestDocument(t *testing.T) {
 			t.Errorf("a document without marks (%q): %v", text, err)
 		}
 	}
-	if err := os.WriteFile(doc, []byte("before\n"+beginMark+"\nold\n"+endMark+"\nafter\n"), 0o600); err != nil {
+	if err := os.WriteFile(doc, []byte("before\n"+bench.BeginMark(program)+"\nold\n"+bench.EndMark+"\nafter\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var texts []string
@@ -59,7 +61,7 @@ func TestDocument(t *testing.T) {
 	}
 	got := strings.Join(strings.Fields(texts[0]), " ")
 	for _, want := range []string{
-		"before " + beginMark, endMark + " after", "Measured on 2026-11-22, 2 CPUs (X), Linux 6.18: medians of 3 rounds; 14 runs count, 1 of them disturbed by other work, and 1 others were dropped",
+		"before " + bench.BeginMark(program), bench.EndMark + " after", "Measured on 2026-11-22, 2 CPUs (X), Linux 6.18: medians of 3 rounds; 14 runs count, 1 of them disturbed by other work, and 1 others were dropped",
 		"| path | none | weir-tunnel | weir-dsr | new |", "| a → b | 33.0 (1.00) | 34.6 (1.05) | = tunnel | 44.0 (1.33) |", "| a → c | – | – | 40.0 (1.20) | – |",
 		"| 50.0 (1.00), 0.30 |", "| A | at most 1.00 | 0.90 | met |", "| B | at least 1.00 | 0.90 | missed |", "| C | at most 1.00 | – | not measured |",
 		"(bench/matrix-connections.svg)", "(bench/bench.json)",

@@ -6,31 +6,18 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
-	"strings"
 
 	"github.com/weir-net/weir/internal/bench"
 )
 
-// mark is the line of a document after which everything is written by this program.
-const mark = "<!-- what follows is written by test/routing -->"
-
 // writeDoc writes the tables of a document anew.
 func writeDoc(path string, r *Results) error {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	before, _, ok := strings.Cut(string(text), mark)
-	if !ok {
-		return fmt.Errorf("%s lacks the line %q", path, mark)
-	}
 	tables, err := r.tables()
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, []byte(before+mark+"\n\n"+tables), 0o644)
+	return bench.Rewrite(path, "test/routing", tables)
 }
 
 func (r *Results) tables() (string, error) {

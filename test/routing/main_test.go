@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-net/weir/internal/bench"
 	"github.com/weir-net/weir/internal/nettest"
 )
 
@@ -92,12 +93,13 @@ func TestFigures(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, tables)
 		}
 	}
+	mark := bench.BeginMark("test/routing")
 	doc := filepath.Join(t.TempDir(), "doc.md")
-	nettest.Must(t, os.WriteFile(doc, []byte("before\n"+mark+"\nold\n"), 0o600))
+	nettest.Must(t, os.WriteFile(doc, []byte("before\n"+mark+"\nold\n"+bench.EndMark+"\nafter\n"), 0o600))
 	nettest.Must(t, writeDoc(doc, &r))
 	text, err := os.ReadFile(doc)
 	nettest.Must(t, err)
-	if !strings.HasPrefix(string(text), "before\n"+mark) || strings.Contains(string(text), "old") {
+	if !strings.HasPrefix(string(text), "before\n"+mark) || strings.Contains(string(text), "old") || !strings.HasSuffix(string(text), bench.EndMark+"\nafter\n") {
 		t.Errorf("the document is %s", text)
 	}
 }

@@ -5,7 +5,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/weir-net/weir/internal/bench"
@@ -103,27 +102,12 @@ func present(results []*Result, summary, picture, doc string) error {
 	if doc == "" {
 		return nil
 	}
-	text, err := os.ReadFile(doc)
-	if err != nil {
-		return err
-	}
-	before, rest, ok := strings.Cut(string(text), beginMark)
-	_, after, ok2 := strings.Cut(rest, endMark)
-	if !ok || !ok2 {
-		return fmt.Errorf("%s lacks the line %q, or after it %q", doc, beginMark, endMark)
-	}
 	var tables bytes.Buffer
 	if err := markdown(results, &tables); err != nil {
 		return err
 	}
-	return os.WriteFile(doc, []byte(before+beginMark+"\n\n"+tables.String()+"\n"+endMark+after), 0o644)
+	return bench.Rewrite(doc, "test/bench/cluster", tables.String())
 }
-
-// Between these lines of a document are the tables.
-const (
-	beginMark = "<!-- what follows is written by test/bench/cluster -->"
-	endMark   = "<!-- until here -->"
-)
 
 // wanted are the figures that a size is to have.
 var wanted = []struct {

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/weir-net/weir/internal/bench"
 )
 
 // measured are results of two sizes.
@@ -54,7 +56,7 @@ func TestSummary(t *testing.T) {
 func TestDocument(t *testing.T) {
 	t.Parallel()
 	doc := filepath.Join(t.TempDir(), "x.md")
-	if err := os.WriteFile(doc, []byte("before\n\n"+beginMark+"\nold\n"+endMark+"\n\nafter\n"), 0o600); err != nil {
+	if err := os.WriteFile(doc, []byte("before\n\n"+bench.BeginMark("test/bench/cluster")+"\nold\n"+bench.EndMark+"\n\nafter\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // what is written once can be written again
