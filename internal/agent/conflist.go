@@ -66,18 +66,23 @@ func (c conflist) ensure(socket string, v6 bool) (bool, error) {
 func (c conflist) keep(ctx context.Context, socket string, ready func() error, v6 func() bool, look <-chan struct{}, log *slog.Logger) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	written, complained := false, time.Time{}
+	written, wrote6, complained := false, false, time.Time{}
 	for {
+		hint := false
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		case <-look:
+			hint = true
 		}
 		if ready() != nil {
 			continue
 		}
 		both := v6()
+		if hint && written && both == wrote6 {
+			continue // a hint comes with every change of the cluster; the file is looked at by the clock
+		}
 		wrote, err := c.ensure(socket, both)
 		switch {
 		case err != nil:
@@ -89,7 +94,7 @@ func (c conflist) keep(ctx context.Context, socket string, ready func() error, v
 		case wrote:
 			log.Info("wrote the network configuration for the container runtime", "file", c.path(), "IPv6", both, "again", written)
 		}
-		if !written {
+		if wrote6 = both; !written {
 			written = true
 			tick.Reset(5 * time.Second)
 		}

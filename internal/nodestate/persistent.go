@@ -53,11 +53,7 @@ var mapSeed = maphash.MakeSeed()
 
 // MapOf returns a Map with the entries of m.
 func MapOf[K comparable, V any](m map[K]V) Map[K, V] {
-	var e Editor[K, V]
-	for k, v := range m {
-		e.Set(k, v)
-	}
-	return e.Map()
+	return Collect(maps.All(m), len(m))
 }
 
 // Len returns the number of entries.
@@ -132,8 +128,9 @@ func EqualMapsFunc[K comparable, V any](a, b Map[K, V], equal func(x, y V) bool)
 
 // Editor makes many changes to a copy of a map. The zero value edits an empty map.
 type Editor[K comparable, V any] struct {
-	m    Map[K, V]
-	edit *edition // nil: nothing was changed since Map
+	m       Map[K, V]
+	edit    *edition // nil: nothing was changed since Map
+	nothing bool     // the map was empty before
 }
 
 // Edit returns an editor of a copy of m.
@@ -141,7 +138,10 @@ func (m Map[K, V]) Edit() Editor[K, V] { return Editor[K, V]{m: m} }
 
 // Map returns the contents as they are now. Later changes are not in it.
 func (e *Editor[K, V]) Map() Map[K, V] {
-	e.edit = nil
+	if e.nothing && e.m.n > compactAbove {
+		e.m = Collect(e.m.All(), e.m.n)
+	}
+	e.edit, e.nothing = nil, false
 	return e.m
 }
 
@@ -158,7 +158,7 @@ func (e *Editor[K, V]) All() iter.Seq2[K, V] { return e.m.All() }
 // Set gives a key a value.
 func (e *Editor[K, V]) Set(k K, v V) {
 	if e.edit == nil {
-		e.edit = new(edition)
+		e.edit, e.nothing = new(edition), e.m.n == 0
 	}
 	root, added := e.m.root.set(e.edit, maphash.Comparable(mapSeed, k), 0, k, v)
 	e.m.root = root

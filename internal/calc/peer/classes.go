@@ -65,6 +65,10 @@ type Classes struct {
 	replaced  map[netip.Addr]*Class       // the classes of addresses of pods that OfAddrs has not yet
 	ofGroups  map[*model.PodGroup][]*Atom // what is true of groups that were asked about; see forget
 	lived     int                         // groups that were left when those that are gone were taken out
+	in        byNamespace                 // atoms to ask about a group; see forget
+
+	atoms []*Atom // of the address that is being looked at
+	key   []byte  // of the class that is being looked for
 }
 
 // NewClasses returns the classes of no atoms, which get their numbers by a digest of their texts.
@@ -157,6 +161,9 @@ func (k *Classes) Update(pods *PodIndex, x *Atoms, gone []*Atom, at []netip.Addr
 // forget drops what was found true of groups where that may have changed, and where most of the
 // groups are gone.
 func (k *Classes) forget(pods *PodIndex, atoms bool) {
+	if atoms {
+		k.in.clear()
+	}
 	if atoms || len(pods.around.byNamespace)+len(pods.around.byAccount) > 0 {
 		clear(k.ofGroups)
 		return
@@ -169,9 +176,9 @@ func (k *Classes) forget(pods *PodIndex, atoms bool) {
 
 // reclassify returns the atoms of an address's class after some were evaluated again, of which
 // picked has those that are true of groups; nil when no atom picks a pod there. Evaluating again
-// what was evaluated changes nothing.
+// what was evaluated changes nothing. The next call of it or of classify overwrites the list.
 func (k *Classes) reclassify(pods *PodIndex, addr netip.Addr, picked map[*model.PodGroup][]*Atom, again map[*Atom]bool) []*Atom {
-	var of []*Atom
+	of := k.atoms[:0]
 	for r := range pods.at(addr) {
 		of = append(of, picked[r.Group()]...)
 	}
@@ -192,31 +199,33 @@ func (k *Classes) reclassify(pods *PodIndex, addr netip.Addr, picked map[*model.
 	if !some {
 		return nil
 	}
-	return append(of, k.partition.at(netip.PrefixFrom(addr, addr.BitLen()))...)
+	k.atoms = append(of, k.partition.at(netip.PrefixFrom(addr, addr.BitLen()))...)
+	return k.atoms
 }
 
 // classify returns the atoms that are true of an address by all that is known now; nil when none
-// picks a pod there.
+// picks a pod there. The next call of it or of reclassify overwrites the list.
 func (k *Classes) classify(pods *PodIndex, x *Atoms, addr netip.Addr) []*Atom {
-	var of []*Atom
+	of := k.atoms[:0]
 	for r := range pods.at(addr) {
 		of = append(of, k.trueOf(pods, x, r.Group())...)
 	}
-	if of == nil {
+	if len(of) == 0 {
 		return nil
 	}
-	return append(of, k.partition.at(netip.PrefixFrom(addr, addr.BitLen()))...)
+	k.atoms = append(of, k.partition.at(netip.PrefixFrom(addr, addr.BitLen()))...)
+	return k.atoms
 }
 
 // trueOf returns the atoms that are true of the pods of a group.
 func (k *Classes) trueOf(pods *PodIndex, x *Atoms, g *model.PodGroup) []*Atom {
 	of, known := k.ofGroups[g]
 	if !known {
-		for _, a := range x.byText {
+		k.in.of(pods.c, x, g.Like.Name.Namespace, func(a *Atom) {
 			if a.trueOf(pods.c, g.Like) {
 				of = append(of, a)
 			}
-		}
+		})
 		k.ofGroups[g] = of
 	}
 	return of
@@ -280,18 +289,18 @@ func (k *Classes) swap(was, now *Class) {
 	}
 }
 
-// of interns the class of some atoms; nil is class 0.
+// of interns the class of some atoms, which it sorts; nil is class 0.
 func (k *Classes) of(atoms []*Atom) *Class {
 	if len(atoms) == 0 {
 		return nil
 	}
 	slices.SortFunc(atoms, func(a, b *Atom) int { return int(a.Index - b.Index) })
 	atoms = slices.Compact(atoms)
-	key := classKey(atoms)
-	if c, ok := k.byKey[key]; ok {
+	k.key = appendKey(k.key[:0], atoms)
+	if c, ok := k.byKey[string(k.key)]; ok {
 		return c
 	}
-	c := &Class{Atoms: slices.Clip(atoms)}
+	c := &Class{Atoms: slices.Clone(atoms)}
 	texts := make([]string, 0, len(atoms))
 	for _, a := range atoms {
 		texts = append(texts, a.name())
@@ -299,96 +308,18 @@ func (k *Classes) of(atoms []*Atom) *Class {
 	}
 	slices.Sort(texts)
 	c.text = strings.Join(texts, "\n") + "\n"
-	k.byKey[key] = c
+	k.byKey[string(k.key)] = c
 	k.fresh = append(k.fresh, c)
 	k.idle[c] = struct{}{} // until it is used
 	return c
 }
 
-// classKey is the key of the class of some atoms, sorted by index.
-func classKey(atoms []*Atom) string {
-	key := make([]byte, 0, 4*len(atoms))
+// appendKey appends the key of the class of some atoms, sorted by index.
+func appendKey(key []byte, atoms []*Atom) []byte {
 	for _, a := range atoms {
 		key = binary.BigEndian.AppendUint32(key, uint32(a.Index))
 	}
-	return string(key)
-}
-
-// updateCIDRs takes the CIDRs of atoms into the regions, and returns the prefixes in which
-// something changed thereby.
-func (k *Classes) updateCIDRs(x *Atoms, gone []*Atom) *touched {
-	t := &touched{Prefixes: cluster.NewPrefixes[struct{}]()}
-	for _, a := range gone {
-		for p := range a.Each() {
-			k.partition.remove(p, p.CIDRs, p.Except)
-			t.add(p.CIDRs, p.Except)
-		}
-	}
-	for _, m := range x.moved {
-		k.partition.remove(m.Atom, m.cidrs, m.Except)
-		k.partition.add(m.Atom, m.Atom.CIDRs, m.Except)
-		t.add(m.cidrs, m.Atom.CIDRs, m.Except)
-	}
-	for _, a := range x.added {
-		for p := range a.Each() {
-			k.partition.add(p, p.CIDRs, p.Except)
-			t.add(p.CIDRs, p.Except)
-		}
-	}
-	return t
-}
-
-// touched are prefixes in which something changed.
-type touched struct {
-	*cluster.Prefixes[struct{}]
-}
-
-func (t *touched) add(lists ...[]netip.Prefix) {
-	for _, list := range lists {
-		for _, p := range list {
-			t.Set(p, struct{}{})
-		}
-	}
-}
-
-func (t *touched) contains(a netip.Addr) bool {
-	if len(t.Values) <= 8 {
-		for p := range t.Values {
-			if p.Contains(a) {
-				return true
-			}
-		}
-		return false
-	}
-	_, is := t.Lookup(a)
-	return is
-}
-
-func (t *touched) within(p netip.Prefix) (is bool) {
-	t.Containing(p, func(netip.Prefix, struct{}) bool { is = true; return false })
-	return is
-}
-
-// updateRegions gives the regions within touched prefixes their classes.
-func (k *Classes) updateRegions(t *touched) {
-	if len(t.Values) == 0 {
-		return
-	}
-	for p := range t.Values {
-		if !k.partition.boundary(p) {
-			k.swap(k.cidrs.Values[p], nil)
-			delete(k.cidrs.Values, p)
-		} else if _, is := k.cidrs.Values[p]; !is {
-			k.cidrs.Set(p, nil)
-		}
-	}
-	for p, was := range k.cidrs.Values {
-		if t.within(p) {
-			now := k.of(k.partition.at(p))
-			k.swap(was, now)
-			k.cidrs.Values[p] = now
-		}
-	}
+	return key
 }
 
 // assignIDs gives new classes their numbers, forgets those without users, and writes the tables of
@@ -399,7 +330,8 @@ func (k *Classes) assignIDs(t *touched) {
 		if c.users > 0 {
 			continue
 		}
-		delete(k.byKey, classKey(c.Atoms))
+		k.key = appendKey(k.key[:0], c.Atoms)
+		delete(k.byKey, string(k.key))
 		for _, a := range c.Atoms {
 			delete(a.Classes, c)
 		}
@@ -435,6 +367,16 @@ func (k *Classes) assignIDs(t *touched) {
 	clear(k.idle)
 	k.fresh, k.Changed = nil, k.Changed || len(gone)+len(come) > 0
 
+	if k.OfAddrs.Len() == 0 {
+		k.OfAddrs = nodestate.Collect(func(yield func(netip.Addr, nodestate.Class) bool) {
+			for addr, c := range k.replaced {
+				if c != nil && !yield(addr, c.ID) {
+					return
+				}
+			}
+		}, len(k.replaced))
+		clear(k.replaced)
+	}
 	peers := k.OfAddrs.Edit()
 	for addr, c := range k.replaced {
 		if c != nil {
@@ -445,41 +387,4 @@ func (k *Classes) assignIDs(t *touched) {
 	}
 	k.OfAddrs, k.replaced = peers.Map(), map[netip.Addr]*Class{}
 	k.writeCIDRs(t, renumbered)
-}
-
-// writeCIDRs renews the part of look-up 1 that is about touched prefixes, or all of it.
-func (k *Classes) writeCIDRs(t *touched, all bool) {
-	if len(t.Values) == 0 && !all {
-		return
-	}
-	k.OfCIDRs = maps.Clone(k.OfCIDRs)
-	for p := range t.Values {
-		delete(k.OfCIDRs, p)
-	}
-	for p, c := range k.cidrs.Values {
-		if !all && !t.within(p) {
-			continue
-		}
-		delete(k.OfCIDRs, p)
-		if c == k.enclosing(p) {
-			continue
-		}
-		var id nodestate.Class
-		if c != nil {
-			id = c.ID
-		}
-		k.OfCIDRs[p] = id
-	}
-}
-
-// enclosing returns the class of the smallest region around p, p itself not counted.
-func (k *Classes) enclosing(p netip.Prefix) (around *Class) {
-	k.cidrs.Containing(p, func(q netip.Prefix, v *Class) bool {
-		if q == p {
-			return true
-		}
-		around = v
-		return false
-	})
-	return around
 }

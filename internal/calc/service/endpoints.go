@@ -27,6 +27,9 @@ type candidate struct {
 	ended bool // see own
 }
 
+// maxFound is how many candidates there is room kept for from one Service to the next.
+const maxFound = 1 << 10
+
 // hints says which kinds of hints an endpoint has.
 type hints struct{ zones, nodes bool }
 
@@ -47,6 +50,7 @@ func (s *Services) choose(c *cluster.View, svc *model.Service, sp *model.Service
 		readyHere = readyHere || e.ready && e.here
 	}
 	relief = svc.ExternalLocal && !svc.Maglev && ready && !readyHere
+	out = slices.Grow(out, len(all))
 	for _, e := range all {
 		b := nodestate.Backend{Addr: e.addr, Port: e.port, Local: e.here && e.ready == readyHere, Spare: e.ready != ready || e.ready && !meant(&e)}
 		relief = relief && (b.Spare || e.named) // what is on no node would not see the client's address
@@ -82,9 +86,9 @@ func meantFor(all []candidate) func(*candidate) bool {
 // candidates returns the endpoints of a service port in one family that are not gone, sorted, each
 // once: while slices are rewritten an endpoint may be in two, and what either says for it counts.
 // Those that have ended on this node are left out when there are others (but not of a Service whose
-// list must be the same on all nodes).
+// list must be the same on all nodes). The next call overwrites them.
 func (s *Services) candidates(c *cluster.View, svc *model.Service, sp *model.ServicePort, fam int) []candidate {
-	var all []candidate
+	all := s.found[:0]
 	for _, name := range s.slices[svc.Name] {
 		sl := c.Slices[name]
 		if sl == nil || !cluster.IsAuthoritative(c.Cluster, sl) {
@@ -97,7 +101,10 @@ func (s *Services) candidates(c *cluster.View, svc *model.Service, sp *model.Ser
 		}
 	}
 	slices.SortFunc(all, func(a, b candidate) int { return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.port, b.port)) })
-	var out []candidate
+	if s.found = all; cap(all) > maxFound {
+		s.found = nil
+	}
+	out := all[:0]
 	for _, e := range all {
 		if n := len(out) - 1; n >= 0 && out[n].addr == e.addr && out[n].port == e.port {
 			o := &out[n]

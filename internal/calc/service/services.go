@@ -77,6 +77,7 @@ type Services struct {
 	rules     *table.Table[nodestate.RuleID, nodestate.Rule] // of the state: those of policy are in it too
 	Quota     serviceQuota
 	announce  *announcements
+	found     []candidate // room for those of the next port
 }
 
 func New(rules *table.Table[nodestate.RuleID, nodestate.Rule]) *Services {

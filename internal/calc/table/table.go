@@ -49,6 +49,11 @@ func Store[K comparable, V any](from *Table[K, V], have *nodestate.Map[K, V], ke
 // StoreChanges changes a table of a state to the contents of want, and returns it: what is equal
 // stays shared with the states before.
 func StoreChanges[K, V comparable](have *nodestate.Map[K, V], want nodestate.Map[K, V], keys *nodestate.Keys, t nodestate.Table) nodestate.Map[K, V] {
+	if have.Len() == 0 && want.Len() > 0 {
+		*have = want
+		keys.Tables |= t
+		return want
+	}
 	e := have.Edit()
 	for k, c := range nodestate.Changes(*have, want, func(a, b V) bool { return a == b }) {
 		if c.Is {

@@ -99,14 +99,23 @@ func (d *Driver) findSites() (out map[attach.Site]string, lasting bool) {
 	return out, lasting
 }
 
+// attachedAt says where programs were when all of them were attached, and nothing else was.
+type attachedAt struct {
+	sites   *siteList
+	changes int // of the attachments, until then
+}
+
 // attachAll attaches what is wanted and detaches what is not, with strays also what nobody knows
 // of. An interface that is gone is no error: its pod is being removed, or its state comes with the
 // next one.
 func (d *Driver) attachAll(strays bool) []error {
 	var errs []error
+	sites := d.sites()
+	if !strays && d.attachedAt == (attachedAt{sites, d.programs.Changes}) {
+		return nil
+	}
 	clear(d.absent)
 	room := cmp.Or(d.opts.AttachAtOnce, attachAtOnce)
-	sites := d.sites()
 	for _, s := range sites.order {
 		name := sites.names[s]
 		if d.programs.Has(s) || s.Hook == attach.Arrive && !d.untracked.due(s.Ifindex) {
@@ -138,6 +147,10 @@ func (d *Driver) attachAll(strays bool) []error {
 	if err := d.programs.Retain(sites.names, strays); err != nil {
 		errs = append(errs, &dataplane.KeyError{Table: "programs", Key: "detach", Err: err})
 	}
+	d.attachedAt = attachedAt{}
+	if len(errs) == 0 && len(d.programs.At) == len(sites.names) { // Retain left no other
+		d.attachedAt = attachedAt{sites, d.programs.Changes}
+	}
 	return errs
 }
 
@@ -163,12 +176,12 @@ func (d *Driver) relax(ifindex int, name string) {
 
 // ensureUplinks looks for uplinks where they were not looked for yet, or by another pattern.
 func (d *Driver) ensureUplinks(s *nodestate.State) error {
+	if d.pattern != nil && d.pattern.String() == s.Settings.DataIfaces && d.uplinks != nil {
+		return nil
+	}
 	pattern, err := regexp.Compile(s.Settings.DataIfaces)
 	if err != nil {
 		return &dataplane.KeyError{Table: "interfaces", Key: "bpfDataIfacePattern", Err: err}
-	}
-	if d.pattern != nil && d.pattern.String() == pattern.String() && d.uplinks != nil {
-		return nil
 	}
 	d.pattern = pattern
 	return d.findUplinks(s)

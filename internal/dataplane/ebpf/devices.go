@@ -125,8 +125,8 @@ type deviceWish struct {
 	routes map[netip.Prefix]int
 }
 
-func wish(s *nodestate.State) deviceWish {
-	return deviceWish{made: true, tunnel: s.Settings.Tunnel, needed: s.NeedsTunnel(), node: s.Settings.Node,
+func (d *Driver) wish(s *nodestate.State) deviceWish {
+	return deviceWish{made: true, tunnel: s.Settings.Tunnel, needed: d.needsTunnel, node: s.Settings.Node,
 		six: s.Settings.IPv6, node6: s.Settings.Node6, routes: s.Settings.PoolRoutes}
 }
 

@@ -85,6 +85,7 @@ type Driver struct {
 	tables       *tables.Node
 	programs     *attach.Attachments
 	siteList     *siteList // where they belong, as found last; nil = look again
+	attachedAt   attachedAt
 	untracked    untracked
 	machine      tables.Machine
 	state        *nodestate.State // nil before the first Apply
@@ -101,6 +102,7 @@ type Driver struct {
 	problems     []string
 	attached     time.Time  // when an interface got its programs last
 	wished       deviceWish // what our devices were made for last
+	needsTunnel  bool       // the state that was applied last sends something through the tunnel
 	exhausted    map[netip.Addr]exhaustedNote
 	pins         map[string]uint64 // inodes of pinned maps, by path, that are ours
 	handingOver  bool              // Leave was called
@@ -184,6 +186,9 @@ func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.
 		d.siteList = nil
 	}
 	first := d.state == nil
+	if first || changed.Has(nodestate.TableAddrs) || changed.Has(nodestate.TableRoutes) {
+		d.needsTunnel = s.NeedsTunnel()
+	}
 	if first {
 		d.loaded.CarryOver(d.opts.BPFFS, true, d.log)
 		if err := d.tables.Load(); err != nil {
@@ -221,7 +226,7 @@ func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.
 	}
 	d.tables.Desire(s, changed, d.ifindex)
 	d.state = s
-	return d.reconcile(!d.wished.equal(wish(s)) || len(d.problems) > 0)
+	return d.reconcile(!d.wished.equal(d.wish(s)) || len(d.problems) > 0)
 }
 
 // ifindex returns the interface of an endpoint.
@@ -275,7 +280,7 @@ func (d *Driver) reconcile(devices bool) error {
 	}
 	if devices && !unfinished {
 		errs = append(errs, d.openDevices()...)
-		d.wished = wish(d.state)
+		d.wished = d.wish(d.state)
 	}
 	d.tables.Remove(d.state, d.machine)
 	if err := d.removeUntracked(); err != nil {

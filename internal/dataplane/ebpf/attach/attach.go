@@ -114,7 +114,8 @@ type Attachments struct {
 
 	allPinned, noStrays folder // Dir, where every pin was, and no other
 
-	Reused int // links of an earlier run that were taken over
+	Reused  int // links of an earlier run that were taken over
+	Changes int // how often At changed
 }
 
 func NewAttachments(by Attacher, dir string, log *slog.Logger) *Attachments {
@@ -191,6 +192,7 @@ func (a *Attachments) Ensure(s Site, quick bool) error {
 				return fmt.Errorf("replacing the program at %s: %w", s, err)
 			}
 			a.At[s] = at
+			a.Changes++
 			a.Reused++
 			return nil
 		}
@@ -253,6 +255,7 @@ func (a *Attachments) attach(s Site, prog *ebpf.Program, by Attacher) error {
 		}
 	}
 	a.At[s] = at
+	a.Changes++
 	return nil
 }
 
@@ -309,6 +312,7 @@ func (a *Attachments) Drop(s Site) error {
 // forget removes a site and its pin, and leaves the program attached while somebody holds it.
 func (a *Attachments) forget(s Site) error {
 	delete(a.At, s)
+	a.Changes++
 	delete(a.back, s)
 	if a.Dir == "" {
 		return nil
