@@ -419,3 +419,58 @@ func TestNumberOfAClassThatGoesIsTaken(t *testing.T) {
 		}
 	}
 }
+
+// Which rules a namespace's pods are held against follows its labels, also where these change while
+// it has no pods, and the rules that there are.
+func TestNamespaceChangesWithoutPods(t *testing.T) {
+	t.Parallel()
+	c := base()
+	run(c, "default", "server", "worker", "10.244.1.5", app("server"))
+	run(c, "other", "client", "far", "10.244.2.9", app("client"))
+	p := tenantPolicy("default", "blue", model.Selector{Namespace: "default"})
+	p.AppliesEgress = false
+	p.Ingress = []model.Rule{{Peers: []model.Peer{{Pods: &model.Selector{Namespaces: equals("team", "blue"), Pods: equals("app", "client")}}}}}
+	c.Policies[p.ID()] = p
+	k := New()
+	s, _ := k.Update(c, model.AllDirty())
+	client := name("other", "client")
+	put := func(labels map[string]string) (d model.Dirty) {
+		d.AddPod(client, c.Pods.Get(client))
+		c.Pods.Put(&model.Pod{Name: client, Node: "far", Addrs: []netip.Addr{addr("10.244.2.9")}, Labels: labels})
+		return d
+	}
+	for _, step := range []struct {
+		what string
+		do   func() model.Dirty
+		want bool
+	}{
+		{"the client gets another label", func() model.Dirty { return put(app("other")) }, false},
+		{"and its own again, in a namespace of another team", func() model.Dirty { return put(app("client")) }, false},
+		{"the client goes", func() (d model.Dirty) {
+			d.AddPod(client, c.Pods.Get(client))
+			c.Pods.Delete(client)
+			return d
+		}, false},
+		{"its namespace changes team", func() (d model.Dirty) {
+			c.Namespaces["other"] = &model.Namespace{Name: "other", Labels: map[string]string{"team": "blue"}}
+			d.Add(model.KindNamespaces)
+			return d
+		}, false},
+		{"the client comes again", func() model.Dirty { return put(app("client")) }, true},
+		{"it gets another label", func() model.Dirty { return put(app("other")) }, false},
+		{"the rule is about these now", func() (d model.Dirty) {
+			q := *p
+			q.Ingress = []model.Rule{{Peers: []model.Peer{{Pods: &model.Selector{Namespaces: equals("team", "blue"), Pods: equals("app", "third")}}}}}
+			c.Policies[q.ID()] = &q
+			d.Add(model.KindPolicies)
+			return d
+		}, false},
+		{"which the client is", func() model.Dirty { return put(app("third")) }, true},
+	} {
+		s, _ = k.Update(c, step.do())
+		allow, _ := s.Verdict(s.Addrs[addr("10.244.1.5")].Ingress, addr("10.244.2.9"), model.ProtocolTCP, nodestate.Ports{Src: 40000, Dst: 80})
+		if allow != step.want {
+			t.Errorf("%s: the client is let in: %t, want %t", step.what, allow, step.want)
+		}
+	}
+}

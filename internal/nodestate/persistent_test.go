@@ -44,7 +44,7 @@ func TestMapIsAMap(t *testing.T) {
 				e, want = from.m.Edit(), maps.Clone(from.want)
 			}
 		}
-		kept = append(kept, copied{e.Map(), want}, copied{MapOf(want), want}, copied{})
+		kept = append(kept, copied{e.Map(), want}, copied{MapOf(want), want}, copied{Collect(maps.All(want), 0), want}, copied{})
 		for i, a := range kept {
 			if got := maps.Collect(a.m.All()); !maps.Equal(got, a.want) || a.m.Len() != len(a.want) {
 				t.Fatalf("seed %d: copy %d has %d entries (%d counted), want %d", seed, i, len(got), a.m.Len(), len(a.want))

@@ -9,28 +9,69 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// addrIndex knows in which EndpointSlices an address is, of those endpoints that it is about.
+// addrIndex knows in which EndpointSlices an address is, of those endpoints that it is about. There
+// are as many addresses as a cluster's Services have endpoints: what is kept for each is small.
 type addrIndex struct {
-	at     map[netip.Addr]*indexedSlice   // one of them
+	at4    map[[4]byte]uint32             // the number of one of them, by an IPv4 address
+	at6    map[netip.Addr]uint32          // and by one of IPv6
 	others map[netip.Addr][]*indexedSlice // the rest, where there are several
 	slices map[model.Name]*indexedSlice   // those with endpoints that it is about
+	byNum  []*indexedSlice                // nil: the number is in free
+	free   []uint32
 }
 
 // indexedSlice is an EndpointSlice as it was put into an index.
 type indexedSlice struct {
 	name      model.Name
 	endpoints []model.ServiceEndpoint
+	num       uint32 // while it is in slices
 }
 
 func newAddrIndex() addrIndex {
-	return addrIndex{at: map[netip.Addr]*indexedSlice{}, others: map[netip.Addr][]*indexedSlice{}, slices: map[model.Name]*indexedSlice{}}
+	return addrIndex{at4: map[[4]byte]uint32{}, at6: map[netip.Addr]uint32{},
+		others: map[netip.Addr][]*indexedSlice{}, slices: map[model.Name]*indexedSlice{}}
 }
 
 // clear empties the index.
-func (x *addrIndex) clear() {
-	clear(x.at)
-	clear(x.others)
-	clear(x.slices)
+func (x *addrIndex) clear() { *x = newAddrIndex() }
+
+// first returns one of the slices that an address is in, nil where there is none.
+func (x *addrIndex) first(a netip.Addr) *indexedSlice {
+	num, ok := uint32(0), false
+	if a.Is4() {
+		num, ok = x.at4[a.As4()]
+	} else {
+		num, ok = x.at6[a]
+	}
+	if !ok {
+		return nil
+	}
+	return x.byNum[num]
+}
+
+// setFirst makes first return a slice for an address, or nothing where it is nil.
+func (x *addrIndex) setFirst(a netip.Addr, of *indexedSlice) {
+	switch {
+	case of == nil && a.Is4():
+		delete(x.at4, a.As4())
+	case of == nil:
+		delete(x.at6, a)
+	case a.Is4():
+		x.at4[a.As4()] = of.num
+	default:
+		x.at6[a] = of.num
+	}
+}
+
+// number gives a slice a number.
+func (x *addrIndex) number(of *indexedSlice) {
+	if last := len(x.free) - 1; last >= 0 {
+		of.num, x.free = x.free[last], x.free[:last]
+		x.byNum[of.num] = of
+		return
+	}
+	of.num = uint32(len(x.byNum))
+	x.byNum = append(x.byNum, of)
 }
 
 // put says what endpoints of a slice the index is about: those that about holds of. A slice that is
@@ -43,25 +84,30 @@ func (x *addrIndex) put(name model.Name, sl *model.EndpointSlice, about func(*mo
 			}
 		}
 		delete(x.slices, name)
+		x.byNum[before.num] = nil
+		x.free = append(x.free, before.num)
 	}
 	if sl == nil {
 		return
 	}
-	now := &indexedSlice{name, sl.Endpoints}
+	now := &indexedSlice{name: name, endpoints: sl.Endpoints}
 	for i := range sl.Endpoints {
 		if e := &sl.Endpoints[i]; about(e) {
 			for _, a := range e.Addrs {
+				if x.slices[name] != now {
+					x.number(now)
+					x.slices[name] = now
+				}
 				x.add(a, now)
-				x.slices[name] = now
 			}
 		}
 	}
 }
 
 func (x *addrIndex) add(a netip.Addr, of *indexedSlice) {
-	switch have := x.at[a]; {
+	switch have := x.first(a); {
 	case have == nil:
-		x.at[a] = of
+		x.setFirst(a, of)
 	case have != of && !slices.Contains(x.others[a], of):
 		x.others[a] = append(x.others[a], of)
 	}
@@ -73,12 +119,13 @@ func (x *addrIndex) remove(a netip.Addr, of *indexedSlice) {
 	switch i := slices.Index(others, of); {
 	case i >= 0:
 		others = slices.Delete(others, i, i+1)
-	case x.at[a] != of:
+	case x.first(a) != of:
 		return
 	case len(others) > 0:
-		x.at[a], others = others[0], slices.Delete(others, 0, 1)
+		x.setFirst(a, others[0])
+		others = slices.Delete(others, 0, 1)
 	default:
-		delete(x.at, a)
+		x.setFirst(a, nil)
 	}
 	if len(others) > 0 {
 		x.others[a] = others
@@ -91,7 +138,7 @@ func (x *addrIndex) remove(a netip.Addr, of *indexedSlice) {
 func (x *addrIndex) of(addrs []netip.Addr) []model.Name {
 	var out []model.Name
 	for _, a := range addrs {
-		if first := x.at[a]; first != nil {
+		if first := x.first(a); first != nil {
 			out = append(out, first.name)
 			for _, o := range x.others[a] {
 				out = append(out, o.name)
