@@ -60,22 +60,45 @@ func (x *PodIndex) owns(r model.PodRef, a netip.Addr) bool {
 
 // addrs yields the addresses by which others see a pod.
 func (x *PodIndex) addrs(r model.PodRef) iter.Seq[netip.Addr] {
-	if like := r.Like(); like.HostNetwork || like.Finished {
-		return func(func(netip.Addr) bool) {}
-	}
-	if len(x.others) > 0 {
-		if addrs, has := model.OfPod(x.others, r); has {
-			return slices.Values(addrs)
-		}
+	if addrs, other := x.otherAddrs(r); other {
+		return slices.Values(addrs)
 	}
 	return r.Addrs()
+}
+
+// otherAddrs returns the addresses by which others see a pod where these are not what it claims.
+func (x *PodIndex) otherAddrs(r model.PodRef) (addrs []netip.Addr, other bool) {
+	if like := r.Like(); like.HostNetwork || like.Finished {
+		return nil, true
+	}
+	if len(x.others) > 0 {
+		return model.OfPod(x.others, r)
+	}
+	return nil, false
+}
+
+// has reports whether others see a pod by an address.
+func (x *PodIndex) has(r model.PodRef, a netip.Addr) bool {
+	if addrs, other := x.otherAddrs(r); other {
+		return slices.Contains(addrs, a)
+	}
+	return r.Has(a)
 }
 
 // addrsIn yields the addresses of the pods of a group.
 func (x *PodIndex) addrsIn(g *model.PodGroup) iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		for r := range g.Refs() {
-			for a := range x.addrs(r) {
+			addrs, other := x.otherAddrs(r)
+			for _, a := range addrs {
+				if !yield(a) {
+					return
+				}
+			}
+			if other {
+				continue
+			}
+			for a := range r.Addrs() { // all pods of a cluster come by here: it allocates nothing
 				if !yield(a) {
 					return
 				}
@@ -237,21 +260,13 @@ func count(p *model.Pod, n port.Name, counts map[port.Number]int, by int) {
 // at yields the pods that have an address.
 func (x *PodIndex) at(a netip.Addr) iter.Seq[model.PodRef] {
 	return func(yield func(model.PodRef) bool) {
-		has := func(r model.PodRef) bool {
-			for have := range x.addrs(r) {
-				if have == a {
-					return true
-				}
-			}
-			return false
-		}
 		for r := range x.c.Pods.At(a) {
-			if has(r) && !yield(r) {
+			if x.has(r, a) && !yield(r) {
 				return
 			}
 		}
 		if name, here := x.local[a]; here { // the API may not say so yet
-			if r, ok := x.c.Pods.Ref(name); ok && !r.Has(a) && has(r) {
+			if r, ok := x.c.Pods.Ref(name); ok && !r.Has(a) && x.has(r, a) {
 				yield(r)
 			}
 		}

@@ -42,6 +42,7 @@ func (s *set) cells(about [][]*setRule, c *peer.Class, proto model.Protocol, mos
 		return nil, false
 	}
 	at := make([]int, len(columns)) // in each column, the segment that holds the edge
+	out = make([]cell, 0, len(edges))
 	rows := newRows(cuts, of)
 	for n, first := range edges {
 		last := uint16(65535)
@@ -80,12 +81,12 @@ type rows struct {
 	cuts     []uint16 // where the ranges of source ports begin
 	of       []int    // the column of each
 	verdicts []verdict
-	known    map[string][]segment
+	known    map[string][]segment // nil while there are none
 	total    int
 }
 
 func newRows(cuts []uint16, of []int) *rows {
-	r := &rows{cuts: cuts, of: of, known: map[string][]segment{}}
+	r := &rows{cuts: cuts, of: of}
 	columns := 0
 	for _, x := range of {
 		columns = max(columns, x+1)
@@ -112,6 +113,9 @@ func (r *rows) sources(most int) (list []segment, ok bool) {
 		list = append(list, segment{port.Span{First: from, Last: to}, r.verdicts[r.of[i]]})
 	}
 	list = join(list)
+	if r.known == nil {
+		r.known = map[string][]segment{}
+	}
 	r.known[key] = list
 	r.total += len(list)
 	return list, r.total <= most
@@ -155,6 +159,9 @@ func sourceColumns(about [][]*setRule, c *peer.Class, proto model.Protocol, most
 				return nil, nil, nil, false
 			}
 		}
+	}
+	if len(conditions) == 0 {
+		return cuts, []int{0}, cuts, true
 	}
 	slices.Sort(cuts)
 	cuts = slices.Compact(cuts)

@@ -129,7 +129,7 @@ func (d *decision) each(set nodestate.SetID, c nodestate.Class, f func(nodestate
 // most entries.
 func (s *set) decide(c *peer.Class, most int) (d *decision, ok bool) {
 	about := s.applicableRules(c)
-	tables := map[*segment]int{}
+	var tables map[*segment]int
 	d = &decision{head: s.segments(about, c, port.OtherProto, 0)[0].verdict, size: 1}
 	for _, proto := range s.protocols() {
 		ported := nodestate.ProtoBit(proto, s.six) != nodestate.ProtoBitOther
@@ -149,6 +149,9 @@ func (s *set) decide(c *peer.Class, most int) (d *decision, ok bool) {
 			if x.sources != nil {
 				if e.sources = tables[&x.sources[0]]; e.sources == 0 {
 					e.sources = d.tableOf(x.sources)
+					if tables == nil {
+						tables = map[*segment]int{}
+					}
 					tables[&x.sources[0]] = e.sources
 				}
 			}
@@ -226,7 +229,7 @@ func (s *set) protocols() []model.Protocol {
 func (s *set) segments(about [][]*setRule, c *peer.Class, proto model.Protocol, source uint16) []segment {
 	open := []port.Span{{Last: 65535}}
 	var logged []port.Span
-	var decided []segment
+	decided := make([]segment, 0, 8)
 	decide := func(spans []port.Span, v verdict) {
 		noted, rest := port.Split(spans, logged)
 		for _, t := range rest {

@@ -139,9 +139,13 @@ func (m *Match) Equal(o *Match) bool {
 	return m.Any == o.Any && slices.Equal(m.In, o.In) && slices.Equal(m.Not, o.Not)
 }
 
-// Spans returns the ports of a protocol that match for some peers, sorted and disjoint.
+// everyPort is all ports. Nobody writes to it.
+var everyPort = []Span{{0, 65535}}
+
+// Spans returns the ports of a protocol that match for some peers, sorted and disjoint. The list is
+// for reading.
 func (m *Match) Spans(c Peers, proto model.Protocol) []Span {
-	all := []Span{{0, 65535}}
+	all := everyPort[:1:1]
 	if !m.Any {
 		all = SpansOf(m.In, c, proto)
 	}

@@ -51,8 +51,9 @@ func (s *Services) choose(c *cluster.View, svc *model.Service, sp *model.Service
 	}
 	relief = svc.ExternalLocal && !svc.Maglev && ready && !readyHere
 	out = slices.Grow(out, len(all))
-	for _, e := range all {
-		b := nodestate.Backend{Addr: e.addr, Port: e.port, Local: e.here && e.ready == readyHere, Spare: e.ready != ready || e.ready && !meant(&e)}
+	for i := range all {
+		e := &all[i]
+		b := nodestate.Backend{Addr: e.addr, Port: e.port, Local: e.here && e.ready == readyHere, Spare: e.ready != ready || e.ready && !meant(e)}
 		relief = relief && (b.Spare || e.named) // what is on no node would not see the client's address
 		out = append(out, b)
 	}
