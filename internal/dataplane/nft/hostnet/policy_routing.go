@@ -197,6 +197,9 @@ func ensureRules(f table.Family, want map[policyRule]bool) error {
 		if r.Protocol != routeProtocol || isLocal(r) { // putFirstRule's
 			continue
 		}
+		if r.Dport != nil { // WireGuard's, which leads the tunnel's packets into its device
+			continue
+		}
 		if k := ruleOf(r); want[k] && !have[k] {
 			have[k] = true
 		} else {

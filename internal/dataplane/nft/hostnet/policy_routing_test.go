@@ -56,6 +56,13 @@ func policyRoutingOf(f table.Family) error {
 	if err != nil {
 		return err
 	}
+	// That of WireGuard has our protocol number, and is not ours to remove.
+	crypt := netlink.NewRule()
+	crypt.Family, crypt.Priority, crypt.Table, crypt.Protocol = f.Number(), 99, 87051820, routeProtocol
+	crypt.IPProto, crypt.Dport = unix.IPPROTO_UDP, netlink.NewRulePortRange(4789, 4789)
+	if err := netlink.RuleAdd(crypt); err != nil {
+		return err
+	}
 	before, err := listRules(f)
 	if err != nil {
 		return err
