@@ -62,7 +62,8 @@ func TestExampleWhy(t *testing.T) {
 				Tag: "2ff95c08ee1dcfb5", ID: 1852, Same: true},
 			Packet: "tcp 10.244.124.130:50000 > 10.244.15.193:5432 S ttl=64",
 			Outcome: whywire.Outcome{Verdict: whywire.SentOn, Path: "direct", Text: "to node worker2 (172.31.1.208)",
-				Packet: "tcp 10.244.124.130:50000 > 10.244.15.193:5432 S ttl=63"},
+				Packet: "tcp 10.244.124.130:50000 > 10.244.15.193:5432 S ttl=63",
+				Route:  &whywire.Route{Prefix: "172.31.1.0/24", Interface: "eth0", By: "kernel"}},
 		}, {
 			Node: "worker2", Plane: "eBPF", Epoch: 15,
 			Policies: []whywire.End{{Direction: "ingress", Peer: cart, Explanation: policy.Explanation{

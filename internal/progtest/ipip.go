@@ -10,6 +10,9 @@ import (
 	"github.com/weir-net/weir/internal/sim"
 )
 
+// FromIPIP is the program that the one of uplinks calls for what comes by IP in IP.
+const FromIPIP = "weir_from_ipip"
+
 // unpacked reports whether a packet came in IP in IP by an uplink, and p is what was in it.
 func unpacked(in sim.In, p *packet.Packet) bool {
 	return in.Hook == sim.FromUplink && in.Packet.Kind == packet.Other && in.Packet.IP.Proto == packet.ProtoIPIP && p.IP.Proto != packet.ProtoIPIP

@@ -208,7 +208,7 @@ func (t *Runner) run(in sim.In, frame []byte, name string) (sim.Result, []byte, 
 		name = Program(sim.FromUplink)
 	}
 	prog := t.programs[name]
-	if in.Hook == sim.FromTunnel && !in.Again {
+	if in.Hook == sim.FromTunnel && !in.Again && !in.IPIP {
 		prog = t.tunnel
 		src := in.Source.AsSlice()
 		copy(ctx[skbCB:], src)

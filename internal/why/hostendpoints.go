@@ -184,10 +184,15 @@ func (i *inquiry) hostEndsOf(ctx context.Context, result sim.Result, chosen neti
 	in, leaves := 0, 0
 	if i.in.Hook == sim.FromUplink || i.in.Hook == sim.FromTunnel {
 		in = i.in.IfIndex
+		if i.in.IPIP {
+			in = noInterface
+		}
 	}
 	switch {
 	case result.Action == sim.Neigh:
 		leaves = result.IfIndex
+	case result.Action == sim.Tunnel && !i.nftables && result.IfIndex != 0:
+		leaves = noInterface
 	case result.Action == sim.Tunnel:
 		leaves = i.places.Tunnel
 	case result.Action == sim.Pass && i.in.Hook == sim.ToUplink && i.in.IfIndex != i.places.Host:
@@ -231,6 +236,10 @@ func (i *inquiry) hostEndsOf(ctx context.Context, result sim.Result, chosen neti
 	return out, err
 }
 
+// noInterface stands for what comes or goes by IP in IP, without a device (IPIP_IFINDEX of
+// bpf/ipip.h): no host endpoint is about it but that of all interfaces.
+const noInterface = 0x7fffffff
+
 // hostEnd is what the host endpoint of an interface says, nothing where there is none.
 func (i *inquiry) hostEnd(ctx context.Context, index int, use policy.HostUse, ingress bool, peer netip.Addr, ports nodestate.Ports) (wire.End, error) {
 	at := nodestate.HostInterface{IfIndex: index, IPv6: peer.Is6()}
@@ -246,6 +255,8 @@ func (i *inquiry) hostEnd(ctx context.Context, index int, use policy.HostUse, in
 	e.Host, e.Interface = use.String(), fmt.Sprintf("interface %d", index)
 	if l, err := netlink.LinkByIndex(index); index != 0 && err == nil {
 		e.Interface = l.Attrs().Name
+	} else if index == noInterface {
+		e.Interface = "IP in IP"
 	} else if index == 0 {
 		e.Interface = "pods' interfaces"
 	}

@@ -64,6 +64,10 @@ func (i *inquiry) run(ctx context.Context) error {
 	if refused {
 		return nil
 	}
+	if h := i.ask.Received; h != nil && h.Hook == wire.FromTunnel && !h.Encrypted && i.guarded(h.From) {
+		i.dropInClear("what comes from there in clear")
+		return nil
+	}
 	if nftables {
 		err = i.evaluateRules(ctx, rules)
 	} else {
@@ -140,6 +144,9 @@ func (i *inquiry) receive() error {
 		return fmt.Errorf("what the other node sent on is no whole IP packet")
 	}
 	i.in = sim.In{Hook: hooks[h.Hook], Packet: p, Source: h.From, VNI: i.state.Settings.Tunnel.VNI}
+	if h.IPIP {
+		return i.receiveIPIP(h)
+	}
 	if h.Hook == wire.FromTunnel {
 		if i.in.IfIndex = i.places.Tunnel; i.in.IfIndex == 0 {
 			return fmt.Errorf("node %s has no tunnel", i.answer.Node)
@@ -156,6 +163,28 @@ func (i *inquiry) receive() error {
 	}
 	i.findService(netip.AddrPortFrom(p.IP.Dst, p.DstPort))
 	return i.addressFrame(mac)
+}
+
+// receiveIPIP is receive for what comes by IP in IP: the program at the uplink gets it in its outer
+// header.
+func (i *inquiry) receiveIPIP(h *wire.Handover) error {
+	if !i.state.Settings.IPIP.Accept {
+		return fmt.Errorf("node %s takes no IP in IP", i.answer.Node)
+	}
+	inner := i.in.Packet
+	var err error
+	if i.in.IfIndex, err = i.inInterface(h.From); err != nil {
+		return err
+	}
+	outer, err := packet.IPIP(inner, h.From, i.state.Settings.Node)
+	if err != nil {
+		return fmt.Errorf("what the other node sent on does not fit into IP in IP: %w", err)
+	}
+	i.in.IPIP, i.in.Packet = true, outer
+	i.findService(netip.AddrPortFrom(inner.IP.Dst, inner.DstPort))
+	err = i.addressFrame(i.state.Addrs[h.From].MAC)
+	i.in.Packet = inner
+	return err
 }
 
 // addressFrame gives the frame the MAC addresses that it has at its interface, the sender's being

@@ -84,6 +84,9 @@ func (i *inquiry) dryRun(r Rules, first uint32, after int) (*nftdryrun.Trace, er
 		q.In = 0
 	case sim.FromTunnel:
 		q.From = i.in.Source
+		if i.ask.Received.Encrypted {
+			q.By = i.wireGuard(q.From).Interface
+		}
 	}
 	return r.DryRun(q)
 }

@@ -5,6 +5,7 @@ package why
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/sim"
@@ -32,6 +33,9 @@ func (i *inquiry) describe() {
 		o.Verdict, o.Path, o.Text = wire.Delivered, "local", "into pod "+pod
 	case sim.Pass:
 		o.Verdict, o.Path, o.Text = wire.Left, "stack", "to the node's own stack, which routes it"
+		if to := r.Packet.IP.Dst; i.in.Hook == sim.ToUplink && i.in.IfIndex != i.places.Host {
+			o.Route = routeOut(to, i.in.IfIndex)
+		}
 		switch at := i.state.Addrs[r.Packet.IP.Dst]; {
 		case at.Kind == nodestate.AddrHost:
 			o.Verdict, o.Text = wire.Delivered, "to node "+node+" itself"
@@ -60,10 +64,20 @@ func (i *inquiry) describeRoute(pod string) {
 	}
 	if r.Action == sim.Tunnel {
 		hook, o.Path = wire.FromTunnel, "tunnel"
+		i.describeTunnel(node)
+	} else {
+		o.Route = routeFor(r.IfIndex, r.NextHop, r.Packet.IP.Dst, node)
+		if w := i.wireGuard(r.Packet.IP.Dst); w.On() && deviceName(r.IfIndex) == w.Interface {
+			o.Encrypted = w.Interface
+		}
 	}
 	name := i.state.Addrs[node].Owner.Name
 	if !node.IsValid() || name == "" {
 		o.Verdict, o.Text = wire.Left, fmt.Sprintf("out of the cluster, to the neighbour %s", r.NextHop)
+		return
+	}
+	if i.guarded(node) && o.Encrypted == "" && o.Path == "tunnel" {
+		i.dropInClear("what would go there in clear")
 		return
 	}
 	i.sendOn(hook, node, name, pod)
@@ -73,6 +87,12 @@ func (i *inquiry) describeRoute(pod string) {
 func (i *inquiry) sendOn(hook string, node netip.Addr, name, pod string) {
 	r, o := i.result, &i.answer.Outcome
 	o.Verdict, o.Text = wire.SentOn, fmt.Sprintf("to node %s (%s)", name, node)
+	if o.Tunnel != "" {
+		o.Text += " by " + o.Tunnel
+	}
+	if o.Encrypted != "" {
+		o.Text += fmt.Sprintf(", encrypted by WireGuard (%s),", o.Encrypted)
+	}
 	if pod != "" {
 		o.Text += " for pod " + pod
 	}
@@ -85,7 +105,56 @@ func (i *inquiry) sendOn(hook string, node netip.Addr, name, pod string) {
 	if r.Packet.IP.Dst.Is6() {
 		from = i.state.Settings.Node6
 	}
-	i.answer.Next = &wire.Next{Node: name, Handover: wire.Handover{Hook: hook, From: from, MAC: i.agent.LinkAddress(), Frame: frame}}
+	o.Text = strings.TrimSuffix(o.Text, ",")
+	i.answer.Next = &wire.Next{Node: name, Handover: wire.Handover{Hook: hook, From: from, MAC: i.agent.LinkAddress(), Frame: frame,
+		IPIP: o.Tunnel == wire.IPIP, Encrypted: o.Encrypted != ""}}
+}
+
+// byIPIP reports whether the packet leaves by IP in IP: the programs then name the interface, which
+// for VXLAN is the device's.
+func (i *inquiry) byIPIP() bool {
+	return !i.nftables && i.result.Action == sim.Tunnel && i.result.IfIndex != 0
+}
+
+// describeTunnel says by which tunnel the packet goes to a node, and by which route of the
+// kernel's, which is asked for the outer packet.
+func (i *inquiry) describeTunnel(node netip.Addr) {
+	o := &i.answer.Outcome
+	o.Tunnel = wire.VXLAN
+	port := i.state.Settings.Tunnel.Port
+	if i.byIPIP() {
+		o.Tunnel, port = wire.IPIP, 0
+	}
+	encrypted := false
+	if o.Route, encrypted = i.outerRoute(node, port); encrypted {
+		o.Encrypted = o.Route.Interface
+	}
+}
+
+// wireGuard is what is encrypted in an address's family.
+func (i *inquiry) wireGuard(a netip.Addr) *nodestate.WireGuard {
+	if a.Is6() {
+		return &i.state.WireGuard6
+	}
+	return &i.state.WireGuard4
+}
+
+// guarded reports whether nothing of the tunnel may go to a node in clear, nor come from it.
+func (i *inquiry) guarded(node netip.Addr) bool {
+	w := i.wireGuard(node)
+	_, is := w.Peers[node]
+	return w.On() && is
+}
+
+// guardTable is what drops it in the kernel, wireguard.Table.
+const guardTable = "weir-wireguard"
+
+// dropInClear says that the guard of WireGuard drops the packet.
+func (i *inquiry) dropInClear(what string) {
+	o := &i.answer.Outcome
+	*o = wire.Outcome{Verdict: wire.Dropped, Reason: "NOT_ENCRYPTED", Tunnel: o.Tunnel, Route: o.Route,
+		Text: fmt.Sprintf("nftables table inet %s drops %s: the node's key is known", guardTable, what)}
+	i.answer.Next = nil
 }
 
 // nodeOf is the address of the other node on which an address lives, invalid when there is none.

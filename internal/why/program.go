@@ -24,7 +24,12 @@ func (i *inquiry) runProgram() error {
 	if !ok {
 		return fmt.Errorf("the data plane %s has neither programs nor rules that can be asked", i.plane.Name())
 	}
-	r, err := plane.Programs([]string{name})
+	names := []string{name}
+	if i.in.IPIP {
+		name = progtest.Program(sim.FromUplink)
+		names = []string{name, progtest.FromIPIP}
+	}
+	r, err := plane.Programs(names)
 	if err != nil {
 		return err
 	}
@@ -63,6 +68,15 @@ func (i *inquiry) runProgram() error {
 		return err
 	}
 	p.Name, p.Tag, p.Live, p.ID, p.Same, p.Why = proof.Program, proof.Tag, proof.Live, proof.ID, proof.Same(), proof.Attached
+	if i.in.IPIP {
+		unpacks, err := plane.Prove(r, progtest.FromIPIP, i.in.IfIndex, false)
+		if err != nil {
+			return err
+		}
+		if proof.Tag == proof.Live && unpacks.Tag != unpacks.Live {
+			proof = unpacks
+		}
+	}
 	switch {
 	case proof.Tag != proof.Live:
 		i.warn("the program that was run is not the one that is loaded (tags %s and %s): this answer is not about the node's packets", proof.Tag, proof.Live)

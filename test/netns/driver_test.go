@@ -50,6 +50,7 @@ type driverProcess struct {
 	live  bool   // it changes its data plane without a new start
 	holds bool   // a live one loads its programs when it is ordered to go on
 	crypt string // folder of keys where it encrypts
+	why   string // socket at which it answers weir why
 	runs  bool   // it repairs what it finds broken, as an agent's does (of the eBPF driver; the other one always does)
 }
 
@@ -108,7 +109,7 @@ func (d *driverProcess) spawn(env ...string) {
 	d.t.Helper()
 	d.cmd = exec.Command("nsenter", "--net=/run/netns/"+d.node.netns, os.Args[0])
 	d.cmd.Env = append(append(os.Environ(), "WEIR_TEST_BPFFS="+filepath.Join(d.bpffs, "weir"), "WEIR_TEST_CGROUP="+d.node.cgroup,
-		fmt.Sprintf("WEIR_TEST_FLOWS=%d", d.flows), "WEIR_TEST_CRYPT="+d.crypt), env...)
+		fmt.Sprintf("WEIR_TEST_FLOWS=%d", d.flows), "WEIR_TEST_CRYPT="+d.crypt, "WEIR_TEST_WHY="+d.why, "WEIR_TEST_NODE="+d.node.name), env...)
 	d.cmd.Stderr = os.Stderr
 	stdin, err := d.cmd.StdinPipe()
 	if err != nil {
@@ -223,7 +224,9 @@ func ebpfMain(log *slog.Logger) error {
 		defer stop()
 		go drv.Run(ctx)
 	}
+	explain := answersWhy(ebpfPlane{drv})
 	return serveStates(func(s *nodestate.State, a *applied) error {
+		defer explain(s)
 		if err := applyWhole(drv, s); err != nil {
 			a.Err = err.Error()
 		} else if err := removeOther(func() error { return nft.Remove(context.Background()) }); err != nil {
@@ -277,7 +280,9 @@ func nftMain(log *slog.Logger) error {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	go drv.Run(ctx)
+	explain := answersWhy(nftPlane{drv})
 	return serveStates(func(s *nodestate.State, a *applied) error {
+		defer explain(s)
 		if err := drv.Apply(context.Background(), s, nodestate.All()); err != nil {
 			a.Err = err.Error()
 		} else if err := removeOther(func() error { return giveWay(drv, log) }); err != nil {

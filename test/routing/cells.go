@@ -32,11 +32,10 @@ func cells() []Cell {
 	}
 	const netns, bgp, scenarios = "test/netns ", "internal/bgp/process ", "test/scenarios "
 	for _, of := range []struct{ family, plane, test string }{
-		{"IPv4", ebpf, "TestWireGuard/IPv4"}, {"IPv6", ebpf, "TestWireGuard/IPv6"},
-		{"IPv4", nftables, "TestWireGuard/nft-IPv4"}, {"IPv6", nftables, "TestWireGuard/nft-IPv6"},
+		{"IPv4", ebpf, "/IPv4"}, {"IPv6", ebpf, "/IPv6"}, {"IPv4", nftables, "/nft-IPv4"}, {"IPv6", nftables, "/nft-IPv6"},
 	} {
-		add("WireGuard", of.family, of.plane, netns+of.test, "", "pod", "Service", "NodePort", "DSR", "policy", "live change")
-		add("WireGuard", of.family, of.plane, "", "no test asks with encryption", "why")
+		add("WireGuard", of.family, of.plane, netns+"TestWireGuard"+of.test, "", "pod", "Service", "NodePort", "DSR", "policy", "live change")
+		add("WireGuard", of.family, of.plane, netns+"TestWhyModes"+of.test, "", "why")
 	}
 	for _, family := range []string{"IPv4", "IPv6"} {
 		add("WireGuard", family, "wireguard-go", "internal/wireguard TestEncryptsBetweenNodes/"+family, "", "nothing in clear")
@@ -45,11 +44,13 @@ func cells() []Cell {
 	add("IP in IP", "IPv4", ebpf, scenarios+"TestPrograms/ipip", "", "DSR")
 	add("IP in IP", "IPv4", ebpf, netns+"TestIPIPLive/ebpf-IPv4", "", "live change")
 	add("IP in IP", "IPv4", ebpf, scenarios+"TestPrograms/hostile-ipip", "", "no injection")
-	add("IP in IP", "IPv4", ebpf, "", "no test asks with it", "why")
+	add("IP in IP", "IPv4", ebpf, netns+"TestWhyModes/IPv4", "", "why")
 	add("IP in IP", "IPv4", nftables, "", "a node sends VXLAN in its place", asked...)
 	for _, plane := range []string{ebpf, nftables} {
-		add("BGP", "both", plane, "", "pods' packets to other nodes do not go by learned routes to blocks yet", asked...)
+		add("BGP", "both", plane, "", "pods' packets to other nodes do not go by learned routes to blocks yet", "pod", "Service", "NodePort", "DSR", "policy", "live change")
 	}
+	add("BGP", "both", ebpf, netns+"TestWhyLearned/ebpf-both", "", "why")
+	add("BGP", "both", nftables, netns+"TestWhyLearned/nft-both", "", "why")
 	for _, kind := range []string{"bird", "frr"} {
 		for _, of := range []struct{ what, test string }{
 			{"routes both ways, kills", "TestRouter"}, {"link failure", "TestBFD"}, {"filters", "TestFilters"}, {"communities", "TestCommunities"},

@@ -110,6 +110,9 @@ func writeNode(b *strings.Builder, a *whywire.Answer) {
 	if o.Packet != "" && o.Packet != a.Packet {
 		fmt.Fprintf(b, "           %s\n", o.Packet)
 	}
+	if o.Route != nil {
+		fmt.Fprintf(b, "    route  %s\n", o.Route)
+	}
 }
 
 // writeTables prints what the rules in the kernel were asked.

@@ -47,6 +47,11 @@ type Handover struct {
 	From  netip.Addr `json:"from"`          // the node that sends it: the tunnel's outer source
 	MAC   string     `json:"mac,omitempty"` // of that node's uplink
 	Frame []byte     `json:"frame"`         // Ethernet
+	// IPIP: it comes by IP in IP, what is in Frame inside; from_tunnel of IPv4 alone. Encrypted: by
+	// a device of WireGuard. What an agent sends leaves out what is not so, which one that does not
+	// know these takes.
+	IPIP      bool `json:"ipip,omitempty"`
+	Encrypted bool `json:"encrypted,omitempty"`
 }
 
 // maxFrame bounds a frame, bytes: what the first packet of a connection takes, and more.
@@ -82,6 +87,9 @@ func (q *Request) Check() error {
 		h := q.Received
 		if h == nil || h.Hook != FromTunnel && h.Hook != FromUplink || len(h.Frame) == 0 || len(h.Frame) > maxFrame || !h.From.IsValid() {
 			return errors.New("neither a hook nor a packet of another node")
+		}
+		if h.IPIP && (h.Hook != FromTunnel || h.Encrypted || !h.From.Is4() || !q.Source.Is4()) {
+			return errors.New("such a packet does not come by IP in IP")
 		}
 	default:
 		return fmt.Errorf("no such hook: %q", q.Hook)
@@ -186,6 +194,40 @@ type Outcome struct {
 	Reason  string `json:"reason,omitempty"` // of a drop
 	Rule    string `json:"rule,omitempty"`   // that allowed last, or denied
 	Path    string `json:"way,omitempty"`    // local, direct, tunnel, stack
+	// Tunnel is how a packet in the tunnel is encapsulated, and Encrypted the device of WireGuard
+	// by which it leaves. Route is the kernel's by which it goes on, in the tunnel that of the
+	// outer packet; absent where none leads there: the data plane found the neighbour otherwise.
+	Tunnel    string `json:"tunnel,omitempty"` // VXLAN, IPIP
+	Encrypted string `json:"encrypted,omitempty"`
+	Route     *Route `json:"route,omitempty"`
+}
+
+// Encapsulations.
+const (
+	VXLAN = "VXLAN"
+	IPIP  = "IP in IP"
+)
+
+// Route is one of the kernel's.
+type Route struct {
+	Prefix    string `json:"prefix"`
+	Via       string `json:"via,omitempty"` // a gateway
+	Interface string `json:"interface"`
+	By        string `json:"by"` // who wrote it, by its protocol as ip(8) names it; weir and weir-bgp are Weir's
+	Learned   bool   `json:"learned,omitempty"`
+}
+
+// String is the route as ip(8) writes it.
+func (r *Route) String() string {
+	s := r.Prefix
+	if r.Via != "" {
+		s += " via " + r.Via
+	}
+	s += " dev " + r.Interface + " proto " + r.By
+	if r.Learned {
+		s += " (learned by BGP)"
+	}
+	return s
 }
 
 // Verdicts.

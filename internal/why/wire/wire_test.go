@@ -31,6 +31,15 @@ func TestCheck(t *testing.T) {
 		"a frame that is too long": func(q *Request) {
 			q.Hook, q.Received = "", &Handover{Hook: FromTunnel, From: b, Frame: make([]byte, maxFrame+1)}
 		},
+		"IP in IP at an uplink": func(q *Request) {
+			q.Hook, q.Received = "", &Handover{Hook: FromUplink, From: b, Frame: make([]byte, 60), IPIP: true}
+		},
+		"IP in IP of IPv6": func(q *Request) {
+			q.Hook, q.Received = "", &Handover{Hook: FromTunnel, From: six, Frame: make([]byte, 60), IPIP: true}
+		},
+		"IP in IP that is encrypted": func(q *Request) {
+			q.Hook, q.Received = "", &Handover{Hook: FromTunnel, From: b, Frame: make([]byte, 60), IPIP: true, Encrypted: true}
+		},
 		"a frame of a pod": func(q *Request) {
 			q.Hook, q.Received = "", &Handover{Hook: FromWorkload, From: b, Frame: make([]byte, 60)}
 		},

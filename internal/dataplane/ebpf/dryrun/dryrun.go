@@ -69,6 +69,10 @@ func (r *Instance) Share(four, six *object.Collection) error {
 	return nil
 }
 
+// fromIPIP is what the program of uplinks calls for IP in IP, which is IPv4's alone. That the node
+// takes IP in IP is with its settings.
+const fromIPIP = "weir_from_ipip"
+
 // Load loads the programs of some hooks ("weir_from_workload"), of the families whose maps were
 // shared, with Trace. The error is the kernel's.
 func (r *Instance) Load(programs []string, c object.Constants) (err error) {
@@ -77,10 +81,16 @@ func (r *Instance) Load(programs []string, c object.Constants) (err error) {
 		return err
 	}
 	r.Programs = r.four.Programs
+	if p := r.four.Programs[fromIPIP]; p != nil {
+		if err = r.four.Maps[object.ProgramOfIPIP].Put(uint32(0), p); err != nil {
+			return err
+		}
+	}
 	if r.live[1] == nil {
 		return nil
 	}
-	if r.six, err = loadDryRunFamily(abi.LoadWeir6, r.live[1], r.four, programs, c); err != nil {
+	ofBoth := slices.DeleteFunc(slices.Clone(programs), func(name string) bool { return name == fromIPIP })
+	if r.six, err = loadDryRunFamily(abi.LoadWeir6, r.live[1], r.four, ofBoth, c); err != nil {
 		return err
 	}
 	r.Hop6 = r.six.Maps["weir_trace"]

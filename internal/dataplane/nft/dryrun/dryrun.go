@@ -32,6 +32,7 @@ import (
 type Question struct {
 	In    int        // interface by which it comes in; 0 = the node sends it itself
 	From  netip.Addr // the node that sends it through the tunnel; invalid = it does not come by that
+	By    string     // the interface by which the tunnel's outer packet comes, "" = the one that leads to From
 	Frame []byte     // Ethernet, as it comes in
 	// Pick chooses below n where rules choose at random; nil = at random.
 	Pick func(n uint32) uint32
@@ -395,7 +396,15 @@ func (r *dryRun) decapsulate() (bool, error) {
 	if err != nil || len(routes) == 0 {
 		return false, fmt.Errorf("no route to node %s: %w", from, err)
 	}
-	in, err := deviceOf(routes[0].LinkIndex)
+	by := routes[0].LinkIndex
+	if name := r.question.By; name != "" {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			return false, fmt.Errorf("interface %s, by which the packet would come: %w", name, err)
+		}
+		by = l.Attrs().Index
+	}
+	in, err := deviceOf(by)
 	if err != nil {
 		return false, err
 	}
