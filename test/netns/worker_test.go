@@ -255,6 +255,10 @@ func serve(r request, conns map[int]net.Conn) answer {
 		return send(conns[r.ID].(*net.UDPConn), r, timeout)
 	case "talk":
 		return talk(conns[r.ID], timeout)
+	case "sink":
+		return fromErr(sink(r))
+	case "pour":
+		return pour(r, timeout)
 	case "bulk":
 		return fromErr(bulk(r, timeout))
 	case "probe":

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nettest"
+)
+
+// sink reads what connections bring to its end, and answers each with how many bytes that were.
+func sink(r request) error {
+	l, err := net.Listen("tcp", r.Addr)
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				buf, n := make([]byte, pourSize), uint64(0)
+				for {
+					k, err := c.Read(buf)
+					n += uint64(k)
+					if err != nil {
+						_, _ = c.Write(binary.BigEndian.AppendUint64(nil, n)) // who asked sees it end
+						return
+					}
+				}
+			}()
+		}
+	}()
+	return nil
+}
+
+// pourSize is how much is written, and read, at once, bytes.
+const pourSize = 128 << 10
+
+// pour sends to a sink for r.Every ms, and says how many bytes it got and how many µs that took.
+func pour(r request, timeout time.Duration) answer {
+	c, err := dial(r, timeout)
+	if err != nil {
+		return fromErr(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(timeout))
+	buf, sent, begun := make([]byte, pourSize), uint64(0), time.Now()
+	for time.Since(begun) < time.Duration(r.Every)*time.Millisecond {
+		if _, err := c.Write(buf); err != nil {
+			return fromErr(err)
+		}
+		sent += pourSize
+	}
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		return fromErr(err)
+	}
+	var got [8]byte
+	if _, err := io.ReadFull(c, got[:]); err != nil {
+		return fromErr(err)
+	}
+	if n := binary.BigEndian.Uint64(got[:]); n != sent {
+		return fromErr(fmt.Errorf("%d bytes arrived of %d", n, sent))
+	}
+	return answer{Counters: map[string]int{"bytes": int(sent), "µs": int(time.Since(begun).Microseconds())}}
+}
+
+// gbits is the throughput of one connection between two pods, Gbit/s.
+func (w *worker) gbits(addr string, ms int) float64 {
+	w.t.Helper()
+	a := w.call(request{Op: "pour", Net: "tcp", Addr: addr, Every: ms, Timeout: 60_000})
+	if a.Err != "" {
+		w.t.Fatalf("a stream to %s: %s", addr, a.Err)
+	}
+	return float64(a.Counters["bytes"]) * 8 / float64(a.Counters["µs"]) / 1000
+}
+
+// sentByVXLAN is how many bytes the device of VXLAN has sent; 0 where there is none.
+func (n *node) sentByVXLAN(t *testing.T) (bytes uint64) {
+	t.Helper()
+	text := run(t, "ip netns exec %s cat /sys/class/net/vxlan.calico/statistics/tx_bytes 2>/dev/null || echo 0", n.netns)
+	if _, err := fmt.Sscan(text, &bytes); err != nil {
+		t.Fatalf("%q: %v", text, err)
+	}
+	return bytes
+}
+
+// TestIPIPThroughput measures one connection of pods on two nodes by IP in IP and by VXLAN, in
+// turns. What is measured is a figure; the test fails where a stream does not arrive, or goes by
+// the other tunnel. Alone, WEIR_TEST_FIGURES makes it take half a minute.
+func TestIPIPThroughput(t *testing.T) {
+	t.Run("ebpf-IPv4", func(t *testing.T) {
+		rounds, ms := 1, 100
+		if os.Getenv(nettest.FiguresVariable) != "" {
+			rounds, ms = 11, 1000
+		}
+		f := newFixture(t, ipv4)
+		f.routed = true
+		f.apply()
+		if a := f.c.call(request{Op: "sink", Addr: ":8091"}); a.Err != "" {
+			t.Fatal(a.Err)
+		}
+		got := map[string][]float64{}
+		for range rounds {
+			for _, by := range []string{"VXLAN", "IP in IP"} {
+				f.ipip(model.EncapNever)
+				if by == "VXLAN" {
+					f.encapsulate(model.EncapAlways)
+				} else {
+					f.ipip(model.EncapAlways)
+				}
+				f.apply()
+				f.a.gbits(f.c.at("8091"), ms/10) // neighbours and flows are known then
+				before := f.n1.sentByVXLAN(t)
+				got[by] = append(got[by], f.a.gbits(f.c.at("8091"), ms))
+				if sent := f.n1.sentByVXLAN(t) > before; sent != (by == "VXLAN") {
+					t.Errorf("by %s: packets went by VXLAN: %t", by, sent)
+				}
+			}
+		}
+		median := func(v []float64) float64 { slices.Sort(v); return v[len(v)/2] }
+		one, other := median(got["IP in IP"]), median(got["VXLAN"])
+		t.Logf("Gbit/s: %v", got)
+		nettest.Figure(t, "IP in IP: one connection of pods, Gbit/s", one)
+		nettest.Figure(t, "IP in IP: throughput, of that of VXLAN", one/other)
+		nettest.Figure(t, "VXLAN: one connection of pods, Gbit/s", other)
+	})
+}
