@@ -45,6 +45,9 @@ var checks = []check{
 	// Many a machine's own kernel has no VLAN interfaces.
 	{name: "VLANs", dir: "netns", command: "sh -c './test -test.v -test.run \"TestVLANInterfaces/(IPv4|nft-IPv4)$\" | tee /tmp/vlans; " +
 		"test $(grep -c \"    --- PASS: TestVLANInterfaces\" /tmp/vlans) = 2'"},
+	// Nor has it a device of IP in IP.
+	{name: "IP in IP", dir: "netns", command: "sh -c './test -test.v -test.run \"TestIPIPKernel/ebpf-IPv4$\" | tee /tmp/ipip; " +
+		"test $(grep -c \"    --- PASS: TestIPIP\" /tmp/ipip) = 1'"},
 	{name: "namespaces, nftables", dir: "netns", command: "./test -test.run 'TestServices$/nft-IPv4/Enabled'", old: true},
 }
 

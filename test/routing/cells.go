@@ -46,6 +46,7 @@ func cells() []Cell {
 	add("IP in IP", "IPv4", ebpf, scenarios+"TestPrograms/hostile-ipip", "", "no injection")
 	add("IP in IP", "IPv4", ebpf, netns+"TestWhyModes/IPv4", "", "why")
 	add("IP in IP", "IPv4", ebpf, netns+"TestIPIPThroughput/ebpf-IPv4", "", "throughput")
+	add("IP in IP", "IPv4", ebpf, netns+"TestIPIPKernel/ebpf-IPv4", "", "a kernel's device at the other end")
 	add("IP in IP", "IPv4", nftables, "", "a node sends VXLAN in its place", asked...)
 	for _, plane := range []string{ebpf, nftables} {
 		add("BGP", "both", plane, "", "pods' packets to other nodes do not go by learned routes to blocks yet", "pod", "Service", "NodePort", "DSR", "policy", "live change")
