@@ -100,6 +100,7 @@ type LostEvents struct {
 type Places struct {
 	Uplinks      map[int][6]byte // by index, with their MAC addresses
 	Tunnel, Host int             // 0 = there is none
+	IPIP         int             // the device of IP in IP, which eBPF does without
 	Epoch        uint32
 	Behind       string // what of the state is not in the kernel; empty = all is
 }

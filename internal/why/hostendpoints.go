@@ -184,7 +184,7 @@ func (i *inquiry) hostEndsOf(ctx context.Context, result sim.Result, chosen neti
 	in, leaves := 0, 0
 	if i.in.Hook == sim.FromUplink || i.in.Hook == sim.FromTunnel {
 		in = i.in.IfIndex
-		if i.in.IPIP {
+		if i.in.IPIP && !i.nftables {
 			in = noInterface
 		}
 	}
@@ -193,6 +193,8 @@ func (i *inquiry) hostEndsOf(ctx context.Context, result sim.Result, chosen neti
 		leaves = result.IfIndex
 	case result.Action == sim.Tunnel && !i.nftables && result.IfIndex != 0:
 		leaves = noInterface
+	case result.Action == sim.Tunnel && i.byIPIP():
+		leaves = i.places.IPIP
 	case result.Action == sim.Tunnel:
 		leaves = i.places.Tunnel
 	case result.Action == sim.Pass && i.in.Hook == sim.ToUplink && i.in.IfIndex != i.places.Host:

@@ -144,6 +144,13 @@ func (i *inquiry) receive() error {
 		return fmt.Errorf("what the other node sent on is no whole IP packet")
 	}
 	i.in = sim.In{Hook: hooks[h.Hook], Packet: p, Source: h.From, VNI: i.state.Settings.Tunnel.VNI}
+	if h.IPIP && i.nftables {
+		if i.in.IPIP, i.in.IfIndex = true, i.places.IPIP; i.in.IfIndex == 0 {
+			return fmt.Errorf("node %s takes no IP in IP", i.answer.Node)
+		}
+		i.findService(netip.AddrPortFrom(p.IP.Dst, p.DstPort))
+		return i.addressFrame([6]byte{})
+	}
 	if h.IPIP {
 		return i.receiveIPIP(h)
 	}

@@ -87,6 +87,7 @@ func (i *inquiry) dryRun(r Rules, first uint32, after int) (*nftdryrun.Trace, er
 		if i.ask.Received.Encrypted {
 			q.By = i.wireGuard(q.From).Interface
 		}
+		q.IPIP = i.in.IPIP
 	}
 	return r.DryRun(q)
 }

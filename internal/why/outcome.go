@@ -113,7 +113,10 @@ func (i *inquiry) sendOn(hook string, node netip.Addr, name, pod string) {
 // byIPIP reports whether the packet leaves by IP in IP: the programs then name the interface, which
 // for VXLAN is the device's.
 func (i *inquiry) byIPIP() bool {
-	return !i.nftables && i.result.Action == sim.Tunnel && i.result.IfIndex != 0
+	if i.nftables {
+		return i.result.Action == sim.Tunnel && i.places.IPIP != 0 && i.result.IfIndex == i.places.IPIP
+	}
+	return i.result.Action == sim.Tunnel && i.result.IfIndex != 0
 }
 
 // describeTunnel says by which tunnel the packet goes to a node, and by which route of the

@@ -43,12 +43,17 @@ var checks = []check{
 	{name: "scenarios on nftables", dir: "scenarios", command: "./test -test.run 'TestNFT$/^(affinity|clusterip|dsr-fallback|host-endpoint|maglev|nodeport-.*|policy-rule|source-ranges)$'", old: true},
 	{name: "namespaces", dir: "netns", command: "./test -test.run 'TestServices$/IPv4/Enabled'"},
 	// Many a machine's own kernel has no VLAN interfaces.
-	{name: "VLANs", dir: "netns", command: "sh -c './test -test.v -test.run \"TestVLANInterfaces/(IPv4|nft-IPv4)$\" | tee /tmp/vlans; " +
-		"test $(grep -c \"    --- PASS: TestVLANInterfaces\" /tmp/vlans) = 2'"},
+	{name: "VLANs", dir: "netns", command: passes("TestVLANInterfaces/(IPv4|nft-IPv4)$", 2)},
 	// Nor has it a device of IP in IP.
-	{name: "IP in IP", dir: "netns", command: "sh -c './test -test.v -test.run \"TestIPIPKernel/ebpf-IPv4$\" | tee /tmp/ipip; " +
-		"test $(grep -c \"    --- PASS: TestIPIP\" /tmp/ipip) = 1'"},
+	{name: "IP in IP", dir: "netns", command: passes("TestIPIPKernel", 1)},
+	{name: "IP in IP, nftables", dir: "netns", command: "{ " + passes("TestIPIP$/(nft|mixed)", 4) + " && " + passes("TestIPIPLive/(nft|mixed)", 2) + " && " +
+		passes("TestIPIPSources/nft", 1) + " && " + passes("TestIPIPWhy", 2) + "; }"},
 	{name: "namespaces, nftables", dir: "netns", command: "./test -test.run 'TestServices$/nft-IPv4/Enabled'", old: true},
+}
+
+// passes is the command that runs tests, of which so many subtests have to pass.
+func passes(pattern string, count int) string {
+	return fmt.Sprintf("sh -c './test -test.v -test.run \"%s\" | tee /tmp/passes; test $(grep -c \"    --- PASS: Test\" /tmp/passes) = %d'", pattern, count)
 }
 
 // packages are those whose tests run, by the folder that they get.

@@ -9,17 +9,6 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// needIPIP skips a test where the kernel has no device of IP in IP. make kernels runs it where it
-// has.
-func needIPIP(t *testing.T) {
-	t.Helper()
-	l := newLAN(t, ipv4)
-	ns := l.newNetns("probe")
-	if out := run(t, "ip -n %s link add probe type ipip external 2>&1 || true", ns); out != "" {
-		t.Skipf("this kernel has no device of IP in IP: %s", out)
-	}
-}
-
 // kernelEnd makes a host one end of a tunnel of the kernel's to n1, to whose pods it leads.
 func (h *host) kernelEnd(t *testing.T, n1 *node) {
 	run(t, "ip -n %s tunnel add ipip1 mode ipip local %s remote %s; ip -n %s link set ipip1 up; ip -n %s route add 10.244.1.0/26 dev ipip1 src %s; "+

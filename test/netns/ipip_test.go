@@ -3,10 +3,14 @@
 package netns
 
 import (
+	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 
+	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/packet"
 )
 
 // inIPIP is how many bytes fit into IP in IP on the test's link.
@@ -19,13 +23,34 @@ func (f *fixture) ipip(mode model.EncapMode) {
 	f.cluster.Pools["default"] = &p
 }
 
+// hasIPIP reports whether the kernel has a device of IP in IP, without which nodes with nftables
+// send VXLAN in its place.
+func hasIPIP(t *testing.T) (has bool, why string) {
+	t.Helper()
+	ns := newLAN(t, ipv4).newNetns("probe")
+	why = run(t, "ip -n %s link add probe type ipip external 2>&1 || true", ns)
+	return why == "", why
+}
+
+// needIPIP skips a test where the kernel has no such device. make kernels plays it where it has.
+func needIPIP(t *testing.T) {
+	t.Helper()
+	if has, why := hasIPIP(t); !has {
+		t.Skipf("this kernel has no device of IP in IP: %s", why)
+	}
+}
+
 // TestIPIP: pods, Services, node ports and the nodes' own processes reach pods of other nodes by IP
-// in IP, with segments as large as the device takes at once, and senders learn what fits.
+// in IP, with segments as large as the device takes at once, and senders learn what fits. With
+// nftables, and with eBPF on one node and nftables on the other, where the kernel has the device.
 func TestIPIP(t *testing.T) {
-	for _, routed := range []bool{false, true} {
-		t.Run(map[bool]string{false: "ebpf-link", true: "ebpf-routed"}[routed], func(t *testing.T) {
+	for _, name := range []string{"ebpf-link", "ebpf-routed", "nft-link", "nft-routed", "mixed-link", "mixed-routed"} {
+		t.Run(name, func(t *testing.T) {
+			if !strings.HasPrefix(name, "ebpf") {
+				needIPIP(t)
+			}
 			f := newFixture(t, ipv4)
-			f.routed = routed
+			f.routed = strings.HasSuffix(name, "routed")
 			f.ipip(model.EncapAlways)
 			f.cluster.Settings.ConnectTime = model.ConnectTimeDisabled
 			f.service("dns", "10.96.0.2", 30002, f.c)
@@ -45,11 +70,19 @@ func TestIPIP(t *testing.T) {
 			f.client.bulk("node port, backend elsewhere", "172.30.0.8:30004")
 			f.client.bulk("node port, backend there", "172.30.0.9:30004")
 			f.a.learns("pod", f.c.at("8080"), inIPIP)
+			f.c.learns("pod, the other way", f.a.at("8080"), inIPIP)
 			f.a.learns("Service", "10.96.0.2:80", inIPIP)
-			if routed {
+			if f.routed {
 				f.client.learns("node port, handed on", "172.30.0.8:30002", inIPIP)
-				if dev := run(t, "ip -n %s -s -j link show vxlan.calico", f.n1.netns); !strings.Contains(dev, `"tx":{"bytes":0,`) {
-					t.Errorf("something went by VXLAN: %s", dev)
+				for _, n := range f.nodes {
+					if n.sentByVXLAN(t) > 0 {
+						t.Errorf("node %s sent something by VXLAN", n.name)
+					}
+				}
+				f.cluster.Settings.DSR = true
+				f.apply()
+				for _, nw := range networks {
+					want(t, nw+" with direct server return", f.client.reaches("c", nw, "172.30.0.8:30002"), "172.30.0.55")
 				}
 			}
 		})
@@ -59,23 +92,77 @@ func TestIPIP(t *testing.T) {
 // TestIPIPLive: a pool's mode changes between none, IP in IP and VXLAN while connections are open.
 // None is lost, and what is sent while both nodes know the same arrives.
 func TestIPIPLive(t *testing.T) {
-	t.Run("ebpf-IPv4", func(t *testing.T) {
-		f := newFixture(t, ipv4)
-		f.apply()
-		f.c.listen("tcp", ":8090")
-		if a := f.a.call(request{Op: "open", Net: "tcp", Addr: f.c.at("8080"), ID: 1}); a.Err != "" {
-			t.Fatal(a.Err)
-		}
-		for i, change := range []func(){
-			func() { f.ipip(model.EncapAlways) }, func() { f.ipip(model.EncapNever); f.encapsulate(model.EncapAlways) }, func() { f.ipip(model.EncapAlways) },
-			func() { f.ipip(model.EncapNever) }, func() { f.ipip(model.EncapAlways) },
-		} {
-			change()
-			f.apply()
-			if a := f.a.call(request{Op: "talk", ID: 1, Timeout: 20_000}); a.Err != "" {
-				t.Errorf("after change %d the open connection says %s", i+1, a.Err)
+	for _, name := range []string{"ebpf-IPv4", "nft-IPv4", "mixed-IPv4"} {
+		t.Run(name, func(t *testing.T) {
+			if !strings.HasPrefix(name, "ebpf") {
+				needIPIP(t)
 			}
-			f.a.bulk("a new connection", f.c.at("8090"))
-		}
-	})
+			f := newFixture(t, ipv4)
+			f.apply()
+			f.c.listen("tcp", ":8090")
+			if a := f.a.call(request{Op: "open", Net: "tcp", Addr: f.c.at("8080"), ID: 1}); a.Err != "" {
+				t.Fatal(a.Err)
+			}
+			for i, change := range []func(){
+				func() { f.ipip(model.EncapAlways) }, func() { f.ipip(model.EncapNever); f.encapsulate(model.EncapAlways) }, func() { f.ipip(model.EncapAlways) },
+				func() { f.ipip(model.EncapNever) }, func() { f.ipip(model.EncapAlways) },
+			} {
+				change()
+				f.apply()
+				if a := f.a.call(request{Op: "talk", ID: 1, Timeout: 20_000}); a.Err != "" {
+					t.Errorf("after change %d the open connection says %s", i+1, a.Err)
+				}
+				f.a.bulk("a new connection", f.c.at("8090"))
+			}
+		})
+	}
+}
+
+// TestIPIPSources: a node takes IP in IP from nodes alone, of those on the link from their MAC
+// addresses, and what is inside has an address that lives there.
+func TestIPIPSources(t *testing.T) {
+	for _, name := range []string{"ebpf-IPv4", "nft-IPv4"} {
+		t.Run(name, func(t *testing.T) {
+			if !strings.HasPrefix(name, "ebpf") {
+				needIPIP(t)
+			}
+			f := newFixture(t, ipv4)
+			f.ipip(model.EncapAlways)
+			f.apply()
+			out, in := newWire(t, f.client.netns, "eth0"), newWire(t, f.prefix+"-a", "eth0")
+			send := func(text string, outer netip.Addr, mac [6]byte, inner netip.Addr) {
+				p, err := packet.IPIP(&packet.Packet{Type: packet.TypeIPv4, Kind: packet.UDP, IP: packet.IPv4{Src: inner, Dst: f.a.local.Addrs[0], Proto: packet.ProtoUDP, TTL: 64},
+					SrcPort: 6000, DstPort: 7777, Payload: []byte(text)}, outer, f.n1.addr)
+				if err != nil {
+					t.Fatal(err)
+				}
+				out.send(tagged(t, *p, mac, f.n1.mac))
+			}
+			c, b := f.c.local.Addrs[0], f.b.local.Addrs[0]
+			bad := []struct {
+				text         string
+				outer, inner netip.Addr
+				mac          [6]byte
+			}{
+				{"of no node", f.client.addr, c, f.client.mac}, {"of nobody", netip.MustParseAddr("172.30.0.77"), c, f.client.mac},
+				{"by another MAC address", f.n2.addr, c, f.client.mac}, {"of another node's pod", f.n2.addr, b, f.n2.mac},
+				{"of an address of no pod", f.n2.addr, netip.MustParseAddr("10.244.7.7"), f.n2.mac}, {"of the node itself", f.n2.addr, f.n1.addr, f.n2.mac},
+			}
+			await.That(t, "what a node sends arrives", func() error {
+				for _, x := range bad {
+					send(x.text, x.outer, x.mac, x.inner)
+				}
+				send("of the node", f.n2.addr, f.n2.mac, c)
+				if !in.saw("of the node") {
+					return errors.New("it has not")
+				}
+				return nil
+			})
+			for _, x := range bad {
+				if in.saw(x.text) {
+					t.Errorf("what is %s was taken", x.text)
+				}
+			}
+		})
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -98,42 +99,49 @@ func (n *node) sentByVXLAN(t *testing.T) (bytes uint64) {
 
 // TestIPIPThroughput measures one connection of pods on two nodes by IP in IP and by VXLAN, in
 // turns. What is measured is a figure; the test fails where a stream does not arrive, or goes by
-// the other tunnel. Alone, WEIR_TEST_FIGURES makes it take half a minute.
+// the other tunnel. With WEIR_TEST_FIGURES it takes half a minute.
 func TestIPIPThroughput(t *testing.T) {
-	t.Run("ebpf-IPv4", func(t *testing.T) {
-		rounds, ms := 1, 100
-		if os.Getenv(nettest.FiguresVariable) != "" {
-			rounds, ms = 11, 1000
-		}
-		f := newFixture(t, ipv4)
-		f.routed = true
-		f.apply()
-		if a := f.c.call(request{Op: "sink", Addr: ":8091"}); a.Err != "" {
-			t.Fatal(a.Err)
-		}
-		got := map[string][]float64{}
-		for range rounds {
-			for _, by := range []string{"VXLAN", "IP in IP"} {
-				f.ipip(model.EncapNever)
-				if by == "VXLAN" {
-					f.encapsulate(model.EncapAlways)
-				} else {
-					f.ipip(model.EncapAlways)
-				}
-				f.apply()
-				f.a.gbits(f.c.at("8091"), ms/10) // neighbours and flows are known then
-				before := f.n1.sentByVXLAN(t)
-				got[by] = append(got[by], f.a.gbits(f.c.at("8091"), ms))
-				if sent := f.n1.sentByVXLAN(t) > before; sent != (by == "VXLAN") {
-					t.Errorf("by %s: packets went by VXLAN: %t", by, sent)
-				}
+	for name, of := range map[string]string{"ebpf-IPv4": "IP in IP", "nft-IPv4": "IP in IP, nftables"} {
+		t.Run(name, func(t *testing.T) { testIPIPThroughput(t, of) })
+	}
+}
+
+func testIPIPThroughput(t *testing.T, of string) {
+	if strings.Contains(of, "nftables") {
+		needIPIP(t)
+	}
+	rounds, ms := 1, 100
+	if os.Getenv(nettest.FiguresVariable) != "" {
+		rounds, ms = 11, 1000
+	}
+	f := newFixture(t, ipv4)
+	f.routed = true
+	f.apply()
+	if a := f.c.call(request{Op: "sink", Addr: ":8091"}); a.Err != "" {
+		t.Fatal(a.Err)
+	}
+	got := map[string][]float64{}
+	for range rounds {
+		for _, by := range []string{"VXLAN", "IP in IP"} {
+			f.ipip(model.EncapNever)
+			if by == "VXLAN" {
+				f.encapsulate(model.EncapAlways)
+			} else {
+				f.ipip(model.EncapAlways)
+			}
+			f.apply()
+			f.a.gbits(f.c.at("8091"), ms/10) // neighbours and flows are known then
+			before := f.n1.sentByVXLAN(t)
+			got[by] = append(got[by], f.a.gbits(f.c.at("8091"), ms))
+			if sent := f.n1.sentByVXLAN(t) > before; sent != (by == "VXLAN") {
+				t.Errorf("by %s: packets went by VXLAN: %t", by, sent)
 			}
 		}
-		median := func(v []float64) float64 { slices.Sort(v); return v[len(v)/2] }
-		one, other := median(got["IP in IP"]), median(got["VXLAN"])
-		t.Logf("Gbit/s: %v", got)
-		nettest.Figure(t, "IP in IP: one connection of pods, Gbit/s", one)
-		nettest.Figure(t, "IP in IP: throughput, of that of VXLAN", one/other)
-		nettest.Figure(t, "VXLAN: one connection of pods, Gbit/s", other)
-	})
+	}
+	t.Logf("Gbit/s: %v", got)
+	median := func(v []float64) float64 { slices.Sort(v); return v[len(v)/2] }
+	one, other := median(got["IP in IP"]), median(got["VXLAN"])
+	nettest.Figure(t, of+": one connection of pods, Gbit/s", one)
+	nettest.Figure(t, of+": the same by VXLAN, Gbit/s", other)
+	nettest.Figure(t, of+": throughput, of that of VXLAN", one/other)
 }

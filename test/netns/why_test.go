@@ -178,8 +178,9 @@ func (w *wire) waysIn(from *node, vxlan uint16) map[string]bool {
 // it takes it; what the kernel sends then goes by that way, and by no other.
 func TestWhyModes(t *testing.T) { inBoth(t, testWhyModes) }
 
-func testWhyModes(t *testing.T, fam family) {
-	f := newFixture(t, fam)
+// whyFixture is one whose nodes answer, and are behind a router from each other.
+func whyFixture(t *testing.T, fam family) (f *fixture, at *wire) {
+	f = newFixture(t, fam)
 	f.cluster.Settings.ConnectTime = model.ConnectTimeDisabled
 	f.service("far", "10.96.0.2", 30002, f.c)
 	for _, n := range f.nodes {
@@ -187,49 +188,60 @@ func testWhyModes(t *testing.T, fam family) {
 	}
 	f.routed = true
 	f.apply()
-	at := newWire(t, f.n2.netns, "eth0")
+	return f, newWire(t, f.n2.netns, "eth0")
+}
+
+// saysHow asks about packets to another node in a mode, and sends them.
+func (f *fixture) saysHow(t *testing.T, at *wire, mode, way string) {
+	t.Helper()
+	fam := f.family
+	f.apply()
+	for _, q := range []struct {
+		what, from, to, hook string
+		port                 uint16
+		real                 func() string
+		sees                 string
+	}{
+		{"pod to pod", "10.244.1.2", "10.244.2.2", whywire.FromWorkload, 8080, func() string { return f.a.reaches("c", "tcp", f.c.at("8080")) }, "10.244.1.2"},
+		{"pod to Service", "10.244.1.2", "10.96.0.2", whywire.FromWorkload, 80, func() string { return f.a.reaches("c", "tcp", "10.96.0.2:80") }, "10.244.1.2"},
+		{"node to pod", "172.30.0.8", "10.244.2.2", whywire.ToUplink, 8080, func() string { return f.n1.reaches("c", "tcp", f.c.at("8080")) }, "172.30.0.8"},
+		{"client to a node port", "172.30.0.55", "172.30.0.8", whywire.FromUplink, 30002, func() string { return f.client.reaches("c", "tcp", "172.30.0.8:30002") }, "172.30.0.55"},
+	} {
+		what := mode + ", " + q.what
+		answers := f.why(f.n1, whywire.Request{Hook: q.hook, Source: netip.MustParseAddr(fam.addr(q.from)), Destination: netip.MustParseAddr(fam.addr(q.to)),
+			Protocol: model.ProtocolTCP, SourcePort: 50000, Port: q.port})
+		first, last := answers[0].Outcome, answers[len(answers)-1].Outcome
+		if len(answers) != 2 || first.Verdict != whywire.SentOn || last.Verdict != whywire.Delivered || answers[1].Outcome.Path != "local" {
+			t.Errorf("%s: %+v, %+v", what, first, last)
+			continue
+		}
+		said := first.Tunnel
+		switch {
+		case first.Encrypted != "":
+			said = "WireGuard"
+		case first.Path == "direct":
+			said = "direct"
+		}
+		if said != way || first.Route == nil {
+			t.Errorf("%s: it goes %s by %v, want %s: %s", what, said, first.Route, way, first.Text)
+			continue
+		}
+		if first.Encrypted != "" && (first.Tunnel != whywire.VXLAN || first.Encrypted != f.n1.cryptDevice(fam == ipv6)) || way != "direct" && !strings.Contains(first.Text, way) {
+			t.Errorf("%s: %+v", what, first)
+		}
+		at.waysIn(f.n1, f.cluster.Settings.VXLANPort)
+		want(t, what, q.real(), q.sees)
+		if seen := at.waysIn(f.n1, f.cluster.Settings.VXLANPort); len(seen) != 1 || !seen[way] {
+			t.Errorf("%s: packets went by %v, and the answer is %s", what, seen, way)
+		}
+	}
+}
+
+func testWhyModes(t *testing.T, fam family) {
+	f, at := whyFixture(t, fam)
 	play := func(mode, way string) {
 		t.Helper()
-		f.apply()
-		for _, q := range []struct {
-			what, from, to, hook string
-			port                 uint16
-			real                 func() string
-			sees                 string
-		}{
-			{"pod to pod", "10.244.1.2", "10.244.2.2", whywire.FromWorkload, 8080, func() string { return f.a.reaches("c", "tcp", f.c.at("8080")) }, "10.244.1.2"},
-			{"pod to Service", "10.244.1.2", "10.96.0.2", whywire.FromWorkload, 80, func() string { return f.a.reaches("c", "tcp", "10.96.0.2:80") }, "10.244.1.2"},
-			{"node to pod", "172.30.0.8", "10.244.2.2", whywire.ToUplink, 8080, func() string { return f.n1.reaches("c", "tcp", f.c.at("8080")) }, "172.30.0.8"},
-			{"client to a node port", "172.30.0.55", "172.30.0.8", whywire.FromUplink, 30002, func() string { return f.client.reaches("c", "tcp", "172.30.0.8:30002") }, "172.30.0.55"},
-		} {
-			what := mode + ", " + q.what
-			answers := f.why(f.n1, whywire.Request{Hook: q.hook, Source: netip.MustParseAddr(fam.addr(q.from)), Destination: netip.MustParseAddr(fam.addr(q.to)),
-				Protocol: model.ProtocolTCP, SourcePort: 50000, Port: q.port})
-			first, last := answers[0].Outcome, answers[len(answers)-1].Outcome
-			if len(answers) != 2 || first.Verdict != whywire.SentOn || last.Verdict != whywire.Delivered || answers[1].Outcome.Path != "local" {
-				t.Errorf("%s: %+v, %+v", what, first, last)
-				continue
-			}
-			said := first.Tunnel
-			switch {
-			case first.Encrypted != "":
-				said = "WireGuard"
-			case first.Path == "direct":
-				said = "direct"
-			}
-			if said != way || first.Route == nil {
-				t.Errorf("%s: it goes %s by %v, want %s: %s", what, said, first.Route, way, first.Text)
-				continue
-			}
-			if first.Encrypted != "" && (first.Tunnel != whywire.VXLAN || first.Encrypted != f.n1.cryptDevice(fam == ipv6)) || way != "direct" && !strings.Contains(first.Text, way) {
-				t.Errorf("%s: %+v", what, first)
-			}
-			at.waysIn(f.n1, f.cluster.Settings.VXLANPort)
-			want(t, what, q.real(), q.sees)
-			if seen := at.waysIn(f.n1, f.cluster.Settings.VXLANPort); len(seen) != 1 || !seen[way] {
-				t.Errorf("%s: packets went by %v, and the answer is %s", what, seen, way)
-			}
-		}
+		f.saysHow(t, at, mode, way)
 	}
 	f.routed = false
 	play("one link", "direct")
@@ -238,8 +250,8 @@ func testWhyModes(t *testing.T, fam family) {
 	play("VXLAN", whywire.VXLAN)
 	if fam == ipv4 {
 		way := whywire.IPIP
-		if f.dataplane() == "nft" {
-			way = whywire.VXLAN
+		if has, _ := hasIPIP(t); f.dataplane() == "nft" && !has {
+			way = whywire.VXLAN // TestIPIPWhy is where it has
 		}
 		f.ipip(model.EncapAlways)
 		play("IP in IP", way)
@@ -265,6 +277,18 @@ func testWhyModes(t *testing.T, fam family) {
 	q.Received.Encrypted = false
 	if a := f.why(f.n2, q); a[0].Outcome.Verdict != whywire.Dropped || !strings.Contains(a[0].Outcome.Text, wireguard.Table) {
 		t.Errorf("a packet in clear of a node with a key: %+v", a[0].Outcome)
+	}
+}
+
+// TestIPIPWhy is TestWhyModes for IP in IP with nftables, where the kernel has the device.
+func TestIPIPWhy(t *testing.T) {
+	for _, name := range []string{"nft-IPv4", "mixed-IPv4"} {
+		t.Run(name, func(t *testing.T) {
+			needIPIP(t)
+			f, at := whyFixture(t, ipv4)
+			f.ipip(model.EncapAlways)
+			f.saysHow(t, at, "IP in IP", whywire.IPIP)
+		})
 	}
 }
 

@@ -8,9 +8,11 @@ type Cell struct {
 	Family string `json:"family"`
 	Plane  string `json:"plane"`
 	What   string `json:"what"`
-	Test   string `json:"test,omitempty"`   // folder and name; empty = there is none
-	Why    string `json:"why,omitempty"`    // there is none
-	Result string `json:"result,omitempty"` // passed, failed, not run
+	Test   string `json:"test,omitempty"` // folder and name; empty = there is none
+	Why    string `json:"why,omitempty"`  // there is none
+	// Kernels is the check of make kernels that plays the test, where this machine's kernel cannot.
+	Kernels string `json:"kernels,omitempty"`
+	Result  string `json:"result,omitempty"` // passed, failed, not run, emulated: not here but by Kernels
 }
 
 // What is asked of every mode, of both families and data planes.
@@ -46,8 +48,18 @@ func cells() []Cell {
 	add("IP in IP", "IPv4", ebpf, scenarios+"TestPrograms/hostile-ipip", "", "no injection")
 	add("IP in IP", "IPv4", ebpf, netns+"TestWhyModes/IPv4", "", "why")
 	add("IP in IP", "IPv4", ebpf, netns+"TestIPIPThroughput/ebpf-IPv4", "", "throughput")
-	add("IP in IP", "IPv4", ebpf, netns+"TestIPIPKernel/ebpf-IPv4", "", "a kernel's device at the other end")
-	add("IP in IP", "IPv4", nftables, "", "a node sends VXLAN in its place", asked...)
+	emulated := func(check, plane, test string, what ...string) {
+		for _, w := range what {
+			out = append(out, Cell{Mode: "IP in IP", Family: "IPv4", Plane: plane, What: w, Test: netns + test, Kernels: check})
+		}
+	}
+	emulated("IP in IP", ebpf, "TestIPIPKernel/ebpf-IPv4", "a kernel's device at the other end")
+	const check = "IP in IP, nftables"
+	emulated(check, nftables, "TestIPIP/nft-routed", "pod", "Service", "NodePort", "policy", "DSR")
+	emulated(check, nftables, "TestIPIP/mixed-routed", "the other node has eBPF")
+	emulated(check, nftables, "TestIPIPLive/nft-IPv4", "live change")
+	emulated(check, nftables, "TestIPIPSources/nft-IPv4", "no injection")
+	emulated(check, nftables, "TestIPIPWhy/nft-IPv4", "why")
 	for _, plane := range []string{ebpf, nftables} {
 		add("BGP", "both", plane, "", "pods' packets to other nodes do not go by learned routes to blocks yet", "pod", "Service", "NodePort", "DSR", "policy", "live change")
 	}

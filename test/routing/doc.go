@@ -22,7 +22,7 @@ func writeDoc(path string, r *Results) error {
 
 func (r *Results) tables() (string, error) {
 	var out bytes.Buffer
-	fmt.Fprintf(&out, "%s; %s: %d passed, %d failed, %d not run.\n\n", r.Machine, r.Version, r.Passed, r.Failed, r.NotRun)
+	fmt.Fprintf(&out, "%s; %s: %d passed, %d failed, %d not run, %d emulated.\n\n", r.Machine, r.Version, r.Passed, r.Failed, r.NotRun, r.Emulated)
 	t := &bench.Table{Head: []string{"mode", "family", "data plane", "what", "result", "test"}}
 	for _, c := range r.Cells {
 		by := c.Why

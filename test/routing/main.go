@@ -5,7 +5,8 @@
 //
 //	go run ./test/routing [-out out/routing.json] [-doc FILE] [-list]
 //
-// It fails when a test fails. What has no test, or whose test was skipped, counts as not run. It
+// It fails when a test fails. What has no test, or whose test was skipped, counts as not run, but
+// for what make kernels plays on an emulated kernel: that counts as emulated, not as passed. It
 // needs root, and BIRD and FRR, which make setup brings.
 package main
 
@@ -32,13 +33,15 @@ import (
 
 // Results is what is written.
 type Results struct {
-	Machine bench.Machine        `json:"machine"`
-	Version string               `json:"version"` // the commit
-	Passed  int                  `json:"passed"`
-	Failed  int                  `json:"failed"`
-	NotRun  int                  `json:"not_run"`
-	Cells   []Cell               `json:"cells"`
-	Figures map[string][]float64 `json:"figures"` // by what was measured, each time that it was
+	Machine bench.Machine `json:"machine"`
+	Version string        `json:"version"` // the commit
+	Passed  int           `json:"passed"`
+	Failed  int           `json:"failed"`
+	// Emulated were not run here, but are played by make kernels.
+	Emulated int                  `json:"emulated"`
+	NotRun   int                  `json:"not_run"`
+	Cells    []Cell               `json:"cells"`
+	Figures  map[string][]float64 `json:"figures"` // by what was measured, each time that it was
 }
 
 func main() {
@@ -87,6 +90,11 @@ func run(ctx context.Context, out, doc string) error {
 			r.Failed++
 			errs = append(errs, fmt.Errorf("failed: %s, %s, %s: %s (%s)", all[i].Mode, all[i].Family, all[i].Plane, all[i].What, all[i].Test))
 		default:
+			if all[i].Kernels != "" {
+				all[i].Result = "emulated"
+				r.Emulated++
+				continue
+			}
 			all[i].Result = "not run"
 			r.NotRun++
 		}
@@ -101,7 +109,7 @@ func run(ctx context.Context, out, doc string) error {
 	if doc != "" {
 		errs = append(errs, writeDoc(doc, &r))
 	}
-	fmt.Printf("routing: %d passed, %d failed, %d not run; written to %s\n", r.Passed, r.Failed, r.NotRun, out)
+	fmt.Printf("routing: %d passed, %d failed, %d not run, %d are played by make kernels; written to %s\n", r.Passed, r.Failed, r.NotRun, r.Emulated, out)
 	return errors.Join(errs...)
 }
 

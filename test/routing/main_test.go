@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -22,6 +23,9 @@ func TestCells(t *testing.T) {
 			t.Errorf("%s is there twice", key)
 		}
 		seen[key] = true
+		if text, err := os.ReadFile("../kernels/main.go"); err != nil || c.Kernels != "" && !strings.Contains(string(text), strconv.Quote(c.Kernels)) {
+			t.Errorf("%s: make kernels has no check %q (%v)", key, c.Kernels, err)
+		}
 		if (c.Test == "") == (c.Why == "") {
 			t.Errorf("%s has the test %q and the reason %q", key, c.Test, c.Why)
 		}

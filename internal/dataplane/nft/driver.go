@@ -61,7 +61,8 @@ type Driver struct {
 	tunnelTable *chains.TunnelTable
 	arpTable    *chains.ArpTable
 	problems    []string
-	noIPIP      bool // a pool asks for IP in IP, which is not there
+	noIPIP      string // a pool asks for IP in IP, which is not in force; empty = it is, or none does
+	ipipLacks   error  // the kernel has no IP in IP
 	count       counters
 	listening   bool // somebody wants to know of every flow that is evaluated
 	held        []dataplane.HeldPod
@@ -138,7 +139,7 @@ func (d *Driver) Apply(ctx context.Context, s *nodestate.State, _ nodestate.Keys
 	if d.state == nil && d.opts.Before != nil {
 		d.opts.Before()
 	}
-	d.state, d.noIPIP = withoutIPIP(s)
+	d.state = d.openIPIP(s)
 	return d.reconcile(ctx)
 }
 

@@ -44,7 +44,7 @@ func (d *Driver) places() (dataplane.Places, error) {
 		p.Behind = "nothing was written yet"
 		return p, nil
 	}
-	p.Host, p.Tunnel = d.network.HostIndex(), d.network.TunnelIndex()
+	p.Host, p.Tunnel, p.IPIP = d.network.HostIndex(), d.network.TunnelIndex(), d.network.IPIPIndex()
 	if t := d.tables[table.Family{}]; t.policy != nil {
 		p.Epoch = uint32(t.policy.Epoch())
 	}

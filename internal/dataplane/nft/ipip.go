@@ -2,20 +2,43 @@
 
 package nft
 
-import "github.com/weir-net/weir/internal/nodestate"
+import (
+	"errors"
 
-// ipipNotInForce is what a node says whose pools ask for IP in IP.
-const ipipNotInForce = "ipipMode of a pool is not in force on this node, which has nftables: it sends VXLAN in its place, and does not take IP in IP of nodes with eBPF; set vxlanMode, or give all nodes eBPF"
+	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
+	"github.com/weir-net/weir/internal/nodestate"
+)
 
-// withoutIPIP is a state in which VXLAN has the place of IP in IP, and whether it was there.
-func withoutIPIP(s *nodestate.State) (*nodestate.State, bool) {
-	if !s.Settings.IPIP.Accept {
-		return s, false
+// ipipNotInForce is what a node says whose pools ask for IP in IP, and which has none.
+const ipipNotInForce = "ipipMode of a pool is not in force on this node, which has nftables: it sends VXLAN in its place, and does not take IP in IP of other nodes; set vxlanMode, give the node a kernel that has the device, or give all nodes eBPF"
+
+// openIPIP makes the device that a state with IP in IP needs, and returns the state that is in
+// force: where there is no device, one in which VXLAN has its place. A kernel that has none is
+// asked once.
+func (d *Driver) openIPIP(s *nodestate.State) *nodestate.State {
+	d.noIPIP = ""
+	if !s.Settings.IPIP.Accept || d.opts.NoMachine {
+		return s
 	}
+	err := d.ipipLacks
+	if err == nil && !d.left {
+		if err = d.network.OpenIPIP(s); errors.Is(err, hostnet.ErrNoIPIP) {
+			d.ipipLacks = err
+		}
+	}
+	if err == nil {
+		return s
+	}
+	d.noIPIP = ipipNotInForce + " (" + err.Error() + ")"
+	return withoutIPIP(s)
+}
+
+// withoutIPIP is a state in which VXLAN has the place of IP in IP.
+func withoutIPIP(s *nodestate.State) *nodestate.State {
 	out := *s
 	out.Settings.IPIP = nodestate.IPIP{}
 	out.Routes, out.Addrs = withoutFlag(s.Routes, func(r *nodestate.Route) *bool { return &r.IPIP }), withoutFlag(s.Addrs, func(a *nodestate.Addr) *bool { return &a.IPIP })
-	return &out, true
+	return &out
 }
 
 // withoutFlag is a table in which no entry has a flag: the same one where none had it.

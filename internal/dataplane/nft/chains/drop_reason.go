@@ -35,7 +35,7 @@ func (d Dropped) Why() (reason.Reason, nodestate.RuleID) {
 	case workloadChain, "translate", "admit", admitNewChain, blockSource, blockTunnel, frontSource, podSource, podTunnel, nodeSource,
 		nodeRequest, sourceForged, handedChain, handedOpen, admitHanded, admitBackChain:
 		return reason.Spoofed, 0
-	case "tunnel":
+	case "tunnel", ipipName:
 		return reason.TunnelSource, 0
 	case "choose", services.RangesChain:
 		switch {

@@ -61,7 +61,7 @@ func filterChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint
 	}
 	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	sourceChains(f, t, s, at)
-	base("admit", knftables.FilterType, knftables.PreroutingHook, "filter-50", admitRules(f, epoch)...)
+	base("admit", knftables.FilterType, knftables.PreroutingHook, "filter-50", admitRules(f, s, epoch)...)
 	admitNewChains(f, t, s)
 	chain(admitOpenChain,
 		"ct direction reply goto "+admitBackChain,
@@ -147,12 +147,14 @@ func sourceChains(f table.Family, t *table.Table, s *nodestate.State, at Indexes
 		any = append(any, "iifname "+p+" drop")
 	}
 	any = append(any, "udp dport $vxlan jump tunnel")
-	if s.NeedsTunnel() { // else there is no such device
+	ipip := ipipRules(f, s)
+	any = append(any, ipip...)
+	if s.NeedsTunnel() || len(ipip) > 0 { // else there is no such device
 		// What comes out of the tunnel has the mark of the outer packet: which of the other nodes
 		// it was that sent it.
 		any = append(any, "iifname $tunnel meta mark and $mask == 0 drop")
 	}
-	rules := append([]string{"$ip saddr vmap @" + expr.MapSenders}, slices.Concat(fromPools(f, s), reversePathRules(f, s))...)
+	rules := append([]string{"$ip saddr vmap @" + expr.MapSenders}, slices.Concat(fromPools(f, s), reversePathRules(f, s), ipip)...)
 	if at.uplink > 0 {
 		rules = append(rules, fmt.Sprintf("iif %d @th,16,16 != $vxlan accept", at.uplink))
 	}
@@ -170,6 +172,7 @@ func sourceChains(f table.Family, t *table.Table, s *nodestate.State, at Indexes
 		// What the node itself sends to many comes back to it by the interface that it left by.
 		"meta mark and $mask == 0 fib daddr type != { multicast, broadcast } drop")...)
 	remoteChains(f, t, s, at, any)
+	ipipChain(f, t, s)
 	outer := " meta mark set $ip saddr map @" + expr.MapNodes + " accept"
 	chain("tunnel",
 		"fib daddr type != local return",
@@ -228,7 +231,7 @@ func workloadRules(f table.Family) []string {
 const tunnelOuter = "udp dport $vxlan iifname != $tunnel meta mark and $mask != 0 ct status and dnat == 0 fib daddr type local "
 
 // admitRules let pass what is open, and lead what is not to its chain.
-func admitRules(f table.Family, epoch uint16) []string {
+func admitRules(f table.Family, s *nodestate.State, epoch uint16) []string {
 	return []string{
 		goesOn(epoch) + "meta mark 0 accept",
 		unprovenAnswer,
@@ -236,6 +239,7 @@ func admitRules(f table.Family, epoch uint16) []string {
 		"ct state new iifname $pods goto " + admitPodChain,
 		"ct state new goto " + admitNewChain,
 		tunnelOuter + "accept",
+		ipipOuter(f, s),
 		goesOn(epoch) + "meta mark set meta mark and $rest accept",
 		"ct state related iifname $pods goto " + podErrorsChain,
 		"ct state established,related goto " + admitOpenChain,
@@ -268,6 +272,7 @@ func admitNewChains(f table.Family, t *table.Table, s *nodestate.State) {
 		"meta priority set none")
 	chain(admitNewChain,
 		tunnelOuter+"accept",
+		ipipOuter(f, s),
 		"meta mark and $mask != 0 $ip saddr @"+expr.SetLocal+" drop", // see admitRules
 		"meta mark and $routed == 0 "+toDSR,
 		"meta mark and $routed != 0 accept",
@@ -403,7 +408,11 @@ const opening = "@th,160,8 2 tcp flags & (syn | rst) == syn tcp option maxseg si
 // cameRules are for what answers a flow that came through the tunnel: the client learns what fits
 // there, too.
 func cameRules(f table.Family, s *nodestate.State) []string {
-	if segment := s.Settings.Tunnel.MTU - tcpHeaders(f); segment > 0 {
+	mtu := s.Settings.Tunnel.MTU
+	if !f.Six && s.Settings.IPIP.HandOn {
+		mtu = s.Settings.IPIP.MTU
+	}
+	if segment := mtu - tcpHeaders(f); segment > 0 {
 		return []string{"ct mark and $came != 0 " + opening + fmt.Sprint(segment)}
 	}
 	return nil

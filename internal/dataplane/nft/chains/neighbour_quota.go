@@ -58,7 +58,7 @@ func asksNeighbour(s *nodestate.State) string {
 	if p := expr.PodInterfaces(s); p != "" {
 		pods = "oifname != " + p + " "
 	}
-	return "iifname $pods oifname != { $tunnel, $host } " + pods + "rt $ip nexthop != @" + SetNeighbours + " jump " + newNeighbourChain
+	return "iifname $pods oifname != { $tunnels, $host } " + pods + "rt $ip nexthop != @" + SetNeighbours + " jump " + newNeighbourChain
 }
 
 // FindNeighbours are the addresses that the kernel need not look for, and those that pods do not

@@ -3,6 +3,7 @@
 package chains
 
 import (
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -45,6 +46,8 @@ func podTunnelRules(f table.Family, s *nodestate.State) []string {
 	}
 	if !s.Settings.IPIPFromPods {
 		rules = append(rules, "meta l4proto { 4, 41 } drop")
+	} else if len(ipipRules(f, s)) > 0 { // nodes would take it for one of their own
+		rules = append(rules, "meta l4proto 4 $ip daddr @"+expr.SetOwn+" drop", "meta l4proto 4 $ip daddr @"+expr.SetNodes+" drop")
 	}
 	return append(rules, "accept")
 }

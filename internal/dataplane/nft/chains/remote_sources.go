@@ -175,7 +175,7 @@ func remoteChains(f table.Family, t *table.Table, s *nodestate.State, at Indexes
 	chain(nodeProven, "meta priority set none", "goto "+sourceProven)
 	chain(ownAsked, "$ports jump "+ownService, "goto "+sourceProven)
 	chain(sourceForged, "drop")
-	chain(sourceProven, slices.Concat(reversePathRules(f, s), []string{"meta l4proto != udp accept", "udp dport != $vxlan accept"}, any)...)
+	chain(sourceProven, slices.Concat(reversePathRules(f, s), ipipRules(f, s), []string{"meta l4proto != udp accept", "udp dport != $vxlan accept"}, any)...)
 	handedChains(f, chain)
 	remoteSets(f, t)
 }

@@ -15,7 +15,7 @@ func reversePathRules(f table.Family, s *nodestate.State) []string {
 	if !s.Settings.RPFStrict {
 		return nil
 	}
-	uplink := `iifname != { "lo", $tunnel, $host } iifname != @` + expr.SetWorkloads + " "
+	uplink := `iifname != { "lo", $tunnels, $host } iifname != @` + expr.SetWorkloads + " "
 	if f.Six {
 		return []string{uplink + "ip6 saddr != { ::, fe80::/10 } ip6 daddr != ff00::/8 fib saddr . iif oif missing drop"}
 	}

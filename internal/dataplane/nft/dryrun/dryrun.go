@@ -33,6 +33,7 @@ type Question struct {
 	In    int        // interface by which it comes in; 0 = the node sends it itself
 	From  netip.Addr // the node that sends it through the tunnel; invalid = it does not come by that
 	By    string     // the interface by which the tunnel's outer packet comes, "" = the one that leads to From
+	IPIP  bool       // the tunnel is IP in IP
 	Frame []byte     // Ethernet, as it comes in
 	// Pick chooses below n where rules choose at random; nil = at random.
 	Pick func(n uint32) uint32
@@ -56,6 +57,7 @@ type Trace struct {
 	Path    Path
 	IfIndex int
 	NextHop netip.Addr
+	IPIP    bool             // the tunnel is IP in IP
 	Node    netip.Addr       // that the packet is led to whatever the routes say, as it is handed on, or answered by it
 	Refused bool             // dropped, and the sender is informed
 	Chain   string           // that dropped
@@ -331,7 +333,7 @@ func (r *dryRun) leave() error {
 	if ok, err := r.hook(nfteval.Postrouting); !ok || err != nil {
 		return err
 	}
-	host, tunnel := r.node.Network.HostIndex(), r.node.Network.TunnelIndex()
+	host, tunnel, ipip := r.node.Network.HostIndex(), r.node.Network.TunnelIndex(), r.node.Network.IPIPIndex()
 	switch {
 	case route.Type == unix.RTN_LOCAL:
 		out.Path = PathNode
@@ -339,6 +341,8 @@ func (r *dryRun) leave() error {
 		r.nowhere()
 	case tunnel != 0 && route.LinkIndex == tunnel:
 		out.Path, out.IfIndex, out.NextHop = PathTunnel, route.LinkIndex, r.farEnd()
+	case ipip != 0 && route.LinkIndex == ipip:
+		out.Path, out.IfIndex, out.NextHop, out.IPIP = PathTunnel, route.LinkIndex, r.farEnd(), true
 	default:
 		out.Path, out.IfIndex, out.NextHop = PathLink, route.LinkIndex, w.Ends.Dst
 		if a := r.node.State.Addrs[w.Ends.Dst]; a.Kind == nodestate.AddrEndpoint && a.IfIndex == route.LinkIndex {
@@ -371,8 +375,9 @@ func (r *dryRun) farEnd() netip.Addr {
 
 // why is the reason for which a chain drops, with policy's rule.
 func (r *dryRun) why(chain string) (reason.Reason, nodestate.RuleID) {
-	tunnel := r.node.Network.TunnelIndex()
-	d := chains.Dropped{Chain: chain, FromTunnel: tunnel != 0 && r.walk.In.Index == tunnel}
+	tunnel, ipip := r.node.Network.TunnelIndex(), r.node.Network.IPIPIndex()
+	in := r.walk.In.Index
+	d := chains.Dropped{Chain: chain, FromTunnel: tunnel != 0 && in == tunnel || ipip != 0 && in == ipip}
 	if n := len(r.walk.Lookups); n > 0 {
 		d.LastSet = r.walk.Lookups[n-1].Set
 	}
@@ -389,7 +394,11 @@ func (r *dryRun) decapsulate() (bool, error) {
 	s, inner := r.node.State, r.walk
 	from := r.question.From
 	f := table.FamilyOf(from)
-	if r.node.Network.TunnelIndex() == 0 || !f.Node(s).IsValid() || f != r.family {
+	device := r.node.Network.TunnelIndex()
+	if r.question.IPIP {
+		device = r.node.Network.IPIPIndex()
+	}
+	if device == 0 || !f.Node(s).IsValid() || f != r.family {
 		return false, fmt.Errorf("nothing comes by a tunnel from %s", from)
 	}
 	routes, err := netlink.RouteGet(from.AsSlice())
@@ -412,7 +421,11 @@ func (r *dryRun) decapsulate() (bool, error) {
 	l4 := len(outer) - 16
 	tuple := nfteval.Tuple{Src: from, Dst: f.Node(s), SrcPort: outerPort, DstPort: s.Settings.Tunnel.Port}
 	w := &nfteval.Walk{Table: inner.Table, Pick: inner.Pick, AddrType: addrType, LeadsBack: leadsBack, NextHop: nextHop, Packet: nfteval.Packet{Link: linkOf(s, from), IP: outer, Proto: unix.IPPROTO_UDP, L4: l4, In: in, Ends: tuple}}
-	if w.Flow, err = nfteval.FindFlow(tuple, unix.IPPROTO_UDP); err != nil {
+	if r.question.IPIP {
+		w.IP[9], w.Proto, w.Ends.SrcPort, w.Ends.DstPort = unix.IPPROTO_IPIP, unix.IPPROTO_IPIP, 0, 0
+		copy(w.IP[l4:], r.question.Frame[14:])
+	}
+	if w.Flow, err = nfteval.FindFlow(w.Ends, w.Proto); err != nil {
 		return false, err
 	}
 	r.walk = w

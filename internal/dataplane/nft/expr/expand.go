@@ -12,19 +12,27 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Expand writes the words of the family and of the state into rules.
+// Expand writes the words of the family and of the state into rules. $tunnel are the devices by
+// which other nodes' packets come out of a tunnel; $tunnels the same inside of a set.
 func Expand(f table.Family, s *nodestate.State, lines ...string) []string {
 	w := f.Words()
+	tunnel, tunnels := hostnet.TunnelDevice, hostnet.TunnelDevice
+	if !f.Six && s.Settings.IPIP.Accept {
+		tunnels = fmt.Sprintf("%q, %q", hostnet.TunnelDevice, hostnet.IPIPDevice)
+		tunnel = "{ " + tunnels + " }"
+	}
 	r := strings.NewReplacer("$ip", w.IP, "$icmp", w.ICMP, "$unreachable", w.Unreachable,
 		"$ports", "meta l4proto { tcp, udp, sctp }",
 		"$node", f.Node(s).String(),
 		"$mask", marks.Hex(marks.NodeMask), "$rest", marks.Hex(^uint32(marks.NodeMask)),
-		"$tunnel", hostnet.TunnelDevice, "$pods", FromPods(s), "$host", hostnet.HostDevice, "$routed", marks.Hex(marks.RoutedBit), "$through", marks.Hex(marks.TunnelBit), "$handed", marks.Hex(marks.HandedBit), "$came", marks.Hex(marks.CameBit),
+		"$tunnels", tunnels, "$tunnel", tunnel, "$pods", FromPods(s), "$host", hostnet.HostDevice, "$routed", marks.Hex(marks.RoutedBit), "$through", marks.Hex(marks.TunnelBit), "$handed", marks.Hex(marks.HandedBit), "$came", marks.Hex(marks.CameBit),
 		"$goal", marks.Hex(marks.NodeMask|marks.TunnelBit), "$shakes", marks.Hex(marks.HandshakeMask), "$plain", marks.Hex(^uint32(marks.RoutedMask)),
 		"$vxlan", fmt.Sprint(s.Settings.Tunnel.Port), "$vni", fmt.Sprint(s.Settings.Tunnel.VNI))
 	out := make([]string, 0, len(lines))
 	for _, l := range lines {
-		out = append(out, r.Replace(l))
+		if l != "" { // a rule that this state has not
+			out = append(out, r.Replace(l))
+		}
 	}
 	return out
 }

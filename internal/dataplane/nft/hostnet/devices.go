@@ -129,14 +129,14 @@ func removeDevice(name string) error {
 	return nil
 }
 
-// removeTunnelIfOurs leaves a foreign device of the tunnel's name alone: no tunnel is wanted, so it
-// is nobody's concern.
-func removeTunnelIfOurs() error {
-	l, err := netlink.LinkByName(TunnelDevice)
+// removeIfOurs leaves a foreign device of a tunnel's name alone: no tunnel is wanted, so it is
+// nobody's concern.
+func removeIfOurs(name string) error {
+	l, err := netlink.LinkByName(name)
 	if err != nil || l.Attrs().Alias != kernel.DeviceAlias {
 		return nil
 	}
-	return removeDevice(TunnelDevice)
+	return removeDevice(name)
 }
 
 // carryIPv6 lets IPv6 pass one of our devices, which believes no router.

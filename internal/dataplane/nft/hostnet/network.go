@@ -28,6 +28,7 @@ type Network struct {
 	log          *slog.Logger
 	host         *device
 	tunnel       *device
+	ipip         *device
 	remade       bool // the tunnel's device is another than before: what was attached to it is gone
 	routes       routes
 	policyRoutes policyRoutes
@@ -59,8 +60,9 @@ func (m *Network) Prepare(s *nodestate.State) []error {
 		m.tunnel, err = ensureTunnel(s.Settings.Tunnel.Port, mtu)
 		fail(TunnelDevice, err)
 	} else {
-		fail(TunnelDevice, removeTunnelIfOurs())
+		fail(TunnelDevice, removeIfOurs(TunnelDevice))
 	}
+	fail(IPIPDevice, m.prepareIPIP(s))
 	m.remade = (before == nil) != (m.tunnel == nil) || before != nil && before.index != m.tunnel.index
 	return errs
 }
@@ -87,9 +89,12 @@ func (m *Network) Open(s *nodestate.State, written func(table.Family) bool, numb
 	if m.tunnel != nil && all {
 		names = append(names, TunnelDevice)
 	}
+	if m.ipip != nil && all {
+		names = append(names, IPIPDevice)
+	}
 	for _, name := range names {
 		fail(name, errors.Join(setUp(name), kernel.TrustDevice(name)))
-		if opened(table.Family{Six: true}) && name != HostPeer {
+		if opened(table.Family{Six: true}) && name != HostPeer && name != IPIPDevice {
 			fail(name, carryIPv6(name))
 		}
 	}
@@ -143,14 +148,14 @@ func (m *Network) wantedRoutes(s *nodestate.State, opened func(table.Family) boo
 		}
 	}
 	known := map[netip.Addr]route{}
-	add := func(p netip.Prefix, node netip.Addr, through, sameLink bool) {
+	add := func(p netip.Prefix, node netip.Addr, through, ipip bool) {
 		f := table.FamilyOf(node)
 		if !opened(f) || !opened(table.FamilyOf(p.Addr())) {
 			return
 		}
 		if through {
-			if m.tunnel != nil && tunnel {
-				out[p] = m.tunnelRoute(s, node)
+			if r, ok := m.through(s, node, ipip); ok && tunnel {
+				out[p] = r
 			}
 			return
 		}
@@ -168,18 +173,18 @@ func (m *Network) wantedRoutes(s *nodestate.State, opened func(table.Family) boo
 	}
 	for p, r := range s.Routes {
 		if r.Node.IsValid() {
-			add(p.Masked(), r.Node, r.Tunnel, r.SameLink)
+			add(p.Masked(), r.Node, r.Tunnel, r.IPIP)
 		}
 	}
 	for a, v := range s.Addrs {
 		if v.Kind == nodestate.AddrPod && v.Node.IsValid() && !covered(s, a, v) {
-			add(netip.PrefixFrom(a, a.BitLen()), v.Node, v.Tunnel, v.SameLink)
+			add(netip.PrefixFrom(a, a.BitLen()), v.Node, v.Tunnel, v.IPIP)
 		}
 	}
 	return out, errs
 }
 
-// decapsulate is the route to a node by VXLAN.
+// tunnelRoute is the route to a node by VXLAN.
 func (m *Network) tunnelRoute(s *nodestate.State, node netip.Addr) route {
 	f := table.FamilyOf(node)
 	mtu := s.Settings.Tunnel.MTU
@@ -197,7 +202,7 @@ func covered(s *nodestate.State, a netip.Addr, v nodestate.Addr) bool {
 			return false
 		}
 		if r, ok := s.Routes[p]; ok {
-			return r.Node == v.Node && r.Tunnel == v.Tunnel
+			return r.Node == v.Node && r.Tunnel == v.Tunnel && r.IPIP == v.IPIP
 		}
 	}
 	return false
@@ -216,8 +221,9 @@ func routeTo(node netip.Addr) (route, error) {
 	return r, nil
 }
 
-// Remove takes away what an earlier run left: routes to other nodes, routing rules and proxy
-// entries. Devices stay, and routes of weir0, which the other data plane uses.
+// Remove takes away what an earlier run left: routes to other nodes, routing rules, proxy entries
+// and the device of IP in IP. Other devices stay, and routes of weir0, which the other data plane
+// uses.
 func Remove() error {
 	host, err := findDevice(HostDevice)
 	if err != nil {
@@ -240,7 +246,7 @@ func Remove() error {
 			}
 		}
 	}
-	return errors.Join(append(errs, removePolicyRoutes(), removeProxied())...)
+	return errors.Join(append(errs, removePolicyRoutes(), removeProxied(), RemoveIPIP())...)
 }
 
 // New is one of which nothing is known yet; stateDir survives a reboot, "" = there is none.

@@ -81,8 +81,9 @@ func (m *Network) wantedPolicyRoutes(s *nodestate.State, f table.Family, n *mark
 	}
 	for node, number := range n.ByNode {
 		mark := marks.RoutedBit | uint32(number)<<marks.NodeShift
-		if m.tunnel != nil {
-			add(tunnelRouteTables+number, m.tunnelRoute(s, node), mark|marks.TunnelBit)
+		through, tunnelled := m.handsOn(s, node)
+		if tunnelled {
+			add(tunnelRouteTables+number, through, mark|marks.TunnelBit)
 		}
 		switch {
 		case s.Addrs[node].SameLink:
@@ -98,8 +99,8 @@ func (m *Network) wantedPolicyRoutes(s *nodestate.State, f table.Family, n *mark
 					errs = append(errs, policyRouteError(f, err))
 				}
 			}
-		case m.tunnel != nil:
-			add(routeTables+number, m.tunnelRoute(s, node), mark)
+		case tunnelled:
+			add(routeTables+number, through, mark)
 		}
 	}
 	return routes, ruleTree(tables), errs

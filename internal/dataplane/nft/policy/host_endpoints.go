@@ -218,10 +218,11 @@ func byInterface(key string, chains map[int]string) []string {
 
 // exemptHosts are what no host endpoint is asked about, by a packet's own addresses: what is
 // between nodes and for many on a link, and the tunnel's outer packets.
-func exemptHosts(f table.Family, verdict string) []string {
-	rules := []string{
-		"udp dport $vxlan $ip saddr @" + expr.SetNodes + " $ip daddr @" + expr.SetOwn + " " + verdict,
-		"udp dport $vxlan $ip saddr @" + expr.SetOwn + " $ip daddr @" + expr.SetNodes + " " + verdict,
+func exemptHosts(f table.Family, s *nodestate.State, verdict string) []string {
+	const in, out = "$ip saddr @" + expr.SetNodes + " $ip daddr @" + expr.SetOwn + " ", "$ip saddr @" + expr.SetOwn + " $ip daddr @" + expr.SetNodes + " "
+	rules := []string{"udp dport $vxlan " + in + verdict, "udp dport $vxlan " + out + verdict}
+	if !f.Six && s.Settings.IPIP.Accept {
+		rules = append(rules, "meta l4proto 4 "+in+verdict, "meta l4proto 4 "+out+verdict)
 	}
 	if f.Six {
 		return append(rules, "ip6 daddr { fe80::/10, ff00::/8 } "+verdict, "ip6 saddr { fe80::/10, ff00::/8 } "+verdict)
@@ -251,7 +252,7 @@ func (h HostRules) silently() HostRules {
 
 // interfaceChains are those that evaluate by the interfaces, of either direction; that of the
 // return path ends with back.
-func interfaceChains(f table.Family, chain func(name string, rules ...string), h HostRules, name, toHost, back string) {
+func interfaceChains(f table.Family, s *nodestate.State, chain func(name string, rules ...string), h HostRules, name, toHost, back string) {
 	rules := h.untrackedRules()
 	if !h.forwarded {
 		rules = append(rules, "ct mark and $handed != 0 goto "+hostDoneChain) // this node is not where it goes
@@ -264,7 +265,7 @@ func interfaceChains(f table.Family, chain func(name string, rules ...string), h
 			chain(toHost, "jump "+h.toHostChain, "goto "+hostDoneChain)
 		}
 	}
-	rules = append(rules, exemptHosts(f, "goto "+hostDoneChain)...)
+	rules = append(rules, exemptHosts(f, s, "goto "+hostDoneChain)...)
 	if anyChain(h.older) {
 		rules = append(rules,
 			// What opens a connection is none of one, whatever came before it with the same ports:
@@ -284,7 +285,7 @@ func interfaceChains(f table.Family, chain func(name string, rules ...string), h
 // leave: postrouting only drops. They evaluate what is known to leave by the interface that is
 // known here: no Service gave it another destination, and no mark another route. What is older than
 // the tables is evaluated where it leaves.
-func openFlowRules(f table.Family, h HostRules) []string {
+func openFlowRules(f table.Family, s *nodestate.State, h HostRules) []string {
 	rules := []string{
 		"meta l4proto != tcp goto " + clearChain,
 		"ct state != established goto " + clearChain,
@@ -294,7 +295,7 @@ func openFlowRules(f table.Family, h HostRules) []string {
 		"meta mark != 0 goto " + clearChain,
 		"ct original $ip saddr @" + expr.SetPods + " ct reply $ip saddr @" + expr.SetOwn + " goto " + clearChain,
 	}
-	rules = append(rules, exemptHosts(f, "goto "+clearChain)...)
+	rules = append(rules, exemptHosts(f, s, "goto "+clearChain)...)
 	for _, rule := range byInterface("oif", h.out) {
 		rules = append(rules, "ct direction original "+rule)
 	}
@@ -315,9 +316,9 @@ func hostEndpointChains(f table.Family, t *table.Table, s *nodestate.State, epoc
 		back = clearChain + "-yet" // the next packet of the original direction is evaluated before Services, too
 		chain(back, "meta priority set none")
 	}
-	interfaceChains(f, chain, h, hostChain, toHostChain, back)
+	interfaceChains(f, s, chain, h, hostChain, toHostChain, back)
 	if h.HasEndpoints() {
-		interfaceChains(f, chain, h.silently(), leavesChain, leavesHost, back)
+		interfaceChains(f, s, chain, h.silently(), leavesChain, leavesHost, back)
 	}
 	chain(hostDoneChain, "meta priority set none", "goto "+markChain)
 	if !h.HasEndpoints() {
@@ -347,7 +348,7 @@ func hostEndpointChains(f table.Family, t *table.Table, s *nodestate.State, epoc
 			invalid = "ct state invalid return"
 		}
 		base(beforeChain, knftables.PreroutingHook, "mangle+1", slices.Concat(free,
-			[]string{"ct direction reply return", evaluated(epoch), "ct state related,untracked return", invalid, `iifname "` + hostnet.TunnelDevice + `" return`},
-			linkRules(f), exemptHosts(f, "return"), byInterface("iif", h.before), []string{"meta priority set none"})...)
+			[]string{"ct direction reply return", evaluated(epoch), "ct state related,untracked return", invalid, "iifname $tunnel return"},
+			linkRules(f), exemptHosts(f, s, "return"), byInterface("iif", h.before), []string{"meta priority set none"})...)
 	}
 }

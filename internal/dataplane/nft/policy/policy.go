@@ -136,7 +136,7 @@ func policyChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint
 		// leaving evaluates that, and marks it.
 		chain(OwnChain, evaluated(epoch), "goto "+ownFlowChain)
 		chain(ownFlowChain, flow(openChain)...)
-		chain(openChain, openFlowRules(f, h)...)
+		chain(openChain, openFlowRules(f, s, h)...)
 	}
 	if h.HasEndpoints() {
 		chain(clearChain, "return")

@@ -52,12 +52,12 @@ func untrackedChains(f table.Family, t *table.Table, s *nodestate.State, h HostR
 	// What came out of somebody's tunnel may have the mark of the outer packet.
 	unmarked := []string{"meta mark and " + marks.Hex(marks.UntrackedBit) + " != 0 meta mark set meta mark and " + marks.Hex(^uint32(marks.UntrackedBit))}
 	base(untrackedChain, knftables.PreroutingHook, "raw+1", slices.Concat(
-		unmarked, linkRules(f), []string{"iifname $tunnel return"}, exemptHosts(f, "return"), byInterface("iif", h.untrackedIn), []string{end})...)
+		unmarked, linkRules(f), []string{"iifname $tunnel return"}, exemptHosts(f, s, "return"), byInterface("iif", h.untrackedIn), []string{end})...)
 	base(untrackedSentChain, knftables.OutputHook, "raw+1", slices.Concat(
-		[]string{expr.OwnSocket + "return"}, unmarked, linkRules(f), []string{"oifname $tunnel return"}, exemptHosts(f, "return"), byInterface("oif", h.untrackedOut), []string{end})...)
+		[]string{expr.OwnSocket + "return"}, unmarked, linkRules(f), []string{"oifname $tunnel return"}, exemptHosts(f, s, "return"), byInterface("oif", h.untrackedOut), []string{end})...)
 	base(untrackedLeavingChain, knftables.PostroutingHook, "srcnat-11", slices.Concat(
 		[]string{"meta iif != 0 return", "ct direction reply return", "ct status and dnat == 0 return", "oifname $tunnel return"},
-		exemptHosts(f, "return"), byInterface("oif", h.untrackedOut), []string{end})...)
+		exemptHosts(f, s, "return"), byInterface("oif", h.untrackedOut), []string{end})...)
 	t.Chains[untrackedAllowedChain] = table.Chain{Rules: []string{"meta mark set meta mark or " + marks.Hex(marks.UntrackedBit)}}
 	// The connection is not marked as evaluated: its next packet may come by itself again, or may
 	// not.
