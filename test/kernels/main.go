@@ -83,7 +83,7 @@ func main() {
 func run(ctx context.Context) error {
 	versions := flag.String("kernels", "5.10,6.1,6.12,7", "kernels by the begin of their version, separated by commas")
 	only := flag.String("only", "", "run the checks whose name has this alone")
-	limit := flag.Duration("limit", 20*time.Minute, "how long a kernel may take")
+	limit := flag.Duration("limit", 40*time.Minute, "how long a kernel may take")
 	out := flag.String("out", "out/kernels.json", "where results are written")
 	flag.Parse()
 	cache := filepath.Join(os.Getenv("WEIR_CACHE"), "kernels")
