@@ -47,8 +47,12 @@ func cells() []Cell {
 	add("IP in IP", "IPv4", ebpf, scenarios+"TestPrograms/hostile-ipip", "", "no injection")
 	add("IP in IP", "IPv4", ebpf, "", "no test asks with it", "why")
 	add("IP in IP", "IPv4", nftables, "", "a node sends VXLAN in its place", asked...)
-	for _, plane := range []string{ebpf, nftables} {
-		add("BGP", "both", plane, "", "pods' packets to other nodes do not go by learned routes to blocks yet", asked...)
+	for _, of := range []struct{ family, plane, sub string }{
+		{"IPv4", ebpf, "/IPv4"}, {"IPv6", ebpf, "/IPv6"}, {"IPv4", nftables, "/nft-IPv4"}, {"IPv6", nftables, "/nft-IPv6"},
+	} {
+		add("BGP", of.family, of.plane, netns+"TestBGPPods"+of.sub, "", "pod", "Service", "NodePort", "DSR", "policy")
+		add("BGP", of.family, of.plane, netns+"TestBGPPodsLive"+of.sub, "", "live change", "another router")
+		add("BGP", of.family, of.plane, "", "no test asks with it", "why")
 	}
 	for _, kind := range []string{"bird", "frr"} {
 		for _, of := range []struct{ what, test string }{

@@ -143,7 +143,7 @@ func (m *Network) wantedRoutes(s *nodestate.State, opened func(table.Family) boo
 		}
 	}
 	known := map[netip.Addr]route{}
-	add := func(p netip.Prefix, node netip.Addr, through, sameLink bool) {
+	add := func(p netip.Prefix, node netip.Addr, through, learned bool) {
 		f := table.FamilyOf(node)
 		if !opened(f) || !opened(table.FamilyOf(p.Addr())) {
 			return
@@ -164,16 +164,23 @@ func (m *Network) wantedRoutes(s *nodestate.State, opened func(table.Family) boo
 			direct.src = f.Node(s)
 			known[node] = direct
 		}
+		direct.metric = 0
+		switch {
+		case learned:
+			direct.metric = metricLearned
+		case f.Six:
+			direct.metric = metricLink6
+		}
 		out[p] = direct
 	}
 	for p, r := range s.Routes {
 		if r.Node.IsValid() {
-			add(p.Masked(), r.Node, r.Tunnel, r.SameLink)
+			add(p.Masked(), r.Node, r.Tunnel, r.Learned)
 		}
 	}
 	for a, v := range s.Addrs {
 		if v.Kind == nodestate.AddrPod && v.Node.IsValid() && !covered(s, a, v) {
-			add(netip.PrefixFrom(a, a.BitLen()), v.Node, v.Tunnel, v.SameLink)
+			add(netip.PrefixFrom(a, a.BitLen()), v.Node, v.Tunnel, v.Learned)
 		}
 	}
 	return out, errs
@@ -197,7 +204,7 @@ func covered(s *nodestate.State, a netip.Addr, v nodestate.Addr) bool {
 			return false
 		}
 		if r, ok := s.Routes[p]; ok {
-			return r.Node == v.Node && r.Tunnel == v.Tunnel
+			return r.Node == v.Node && r.Tunnel == v.Tunnel && r.Learned == v.Learned
 		}
 	}
 	return false
