@@ -16,7 +16,7 @@ LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 GO_BUILD := GOGC=400 go build -trimpath -gcflags all=-dwarf=false -tags grpcnotrace
 BUILD_LAB := cd lab && $(GO_BUILD) -ldflags "-s -w" -o ../bin/weir-lab ./cmd/weir-lab
 
-.PHONY: all help check lint check-root soak house image setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-policyapi e2e-routing e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate clean
+.PHONY: all help check lint check-root soak house image setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-bgp e2e-policyapi e2e-routing e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate clean
 
 all: build
 
@@ -170,6 +170,10 @@ e2e: e2e-build ## Kubernetes' end-to-end specs in labs (root)
 e2e-conformance: INSTALL ?= --fanout=always
 e2e-conformance: e2e-build ## those of conformance, in one lab (root)
 	go run ./test/e2e --conformance --second-try --install "$(INSTALL)" $(E2E)
+
+# The same in a lab with two racks, between which the router's only routes to pods are those that it learns by BGP.
+e2e-bgp: e2e-build ## those of conformance, where BGP alone knows pods (root)
+	go run ./test/e2e --conformance --second-try --bgp --install "$(INSTALL)" $(E2E)
 
 # The conformance suite of sigs.k8s.io/network-policy-api in a lab of its own; writes out/policyapi.json. POLICYAPI="--repeat 3 --only CNPAdminTierGress" sets more.
 e2e-policyapi: lab-build ## the suite of network-policy-api in a lab (root)

@@ -22,6 +22,7 @@ enum addr_flag {
 	ADDR_SAME_LINK = 2, /* node, pod: reached by MAC address, without a router between */
 	ADDR_TUNNEL = 4, /* pod: its pool asks for a tunnel towards that node: VXLAN, */
 	ADDR_PRIMARY = 8, /* host: the node's own address (the one other nodes know) */
+	ADDR_LEARNED = 8, /* pod: as ROUTE_LEARNED */
 	ADDR_NODE_PORTS = 16, /* host, node: node ports answer here */
 	ADDR_KEEP_SOURCE = 32, /* node: NAT_OUTGOING does not apply on the way there */
 	ADDR_IPIP = 128, /* pod, with ADDR_TUNNEL: by IP in IP */
@@ -54,6 +55,8 @@ enum route_flag {
 	ROUTE_TUNNEL = 8, /* encapsulated towards that node */
 	ROUTE_SAME_LINK = 16, /* that node is reached by MAC address */
 	ROUTE_IPIP = 32, /* with ROUTE_TUNNEL: by IP in IP */
+	/* without ROUTE_TUNNEL: the kernel's route to the address comes before that to the node */
+	ROUTE_LEARNED = 64,
 };
 
 struct route_value {

@@ -62,12 +62,29 @@ static __noinline int route_fib(struct __sk_buff *skb, const ip_addr *src, const
 	return DROP_NONE;
 }
 
-/* How a packet goes to a node. */
+/* Does the kernel's route to dst lead anywhere, and to another device than weir0? fib says where,
+ * and may be used again when it does not. */
+static __always_inline int route_leads(struct __sk_buff *skb, const ip_addr *src,
+				       const ip_addr *dst, struct bpf_fib_lookup *fib)
+{
+	struct settings *s = settings_get();
+	long ret = route_ask(skb, fib, src, dst, 0);
+
+	if (s && fib->ifindex != s->host_ifindex &&
+	    (ret == BPF_FIB_LKUP_RET_SUCCESS || ret == BPF_FIB_LKUP_RET_NO_NEIGH ||
+	     ret == BPF_FIB_LKUP_RET_FRAG_NEEDED))
+		return 1;
+	__builtin_memset(fib, 0, sizeof(*fib));
+	return 0;
+}
+
+/* How a packet goes to a node, or to what lives there. */
 enum route_by {
 	BY_LINK = 0,
 	BY_VXLAN = 1,
 	BY_IPIP = 2,
 	BY_TUNNEL = 3, /* the one by which nodes hand on */
+	BY_LEARNED = 4, /* as the kernel routes the address itself, else BY_LINK */
 };
 
 /* To the node `node`, or to what lives there: enum route_by. */
@@ -95,6 +112,21 @@ static __always_inline int route_node(struct __sk_buff *skb, const ip_addr *node
 	return DROP_NONE;
 }
 
+/* To dst, which lives on the node `node`. Where the kernel was told no way to dst (BGP), it has the
+ * pool's, by weir0, which route_fib refuses. */
+static __always_inline int route_remote(struct __sk_buff *skb, const ip_addr *dst,
+					const ip_addr *node, int by, struct flow_value *f)
+{
+	struct settings *s = settings_get();
+
+	if (by == BY_LEARNED) {
+		if (s && !route_fib(skb, &s->node, dst, f))
+			return DROP_NONE;
+		by = BY_LINK;
+	}
+	return route_node(skb, node, by, f);
+}
+
 /* The way to dst, of which weir_addrs says a (NULL: nothing). Returns 0 or the reason to drop. */
 static __always_inline int route_known(struct __sk_buff *skb, const ip_addr *src,
 				       const ip_addr *dst, const struct addr_value *a,
@@ -115,22 +147,26 @@ static __always_inline int route_known(struct __sk_buff *skb, const ip_addr *src
 			__builtin_memcpy(f->mac, a->mac, 6);
 			return DROP_NONE;
 		case ADDR_POD:
-			return route_node(skb, &a->node,
-					  !(a->flags & ADDR_TUNNEL) ? BY_LINK :
-					  a->flags & ADDR_IPIP      ? BY_IPIP :
-								      BY_VXLAN,
-					  f);
+			return route_remote(skb, dst, &a->node,
+					    a->flags & ADDR_TUNNEL  ? a->flags & ADDR_IPIP ?
+								      BY_IPIP :
+								      BY_VXLAN :
+					    a->flags & ADDR_LEARNED ? BY_LEARNED :
+								      BY_LINK,
+					    f);
 		}
 		return route_fib(skb, src, dst, f);
 	}
 	r = route_find(dst);
 	if (r) {
 		if (r->flags & ROUTE_REMOTE)
-			return route_node(skb, &r->node,
-					  !(r->flags & ROUTE_TUNNEL) ? BY_LINK :
-					  r->flags & ROUTE_IPIP      ? BY_IPIP :
-								       BY_VXLAN,
-					  f);
+			return route_remote(skb, dst, &r->node,
+					    r->flags & ROUTE_TUNNEL  ? r->flags & ROUTE_IPIP ?
+								       BY_IPIP :
+								       BY_VXLAN :
+					    r->flags & ROUTE_LEARNED ? BY_LEARNED :
+								       BY_LINK,
+					    f);
 		return r->flags & ROUTE_LOCAL ? DROP_NO_ENDPOINT : DROP_NO_ROUTE;
 	}
 	return route_fib(skb, src, dst, f);

@@ -290,6 +290,7 @@ __noinline int source_routed(struct __sk_buff *skb)
 	struct bpf_fib_lookup fib = {};
 	struct route_value *r;
 	struct addr_value *a;
+	int learned;
 	__u32 in;
 	long ret;
 
@@ -310,6 +311,7 @@ __noinline int source_routed(struct __sk_buff *skb)
 		if (a->kind != ADDR_POD)
 			return DROP_NONE;
 		w->source.home = a->node;
+		learned = a->flags & ADDR_LEARNED;
 	} else {
 		r = route_find(&w->source.sender);
 		if (!r)
@@ -317,7 +319,10 @@ __noinline int source_routed(struct __sk_buff *skb)
 		if (!(r->flags & ROUTE_REMOTE))
 			return DROP_SPOOFED;
 		w->source.home = r->node;
+		learned = r->flags & ROUTE_LEARNED;
 	}
+	if (learned && route_leads(skb, &s->node, &w->source.sender, &fib))
+		return fib.ifindex == in ? DROP_NONE : DROP_SPOOFED;
 	ret = route_ask(skb, &fib, &s->node, &w->source.home, 0);
 	if (ret != BPF_FIB_LKUP_RET_SUCCESS && ret != BPF_FIB_LKUP_RET_NO_NEIGH &&
 	    ret != BPF_FIB_LKUP_RET_FRAG_NEEDED)

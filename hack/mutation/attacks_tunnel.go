@@ -38,7 +38,7 @@ var attacksTunnel = []mutant{
 		"	if (WEIR_FAMILY == 4 && skb->vlan_present)", "	if (WEIR_FAMILY == 4 && skb->vlan_present && !skb->ifindex)"},
 		"./test/netns", "^TestHostileFrames$"},
 	{fault{"a source whose route leads out by another interface", "bpf/rpf.h",
-		"	return fib.ifindex != skb->ifindex;", "	return !fib.ifindex;"},
+		"		return 1;\n	return fib.ifindex != skb->ifindex;", "		return 1;\n	return !fib.ifindex;"},
 		"./test/netns", "^TestHostileReversePath$"},
 	{fault{"a pool's address that no node has as a source, with bpfEnforceRPF Strict", "internal/dataplane/nft/chains/reverse_path.go",
 		"	if !s.Settings.RPFStrict {", "	if !s.Settings.RPFStrict || !f.Six {"},

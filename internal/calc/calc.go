@@ -87,7 +87,7 @@ func New() *Calculator {
 const (
 	inputsSettings = model.KindBGP | model.KindSettings | model.KindBlocks | model.KindPools | model.KindNodes | model.KindLocal | model.KindServiceCIDRs
 	inputsRoutes   = model.KindBGP | model.KindSettings | model.KindPools | model.KindBlocks | model.KindNodes | model.KindLocal
-	inputsAddrs    = model.KindSettings | model.KindNodes | model.KindPods | model.KindPools | model.KindBlocks | model.KindLocal
+	inputsAddrs    = model.KindBGP | model.KindSettings | model.KindNodes | model.KindPods | model.KindPools | model.KindBlocks | model.KindLocal
 	inputsClients  = model.KindLocal
 	inputsCrypto   = model.KindSettings | model.KindNodes | model.KindPools | model.KindLocal
 )

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
 )
 
 func TestMTUs(t *testing.T) {
@@ -40,6 +41,45 @@ func TestMTUs(t *testing.T) {
 		if s.PodMTU != tt.pods || s.PoolRoutes[p.CIDR] != tt.pool || s.Tunnel.MTU != tt.tunnels {
 			t.Errorf("%s: pods %d, pool %d, tunnel %d; want %d, %d, %d", tt.name, s.PodMTU, s.PoolRoutes[p.CIDR], s.Tunnel.MTU,
 				tt.pods, tt.pool, tt.tunnels)
+		}
+	}
+}
+
+// TestLearned: what goes to pods behind a router as it is follows learned routes while BGP is in
+// use; what goes by a tunnel, or to a node on the link, does not.
+func TestLearned(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name        string
+		bgp         bool
+		mode        model.EncapMode
+		far, single bool // a block behind the router, a pod outside of its node's blocks
+	}{
+		{"without BGP", false, model.EncapNever, false, false},
+		{"with BGP", true, model.EncapNever, true, true},
+		{"through a tunnel", true, model.EncapCrossSubnet, false, false},
+	} {
+		c := base()
+		p := *c.Pools["main"]
+		p.VXLAN = tt.mode
+		c.Pools["main"] = &p
+		run(c, "default", "fixed", "far", "10.244.200.9", nil)
+		editPod(c, model.Name{Namespace: "default", Name: "fixed"}, func(p *model.Pod) { p.Asked = p.Addrs })
+		c.Reservations = []netip.Prefix{prefix("10.244.200.9/32")}
+		k := New()
+		k.Update(c, model.AllDirty())
+		if tt.bgp {
+			c.BGPPeers["router"] = &model.BGPPeer{Name: "router", Addr: addr("172.31.1.1"), ASN: 64999}
+		}
+		s, _ := k.Update(c, func() (d model.Dirty) { d.Add(model.KindBGP); return }())
+		if got := s.Routes[prefix("10.244.2.0/26")].Learned; got != tt.far {
+			t.Errorf("%s: behind a router %v, want %v", tt.name, got, tt.far)
+		}
+		if s.Routes[prefix("10.244.0.0/26")].Learned || s.Routes[prefix("10.244.1.0/26")].Learned {
+			t.Errorf("%s: a block on the link, or the node's own, is learned", tt.name)
+		}
+		if got := s.Addrs[addr("10.244.200.9")]; got.Kind != nodestate.AddrPod || got.Learned != tt.single {
+			t.Errorf("%s: a pod outside of blocks is %+v, want %v", tt.name, got, tt.single)
 		}
 	}
 }

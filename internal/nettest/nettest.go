@@ -26,6 +26,26 @@ type Namespace struct {
 func New(t testing.TB, name string) *Namespace {
 	t.Helper()
 	NeedRoot(t, "making a network namespace")
+	return begin(t, name, func() error { return unix.Unshare(unix.CLONE_NEWNET) })
+}
+
+// Open enters a namespace that somebody else made, by a path such as /run/netns/NAME.
+func Open(t testing.TB, path string) *Namespace {
+	t.Helper()
+	NeedRoot(t, "entering a network namespace")
+	return begin(t, path, func() error {
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return unix.Setns(fd, unix.CLONE_NEWNET)
+	})
+}
+
+// begin starts the thread of a namespace, which enter puts there.
+func begin(t testing.TB, name string, enter func() error) *Namespace {
+	t.Helper()
 	n := &Namespace{name: name, jobs: make(chan func() error), done: make(chan error)}
 	go func() {
 		runtime.LockOSThread() // and not unlocked: the thread ends with its namespace
@@ -34,7 +54,7 @@ func New(t testing.TB, name string) *Namespace {
 		}
 	}()
 	n.Do(t, "a namespace", func() (err error) {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		if err := enter(); err != nil {
 			return err
 		}
 		n.FD, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)

@@ -192,7 +192,7 @@ func settingsLine(s *Settings) string {
 
 func (d *dumper) addr(a netip.Addr, v Addr) {
 	words := []string{"addr", a.String(), v.Kind.String(), flag(v.Primary, "primary"), flag(v.NATOutgoing, "nat-outgoing"),
-		flag(v.SameLink, "same-link"), flag(v.Tunnel && !v.IPIP, "tunnel"), flag(v.IPIP, "ipip"),
+		flag(v.SameLink, "same-link"), flag(v.Tunnel && !v.IPIP, "tunnel"), flag(v.IPIP, "ipip"), flag(v.Learned, "learned"),
 		flag(v.NodePorts, "node-ports"), flag(v.KeepSource, "keep-source")}
 	if v.MAC != [6]byte{} {
 		words = append(words, fmt.Sprintf("mac=%x", v.MAC))
@@ -240,7 +240,7 @@ func (d *dumper) route(p netip.Prefix, r Route) {
 	if r.Node.IsValid() {
 		node = "node=" + r.Node.String()
 	}
-	d.line("route", p.String(), flag(r.Pool, "pool"), flag(r.Local, "local"), flag(r.Tunnel && !r.IPIP, "tunnel"), flag(r.IPIP, "ipip"),
+	d.line("route", p.String(), flag(r.Pool, "pool"), flag(r.Local, "local"), flag(r.Tunnel && !r.IPIP, "tunnel"), flag(r.IPIP, "ipip"), flag(r.Learned, "learned"),
 		flag(r.SameLink, "same-link"), node)
 }
 

@@ -251,6 +251,7 @@ type Addr struct {
 	SameLink        bool // node, pod
 	Tunnel          bool // pod
 	IPIP            bool // pod, with Tunnel: by IP in IP, not by VXLAN
+	Learned         bool // pod: as Route.Learned
 	MAC             [6]byte
 	Interface       string // endpoint: host side name; a driver that needs the index uses IfIndex
 	IfIndex         int
@@ -274,6 +275,7 @@ type StagedIsolation struct{ Ingress, Egress Isolation }
 type Route struct {
 	Pool, Local, Tunnel, SameLink bool
 	IPIP                          bool       // with Tunnel: by IP in IP, not by VXLAN
+	Learned                       bool       // the kernel's route to an address, which BGP may have brought, comes before that to the node
 	Node                          netip.Addr // valid: the prefix lives on this other node
 }
 

@@ -68,29 +68,33 @@ func (n *Node) strays(in In) bool {
 	if in.Hook != FromUplink || !n.state.Settings.RPFStrict {
 		return false
 	}
-	to := n.behind(in.Packet)
+	to, learned := n.behind(in.Packet)
 	if !to.IsValid() {
 		return true
+	}
+	if w, ok := n.fib(in.Packet.IP.Src); learned && ok {
+		return w.ifindex != in.IfIndex
 	}
 	hop, ok := n.opts.FIB(to)
 	return !ok || hop.IfIndex != in.IfIndex
 }
 
 // behind is by whose route a packet's source is reached: its own, or that of the node where a pod
-// lives or that handed the packet on. Invalid: no uplink leads there.
-func (n *Node) behind(p *packet.Packet) netip.Addr {
+// lives or that handed the packet on. Invalid: no uplink leads there. learned: routers may know the
+// way to the source itself.
+func (n *Node) behind(p *packet.Packet) (to netip.Addr, learned bool) {
 	src := p.IP.Src
 	if node := n.links[p.SrcMAC].Of(src); node.IsValid() {
-		return node
+		return node, false
 	}
 	if a, ok := n.state.Addrs[src]; ok {
 		if a.Kind == nodestate.AddrPod {
-			return a.Node
+			return a.Node, a.Learned
 		}
-		return src
+		return src, false
 	}
 	if r, ok := n.routeOf(src); ok {
-		return r.Node
+		return r.Node, r.Learned
 	}
-	return src
+	return src, false
 }

@@ -33,7 +33,7 @@ func (n *Node) route(dst netip.Addr) (path, bool, reason.Reason) {
 		case nodestate.AddrEndpoint:
 			return path{action: Local, ifindex: a.IfIndex, mac: packet.MAC(a.MAC), mtu: n.opts.LinkMTU(a.IfIndex)}, true, 0
 		case nodestate.AddrPod:
-			w, ok := n.toNode(a.Node, routed(a.Tunnel, a.IPIP))
+			w, ok := n.remote(dst, a.Node, routed(a.Tunnel, a.IPIP, a.Learned))
 			return w, ok, reason.NoRoute
 		}
 		w, ok := n.fib(dst)
@@ -42,7 +42,7 @@ func (n *Node) route(dst netip.Addr) (path, bool, reason.Reason) {
 	if r, ok := n.routeOf(dst); ok {
 		switch {
 		case r.Node.IsValid():
-			w, ok := n.toNode(r.Node, routed(r.Tunnel, r.IPIP))
+			w, ok := n.remote(dst, r.Node, routed(r.Tunnel, r.IPIP, r.Learned))
 			return w, ok, reason.NoRoute
 		case r.Local:
 			return path{}, false, reason.NoEndpoint
@@ -51,6 +51,18 @@ func (n *Node) route(dst netip.Addr) (path, bool, reason.Reason) {
 	}
 	w, ok := n.fib(dst)
 	return w, ok, reason.NoRoute
+}
+
+// remote is the path to dst, which lives on a node. Where the kernel was told no way to dst, it has
+// that of the pool, by the host device, which fib refuses.
+func (n *Node) remote(dst, node netip.Addr, how by) (path, bool) {
+	if how == byLearned {
+		if w, ok := n.fib(dst); ok {
+			return w, true
+		}
+		how = byLink
+	}
+	return n.toNode(node, how)
 }
 
 // toNode is the path to a node, or to what lives there.

@@ -158,7 +158,7 @@ func (n *Node) checkEntered(in In, k flowKey) (origin, bool) {
 		return from, true
 	}
 	a, known := n.state.Addrs[k.src]
-	node := a.Node
+	node, learned := a.Node, a.Learned
 	switch {
 	case a.Kind == nodestate.AddrEndpoint:
 		return from, a.IfIndex == in.Entered
@@ -169,9 +169,12 @@ func (n *Node) checkEntered(in In, k flowKey) (origin, bool) {
 		if !ok {
 			return from, true
 		}
-		if node = r.Node; !node.IsValid() {
+		if node, learned = r.Node, r.Learned; !node.IsValid() {
 			return origin{}, false
 		}
+	}
+	if w, ok := n.fib(k.src); learned && ok {
+		return from, w.ifindex == in.Entered
 	}
 	hop, ok := n.opts.FIB(node)
 	return from, ok && hop.IfIndex == in.Entered

@@ -67,16 +67,19 @@ const (
 	byLink by = iota
 	byVXLAN
 	byIPIP
-	byTunnel // the one by which nodes hand on
+	byTunnel  // the one by which nodes hand on
+	byLearned // as the kernel routes the address itself, else byLink
 )
 
 // routed is what a route says, or an address of kind POD.
-func routed(tunnel, ipip bool) by {
+func routed(tunnel, ipip, learned bool) by {
 	switch {
 	case ipip:
 		return byIPIP
 	case tunnel:
 		return byVXLAN
+	case learned:
+		return byLearned
 	}
 	return byLink
 }

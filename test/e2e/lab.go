@@ -103,6 +103,8 @@ type settings struct {
 	DataPlane   string `json:"data_plane,omitempty"`
 	// Install are arguments of weir install, with spaces between.
 	Install string `json:"install,omitempty"`
+	// BGP: every second worker is behind a router that knows pods by BGP alone.
+	BGP bool `json:"bgp,omitempty"`
 }
 
 // The data planes, as a NodeStatus names them.
@@ -166,6 +168,9 @@ func (l *lab) upArgs(g group, s settings, proxy string) []string {
 	}
 	if g.Dual {
 		args = append(args, "--ip-family", "dual")
+	}
+	if s.BGP {
+		args = append(args, "--bgp")
 	}
 	for _, arg := range strings.Fields(s.Install) {
 		args = append(args, "--install-arg="+arg)

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -284,6 +285,19 @@ func TestLabs(t *testing.T) {
 	}
 	if want := "long main alone | zones |"; strings.Join(got, " ") != want {
 		t.Errorf("got %v, want %s", got, want)
+	}
+}
+
+func TestBGPLabs(t *testing.T) {
+	o := options{proxy: "weir", repeat: 1, procs: 1, conformance: true, settings: settings{BGP: true}}
+	if err := o.check(); err != nil || o.defaultOut() != "out/e2e-conformance-bgp.json" {
+		t.Errorf("%v, %s", err, o.defaultOut())
+	}
+	if args := (&lab{name: "l"}).upArgs(group{Workers: 2, Plain: true}, o.settings, "weir"); !slices.Contains(args, "--bgp") {
+		t.Errorf("the lab is %v", args)
+	}
+	if o.proxy = "kube-proxy-nftables"; o.check() == nil {
+		t.Error("a lab without Weir is taken")
 	}
 }
 

@@ -165,6 +165,8 @@ func driverMain() error {
 		return nftMain(log)
 	case "wireguard":
 		return wireGuardMain(log)
+	case "bgp":
+		return bgpMain(log)
 	case "live":
 		return liveMain(log)
 	}

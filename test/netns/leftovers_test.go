@@ -43,7 +43,9 @@ func removeLeftovers() error {
 			errs = append(errs, remove(filepath.Join(dir, e.Name())))
 		}
 	}
-	dead("/run/netns", func(path string) error { return exec.Command("ip", "netns", "del", filepath.Base(path)).Run() })
+	dead("/run/netns", func(path string) error {
+		return errors.Join(endAll(filepath.Base(path)), exec.Command("ip", "netns", "del", filepath.Base(path)).Run())
+	})
 	dead("/run", func(path string) error {
 		if err := unix.Unmount(path, 0); err != nil && !errors.Is(err, unix.EINVAL) { // not mounted
 			return err
@@ -54,6 +56,17 @@ func removeLeftovers() error {
 		dead(root, removeCgroups)
 	}
 	return errors.Join(errs...)
+}
+
+// endAll ends what still runs in a namespace: routers, BGP processes.
+func endAll(netns string) error {
+	out, err := exec.Command("ip", "netns", "pids", netns).Output()
+	for _, text := range strings.Fields(string(out)) {
+		if pid, err := strconv.Atoi(text); err == nil {
+			_ = unix.Kill(pid, unix.SIGKILL) // it may have ended
+		}
+	}
+	return err
 }
 
 // removeCgroups removes a control group and those in it.

@@ -13,19 +13,21 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/weir-net/weir/internal/bgp/feed"
 	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// A lan is a switch with nodes and clients on it, all in namespaces of this test. Nothing in it has
-// a route out.
+// A lan is a switch with nodes and clients on it, all in namespaces of this test, or several that a
+// test's routers connect. Nothing in it has a route out.
 type lan struct {
 	t       *testing.T
 	prefix  string
 	cluster *model.Cluster // what all nodes see; Local differs
 	nodes   []*node
 	hosts   int
+	links   map[string]bool // switches, of which each is a link
 	family  family
 	routed  bool         // nodes are not on one link, as far as they know
 	lost    atomic.Int32 // datagrams that were not answered
@@ -48,6 +50,7 @@ type node struct {
 	alongside bool // a kube-proxy carries Services on it
 	rules     bool // rules of a kube-proxy are there
 	keys      model.WireGuardKeys
+	speaks    *feed.Agent // to its BGP process; nil = it has none
 }
 
 type pod struct {
@@ -108,7 +111,7 @@ func newLAN(t *testing.T, fam family) *lan {
 		}
 	})
 	l.newNetns("sw")
-	run(t, "ip -n %s-sw link add br0 type bridge; ip -n %s-sw link set br0 up", l.prefix, l.prefix)
+	l.links = map[string]bool{}
 	l.cluster.Namespaces["default"] = &model.Namespace{Name: "default", Labels: map[string]string{"kubernetes.io/metadata.name": "default"}}
 	l.cluster.Pools["default"] = &model.Pool{Name: "default", CIDR: netip.MustParsePrefix("10.244.0.0/16"),
 		VXLAN: model.EncapNever, NATOutgoing: true, BlockBits: 26, Workload: true}
@@ -134,15 +137,31 @@ func parseMAC(s string) (m [6]byte) {
 	return m
 }
 
-func (l *lan) newHost(name, addr, cgroup string) host {
+// linkUp connects a namespace, by an interface, with the switch of an address, which is 172.30.n.
+func (l *lan) linkUp(ns, iface, addr string) {
 	l.hosts++
-	ns := l.newNetns(name)
-	run(l.t, "ip link add eth0 netns %s type veth peer name p%d netns %s-sw; ip -n %s-sw link set p%d master br0 up; "+
-		"ip -n %s addr add %s/24 dev eth0; ip -n %s link set eth0 up",
-		ns, l.hosts, l.prefix, l.prefix, l.hosts, ns, addr, ns)
-	if l.family == ipv6 {
-		run(l.t, "ip -n %s addr add %s/120 dev eth0 nodad", ns, sixOf(addr))
+	link := fmt.Sprintf("br%d", netip.MustParseAddr(addr).As4()[2])
+	if !l.links[link] {
+		run(l.t, "ip -n %s-sw link add %s type bridge; ip -n %s-sw link set %s up", l.prefix, link, l.prefix, link)
+		l.links[link] = true
 	}
+	run(l.t, "ip link add %s netns %s type veth peer name p%d netns %s-sw; ip -n %s-sw link set p%d master %s up; "+
+		"ip -n %s addr add %s/24 dev %s; ip -n %s link set %s up",
+		iface, ns, l.hosts, l.prefix, l.prefix, l.hosts, link, ns, addr, iface, ns, iface)
+	if l.family == ipv6 {
+		run(l.t, "ip -n %s addr add %s/120 dev %s nodad", ns, sixOf(addr), iface)
+	}
+}
+
+// gateway is the first address of a host's link, where a test may have a router.
+func gateway(a netip.Addr) string {
+	b := a.As4()
+	return fmt.Sprintf("%d.%d.%d.1", b[0], b[1], b[2])
+}
+
+func (l *lan) newHost(name, addr, cgroup string) host {
+	ns := l.newNetns(name)
+	l.linkUp(ns, "eth0", addr)
 	mac := parseMAC(run(l.t, "ip netns exec %s cat /sys/class/net/eth0/address", ns))
 	return host{worker: l.startWorker(name, ns, cgroup), lan: l, netns: ns, addr: netip.MustParseAddr(addr), mac: mac}
 }
@@ -263,7 +282,11 @@ func (l *lan) apply() {
 
 func (n *node) apply() {
 	n.lan.t.Helper()
-	n.driver.apply(n.state())
+	s := n.state()
+	n.driver.apply(s)
+	if n.speaks != nil {
+		n.speaks.Set(s.BGP)
+	}
 }
 
 // state is what calc makes of the cluster for the node.

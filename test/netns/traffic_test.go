@@ -24,15 +24,20 @@ func newFixture(t *testing.T, fam family) *fixture {
 
 // newFixtureAlone is for a test that fills the CPUs' queues of packets, which all namespaces share.
 func newFixtureAlone(t *testing.T, fam family) *fixture {
+	return newFixtureWith(t, fam, "172.30.0.9")
+}
+
+// newFixtureWith is one whose second node has another address, maybe on another link.
+func newFixtureWith(t *testing.T, fam family, second string) *fixture {
 	l := newLAN(t, fam)
 	f := &fixture{lan: l}
-	f.n1, f.n2 = l.newNode("n1", "172.30.0.8"), l.newNode("n2", "172.30.0.9")
+	f.n1, f.n2 = l.newNode("n1", "172.30.0.8"), l.newNode("n2", second)
 	f.client, f.client2 = l.newClient("client", "172.30.0.55"), l.newClient("client2", "172.30.0.62")
-	// Nobody lives at 172.30.0.1: the default route is there so that look-ups find a route.
+	// Mostly nobody lives at 172.30.0.1: the default route is there so that look-ups find a route.
 	for _, n := range l.nodes {
-		run(t, "ip -n %s route add default via 172.30.0.1", n.netns)
+		run(t, "ip -n %s route add default via %s", n.netns, gateway(n.addr))
 		if fam == ipv6 {
-			run(t, "ip -n %s route add default via %s", n.netns, sixOf("172.30.0.1"))
+			run(t, "ip -n %s route add default via %s", n.netns, sixOf(gateway(n.addr)))
 		}
 	}
 	f.a, f.b = f.n1.newPod("a", map[string]string{"app": "a"}), f.n1.newPod("b", map[string]string{"app": "b"})
@@ -93,7 +98,7 @@ func (f *fixture) podsReachEachOther(t *testing.T) {
 		want(t, nw+" own node", f.a.reaches("n1", nw, "172.30.0.8:9000"), "10.244.1.2")
 		want(t, nw+" node to its pod", f.n1.reaches("a", nw, f.a.at("8080")), "172.30.0.8")
 		want(t, nw+" node to a pod elsewhere", f.n1.reaches("c", nw, f.c.at("8080")), "172.30.0.8")
-		want(t, nw+" other node, translated", f.c.reaches("n1", nw, "172.30.0.8:9000"), "172.30.0.9")
+		want(t, nw+" other node, translated", f.c.reaches("n1", nw, "172.30.0.8:9000"), f.n2.addr.String())
 		want(t, nw+" outside, translated", f.a.reaches("client", nw, "172.30.0.55:7000"), "172.30.0.8")
 	}
 }

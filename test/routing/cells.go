@@ -48,6 +48,12 @@ func cells() []Cell {
 	add("IP in IP", "IPv4", ebpf, scenarios+"TestPrograms/hostile-ipip", "", "no injection")
 	add("IP in IP", "IPv4", ebpf, netns+"TestWhyModes/IPv4", "", "why")
 	add("IP in IP", "IPv4", ebpf, netns+"TestIPIPThroughput/ebpf-IPv4", "", "throughput")
+	for _, of := range []struct{ family, plane, sub string }{
+		{"IPv4", ebpf, "/IPv4"}, {"IPv6", ebpf, "/IPv6"}, {"IPv4", nftables, "/nft-IPv4"}, {"IPv6", nftables, "/nft-IPv6"},
+	} {
+		add("BGP", of.family, of.plane, netns+"TestBGPPods"+of.sub, "", "pod", "Service", "NodePort", "DSR", "policy")
+		add("BGP", of.family, of.plane, netns+"TestBGPPodsLive"+of.sub, "", "live change", "another router")
+	}
 	emulated := func(check, plane, test string, what ...string) {
 		for _, w := range what {
 			out = append(out, Cell{Mode: "IP in IP", Family: "IPv4", Plane: plane, What: w, Test: netns + test, Kernels: check})
@@ -60,9 +66,6 @@ func cells() []Cell {
 	emulated(check, nftables, "TestIPIPLive/nft-IPv4", "live change")
 	emulated(check, nftables, "TestIPIPSources/nft-IPv4", "no injection")
 	emulated(check, nftables, "TestIPIPWhy/nft-IPv4", "why")
-	for _, plane := range []string{ebpf, nftables} {
-		add("BGP", "both", plane, "", "pods' packets to other nodes do not go by learned routes to blocks yet", "pod", "Service", "NodePort", "DSR", "policy", "live change")
-	}
 	add("BGP", "both", ebpf, netns+"TestWhyLearned/ebpf-both", "", "why")
 	add("BGP", "both", nftables, netns+"TestWhyLearned/nft-both", "", "why")
 	for _, kind := range []string{"bird", "frr"} {

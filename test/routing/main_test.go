@@ -49,7 +49,7 @@ func TestCells(t *testing.T) {
 		}
 	}
 	for _, what := range asked {
-		for _, mode := range []string{"WireGuard, IPv4, eBPF, ", "WireGuard, IPv6, nftables, ", "IP in IP, IPv4, eBPF, ", "IP in IP, IPv4, nftables, ", "BGP, both, eBPF, ", "BGP, both, nftables, "} {
+		for _, mode := range []string{"WireGuard, IPv4, eBPF, ", "WireGuard, IPv6, nftables, ", "IP in IP, IPv4, eBPF, ", "IP in IP, IPv4, nftables, ", "BGP, IPv4, eBPF, ", "BGP, IPv6, eBPF, ", "BGP, IPv4, nftables, ", "BGP, IPv6, nftables, "} {
 			if !seen[mode+what] {
 				t.Errorf("%s%s is not there", mode, what)
 			}

@@ -82,6 +82,14 @@ func newCrowd(seed uint64) *crowd {
 		Endpoints: map[netip.Addr]*model.LocalEndpoint{}}
 	other.kernel()
 	r.own, r.aside = other.own, other.aside
+	// BGP: of the pods behind the router the kernel may have learned that they are by its second
+	// uplink.
+	if bgp := (&crowd{Rand: rand.New(rand.NewPCG(seed, 17))}); bgp.chance(30) {
+		c.BGPPeers["router"] = &model.BGPPeer{Name: "router", Addr: netip.MustParseAddr("172.31.1.1"), ASN: 64999}
+		if bgp.chance(60) {
+			r.aside = append(r.aside, netip.MustParsePrefix("10.244.2.0/26"))
+		}
+	}
 	for i, a := range nodeAddrs {
 		n := &model.Node{Name: fmt.Sprintf("n%d", i), Addrs: []netip.Addr{a}, LinkAddress: macOf(a)}
 		if p, err := a.Prefix(24); err == nil {

@@ -29,7 +29,8 @@ const (
 	// Protocol marks the routes (rtm_protocol, rtnetlink(7)): of the range for user space daemons.
 	Protocol = 88
 	// Metric is behind that of what the machine has by its interfaces and of what Weir routes on
-	// one link (0), and before that of Weir's routes to nodes that are farther away.
+	// one link (0, of IPv6 256), and before that of Weir's routes to nodes that are farther away
+	// (2048).
 	Metric = 512
 	// settle is how long to wait after a change for others that belong to it, refresh how long a
 	// change of the machine is missed at most whose notice was lost.

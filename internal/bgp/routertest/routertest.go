@@ -252,6 +252,15 @@ func (r *Router) Withdraw(t *testing.T, c Config) {
 	}
 }
 
+// Leave has BIRD end its sessions in order, and take what it learned out of its kernel's routes.
+// FRR's peers would keep its routes then, for its graceful restart.
+func (r *Router) Leave(t *testing.T) {
+	t.Helper()
+	if out, err := exec.Command("birdc", "-s", r.dir+"/bird.ctl", "disable all").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
 func birdConfig(c Config) string {
 	b := &strings.Builder{}
 	fmt.Fprintf(b, "router id %s;\nprotocol device { scan time 1; }\nprotocol bfd { interface \"*\" { min rx interval 100 ms; min tx interval 100 ms; multiplier 5; }; }\n", c.ID)

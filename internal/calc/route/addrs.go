@@ -96,7 +96,8 @@ func addPodsOutside(c *cluster.View, pools *cluster.Prefixes[*model.Pool], out m
 		node := n.AddrLike(a)
 		pool, _ := pools.Lookup(a)
 		link, encrypted := linkTo(c, n, node)
-		out[a] = nodestate.Addr{Kind: nodestate.AddrPod, Node: node, SameLink: link, Tunnel: encrypted || tunnelled(c, pool, link), IPIP: ipip(c, pool).To(link), Owner: name}
+		through := encrypted || tunnelled(c, pool, link)
+		out[a] = nodestate.Addr{Kind: nodestate.AddrPod, Node: node, SameLink: link, Tunnel: through, IPIP: ipip(c, pool).To(link), Learned: learned(c, link, through), Owner: name}
 	}
 }
 

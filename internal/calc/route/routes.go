@@ -105,6 +105,13 @@ func tunnelled(c *cluster.View, pool *model.Pool, sameLink bool) bool {
 	return vxlan(c, pool).To(sameLink) || ipip(c, pool).To(sameLink)
 }
 
+// learned reports whether packets for pods of another node go as the kernel routes the pods' own
+// addresses where it was told how: behind a router, without a tunnel, while BGP is in use. On one
+// link the node itself is the next hop, as its pods' packets are to bear its MAC address.
+func learned(c *cluster.View, sameLink, through bool) bool {
+	return c.BGPInUse() && !sameLink && !through
+}
+
 // Routes returns a route for every pool and every block. A block whose node is not known, or has no
 // address, is part of its pool and no more: nothing is sent there.
 func Routes(c *cluster.View) map[netip.Prefix]nodestate.Route {
@@ -131,6 +138,7 @@ func Routes(c *cluster.View) map[netip.Prefix]nodestate.Route {
 			r.Node = n.AddrLike(b.CIDR.Addr())
 			link, encrypted := linkTo(c, n, r.Node)
 			r.SameLink, r.Tunnel, r.IPIP = link, encrypted || tunnelled(c, pool, link), ipip(c, pool).To(link)
+			r.Learned = learned(c, link, r.Tunnel)
 		}
 		out[b.CIDR.Masked()] = r
 	}

@@ -100,6 +100,7 @@ func upCommand(name, cache *string) *cobra.Command {
 	f.IntVar(&o.Workers, "workers", 2, "number of worker nodes")
 	f.StringVar(&family, "ip-family", string(plan.IPv4), "IP families of the cluster: ipv4, or dual for IPv4 and IPv6")
 	f.StringVar(&proxy, "proxy", string(plan.ProxyWeir), "who carries Service traffic: weir, kube-proxy-iptables, kube-proxy-nftables, none; or weir+kube-proxy-nftables, weir+kube-proxy-iptables: Weir for pods and policy alongside a kube-proxy")
+	f.BoolVar(&o.BGP, "bgp", false, "every second worker is behind the router, which knows pods by BGP alone; no encapsulation")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "also write the administrator's kubeconfig to this file")
 	f.StringVar(&o.Weir, "weir-bin", besideThis(), "folder with Weir's programs")
 	f.BoolVar(&noInstall, "no-install", false, "with --proxy weir: import Weir's image, but leave the installation to you")

@@ -15,7 +15,7 @@ import (
 // it says what the lab is.
 func TestKubeProxyManifest(t *testing.T) {
 	for family, pods := range map[plan.Family]string{plan.IPv4: "10.244.0.0/16", plan.Dual: "10.244.0.0/16,fd00:10:244::/56"} {
-		l, err := plan.New("t", 1, family)
+		l, err := plan.New("t", 1, family, false)
 		if err != nil {
 			t.Fatal(err)
 		}

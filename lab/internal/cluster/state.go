@@ -28,6 +28,7 @@ type State struct {
 	Workers  int
 	Family   plan.Family
 	Proxy    plan.Proxy
+	BGP      bool // the nodes are in racks
 	Created  time.Time
 	Data     string   // folder with the nodes' files
 	Programs string   // folder with the lab's programs
@@ -124,7 +125,7 @@ func (s *State) save() error {
 // Load reads the state of a lab. A lab whose starter was killed before it wrote
 // anything has an empty state.
 func Load(name string) (*State, error) {
-	if _, err := plan.New(name, 0, plan.IPv4); err != nil {
+	if _, err := plan.New(name, 0, plan.IPv4, false); err != nil {
 		return nil, err
 	}
 	if _, err := os.Stat(dir(name)); errors.Is(err, fs.ErrNotExist) {
@@ -144,7 +145,7 @@ func Load(name string) (*State, error) {
 	return s, nil
 }
 
-func (s *State) plan() (*plan.Lab, error) { return plan.New(s.Name, s.Workers, s.Family) }
+func (s *State) plan() (*plan.Lab, error) { return plan.New(s.Name, s.Workers, s.Family, s.BGP) }
 
 // initProcess is a node's first process.
 func (s *State) initProcess(node string) (Process, error) {

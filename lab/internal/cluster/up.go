@@ -35,6 +35,7 @@ type Options struct {
 	Workers      int
 	Family       plan.Family
 	Proxy        plan.Proxy
+	BGP          bool   // nodes are in two racks, between which routes to pods are learned by BGP
 	Cache        string // folder of everything that is built once
 	Weir         string // folder with Weir's programs
 	Install      bool   // install Weir, with ProxyWeir
@@ -72,7 +73,7 @@ func Prepare(ctx context.Context, cache string, p *progress.Reporter, programs f
 
 // Up starts a lab. If that fails or ctx ends, what was started is removed again.
 func Up(ctx context.Context, o Options, p *progress.Reporter) error {
-	l, err := plan.New(o.Name, o.Workers, o.Family)
+	l, err := plan.New(o.Name, o.Workers, o.Family, o.BGP)
 	if err != nil {
 		return err
 	}
@@ -96,7 +97,7 @@ func Up(ctx context.Context, o Options, p *progress.Reporter) error {
 		return err
 	}
 	s := &State{
-		Name: o.Name, Workers: o.Workers, Family: o.Family, Proxy: o.Proxy, Created: time.Now().UTC(), Starter: me,
+		Name: o.Name, Workers: o.Workers, Family: o.Family, Proxy: o.Proxy, BGP: o.BGP, Created: time.Now().UTC(), Starter: me,
 		Data: filepath.Join(o.Cache, "labs", o.Name), Programs: set.Dir, Folders: set.Folders(),
 	}
 	// Its tools, weir-bench for one, are of use with any proxy.
@@ -129,7 +130,14 @@ func check(o Options) error {
 			}
 		}
 	}
-	for _, tool := range []string{"containerd", "ctr", "runc", "nsenter", "mount", "iptables", "nft", "conntrack"} {
+	tools := []string{"containerd", "ctr", "runc", "nsenter", "mount", "iptables", "nft", "conntrack"}
+	if o.BGP {
+		if !o.Proxy.Weir() || !o.Install {
+			return errors.New("--bgp is for labs that Weir is installed in")
+		}
+		tools = append(tools, bird)
+	}
+	for _, tool := range tools {
 		if _, err := exec.LookPath(tool); err != nil {
 			return fmt.Errorf("%s is missing on this machine, run hack/setup.sh: %w", tool, err)
 		}
@@ -188,6 +196,11 @@ func (u *starter) run(ctx context.Context) error {
 	}
 	if err := u.p.Step("all nodes Ready", func() error { return awaitReady(ctx, client, u.l, u.o.Timeout) }); err != nil {
 		return err
+	}
+	if u.o.BGP {
+		if err := u.p.Step("BGP between the nodes and the router", func() error { return u.bgp(ctx) }); err != nil {
+			return err
+		}
 	}
 	ready := time.Since(began)
 	if u.o.Proxy == plan.ProxyNone {
@@ -352,7 +365,8 @@ func (u *starter) install(ctx context.Context) error {
 	args := append([]string{
 		"install", "--kubeconfig", KubeconfigPath(u.s.Name), "--image", images.WeirImage,
 		"--pod-cidr", u.l.PodCIDRs(), "--api-server", plan.APIServerAddress(),
-	}, u.o.InstallArgs...)
+	}, u.bgpInstallArgs()...)
+	args = append(args, u.o.InstallArgs...)
 	return u.inControlPlane(ctx, nil, filepath.Join(u.s.Weir, "weir"), args...)
 }
 

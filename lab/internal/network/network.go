@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package network builds the links of a lab: a switch, the machines on it, a
-// router and the client behind it, each in a network namespace of its own.
+// router and what is behind it, each in a network namespace of its own.
 //
 // Nothing is ever attached to the machine's own namespace, so no packet of a lab
 // can leave the machine.
@@ -29,7 +29,8 @@ const Dir = "/run/netns"
 
 const (
 	bridge    = "br0"
-	farUplink = "eth1" // the router's interface away from the switch
+	farBridge = "br1"  // the switch behind the router
+	farUplink = "eth1" // the router's interface to it
 )
 
 // sysctls of every namespace. Congestion control is named because the kernel's
@@ -76,14 +77,20 @@ func Up(l *plan.Lab, routePods bool) error {
 		ns[scoped] = h
 	}
 	at := func(name string) netns.NsHandle { return ns[plan.Scoped(l.Name, name)] }
-	if err := addSwitch(at(plan.Switch)); err != nil {
-		return err
-	}
-	if err := addLink(at(plan.Router), plan.Uplink, at(plan.Switch), plan.Router, l.Gateways(false)); err != nil {
-		return err
+	for _, far := range []bool{false, true} {
+		name, uplink, port := bridge, plan.Uplink, plan.Router
+		if far {
+			name, uplink, port = farBridge, farUplink, plan.Router+"-far"
+		}
+		if err := addSwitch(at(plan.Switch), name); err != nil {
+			return err
+		}
+		if err := addLink(at(plan.Router), uplink, at(plan.Switch), port, name, l.Gateways(far)); err != nil {
+			return err
+		}
 	}
 	for _, m := range l.Machines {
-		if err := connect(l, m, at); err != nil {
+		if err := connect(m, at); err != nil {
 			return fmt.Errorf("connect %s: %w", m.Name, err)
 		}
 	}
@@ -100,22 +107,17 @@ func Up(l *plan.Lab, routePods bool) error {
 }
 
 // connect gives a machine its link, addresses and default routes.
-func connect(l *plan.Lab, m plan.Machine, at func(string) netns.NsHandle) error {
+func connect(m plan.Machine, at func(string) netns.NsHandle) error {
 	var addrs []netip.Prefix
 	for _, n := range m.Families {
 		addrs = append(addrs, n.Addr)
 	}
-	far, port := plan.Switch, m.Name
+	to := bridge
 	if m.Far {
-		far, port = plan.Router, farUplink
+		to = farBridge
 	}
-	if err := addLink(at(m.Name), plan.Uplink, at(far), port, addrs); err != nil {
+	if err := addLink(at(m.Name), plan.Uplink, at(plan.Switch), m.Name, to, addrs); err != nil {
 		return err
-	}
-	if m.Far {
-		if err := addAddresses(at(plan.Router), farUplink, l.Gateways(true)); err != nil {
-			return err
-		}
 	}
 	for _, n := range m.Families {
 		if err := addRoute(at(m.Name), everything(n.Gateway), n.Gateway); err != nil {
@@ -214,13 +216,13 @@ func create(scoped string, family plan.Family) (netns.NsHandle, error) {
 	return h, setUp(h, "lo")
 }
 
-func addSwitch(ns netns.NsHandle) error {
+func addSwitch(ns netns.NsHandle, name string) error {
 	n, err := netlink.NewHandleAt(ns)
 	if err != nil {
 		return fmt.Errorf("reach the switch: %w", err)
 	}
 	defer n.Close()
-	br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridge, MTU: plan.MTU}}
+	br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name, MTU: plan.MTU}}
 	if err := n.LinkAdd(br); err != nil {
 		return fmt.Errorf("make the switch: %w", err)
 	}
@@ -230,9 +232,9 @@ func addSwitch(ns netns.NsHandle) error {
 	return nil
 }
 
-// addLink connects two namespaces. If the far one holds the switch, the far end
-// becomes a port of it.
-func addLink(ns netns.NsHandle, name string, far netns.NsHandle, farName string, addrs []netip.Prefix) error {
+// addLink connects a namespace with the one of the switches, where the far end becomes a port of
+// one.
+func addLink(ns netns.NsHandle, name string, far netns.NsHandle, farName, bridge string, addrs []netip.Prefix) error {
 	n, err := netlink.NewHandleAt(ns)
 	if err != nil {
 		return fmt.Errorf("reach the namespace: %w", err)
@@ -256,10 +258,12 @@ func addLink(ns netns.NsHandle, name string, far netns.NsHandle, farName string,
 	if err != nil {
 		return fmt.Errorf("find %s: %w", farName, err)
 	}
-	if br, err := f.LinkByName(bridge); err == nil {
-		if err := f.LinkSetMaster(peer, br); err != nil {
-			return fmt.Errorf("plug %s into the switch: %w", farName, err)
-		}
+	br, err := f.LinkByName(bridge)
+	if err != nil {
+		return fmt.Errorf("find the switch %s: %w", bridge, err)
+	}
+	if err := f.LinkSetMaster(peer, br); err != nil {
+		return fmt.Errorf("plug %s into the switch: %w", farName, err)
 	}
 	if err := f.LinkSetUp(peer); err != nil {
 		return fmt.Errorf("start %s: %w", farName, err)

@@ -17,7 +17,7 @@ func render(t *testing.T, proxy plan.Proxy) map[string]*Spec {
 
 func renderFamily(t *testing.T, proxy plan.Proxy, family plan.Family) map[string]*Spec {
 	t.Helper()
-	l, err := plan.New("t", 2, family)
+	l, err := plan.New("t", 2, family, false)
 	if err != nil {
 		t.Fatal(err)
 	}

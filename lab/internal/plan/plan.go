@@ -95,7 +95,7 @@ type Machine struct {
 	Role Role
 	// Addr is the IPv4 address and length on Uplink.
 	Addr netip.Prefix
-	// Far says that the machine is behind the router, not on the switch.
+	// Far says that the machine is behind the router, on a switch of its own.
 	Far bool
 	// Families has what the machine has of each family, IPv4 first.
 	Families []Network
@@ -136,20 +136,30 @@ type Lab struct {
 	Name     string
 	Family   Family
 	Machines []Machine
+	// Racks says that workers with an even number are behind the router, which learns by BGP where
+	// pods are.
+	Racks bool
 }
+
+// The AS numbers of a lab with racks.
+const (
+	NodesASN  = 64512
+	RouterASN = 64999
+)
 
 var nameRE = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$`)
 
 // New plans a lab of the given name with a control-plane node, the given number
-// of workers, two clients on the switch and one behind the router.
-func New(name string, workers int, family Family) (*Lab, error) {
+// of workers, two clients on the switch and one behind the router. With racks every second worker
+// is behind the router, too.
+func New(name string, workers int, family Family, racks bool) (*Lab, error) {
 	if !nameRE.MatchString(name) {
 		return nil, fmt.Errorf("lab name %q: want 1 to 20 lower-case letters, digits and '-', beginning with a letter", name)
 	}
 	if workers < 0 || workers > MaxWorkers {
 		return nil, fmt.Errorf("%d workers: want 0 to %d", workers, MaxWorkers)
 	}
-	l := &Lab{Name: name, Family: family}
+	l := &Lab{Name: name, Family: family, Racks: racks}
 	add := func(name string, role Role, far bool, host, index int) {
 		m := Machine{Name: name, Role: role, Far: far}
 		for _, n := range l.networks(far) {
@@ -164,7 +174,7 @@ func New(name string, workers int, family Family) (*Lab, error) {
 	}
 	add(ControlPlane, RoleControlPlane, false, controlPlaneHost, 0)
 	for i := 1; i <= workers; i++ {
-		add(fmt.Sprintf("worker%d", i), RoleWorker, false, 206+i, i)
+		add(fmt.Sprintf("worker%d", i), RoleWorker, racks && i%2 == 0, 206+i, i)
 	}
 	add("client1", RoleClient, false, 55, 0)
 	add("client2", RoleClient, false, 162, 0)

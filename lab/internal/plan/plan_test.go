@@ -9,7 +9,7 @@ import (
 )
 
 func TestAddresses(t *testing.T) {
-	l, err := New("weir", 3, IPv4)
+	l, err := New("weir", 3, IPv4, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestAddresses(t *testing.T) {
 }
 
 func TestAddressesOfBothFamilies(t *testing.T) {
-	l, err := New("weir", 3, Dual)
+	l, err := New("weir", 3, Dual, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestAddressesOfBothFamilies(t *testing.T) {
 	if l.PodCIDRs() != "10.244.0.0/16,fd00:10:244::/56" || l.ServiceCIDRs() != "10.96.0.0/16,fd00:10:96::/112" {
 		t.Error(l.PodCIDRs(), l.ServiceCIDRs())
 	}
-	if single, _ := New("weir", 0, IPv4); single.PodCIDRs() != "10.244.0.0/16" || single.ServiceCIDRs() != "10.96.0.0/16" {
+	if single, _ := New("weir", 0, IPv4, false); single.PodCIDRs() != "10.244.0.0/16" || single.ServiceCIDRs() != "10.96.0.0/16" {
 		t.Error(single.PodCIDRs(), single.ServiceCIDRs())
 	}
 	if !ServiceIPs.Contains(DNS) || !ServiceIPs6.Contains(DNS6) {
@@ -63,7 +63,7 @@ func TestAddressesOfBothFamilies(t *testing.T) {
 }
 
 func TestAddressesAreDistinct(t *testing.T) {
-	l, err := New("big", MaxWorkers, Dual)
+	l, err := New("big", MaxWorkers, Dual, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,19 +94,19 @@ func TestAddressesAreDistinct(t *testing.T) {
 
 func TestBadPlans(t *testing.T) {
 	for _, name := range []string{"", "-a", "a-", "A", "../x", "a/b", "averyveryverylongname1", "1a"} {
-		if _, err := New(name, 1, Dual); err == nil {
+		if _, err := New(name, 1, Dual, false); err == nil {
 			t.Errorf("name %q was accepted", name)
 		}
 	}
 	for _, n := range []int{-1, MaxWorkers + 1} {
-		if _, err := New("a", n, IPv4); err == nil {
+		if _, err := New("a", n, IPv4, false); err == nil {
 			t.Errorf("%d workers were accepted", n)
 		}
 	}
 }
 
 func TestOwns(t *testing.T) {
-	l, err := New("a", 2, IPv4)
+	l, err := New("a", 2, IPv4, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,6 +150,22 @@ func TestFamily(t *testing.T) {
 	for _, bad := range []string{"", "ipv6", "IPv4"} {
 		if _, err := ParseFamily(bad); err == nil {
 			t.Errorf("%q was accepted", bad)
+		}
+	}
+}
+
+func TestRacks(t *testing.T) {
+	l, err := New("weir", 3, Dual, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"cp": "172.31.1.8/24 172.31.1.1", "worker1": "172.31.1.207/24 172.31.1.1", "worker2": "172.31.2.208/24 172.31.2.1",
+		"worker3": "172.31.1.209/24 172.31.1.1", "client1": "172.31.1.55/24 172.31.1.1", "client3": "172.31.2.55/24 172.31.2.1",
+	} {
+		m, _ := l.Machine(name)
+		if got := m.Addr.String() + " " + m.Families[0].Gateway.String(); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
 		}
 	}
 }

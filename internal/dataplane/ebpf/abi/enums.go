@@ -22,6 +22,7 @@ const (
 	AddrSameLink    = 0x2
 	AddrTunnel      = 0x4
 	AddrPrimary     = 0x8
+	AddrLearned     = 0x8
 	AddrNodePorts   = 0x10
 	AddrKeepSource  = 0x20
 	AddrIPIP        = 0x80
@@ -186,6 +187,7 @@ const (
 	RouteTunnel   = 0x8
 	RouteSameLink = 0x10
 	RouteIPIP     = 0x20
+	RouteLearned  = 0x40
 )
 
 // enum settings_flag.

@@ -52,7 +52,7 @@ func (t *familyTables[A]) read(s *nodestate.State) error {
 	for k, v := range t.routes.Tracker.All() {
 		r := nodestate.Route{
 			Pool: v.Flags&abi.RoutePool != 0, Local: v.Flags&abi.RouteLocal != 0,
-			Tunnel: v.Flags&abi.RouteTunnel != 0, IPIP: v.Flags&abi.RouteIPIP != 0, SameLink: v.Flags&abi.RouteSameLink != 0,
+			Tunnel: v.Flags&abi.RouteTunnel != 0, IPIP: v.Flags&abi.RouteIPIP != 0, Learned: v.Flags&abi.RouteLearned != 0, SameLink: v.Flags&abi.RouteSameLink != 0,
 		}
 		if v.Flags&abi.RouteRemote != 0 {
 			r.Node = abi.FromAddr(v.Node)
@@ -151,7 +151,8 @@ func readSettings[A abi.Address](s *nodestate.State, v abi.Settings[A]) {
 func readAddr[A abi.Address](v abi.AddrValue[A]) nodestate.Addr {
 	a := nodestate.Addr{
 		Kind:        nodestate.AddrKind(v.Kind),
-		Primary:     v.Flags&abi.AddrPrimary != 0,
+		Primary:     v.Flags&abi.AddrPrimary != 0 && v.Kind == uint8(nodestate.AddrHost),
+		Learned:     v.Flags&abi.AddrLearned != 0 && v.Kind == uint8(nodestate.AddrPod),
 		NATOutgoing: v.Flags&abi.AddrNATOutgoing != 0,
 		SameLink:    v.Flags&abi.AddrSameLink != 0,
 		Tunnel:      v.Flags&abi.AddrTunnel != 0,

@@ -36,7 +36,7 @@ func renderAddr[A abi.Address](a nodestate.Addr, staged bool, ifindex func(nodes
 		v.Ifindex = uint32(ifindex(a))
 	}
 	v.Flags = uint8(abi.FlagIf(a.NATOutgoing, abi.AddrNATOutgoing) | abi.FlagIf(a.SameLink, abi.AddrSameLink) |
-		abi.FlagIf(a.Tunnel, abi.AddrTunnel) | abi.FlagIf(a.IPIP, abi.AddrIPIP) | abi.FlagIf(a.Primary, abi.AddrPrimary) | abi.FlagIf(a.NodePorts, abi.AddrNodePorts) | abi.FlagIf(a.KeepSource, abi.AddrKeepSource) | abi.FlagIf(staged, abi.AddrStaged))
+		abi.FlagIf(a.Tunnel, abi.AddrTunnel) | abi.FlagIf(a.IPIP, abi.AddrIPIP) | abi.FlagIf(a.Learned, abi.AddrLearned) | abi.FlagIf(a.Primary, abi.AddrPrimary) | abi.FlagIf(a.NodePorts, abi.AddrNodePorts) | abi.FlagIf(a.KeepSource, abi.AddrKeepSource) | abi.FlagIf(staged, abi.AddrStaged))
 	return v
 }
 
@@ -65,7 +65,7 @@ func renderRoutes[A abi.Address](s *nodestate.State) iter.Seq2[abi.PrefixKey[A],
 				continue
 			}
 			v := abi.RouteValue[A]{Flags: abi.FlagIf(r.Pool, abi.RoutePool) | abi.FlagIf(r.Node.IsValid(), abi.RouteRemote) | abi.FlagIf(r.Local, abi.RouteLocal) |
-				abi.FlagIf(r.Tunnel, abi.RouteTunnel) | abi.FlagIf(r.IPIP, abi.RouteIPIP) | abi.FlagIf(r.SameLink, abi.RouteSameLink)}
+				abi.FlagIf(r.Tunnel, abi.RouteTunnel) | abi.FlagIf(r.IPIP, abi.RouteIPIP) | abi.FlagIf(r.Learned, abi.RouteLearned) | abi.FlagIf(r.SameLink, abi.RouteSameLink)}
 			if r.Node.IsValid() {
 				v.Node = abi.ToAddr[A](r.Node)
 			}

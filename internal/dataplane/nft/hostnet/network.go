@@ -148,7 +148,7 @@ func (m *Network) wantedRoutes(s *nodestate.State, opened func(table.Family) boo
 		}
 	}
 	known := map[netip.Addr]route{}
-	add := func(p netip.Prefix, node netip.Addr, through, ipip bool) {
+	add := func(p netip.Prefix, node netip.Addr, through, ipip, learned bool) {
 		f := table.FamilyOf(node)
 		if !opened(f) || !opened(table.FamilyOf(p.Addr())) {
 			return
@@ -169,16 +169,23 @@ func (m *Network) wantedRoutes(s *nodestate.State, opened func(table.Family) boo
 			direct.src = f.Node(s)
 			known[node] = direct
 		}
+		direct.metric = 0
+		switch {
+		case learned:
+			direct.metric = metricLearned
+		case f.Six:
+			direct.metric = metricLink6
+		}
 		out[p] = direct
 	}
 	for p, r := range s.Routes {
 		if r.Node.IsValid() {
-			add(p.Masked(), r.Node, r.Tunnel, r.IPIP)
+			add(p.Masked(), r.Node, r.Tunnel, r.IPIP, r.Learned)
 		}
 	}
 	for a, v := range s.Addrs {
 		if v.Kind == nodestate.AddrPod && v.Node.IsValid() && !covered(s, a, v) {
-			add(netip.PrefixFrom(a, a.BitLen()), v.Node, v.Tunnel, v.IPIP)
+			add(netip.PrefixFrom(a, a.BitLen()), v.Node, v.Tunnel, v.IPIP, v.Learned)
 		}
 	}
 	return out, errs
@@ -202,7 +209,7 @@ func covered(s *nodestate.State, a netip.Addr, v nodestate.Addr) bool {
 			return false
 		}
 		if r, ok := s.Routes[p]; ok {
-			return r.Node == v.Node && r.Tunnel == v.Tunnel && r.IPIP == v.IPIP
+			return r.Node == v.Node && r.Tunnel == v.Tunnel && r.IPIP == v.IPIP && r.Learned == v.Learned
 		}
 	}
 	return false

@@ -21,6 +21,14 @@ import (
 // routeProtocol marks our routes (rtnetlink(7) RTA protocol, of the range for user space daemons).
 const routeProtocol = 87
 
+// The metrics of routes to pods of other nodes: before those that the BGP process learned
+// (fib.Metric), or behind them, where these count. The kernel makes 1024 of none in IPv6.
+const (
+	metricLink6   = 256
+	metricLearned = 2048
+	kernelMetric6 = 1024
+)
+
 // route is one of ours, comparable.
 type route struct {
 	link   int
@@ -30,6 +38,7 @@ type route struct {
 	remote netip.Addr // the other end of the tunnel; invalid: none
 	vni    uint32
 	any    bool // that somebody routes the prefix is enough
+	metric int  // 0 = the kernel's
 }
 
 // routes are those that were written. The kernel's routes into the tunnel are not read back
@@ -44,7 +53,7 @@ type routes struct {
 // prefix that somebody else routes is an error.
 func (r *routes) ensure(want map[netip.Prefix]route, log *slog.Logger) []error {
 	var errs []error
-	have := map[netip.Prefix]netlink.Route{}
+	have := map[netip.Prefix][]netlink.Route{}
 	for _, f := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		found, err := kernel.Dump(func() ([]netlink.Route, error) {
 			return netlink.RouteListFiltered(f, &netlink.Route{Protocol: routeProtocol}, netlink.RT_FILTER_PROTOCOL)
@@ -53,24 +62,31 @@ func (r *routes) ensure(want map[netip.Prefix]route, log *slog.Logger) []error {
 			return append(errs, fmt.Errorf("listing routes: %w", err))
 		}
 		for _, one := range found {
-			have[kernel.RoutePrefix(one.Dst, f)] = one
+			p := kernel.RoutePrefix(one.Dst, f)
+			have[p] = append(have[p], one)
 		}
 	}
-	for p, one := range have {
+	remove := func(p netip.Prefix, all []netlink.Route) {
+		for _, one := range all {
+			if err := netlink.RouteDel(&one); err != nil && !errors.Is(err, unix.ESRCH) {
+				errs = append(errs, routeError(p, "removing", err))
+			}
+		}
+	}
+	for p, all := range have {
 		if _, ok := want[p]; ok {
 			continue
 		}
-		if err := netlink.RouteDel(&one); err != nil && !errors.Is(err, unix.ESRCH) {
-			errs = append(errs, routeError(p, "removing", err))
-		}
+		remove(p, all)
 		delete(r.written, p)
 	}
 	if r.written == nil {
 		r.written = map[netip.Prefix]route{}
 	}
 	for p, one := range want {
-		there, ok := have[p]
+		there, ok, others := one.among(p, have[p])
 		if ok && r.written[p] == one && there.LinkIndex == one.link {
+			remove(p, others)
 			continue
 		}
 		if err := one.put(p, ok); one.any && errors.Is(err, unix.EEXIST) {
@@ -79,10 +95,28 @@ func (r *routes) ensure(want map[netip.Prefix]route, log *slog.Logger) []error {
 			errs = append(errs, routeError(p, "adding", err))
 			continue
 		}
+		// Those of another metric go when the new one is there: no packet finds none.
+		remove(p, others)
 		r.written[p] = one
 		r.changes++
 	}
 	return errs
+}
+
+// among returns the route whose place this one takes, that of the same metric, and the others.
+func (r route) among(p netip.Prefix, all []netlink.Route) (there netlink.Route, ok bool, others []netlink.Route) {
+	metric := r.metric
+	if metric == 0 && p.Addr().Is6() {
+		metric = kernelMetric6
+	}
+	for _, one := range all {
+		if one.Priority == metric {
+			there, ok = one, true
+		} else {
+			others = append(others, one)
+		}
+	}
+	return there, ok, others
 }
 
 // put writes a route; replace says that one of ours is there.
@@ -95,7 +129,7 @@ func (r route) put(p netip.Prefix, replace bool) error {
 
 // netlink is the route as the library has it.
 func (r route) netlink(p netip.Prefix) *netlink.Route {
-	out := &netlink.Route{LinkIndex: r.link, Protocol: routeProtocol, MTU: r.mtu, Src: r.src.AsSlice(),
+	out := &netlink.Route{LinkIndex: r.link, Protocol: routeProtocol, Priority: r.metric, MTU: r.mtu, Src: r.src.AsSlice(),
 		Dst: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
 	switch {
 	case r.remote.IsValid():
