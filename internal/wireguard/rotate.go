@@ -66,7 +66,7 @@ const (
 	// its key waits for that long.
 	lookEvery = 20 * time.Millisecond
 	// lookFor is for how long a node looks so often: one that publishes its next key is about to
-	// have it. Later it is looked at every checkEvery, and others learn of the change by its status.
+	// have it. Later it looks every checkEvery, and others learn of the change by the status.
 	lookFor = time.Minute
 )
 
