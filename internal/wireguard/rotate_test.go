@@ -137,7 +137,7 @@ func (s *side) tell(t *testing.T, other *side, key, next model.WireGuardKey) {
 	t.Helper()
 	st := nodestate.New()
 	st.Settings.Tunnel.Port = tunnelPort
-	w := nodestate.WireGuard{Interface: s.device, Port: 51820, MTU: 1420, RulePriority: 99,
+	w := nodestate.WireGuard{Interface: s.device, Port: 51820, MTU: s.mtu, RulePriority: 99,
 		Peers: map[netip.Addr]nodestate.WireGuardPeer{other.addr: {Node: other.device, Key: key, Next: next}}}
 	if s.addr.Is6() {
 		st.WireGuard6 = w

@@ -45,11 +45,16 @@ var checks = []check{
 	// Many a machine's own kernel has no VLAN interfaces.
 	{name: "VLANs", dir: "netns", command: "sh -c './test -test.v -test.run \"TestVLANInterfaces/(IPv4|nft-IPv4)$\" | tee /tmp/vlans; " +
 		"test $(grep -c \"    --- PASS: TestVLANInterfaces\" /tmp/vlans) = 2'"},
+	// This machine's kernel may have no WireGuard: the tests use that of the kernel where it is.
+	{name: "WireGuard", dir: "wireguard", command: "sh -c './test -test.v -test.run \"TestEncryptsBetweenNodes|TestRotate|TestLeavesOthersAlone\" | tee /tmp/wireguard; " +
+		"test -d /sys/module/wireguard -a $(grep -c \"^--- PASS\" /tmp/wireguard) = 3'"},
+	{name: "WireGuard between pods", dir: "netns", command: "sh -c './test -test.v -test.run \"TestWireGuard/(IPv4|nft-IPv4)$\" | tee /tmp/wireguard; " +
+		"test -d /sys/module/wireguard -a $(grep -c \"    --- PASS: TestWireGuard\" /tmp/wireguard) = 2'"},
 	{name: "namespaces, nftables", dir: "netns", command: "./test -test.run 'TestServices$/nft-IPv4/Enabled'", old: true},
 }
 
 // packages are those whose tests run, by the folder that they get.
-var packages = map[string]string{"ebpf": "./internal/dataplane/ebpf", "object": "./internal/dataplane/ebpf/object", "nft": "./internal/dataplane/nft", "scenarios": "./test/scenarios", "netns": "./test/netns"}
+var packages = map[string]string{"ebpf": "./internal/dataplane/ebpf", "object": "./internal/dataplane/ebpf/object", "nft": "./internal/dataplane/nft", "scenarios": "./test/scenarios", "netns": "./test/netns", "wireguard": "./internal/wireguard"}
 
 // firstWithEBPF is the oldest kernel that has to carry the eBPF data plane (SO_NETNS_COOKIE).
 const firstWithEBPF = "5.14"
