@@ -33,6 +33,10 @@ const runAs = "WEIR_TEST_WIREGUARD_PROCESS"
 
 // TestMain is the process of wireguard-go where a test asks for it.
 func TestMain(m *testing.M) {
+	if device := os.Getenv(runAlone); device != "" {
+		fmt.Fprintln(os.Stderr, wireGuardGo(device))
+		os.Exit(1)
+	}
 	if dirs := os.Getenv(runAs); dirs != "" {
 		run, state, _ := strings.Cut(dirs, ",")
 		err := process.Run(context.Background(), process.Options{Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), RunDir: run, StateDir: state})
@@ -294,9 +298,14 @@ func (s *side) start() {
 	if s.kernel {
 		return
 	}
+	s.process(runAs + "=" + s.run + "," + filepath.Join(s.state, "process"))
+}
+
+func (s *side) process(what string) {
+	s.t.Helper()
 	s.Do(s.t, "wireguard-go", func() error {
 		s.proc = exec.Command("/proc/self/exe")
-		s.proc.Env = append(os.Environ(), runAs+"="+s.run+","+filepath.Join(s.state, "process"))
+		s.proc.Env = append(os.Environ(), what)
 		s.proc.Stderr = os.Stderr
 		return s.proc.Start()
 	})

@@ -12,11 +12,14 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.zx2c4.com/wireguard/conn"
+	"golang.zx2c4.com/wireguard/device"
+	"golang.zx2c4.com/wireguard/ipc"
+	"golang.zx2c4.com/wireguard/tun"
 	"golang.zx2c4.com/wireguard/wgctrl"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"github.com/weir-net/weir/internal/nettest"
-	"github.com/weir-net/weir/internal/wireguard/process"
 )
 
 const (
@@ -24,6 +27,29 @@ const (
 	roundFor = time.Second
 	bulkPort = 13
 )
+
+const runAlone = "WEIR_TEST_WIREGUARD_ALONE"
+
+// wireGuardGo is wireguard-go as it is.
+func wireGuardGo(name string) error {
+	t, err := tun.CreateTUN(name, 1420)
+	if err != nil {
+		return err
+	}
+	d := device.NewDevice(t, conn.NewDefaultBind(), device.NewLogger(device.LogLevelError, ""))
+	file, err := ipc.UAPIOpen(name)
+	if err != nil {
+		return err
+	}
+	l, err := ipc.UAPIListen(name, file)
+	for err == nil {
+		var c net.Conn
+		if c, err = l.Accept(); err == nil {
+			go d.IpcHandle(c)
+		}
+	}
+	return err
+}
 
 // setMTU sets the MTU of a device.
 func (s *side) setMTU(name string, mtu int) {
@@ -83,10 +109,7 @@ func alone(t *testing.T, a, b *side, mtu int) netip.Addr {
 	inside := map[*side]netip.Addr{a: netip.MustParseAddr("10.2.0.1"), b: netip.MustParseAddr("10.2.0.2")}
 	keys := map[*side]wgtypes.Key{}
 	for s := range inside {
-		if err := process.WriteSpec(s.run, process.Spec{Devices: []process.Device{{Name: s.device, MTU: mtu}}}); err != nil {
-			t.Fatal(err)
-		}
-		s.start()
+		s.process(runAlone + "=" + s.device)
 		key, err := wgtypes.GeneratePrivateKey()
 		if err != nil {
 			t.Fatal(err)
@@ -115,7 +138,7 @@ func alone(t *testing.T, a, b *side, mtu int) netip.Addr {
 			if err != nil {
 				return err
 			}
-			return errors.Join(netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: inside[s].AsSlice(), Mask: net.CIDRMask(24, 32)}}), netlink.LinkSetUp(l))
+			return errors.Join(netlink.LinkSetMTU(l, mtu), netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: inside[s].AsSlice(), Mask: net.CIDRMask(24, 32)}}), netlink.LinkSetUp(l))
 		})
 	}
 	return inside[b]
