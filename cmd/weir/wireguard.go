@@ -41,7 +41,7 @@ func newRotate(o *options) *cobra.Command {
 	r := rotation{every: time.Second}
 	cmd := &cobra.Command{Use: "rotate --node NODE | --all", Short: "Have nodes make other keys of WireGuard; open connections go on", Args: cobra.NoArgs,
 		Long: `rotate has a node, or all nodes one after another, make another key of WireGuard. A node makes its key itself, and the private
-key does not leave it. It publishes the key some seconds before it uses it, so that no packet is lost and nothing goes in clear.
+key does not leave it. It publishes the key some seconds before it uses it, so that connections go on and nothing goes in clear.
 Agents are asked by the controller, which needs the verb create on agents/wireguardkey in group live.weir.dev (ClusterRole
 weir-wireguard-keys), or by exec in their pods.`,
 		Example: "  weir wireguard rotate --node worker1\n  weir wireguard rotate --all",

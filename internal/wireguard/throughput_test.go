@@ -60,8 +60,8 @@ func (s *side) setMTU(name string, mtu int) {
 	})
 }
 
-// bulk sends to an address of another node for a while, by one TCP connection, and returns the bytes
-// a second that arrive.
+// bulk sends to an address of another node for a while, by one TCP connection, and returns the
+// bytes a second that arrive.
 func (s *side) bulk(to *side, at netip.Addr) float64 {
 	s.t.Helper()
 	var l net.Listener

@@ -46,7 +46,7 @@ var checks = []check{
 	{name: "VLANs", dir: "netns", command: "sh -c './test -test.v -test.run \"TestVLANInterfaces/(IPv4|nft-IPv4)$\" | tee /tmp/vlans; " +
 		"test $(grep -c \"    --- PASS: TestVLANInterfaces\" /tmp/vlans) = 2'"},
 	// This machine's kernel may have no WireGuard: the tests use that of the kernel where it is.
-	{name: "WireGuard", dir: "wireguard", command: "sh -c './test -test.v -test.run \"TestEncryptsBetweenNodes|TestRotate|TestLeavesOthersAlone\" | tee /tmp/wireguard; " +
+	{name: "WireGuard between nodes", dir: "wireguard", command: "sh -c './test -test.v -test.run \"TestEncryptsBetweenNodes|TestRotate|TestLeavesOthersAlone\" | tee /tmp/wireguard; " +
 		"test -d /sys/module/wireguard -a $(grep -c \"^--- PASS\" /tmp/wireguard) = 3'"},
 	{name: "WireGuard between pods", dir: "netns", command: "sh -c './test -test.v -test.run \"TestWireGuard/(IPv4|nft-IPv4)$\" | tee /tmp/wireguard; " +
 		"test -d /sys/module/wireguard -a $(grep -c \"    --- PASS: TestWireGuard\" /tmp/wireguard) = 2'"},

@@ -13,8 +13,8 @@ import (
 	"github.com/weir-net/weir/internal/wireguard"
 )
 
-// TestWireGuard: who looks at the status of a node is told to which nodes it sends in clear, and why
-// it does not encrypt.
+// TestWireGuard: who looks at the status of a node is told to which nodes it sends in clear, and
+// why it does not encrypt.
 func TestWireGuard(t *testing.T) {
 	t.Parallel()
 	if got := WireGuard("n1", nil); got != nil {
