@@ -29,10 +29,10 @@ func newWireGuard(o *options) *cobra.Command {
 
 // rotation changes the keys of nodes.
 type rotation struct {
-	ask     func(context.Context, string, wire.Question, any) error
-	within  time.Duration // for one node
-	every   time.Duration // between two questions how far it is
-	out     io.Writer
+	ask    func(context.Context, string, wire.Question, any) error
+	within time.Duration // for one node
+	every  time.Duration // between two questions how far it is
+	out    io.Writer
 }
 
 func newRotate(o *options) *cobra.Command {
