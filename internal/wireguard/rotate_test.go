@@ -255,8 +255,8 @@ func TestRotate(t *testing.T) {
 				s.stop()
 				nettest.Figure(t, "changed keys of WireGuard: packets lost "+s.name, float64(s.sent.Load()-s.received.Load()))
 				nettest.Figure(t, "changed keys of WireGuard: longest pause "+s.name+", ms", float64(s.longest.Load())/1e6)
-				// With the kernel's device in an emulator one of 1,700 was lost, in one of
-				// two runs.
+				// With the kernel's device in an emulator one was lost in three runs of some
+				// 1,100 each; why is not known.
 				allowed := uint64(0)
 				if a.kernel {
 					allowed = 3
