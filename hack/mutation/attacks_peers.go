@@ -42,7 +42,7 @@ var attacksPeers = []mutant{
 	{fault: fault{"users whose certificates are of the front proxy's authority ask as anybody", frontProxyFile,
 		"	if len(t.names) == 0 && strings", "	if len(t.names) < 0 && strings"}, pkg: peerauthPackage, run: "^TestHostileSharedFrontProxy$"},
 	{fault: fault{"a user without the right asks the controller", relayAPIFile, "	if !may {", "	if !may && user.Name == \"\" {"}, pkg: relayPackage, run: "^TestHostileQuestions$"},
-	{fault: fault{"a viewer asks for an agent's token", "internal/relay/live/live.go", `"/why": "create"}`, `"/why": "create", "/token": "get"}`}, pkg: relayPackage, run: "^TestHostileQuestions$"},
+	{fault: fault{"a viewer asks for an agent's token", "internal/relay/live/live.go", `"/why": "create", keyQuestion`, `"/why": "create", "/token": "get", keyQuestion`}, pkg: relayPackage, run: "^TestHostileQuestions$"},
 	{fault: fault{"a compromised node answers for another node", relayFile,
 		"	peer, err := r.cfg.Reviewer.Review(req.Context(), sourceOf(req), tunnel.Token(req))\n", "	peer, err := r.cfg.Reviewer.Review(req.Context(), sourceOf(req), tunnel.Token(req))\n	peer.Node = \"n1\"\n"},
 		pkg: relayPackage, run: "^TestHostileNodeForAnother$"},

@@ -9,6 +9,8 @@ var attacksWireGuard = []mutant{
 		pkg: "./internal/calc", run: "^TestHostileWireGuardDowngrade$"},
 	{fault: fault{"a node publishes the key of another one", "internal/calc/route/wireguard.go", "if holders[p.Key].Name != p.Node {", "if holders[p.Key].Name == \"\" {"},
 		pkg: "./internal/calc", run: "^TestHostileWireGuardKeyOfAnother$"},
+	{fault: fault{"a node publishes the key of another one as its next", "internal/calc/route/wireguard.go", "next[p.Next] > 1 || holder != nil {", "next[p.Next] > 1 && holder != nil {"},
+		pkg: "./internal/calc", run: "^TestHostileWireGuardNextKeyOfAnother$"},
 	{fault: fault{"pools ask for IP in IP where nodes encrypt, so that packets pass by WireGuard", "internal/calc/route/ipip.go",
 		"if !asksForIPIP(c, pool) || c.Settings.WireGuard.IPv4.Enabled {", "if !asksForIPIP(c, pool) {"},
 		pkg: "./internal/calc", run: "^TestHostileWireGuardIPIP$"},

@@ -360,6 +360,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("keeping the data plane", a.driver.Run)
 	run("choosing the data plane", a.reconcilePlane)
 	run("encrypting", a.runWireGuard)
+	run("changing keys", a.changeKeys)
 	run("announcing addresses", a.announcer.Run)
 	run("telling the BGP process", func(ctx context.Context) error {
 		return a.bgp.Serve(ctx, filepath.Join(a.opts.RunDir, feed.SocketDir, feed.SocketName))

@@ -110,5 +110,6 @@ func wireGuardStatus(s *wireguard.Status) *weirv1.WireGuardStatus {
 		return nil
 	}
 	return &weirv1.WireGuardStatus{PublicKey: s.Keys.IPv4.String(), PublicKeyIPv6: s.Keys.IPv6.String(), Implementation: s.By,
+		NextPublicKey: s.Next.IPv4.String(), NextPublicKeyIPv6: s.Next.IPv6.String(),
 		Peers: int32(s.Peers), Clear: s.Clear[:min(len(s.Clear), maxClear)]}
 }

@@ -175,6 +175,7 @@ func (a *Agent) apiHandlers() map[string]http.HandlerFunc {
 		"GET " + apiwire.SourcePath: a.serveSource,
 		"GET " + ipam.RecordsPath:   a.serveRecords,
 		"POST " + whywire.Path:      a.why.ServeHTTP,
+		"POST " + apiwire.KeyPath:   a.serveKeyChange,
 		"GET /bgp":                  shown.ServePeers,
 		"GET /bgproutes":            shown.ServeRoutes,
 	}

@@ -111,7 +111,7 @@ func sameForOthers(a, b *weirv1.NodeStatusStatus) bool {
 	strip := func(s weirv1.NodeStatusStatus) weirv1.NodeStatusStatus {
 		s.LastHeartbeat, s.Drops, s.DSRFallback, s.Announced, s.Endpoints, s.Services, s.Policies, s.FanOut = nil, nil, nil, nil, 0, 0, 0, ""
 		if w := s.WireGuard; w != nil { // how far others are is nothing to tell them
-			s.WireGuard = &weirv1.WireGuardStatus{PublicKey: w.PublicKey, PublicKeyIPv6: w.PublicKeyIPv6}
+			s.WireGuard = &weirv1.WireGuardStatus{PublicKey: w.PublicKey, PublicKeyIPv6: w.PublicKeyIPv6, NextPublicKey: w.NextPublicKey, NextPublicKeyIPv6: w.NextPublicKeyIPv6}
 		}
 		if b := s.BGP; b != nil {
 			s.BGP = &weirv1.BGPStatus{Objects: b.Objects}

@@ -96,7 +96,7 @@ func explainLive(node, verb, path string, err error) error {
 	}
 	switch {
 	case apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
-		return &notLive{right: true, reason: fmt.Sprintf("the verb %s on %s%s in group %s is needed, as ClusterRole %s gives it", verb, live.Resource, path, live.Group, live.Role)}
+		return &notLive{right: true, reason: fmt.Sprintf("the verb %s on %s%s in group %s is needed, as ClusterRole %s gives it", verb, live.Resource, path, live.Group, live.RoleFor(path))}
 	case apierrors.IsNotFound(err):
 		return &notLive{reason: "the API server does not know the group " + live.Group + " (APIService " + live.APIService + ")"}
 	}

@@ -194,6 +194,36 @@ func TestHostileWireGuardKeyOfAnother(t *testing.T) {
 	}
 }
 
+// What a node says to be its next key is its own only where no other node has it, or is about to.
+func TestHostileWireGuardNextKeyOfAnother(t *testing.T) {
+	hostile.Record(t, "a node publishes the key of another one as its next", hostile.Node, hostile.ControlPlane, hostile.Both)
+	for _, six := range []bool{false, true} {
+		c := encrypting()
+		next := wireGuardKeys(99)
+		with(c, "far", func(n *model.Node) { n.WireGuardNext = next })
+		s := Calc(c)
+		far := c.Nodes["far"]
+		a := far.NodeAddr()
+		if six {
+			a = far.NodeAddr6()
+		}
+		if got := peersOf(s, six)[a]; got.Key != far.WireGuard.Of(six) || got.Next != next.Of(six) {
+			t.Fatalf("IPv6 %t: the peer is %+v", six, got)
+		}
+		for what, stolen := range map[string]model.WireGuardKeys{"another node's": c.Nodes["control"].WireGuard, "this node's": c.Nodes["worker"].WireGuard, "another node's next": wireGuardKeys(98)} {
+			c := encrypting()
+			with(c, "control", func(n *model.Node) { n.WireGuardNext = wireGuardKeys(98) })
+			with(c, "far", func(n *model.Node) { n.WireGuardNext = stolen })
+			s := Calc(c)
+			for _, p := range peersOf(s, six) {
+				if p.Key != c.Nodes[p.Node].WireGuard.Of(six) || p.Node == "far" && p.Next != (model.WireGuardKey{}) {
+					t.Errorf("%s, IPv6 %t: the peer %s has key %s, next %s", what, six, p.Node, p.Key, p.Next)
+				}
+			}
+		}
+	}
+}
+
 // Nothing goes by IP in IP, which no device of WireGuard carries, from a node that encrypts, and
 // nothing is taken that came by it where no node may send in clear.
 func TestHostileWireGuardIPIP(t *testing.T) {

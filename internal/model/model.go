@@ -110,7 +110,9 @@ type Node struct {
 	Since map[netip.Addr]int64
 	// WireGuard are the public keys that the node published.
 	WireGuard WireGuardKeys
-	ASN       uint32 // annotation AnnotationASN, 0 = the cluster's
+	// WireGuardNext are those that the node is about to have, while it changes its keys.
+	WireGuardNext WireGuardKeys
+	ASN           uint32 // annotation AnnotationASN, 0 = the cluster's
 	// ClusterID is annotation AnnotationClusterID: the node reflects BGP routes. Invalid = it does
 	// not.
 	ClusterID netip.Addr

@@ -29,6 +29,8 @@ type WireGuard struct {
 type WireGuardPeer struct {
 	Node, UID string
 	Key       model.WireGuardKey
+	// Next is the key that the node is about to have; none: it keeps Key.
+	Next model.WireGuardKey
 }
 
 // On reports whether the family is encrypted.
@@ -51,7 +53,7 @@ func (d *dumper) wireGuard(w *WireGuard) {
 		if p.Key == (model.WireGuardKey{}) {
 			key = "blocked"
 		}
-		d.line("wireguard-peer", w.Interface, a.String(), "node="+p.Node, key)
+		d.line("wireguard-peer", w.Interface, a.String(), "node="+p.Node, key, flag(p.Next != (model.WireGuardKey{}), "next="+p.Next.String()))
 	}
 	for _, a := range sortedKeys(w.Clear, netip.Addr.Compare) {
 		d.line("wireguard-clear", w.Interface, a.String(), "node="+w.Clear[a])

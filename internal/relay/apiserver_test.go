@@ -84,6 +84,28 @@ func TestHostileLiveByAPIServer(t *testing.T) {
 		if text, err := get(viewer, "n1", "/token"); !apierrors.IsForbidden(err) {
 			t.Errorf("a viewer has the agent's token: %q %v", text, err)
 		}
+		// What changes something has a role of its own, which allows nothing else.
+		bindTo(t, s, "keys", live.KeysRole)
+		keys := s.As("keys", "").Kube
+		post := func(kube kubernetes.Interface) (string, error) {
+			raw, err := kube.Discovery().RESTClient().Post().AbsPath(live.Path("n1", "/wireguardkey")).Body([]byte("body")).DoRaw(t.Context())
+			return string(raw), err
+		}
+		for name, kube := range map[string]kubernetes.Interface{"nobody": nobody, "viewer": viewer} {
+			if text, err := post(kube); !apierrors.IsForbidden(err) {
+				t.Errorf("%s changes keys: %q %v", name, text, err)
+			}
+		}
+		apitest.Eventually(t, 0, "who may change keys is answered", func() error {
+			text, err := post(keys)
+			if err == nil && text != "wireguardkey of n1: body" {
+				err = errors.New(text)
+			}
+			return err
+		})
+		if text, err := get(keys, "n1", "/status"); !apierrors.IsForbidden(err) {
+			t.Errorf("who may change keys reads what agents know: %q %v", text, err)
+		}
 	})
 	t.Run("tokens", func(t *testing.T) {
 		hostile.Record(t, "a pod, or a token that is not an agent's for the controller, answers for a node", hostile.Pod, hostile.ControlPlane, hostile.Both)
@@ -242,8 +264,13 @@ func (a *standIn) answer(t *testing.T, ctx context.Context) {
 // bind gives a user the role of viewers.
 func bind(t *testing.T, s *apitest.Server, user string) {
 	t.Helper()
+	bindTo(t, s, user, live.Role)
+}
+
+func bindTo(t *testing.T, s *apitest.Server, user, role string) {
+	t.Helper()
 	_, err := s.Clients.Kube.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: user},
-		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: live.Role},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -25,13 +25,15 @@ func answers(node string, folder trust.Folder) http.Handler {
 		io.WriteString(w, token)
 	})
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, "status of %s", node) })
-	mux.HandleFunc("POST /why", func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		fmt.Fprintf(w, "why of %s: %s", node, body)
-		if err != nil {
-			fmt.Fprint(w, err)
-		}
-	})
+	for _, question := range []string{"why", "wireguardkey"} {
+		mux.HandleFunc("POST /"+question, func(w http.ResponseWriter, r *http.Request) {
+			body, err := io.ReadAll(r.Body)
+			fmt.Fprintf(w, "%s of %s: %s", question, node, body)
+			if err != nil {
+				fmt.Fprint(w, err)
+			}
+		})
+	}
 	mux.HandleFunc("GET /bgproutes", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "routes of %s: %s", node, r.URL.RawQuery) })
 	mux.HandleFunc("GET /events", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "events of %s: %s\n", node, r.URL.RawQuery)

@@ -174,6 +174,8 @@ type Published struct {
 	LinkAddress [6]byte
 	Subnets     []netip.Prefix
 	WireGuard   model.WireGuardKeys
+	// WireGuardNext are the keys that the node is about to have.
+	WireGuardNext model.WireGuardKeys
 }
 
 // ConvertNodeStatus converts the part of a NodeStatus that other nodes use.
@@ -207,7 +209,9 @@ func ConvertNodeStatus(s *weirv1.NodeStatus) (*Published, []weirv1.Problem) {
 		for _, k := range []struct {
 			field, text string
 			six         bool
-		}{{"publicKey", w.PublicKey, false}, {"publicKeyIPv6", w.PublicKeyIPv6, true}} {
+			into        *model.WireGuardKeys
+		}{{"publicKey", w.PublicKey, false, &out.WireGuard}, {"publicKeyIPv6", w.PublicKeyIPv6, true, &out.WireGuard},
+			{"nextPublicKey", w.NextPublicKey, false, &out.WireGuardNext}, {"nextPublicKeyIPv6", w.NextPublicKeyIPv6, true, &out.WireGuardNext}} {
 			if k.text == "" {
 				continue
 			}
@@ -216,7 +220,7 @@ func ConvertNodeStatus(s *weirv1.NodeStatus) (*Published, []weirv1.Problem) {
 				f.Add("status.wireGuard."+k.field, k.text, err.Error()+"; the key that the node had before counts, if any", "restart weir-node on this node")
 				continue
 			}
-			out.WireGuard = out.WireGuard.With(k.six, key)
+			*k.into = k.into.With(k.six, key)
 		}
 	}
 	return out, f.List
@@ -228,7 +232,8 @@ func AddNodeStatus(n *model.Node, published *Published) *model.Node {
 		return n
 	}
 	out := *n
-	out.LinkAddress, out.Subnets, out.WireGuard = published.LinkAddress, published.Subnets, published.WireGuard
+	out.LinkAddress, out.Subnets = published.LinkAddress, published.Subnets
+	out.WireGuard, out.WireGuardNext = published.WireGuard, published.WireGuardNext
 	return &out
 }
 

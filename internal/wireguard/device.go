@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"net/netip"
 	"os"
 	"slices"
 	"time"
@@ -18,7 +17,6 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"github.com/weir-net/weir/internal/kernel"
-	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -100,19 +98,19 @@ func open(l netlink.Link, six bool) error {
 }
 
 // configure makes a device's key, port and peers equal to what is wanted, and leaves peers that are
-// as they should be alone: their sessions go on.
-func configure(name string, key wgtypes.Key, w *nodestate.WireGuard) error {
+// as they should be alone: their sessions go on. It returns the silent ones.
+func configure(name string, key wgtypes.Key, w *nodestate.WireGuard) (silent []wgtypes.Key, err error) {
 	c, err := wgctrl.New()
 	if err != nil {
-		return fmt.Errorf("opening WireGuard's interface: %w", err)
+		return nil, fmt.Errorf("opening WireGuard's interface: %w", err)
 	}
 	defer c.Close()
 	have, err := c.Device(name)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("the device %s is there, and nobody answers for it: %w", name, ErrNoDevice)
+		return nil, fmt.Errorf("the device %s is there, and nobody answers for it: %w", name, ErrNoDevice)
 	}
 	if err != nil {
-		return fmt.Errorf("reading the device %s: %w", name, err)
+		return nil, fmt.Errorf("reading the device %s: %w", name, err)
 	}
 	var cfg wgtypes.Config
 	if have.PrivateKey != key {
@@ -120,36 +118,20 @@ func configure(name string, key wgtypes.Key, w *nodestate.WireGuard) error {
 	}
 	if port := int(w.Port); have.ListenPort != port {
 		if err := isFree(w.Port); err != nil {
-			return err
+			return nil, err
 		}
 		cfg.ListenPort = &port
 	}
-	keepAlive := time.Duration(w.KeepAlive) * time.Second
-	want := map[wgtypes.Key]netip.Addr{}
-	for a, p := range w.Peers {
-		if p.Key != (model.WireGuardKey{}) {
-			want[wgtypes.Key(p.Key)] = a
-		}
+	p, err := planPeers(have, w)
+	if err != nil {
+		return nil, err
 	}
-	for _, p := range have.Peers {
-		a, ok := want[p.PublicKey]
-		switch {
-		case !ok:
-			cfg.Peers = append(cfg.Peers, wgtypes.PeerConfig{PublicKey: p.PublicKey, Remove: true})
-		case isPeer(&p, a, w.Port) && p.PersistentKeepaliveInterval == keepAlive:
-			delete(want, p.PublicKey)
-		}
+	if cfg.PrivateKey != nil && have.PrivateKey != (wgtypes.Key{}) {
+		p.beginAnew(have, time.Duration(w.KeepAlive)*time.Second)
 	}
-	var begin []wgtypes.PeerConfig
-	first := time.Second
-	for k, a := range want {
-		p := wgtypes.PeerConfig{PublicKey: k, ReplaceAllowedIPs: true, PersistentKeepaliveInterval: &first, AllowedIPs: []net.IPNet{single(a)},
-			Endpoint: &net.UDPAddr{IP: a.AsSlice(), Port: int(w.Port)}}
-		cfg.Peers = append(cfg.Peers, p)
-		begin = append(begin, wgtypes.PeerConfig{PublicKey: k, UpdateOnly: true, PersistentKeepaliveInterval: &keepAlive})
-	}
+	cfg.Peers = p.peers
 	if cfg.PrivateKey == nil && cfg.ListenPort == nil && len(cfg.Peers) == 0 {
-		return nil
+		return p.silent, nil
 	}
 	// An address is one peer's: those that go give it up first.
 	slices.SortStableFunc(cfg.Peers, func(x, y wgtypes.PeerConfig) int {
@@ -163,20 +145,20 @@ func configure(name string, key wgtypes.Key, w *nodestate.WireGuard) error {
 	})
 	if err := c.ConfigureDevice(name, cfg); err != nil {
 		if errors.Is(err, unix.EADDRINUSE) {
-			return fmt.Errorf("UDP port %d of %s %w", w.Port, name, ErrForeign)
+			return nil, fmt.Errorf("UDP port %d of %s %w", w.Port, name, ErrForeign)
 		}
-		return fmt.Errorf("configuring the device %s: %w", name, err)
+		return nil, fmt.Errorf("configuring the device %s: %w", name, err)
 	}
-	if len(begin) == 0 {
-		return nil
+	if len(p.begin) == 0 {
+		return p.silent, nil
 	}
 	// A keep-alive that is switched on is sent at once, and begins the handshake: of two nodes that
 	// get to know each other the later one reaches the other. Without it a packet that came before
 	// would be the last for five seconds.
-	if err := c.ConfigureDevice(name, wgtypes.Config{Peers: begin}); err != nil {
-		return fmt.Errorf("configuring the device %s: %w", name, err)
+	if err := c.ConfigureDevice(name, wgtypes.Config{Peers: p.begin}); err != nil {
+		return nil, fmt.Errorf("configuring the device %s: %w", name, err)
 	}
-	return nil
+	return p.silent, nil
 }
 
 // isFree says whose a port is that a device is to have. wireguard-go reports nowhere that it could
@@ -192,18 +174,6 @@ func isFree(port uint16) error {
 		}
 	}
 	return nil
-}
-
-// isPeer reports whether a peer is as it should be. Its endpoint may be another one since it was
-// heard: a NAT between the nodes may have changed it.
-func isPeer(p *wgtypes.Peer, a netip.Addr, port uint16) bool {
-	want := single(a)
-	return len(p.AllowedIPs) == 1 && p.AllowedIPs[0].String() == want.String() && p.Endpoint != nil &&
-		(!p.LastHandshakeTime.IsZero() || p.Endpoint.IP.Equal(a.AsSlice()) && p.Endpoint.Port == int(port))
-}
-
-func single(a netip.Addr) net.IPNet {
-	return net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
 // remove deletes our device of a name, if it is there.

@@ -8,7 +8,9 @@
 //	keys.go     this node's private keys, on its disk and nowhere else
 //	guard.go    nftables: what must be encrypted neither leaves nor arrives in clear
 //	routes.go   the routing rule of the tunnel's port, and a route to each peer
-//	device.go   the device with its key, port and peers
+//	device.go   the device with its key and port
+//	peers.go    its peers, also while a node changes its key
+//	rotate.go   another key for this node
 //	manager.go  these made equal to a state, before and after a data plane
 //
 // Nothing goes in clear while any of this changes: the guard names a peer before a data plane sends

@@ -30,13 +30,16 @@ func keyFile(dir string, six bool) string {
 func loadKey(dir string, six bool) (wgtypes.Key, error) {
 	key, err := readKey(dir, six)
 	if errors.Is(err, fs.ErrNotExist) {
-		return newKey(dir, six)
+		return newKey(keyFile(dir, six))
 	}
 	return key, err
 }
 
 func readKey(dir string, six bool) (wgtypes.Key, error) {
-	path := keyFile(dir, six)
+	return readKeyFile(keyFile(dir, six))
+}
+
+func readKeyFile(path string) (wgtypes.Key, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return wgtypes.Key{}, fmt.Errorf("reading the private key of WireGuard: %w", err)
@@ -48,24 +51,39 @@ func readKey(dir string, six bool) (wgtypes.Key, error) {
 	return key, os.Chmod(path, 0o600)
 }
 
+// nextKeyFile is where the private key is that a family is about to have.
+func nextKeyFile(dir string, six bool) string { return keyFile(dir, six) + ".next" }
+
+// nextKeys returns the public keys that this node was about to have when the agent ended.
+func nextKeys(stateDir string) (out model.WireGuardKeys) {
+	for _, six := range []bool{false, true} {
+		if key, err := readKeyFile(nextKeyFile(Folder(stateDir), six)); err == nil {
+			out = out.With(six, publicKey(key))
+		}
+	}
+	return out
+}
+
 // newKey makes a private key and stores it in the place of the one before.
-func newKey(dir string, six bool) (wgtypes.Key, error) {
+func newKey(path string) (wgtypes.Key, error) {
 	key, err := wgtypes.GeneratePrivateKey()
 	if err != nil {
 		return wgtypes.Key{}, fmt.Errorf("making a private key of WireGuard: %w", err)
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return wgtypes.Key{}, fmt.Errorf("making the folder of the private key of WireGuard: %w", err)
 	}
-	return key, statefile.Write(keyFile(dir, six), []byte(key.String()+"\n"), 0o600)
+	return key, statefile.Write(path, []byte(key.String()+"\n"), 0o600)
 }
 
 // RemoveKeys removes the private keys of a node: it gets others.
 func RemoveKeys(stateDir string) error {
 	var errs []error
 	for _, six := range []bool{false, true} {
-		if err := os.Remove(keyFile(Folder(stateDir), six)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
+		for _, path := range []string{keyFile(Folder(stateDir), six), nextKeyFile(Folder(stateDir), six)} {
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
 		}
 	}
 	return errors.Join(errs...)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/model"
@@ -35,6 +36,7 @@ type Manager struct {
 	opts Options
 	log  *slog.Logger
 	file *statefile.File[memory]
+	more chan struct{} // there are other silent peers
 
 	mu     sync.Mutex
 	memory memory
@@ -42,9 +44,11 @@ type Manager struct {
 	known  bool  // the guard in the kernel is guard
 	began  bool  // devices were looked at
 	keys   model.WireGuardKeys
-	wanted [2]nodestate.WireGuard // of the last state
-	errs   [2]error               // what is not as it should be, by family
-	by     string                 // InKernel or InUserSpace, of the last device
+	next   model.WireGuardKeys       // those that this node is about to have
+	silent map[wgtypes.Key]time.Time // next keys of peers, and since when they are known
+	wanted [2]nodestate.WireGuard    // of the last state
+	errs   [2]error                  // what is not as it should be, by family
+	by     string                    // InKernel or InUserSpace, of the last device
 }
 
 // memory is what a Manager leaves to the next: names of devices that it made or had made.
@@ -54,8 +58,8 @@ type memory struct {
 
 // New returns a Manager that has written nothing yet.
 func New(o Options) *Manager {
-	m := &Manager{opts: o, log: o.Log, file: statefile.New[memory](filepath.Join(Folder(o.StateDir), "devices.json"), o.Log)}
-	m.memory, m.keys = m.file.Load(), OwnKeys(o.StateDir)
+	m := &Manager{opts: o, log: o.Log, file: statefile.New[memory](filepath.Join(Folder(o.StateDir), "devices.json"), o.Log), more: make(chan struct{}, 1)}
+	m.memory, m.keys, m.next = m.file.Load(), OwnKeys(o.StateDir), nextKeys(o.StateDir)
 	return m
 }
 
@@ -127,6 +131,7 @@ func (m *Manager) reconcile(port uint16) {
 		m.errs[1] = fmt.Errorf("wireguardInterfaceName and wireguardInterfaceNameV6 are both %s", names[0])
 		names, spec.Devices, m.wanted[1] = names[:1], spec.Devices[:1], nodestate.WireGuard{}
 	}
+	var silent []wgtypes.Key
 	specErr := process.WriteSpec(m.opts.RunDir, spec)
 	for i := range m.wanted {
 		w := &m.wanted[i]
@@ -134,7 +139,8 @@ func (m *Manager) reconcile(port uint16) {
 			m.errs[i] = errors.Join(ensureRule(i == 1, 0, 0), ensureRoutes(i == 1, 0, nil))
 			continue
 		}
-		err := errors.Join(m.ensure(w, i == 1, port), specErr)
+		of, err := m.ensure(w, i == 1, port)
+		silent, err = append(silent, of...), errors.Join(err, specErr)
 		if err != nil && (m.errs[i] == nil || m.errs[i].Error() != err.Error()) {
 			m.log.Error("WireGuard is not as it should be; trying again, and nothing goes in clear to nodes that had keys", "device", w.Interface, "error", err)
 		} else if err == nil && m.errs[i] != nil {
@@ -142,6 +148,7 @@ func (m *Manager) reconcile(port uint16) {
 		}
 		m.errs[i] = err
 	}
+	m.noteSilent(silent)
 	m.forget(names)
 }
 
@@ -162,31 +169,31 @@ func (m *Manager) forget(names []string) {
 	}
 }
 
-// ensure makes the device of a family, its routes and its peers.
-func (m *Manager) ensure(w *nodestate.WireGuard, six bool, port uint16) error {
+// ensure makes the device of a family, its routes and its peers, and returns the silent ones.
+func (m *Manager) ensure(w *nodestate.WireGuard, six bool, port uint16) (silent []wgtypes.Key, err error) {
 	if w.MTU == 0 {
-		return errors.New("the MTU of the uplink is not known yet")
+		return nil, errors.New("the MTU of the uplink is not known yet")
 	}
 	l, by, err := ensureDevice(w.Interface, w.MTU)
 	if by != "" {
 		m.by = by
 	}
 	if err != nil {
-		return err
+		return silent, err
 	}
 	key, err := loadKey(Folder(m.opts.StateDir), six)
 	if err != nil {
-		return err
+		return silent, err
 	}
 	index := l.Attrs().Index
-	if err := configure(w.Interface, key, w); err != nil {
-		return err
+	if silent, err = configure(w.Interface, key, w); err != nil {
+		return silent, err
 	}
 	if err := open(l, six); err != nil {
-		return err
+		return silent, err
 	}
 	if err := errors.Join(ensureRoutes(six, index, guarded(w.Peers)), ensureRule(six, w.RulePriority, port)); err != nil {
-		return err
+		return silent, err
 	}
 	if public := publicKey(key); m.keys.Of(six) != public {
 		m.keys = m.keys.With(six, public)
@@ -194,7 +201,7 @@ func (m *Manager) ensure(w *nodestate.WireGuard, six bool, port uint16) error {
 			m.opts.Ready(m.keys)
 		}
 	}
-	return nil
+	return silent, nil
 }
 
 // OwnKeys returns the public keys that this node had when the agent ended: what is encrypted by
@@ -224,9 +231,17 @@ func (m *Manager) Run(ctx context.Context, tunnelPort func() uint16) error {
 	if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{ErrorCallback: func(error) {}}); err != nil {
 		links = nil // the ticks are left
 	}
-	tick := time.NewTicker(checkEvery)
+	tick, look := time.NewTicker(checkEvery), time.NewTicker(lookEvery)
 	defer tick.Stop()
-	for {
+	defer look.Stop()
+	for looking := true; ; {
+		if now := m.looking(); now && !looking {
+			look.Reset(lookEvery)
+			looking = true
+		} else if !now && looking {
+			look.Stop()
+			looking = false
+		}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -237,7 +252,13 @@ func (m *Manager) Run(ctx context.Context, tunnelPort func() uint16) error {
 			if !ok || !m.concerns(u.Attrs().Name) {
 				continue
 			}
+		case <-m.more:
+			continue
 		case <-tick.C:
+		case <-look.C:
+			if !m.heard() {
+				continue
+			}
 		}
 		m.check(tunnelPort())
 	}
@@ -261,6 +282,7 @@ func (m *Manager) concerns(name string) bool {
 // Status is how a node encrypts.
 type Status struct {
 	Keys  model.WireGuardKeys
+	Next  model.WireGuardKeys // that it is about to have
 	By    string
 	Peers int
 	Clear []string // nodes that are sent packets in clear, sorted
@@ -282,6 +304,7 @@ func (m *Manager) Status() *Status {
 			continue
 		}
 		out.Keys = out.Keys.With(i == 1, m.keys.Of(i == 1))
+		out.Next = out.Next.With(i == 1, m.next.Of(i == 1))
 		for _, p := range w.Peers {
 			peers[p.Node] = true
 		}

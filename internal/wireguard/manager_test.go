@@ -33,6 +33,10 @@ const runAs = "WEIR_TEST_WIREGUARD_PROCESS"
 
 // TestMain is the process of wireguard-go where a test asks for it.
 func TestMain(m *testing.M) {
+	if device := os.Getenv(runAlone); device != "" {
+		fmt.Fprintln(os.Stderr, wireGuardGo(device))
+		os.Exit(1)
+	}
 	if dirs := os.Getenv(runAs); dirs != "" {
 		run, state, _ := strings.Cut(dirs, ",")
 		err := process.Run(context.Background(), process.Options{Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), RunDir: run, StateDir: state})
@@ -55,6 +59,8 @@ type side struct {
 	state    string
 	proc     *exec.Cmd
 	sent     int
+	mtu      int  // of the device
+	kernel   bool // the device is the kernel's
 	received net.PacketConn
 	clear    atomic.Int64 // packets of the tunnel that this node has put on the link as they are
 	outer    atomic.Int64 // WireGuard's
@@ -76,10 +82,10 @@ func newPair(t *testing.T, six bool) (a, b *side) {
 	if six {
 		addrs, inner = [2]string{"2001:db8::1", "2001:db8::2"}, [2]string{"fd00:1::1", "fd00:1::2"}
 	}
-	sides := [2]*side{}
+	sides, inKernel := [2]*side{}, nettest.KernelHasWireGuard(t)
 	for i := range sides {
 		s := &side{Namespace: nettest.New(t, fmt.Sprint("node ", i)), t: t, marker: firstMarker + i, device: fmt.Sprintf("wt%d%s", i, unique(t)),
-			addr: netip.MustParseAddr(addrs[i]), inner: netip.MustParseAddr(inner[i]), run: t.TempDir(), state: t.TempDir()}
+			addr: netip.MustParseAddr(addrs[i]), inner: netip.MustParseAddr(inner[i]), run: t.TempDir(), state: t.TempDir(), mtu: 1420, kernel: inKernel}
 		s.open()
 		sides[i] = s
 	}
@@ -246,7 +252,7 @@ func (s *side) apply(on bool, peers ...*side) *nodestate.State {
 	s.t.Helper()
 	st := nodestate.New()
 	st.Settings.Tunnel.Port = tunnelPort
-	w := nodestate.WireGuard{Interface: s.device, Port: 51820, MTU: 1420, RulePriority: 99, Peers: map[netip.Addr]nodestate.WireGuardPeer{}}
+	w := nodestate.WireGuard{Interface: s.device, Port: 51820, MTU: s.mtu, RulePriority: 99, Peers: map[netip.Addr]nodestate.WireGuardPeer{}}
 	for _, p := range peers {
 		w.Peers[p.addr] = nodestate.WireGuardPeer{Node: p.device, Key: p.key()}
 	}
@@ -286,12 +292,20 @@ func (s *side) ready(peers ...*side) {
 	}
 }
 
-// start runs wireguard-go for the node.
+// start runs wireguard-go for the node, where its kernel has no WireGuard.
 func (s *side) start() {
+	s.t.Helper()
+	if s.kernel {
+		return
+	}
+	s.process(runAs + "=" + s.run + "," + filepath.Join(s.state, "process"))
+}
+
+func (s *side) process(what string) {
 	s.t.Helper()
 	s.Do(s.t, "wireguard-go", func() error {
 		s.proc = exec.Command("/proc/self/exe")
-		s.proc.Env = append(os.Environ(), runAs+"="+s.run+","+filepath.Join(s.state, "process"))
+		s.proc.Env = append(os.Environ(), what)
 		s.proc.Stderr = os.Stderr
 		return s.proc.Start()
 	})
@@ -330,6 +344,9 @@ func TestEncryptsBetweenNodes(t *testing.T) {
 			b.start()
 			a.ready()
 			b.ready()
+			if by := a.m.Status().By; (by == InKernel) != a.kernel {
+				t.Errorf("%s encrypts; WireGuard in the kernel: %t", by, a.kernel)
+			}
 			if a.key() == (model.WireGuardKey{}) || a.key() == b.key() {
 				t.Fatalf("keys %s and %s", a.key(), b.key())
 			}

@@ -43,21 +43,25 @@ var checks = []check{
 	{name: "scenarios on nftables", dir: "scenarios", command: "./test -test.run 'TestNFT$/^(affinity|clusterip|dsr-fallback|host-endpoint|maglev|nodeport-.*|policy-rule|source-ranges)$'", old: true},
 	{name: "namespaces", dir: "netns", command: "./test -test.run 'TestServices$/IPv4/Enabled'"},
 	// Many a machine's own kernel has no VLAN interfaces.
-	{name: "VLANs", dir: "netns", command: passes("TestVLANInterfaces/(IPv4|nft-IPv4)$", 2)},
+	{name: "VLANs", dir: "netns", command: passes("TestVLANInterfaces/(IPv4|nft-IPv4)$", "    ", 2)},
 	// Nor has it a device of IP in IP.
-	{name: "IP in IP", dir: "netns", command: passes("TestIPIPKernel", 1)},
-	{name: "IP in IP, nftables", dir: "netns", command: "{ " + passes("TestIPIP$/(nft|mixed)", 4) + " && " + passes("TestIPIPLive/(nft|mixed)", 2) + " && " +
-		passes("TestIPIPSources/nft", 1) + " && " + passes("TestIPIPWhy", 2) + "; }"},
+	{name: "IP in IP", dir: "netns", command: passes("TestIPIPKernel", "    ", 1)},
+	{name: "IP in IP, nftables", dir: "netns", command: "{ " + passes("TestIPIP$/(nft|mixed)", "    ", 4) + " && " + passes("TestIPIPLive/(nft|mixed)", "    ", 2) + " && " +
+		passes("TestIPIPSources/nft", "    ", 1) + " && " + passes("TestIPIPWhy", "    ", 2) + "; }"},
+	// Nor WireGuard: the tests use that of the kernel where it is.
+	{name: "WireGuard between nodes", dir: "wireguard", command: "{ test -d /sys/module/wireguard && " + passes("TestEncryptsBetweenNodes|TestRotate|TestLeavesOthersAlone", "", 3) + "; }"},
+	{name: "WireGuard between pods", dir: "netns", command: "{ test -d /sys/module/wireguard && " + passes("TestWireGuard/(IPv4|nft-IPv4)$", "    ", 2) + "; }"},
 	{name: "namespaces, nftables", dir: "netns", command: "./test -test.run 'TestServices$/nft-IPv4/Enabled'", old: true},
 }
 
-// passes is the command that runs tests, of which so many subtests have to pass.
-func passes(pattern string, count int) string {
-	return fmt.Sprintf("sh -c './test -test.v -test.run \"%s\" | tee /tmp/passes; test $(grep -c \"    --- PASS: Test\" /tmp/passes) = %d'", pattern, count)
+// passes is the command that runs tests, of which so many have to pass; indent is how far in their
+// lines begin: four spaces of subtests.
+func passes(pattern, indent string, count int) string {
+	return fmt.Sprintf("sh -c './test -test.v -test.run \"%s\" | tee /tmp/passes; test $(grep -c \"^%s--- PASS: Test\" /tmp/passes) = %d'", pattern, indent, count)
 }
 
 // packages are those whose tests run, by the folder that they get.
-var packages = map[string]string{"ebpf": "./internal/dataplane/ebpf", "object": "./internal/dataplane/ebpf/object", "nft": "./internal/dataplane/nft", "scenarios": "./test/scenarios", "netns": "./test/netns"}
+var packages = map[string]string{"ebpf": "./internal/dataplane/ebpf", "object": "./internal/dataplane/ebpf/object", "nft": "./internal/dataplane/nft", "scenarios": "./test/scenarios", "netns": "./test/netns", "wireguard": "./internal/wireguard"}
 
 // firstWithEBPF is the oldest kernel that has to carry the eBPF data plane (SO_NETNS_COOKIE).
 const firstWithEBPF = "5.14"

@@ -41,7 +41,9 @@ func cells() []Cell {
 	}
 	for _, family := range []string{"IPv4", "IPv6"} {
 		add("WireGuard", family, "wireguard-go", "internal/wireguard TestEncryptsBetweenNodes/"+family, "", "nothing in clear")
+		add("WireGuard", family, "wireguard-go", "internal/wireguard TestRotate/"+family, "", "another key, no packet lost")
 	}
+	add("WireGuard", "IPv4", "wireguard-go", "internal/wireguard TestThroughput", "", "throughput")
 	add("IP in IP", "IPv4", ebpf, netns+"TestIPIP/ebpf-routed", "", "pod", "Service", "NodePort", "policy")
 	add("IP in IP", "IPv4", ebpf, scenarios+"TestPrograms/ipip", "", "DSR")
 	add("IP in IP", "IPv4", ebpf, netns+"TestIPIPLive/ebpf-IPv4", "", "live change")

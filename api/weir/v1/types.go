@@ -189,6 +189,13 @@ type WireGuardStatus struct {
 	// PublicKeyIPv6 is the same for IPv6.
 	// +kubebuilder:validation:MaxLength=44
 	PublicKeyIPv6 string `json:"publicKeyIPv6,omitempty"`
+	// NextPublicKey is the one that the node will have instead of PublicKey within seconds, while
+	// it changes keys: other nodes are to take packets by it as soon as they come.
+	// +kubebuilder:validation:MaxLength=44
+	NextPublicKey string `json:"nextPublicKey,omitempty"`
+	// NextPublicKeyIPv6 is the same for PublicKeyIPv6.
+	// +kubebuilder:validation:MaxLength=44
+	NextPublicKeyIPv6 string `json:"nextPublicKeyIPv6,omitempty"`
 	// Implementation says who encrypts: "kernel" or "wireguard-go".
 	// +kubebuilder:validation:MaxLength=32
 	Implementation string `json:"implementation,omitempty"`

@@ -61,6 +61,9 @@ func WireGuard(c *cluster.View, six bool) nodestate.WireGuard {
 			if key := c.Local.WireGuard.WireGuardKeyOf(n, six); key != own && own != (model.WireGuardKey{}) {
 				p.Key = key
 			}
+			if next := n.WireGuardNext.Of(six); next != own {
+				p.Next = next
+			}
 			out.Peers[a] = p
 		default:
 			out.Clear[a] = n.Name
@@ -72,9 +75,18 @@ func WireGuard(c *cluster.View, six bool) nodestate.WireGuard {
 			holders[p.Key] = c.Nodes[p.Node]
 		}
 	}
+	next := map[model.WireGuardKey]int{}
 	for a, p := range out.Peers {
 		if holders[p.Key].Name != p.Node {
 			p.Key = model.WireGuardKey{}
+			out.Peers[a] = p
+		}
+		next[p.Next]++
+	}
+	for a, p := range out.Peers {
+		// What is another node's, or may be, is nobody's next key.
+		if holder := holders[p.Next]; p.Key == (model.WireGuardKey{}) || next[p.Next] > 1 || holder != nil {
+			p.Next = model.WireGuardKey{}
 			out.Peers[a] = p
 		}
 	}

@@ -135,7 +135,9 @@ func (w *writer) node(n *model.Node) {
 	w.prefixes(n.Subnets)
 	w.signed(n.Created)
 	w.text(n.UID)
-	*w = append(append(*w, n.WireGuard.IPv4[:]...), n.WireGuard.IPv6[:]...)
+	for _, k := range []model.WireGuardKeys{n.WireGuard, n.WireGuardNext} {
+		*w = append(append(*w, k.IPv4[:]...), k.IPv6[:]...)
+	}
 	w.number(uint64(n.ASN))
 	w.addr(n.ClusterID)
 }

@@ -1235,24 +1235,26 @@ func (x *PodPort) GetHostIp() []byte {
 }
 
 type Node struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          uint32                 `protobuf:"varint,1,opt,name=name,proto3" json:"name,omitempty"` // text
-	Labels        *Labels                `protobuf:"bytes,2,opt,name=labels,proto3" json:"labels,omitempty"`
-	Addrs         [][]byte               `protobuf:"bytes,3,rep,name=addrs,proto3" json:"addrs,omitempty"`
-	Leaving       bool                   `protobuf:"varint,4,opt,name=leaving,proto3" json:"leaving,omitempty"`
-	LinkAddress   []byte                 `protobuf:"bytes,5,opt,name=link_address,json=linkAddress,proto3" json:"link_address,omitempty"` // 6 bytes, or none
-	Subnets       [][]byte               `protobuf:"bytes,6,rep,name=subnets,proto3" json:"subnets,omitempty"`
-	NotReady      bool                   `protobuf:"varint,7,opt,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
-	Created       int64                  `protobuf:"varint,8,opt,name=created,proto3" json:"created,omitempty"`
-	Uid           []byte                 `protobuf:"bytes,9,opt,name=uid,proto3" json:"uid,omitempty"`
-	Since         []*AddrTime            `protobuf:"bytes,10,rep,name=since,proto3" json:"since,omitempty"`
-	WireguardKey  []byte                 `protobuf:"bytes,11,opt,name=wireguard_key,json=wireguardKey,proto3" json:"wireguard_key,omitempty"` // 32 bytes, or none; as the next
-	WireguardKey6 []byte                 `protobuf:"bytes,12,opt,name=wireguard_key6,json=wireguardKey6,proto3" json:"wireguard_key6,omitempty"`
-	Asn           uint32                 `protobuf:"varint,13,opt,name=asn,proto3" json:"asn,omitempty"`
-	ClusterId     []byte                 `protobuf:"bytes,14,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"` // address
-	Cordoned      bool                   `protobuf:"varint,15,opt,name=cordoned,proto3" json:"cordoned,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Name           uint32                 `protobuf:"varint,1,opt,name=name,proto3" json:"name,omitempty"` // text
+	Labels         *Labels                `protobuf:"bytes,2,opt,name=labels,proto3" json:"labels,omitempty"`
+	Addrs          [][]byte               `protobuf:"bytes,3,rep,name=addrs,proto3" json:"addrs,omitempty"`
+	Leaving        bool                   `protobuf:"varint,4,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	LinkAddress    []byte                 `protobuf:"bytes,5,opt,name=link_address,json=linkAddress,proto3" json:"link_address,omitempty"` // 6 bytes, or none
+	Subnets        [][]byte               `protobuf:"bytes,6,rep,name=subnets,proto3" json:"subnets,omitempty"`
+	NotReady       bool                   `protobuf:"varint,7,opt,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
+	Created        int64                  `protobuf:"varint,8,opt,name=created,proto3" json:"created,omitempty"`
+	Uid            []byte                 `protobuf:"bytes,9,opt,name=uid,proto3" json:"uid,omitempty"`
+	Since          []*AddrTime            `protobuf:"bytes,10,rep,name=since,proto3" json:"since,omitempty"`
+	WireguardKey   []byte                 `protobuf:"bytes,11,opt,name=wireguard_key,json=wireguardKey,proto3" json:"wireguard_key,omitempty"` // 32 bytes, or none; as the next
+	WireguardKey6  []byte                 `protobuf:"bytes,12,opt,name=wireguard_key6,json=wireguardKey6,proto3" json:"wireguard_key6,omitempty"`
+	Asn            uint32                 `protobuf:"varint,13,opt,name=asn,proto3" json:"asn,omitempty"`
+	ClusterId      []byte                 `protobuf:"bytes,14,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"` // address
+	Cordoned       bool                   `protobuf:"varint,15,opt,name=cordoned,proto3" json:"cordoned,omitempty"`
+	WireguardNext  []byte                 `protobuf:"bytes,16,opt,name=wireguard_next,json=wireguardNext,proto3" json:"wireguard_next,omitempty"` // as wireguard_key
+	WireguardNext6 []byte                 `protobuf:"bytes,17,opt,name=wireguard_next6,json=wireguardNext6,proto3" json:"wireguard_next6,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Node) Reset() {
@@ -1388,6 +1390,20 @@ func (x *Node) GetCordoned() bool {
 		return x.Cordoned
 	}
 	return false
+}
+
+func (x *Node) GetWireguardNext() []byte {
+	if x != nil {
+		return x.WireguardNext
+	}
+	return nil
+}
+
+func (x *Node) GetWireguardNext6() []byte {
+	if x != nil {
+		return x.WireguardNext6
+	}
+	return nil
 }
 
 type AddrTime struct {
@@ -3869,7 +3885,7 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\bprotocol\x18\x02 \x01(\rR\bprotocol\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\rR\x04port\x12\x1b\n" +
 	"\thost_port\x18\x04 \x01(\rR\bhostPort\x12\x17\n" +
-	"\ahost_ip\x18\x05 \x01(\fR\x06hostIp\"\xc9\x03\n" +
+	"\ahost_ip\x18\x05 \x01(\fR\x06hostIp\"\x99\x04\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\rR\x04name\x12.\n" +
 	"\x06labels\x18\x02 \x01(\v2\x16.weir.fanout.v1.LabelsR\x06labels\x12\x14\n" +
@@ -3887,7 +3903,9 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\x03asn\x18\r \x01(\rR\x03asn\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x0e \x01(\fR\tclusterId\x12\x1a\n" +
-	"\bcordoned\x18\x0f \x01(\bR\bcordoned\".\n" +
+	"\bcordoned\x18\x0f \x01(\bR\bcordoned\x12%\n" +
+	"\x0ewireguard_next\x18\x10 \x01(\fR\rwireguardNext\x12'\n" +
+	"\x0fwireguard_next6\x18\x11 \x01(\fR\x0ewireguardNext6\".\n" +
 	"\bAddrTime\x12\x12\n" +
 	"\x04addr\x18\x01 \x01(\fR\x04addr\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\"\xec\x04\n" +

@@ -14,8 +14,22 @@ const (
 	Root     = "/apis/" + Group + "/" + Version
 )
 
-// Role is the ClusterRole that allows to ask everything.
-const Role = "weir-viewer"
+// The ClusterRoles that allow to ask everything that changes nothing, and for other keys of
+// WireGuard.
+const (
+	Role     = "weir-viewer"
+	KeysRole = "weir-wireguard-keys"
+)
+
+// RoleFor is the ClusterRole that allows to ask a question.
+func RoleFor(question string) string {
+	if question == keyQuestion {
+		return KeysRole
+	}
+	return Role
+}
+
+const keyQuestion = "/wireguardkey"
 
 // APIService is the name of the APIService by which the API server knows the controller.
 const APIService = Version + "." + Group
@@ -25,7 +39,7 @@ func Path(node, question string) string { return Root + "/" + Resource + "/" + n
 
 // Verbs of the questions, by their path at the agent.
 func Verbs() map[string]string {
-	return map[string]string{"/status": "get", "/events": "get", "/addresses": "get", "/bgp": "get", "/bgproutes": "get", "/why": "create"}
+	return map[string]string{"/status": "get", "/events": "get", "/addresses": "get", "/bgp": "get", "/bgproutes": "get", "/why": "create", keyQuestion: "create"}
 }
 
 // Parameters are those of a question's query: others are not handed on.

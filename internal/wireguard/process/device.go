@@ -48,7 +48,11 @@ func open(d Device, stateDir string, log *slog.Logger) (*running, error) {
 		return nil, errors.Join(err, t.Close())
 	}
 	r := &running{Device: d, log: log.With("device", d.Name), saved: filepath.Join(stateDir, d.Name+".conf")}
-	r.dev = device.NewDevice(t, conn.NewDefaultBind(), &device.Logger{
+	many, err := newBatched(t)
+	if err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	r.dev = device.NewDevice(many, conn.NewDefaultBind(), &device.Logger{
 		Verbosef: func(format string, args ...any) { r.log.Debug(fmt.Sprintf(format, args...)) },
 		Errorf:   func(format string, args ...any) { r.log.Error(fmt.Sprintf(format, args...)) },
 	})
