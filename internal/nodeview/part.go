@@ -21,6 +21,37 @@ type Part struct {
 
 	derive  sync.Once
 	derived any
+
+	mu     sync.Mutex
+	pieces map[string]*piece
+}
+
+// piece is what becomes of some of a part's objects.
+type piece struct {
+	once    sync.Once
+	encoded [][]byte
+	err     error
+}
+
+// mostPieces is how many of a part are kept. Nodes that come from elsewhere together lack the same,
+// and one that says it lacks something else each time takes no more memory.
+const mostPieces = 8
+
+// Piece returns what encode makes of some of the part's objects, which have a name. It is called
+// once for most of those who ask for the same.
+func (p *Part) Piece(name string, encode func() ([][]byte, error)) ([][]byte, error) {
+	p.mu.Lock()
+	of := p.pieces[name]
+	if of == nil {
+		of = &piece{}
+		if p.pieces == nil || len(p.pieces) >= mostPieces {
+			p.pieces = map[string]*piece{}
+		}
+		p.pieces[name] = of
+	}
+	p.mu.Unlock()
+	of.once.Do(func() { of.encoded, of.err = encode() })
+	return of.encoded, of.err
 }
 
 // Changes returns what the part has of the cluster.
