@@ -21,7 +21,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/weir-net/weir/internal/fanout/client"
@@ -232,7 +231,6 @@ func (h *holder) follow(ctx context.Context, n standInNode, addr string, since t
 	// Bounds as in package client.
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(credentials.NewTLS(conf)), grpc.WithContextDialer(h.dial(n)),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(wire.MostSize+stream.MostRequest)), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 10 * time.Second}),
 		grpc.WithReadBufferSize(16<<10), grpc.WithWriteBufferSize(4<<10))
 	if err != nil {
 		return false, err
@@ -250,7 +248,7 @@ func (h *holder) follow(ctx context.Context, n standInNode, addr string, since t
 	defer has.abandon()
 	before := map[string]string{}
 	for d := (&wire.Decoder{Expression: expression}); ; {
-		silent := time.AfterFunc(10*time.Second, cancel)
+		silent := time.AfterFunc(2*time.Minute, cancel)
 		resp, err := up.Recv()
 		silent.Stop()
 		if err != nil {
