@@ -291,6 +291,7 @@ func (s *Server) sendAll(f *follower, up stream.Server) error {
 	late := time.AfterFunc(s.cfg.SnapshotWithin, leave)
 	defer late.Stop()
 	defer leave()
+	var free time.Time // until then the stream has paused
 	for {
 		f.takes.Store(time.Now().UnixNano())
 		d, err := s.take(f)
@@ -309,7 +310,9 @@ func (s *Server) sendAll(f *follower, up stream.Server) error {
 			if d.snapshot {
 				leave()
 			}
-			if err := sleep.For(f.ctx, s.cfg.Interval); err != nil {
+			wait := pause(s.cfg.Interval, d.since, free, time.Now())
+			free = time.Now().Add(wait)
+			if err := sleep.For(f.ctx, wait); err != nil {
 				return err
 			}
 		}

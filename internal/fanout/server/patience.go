@@ -7,6 +7,23 @@ import (
 	"time"
 )
 
+// mostPause bounds the time between two changes that an agent is sent.
+const mostPause = 2 * time.Second
+
+// pause is for how long a stream pauses after changes that have waited since some time, and could
+// have been sent from when it was free: an interval, or as long as they took from then. Where the
+// CPU is not enough for all streams that becomes longer and changes are merged, until it is: what a
+// stream is sent costs by the time, not by the change. Otherwise each stream is sent little, often.
+func pause(interval time.Duration, since, free, now time.Time) time.Duration {
+	if since.IsZero() { // answers alone
+		return interval
+	}
+	if free.After(since) {
+		since = free
+	}
+	return max(interval, min(now.Sub(since), mostPause))
+}
+
 // timersOf are how many timers make a time for which somebody is waited.
 const timersOf = 12
 
