@@ -51,7 +51,8 @@ func (s *Server) pushChanges(f *follower, up stream.Server, ch *model.Changes, l
 
 // deliverDelta sends what of a snapshot the agent has not. Of a part of which it lacks most it is
 // sent all, which was encoded for others, too: what is encoded for it alone is less than half of a
-// snapshot, whatever it says that it has. Agents of a replica that ended lack the same of most parts.
+// snapshot, whatever it says that it has. Agents of a replica that ended lack the same of most
+// parts.
 func (s *Server) deliverDelta(f *follower, up stream.Server, d *due) error {
 	lists := make([]digest.Lists, 0, len(d.parts)+1)
 	for _, p := range d.parts {

@@ -264,9 +264,9 @@ func (o *overload) await(t *testing.T, within time.Duration, value string, agent
 	}
 }
 
-// TestOverloadEndsNoStream holds that streams go on while the agents, or the fan-out, have so little
-// CPU that answers take most of a minute, and that all have the last state soon after that has
-// ended.
+// TestOverloadEndsNoStream holds that streams go on while the agents, or the fan-out, have so
+// little CPU that answers take most of a minute, and that all have the last state soon after that
+// has ended.
 func TestOverloadEndsNoStream(t *testing.T) {
 	t.Parallel()
 	const agents = 40
@@ -306,8 +306,8 @@ func TestOverloadEndsNoStream(t *testing.T) {
 	}
 }
 
-// TestManyComeToABusyFanOut holds that agents which come together to a fan-out that serves one after
-// the other, slowly, wait for their turn, and do not come again.
+// TestManyComeToABusyFanOut holds that agents which come together to a slow fan-out wait for their
+// turn, and do not come again.
 func TestManyComeToABusyFanOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -72,8 +72,8 @@ const DefaultInterval = 50 * time.Millisecond
 const freshEvery = 2 * time.Second
 
 // Bounds of connections. One that is not used by an agent that proved itself ends after idleWithin.
-// An agent is judged by what it does in minutes, not by how soon it answers: where it or the fan-out
-// has no CPU for a while, a stream that ended would have both do more.
+// An agent is judged by what it does in minutes, not by how soon it answers: where it or the
+// fan-out has no CPU for a while, a stream that ended would have both do more.
 const (
 	maxConnections = 4096
 	maxPerSource   = 16
@@ -175,7 +175,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, cfg *tls.Config) err
 	g := grpc.NewServer(grpc.Creds(keeping{credentials.NewTLS(cfg)}), grpc.MaxRecvMsgSize(stream.MostRequest), grpc.MaxConcurrentStreams(4),
 		grpc.ConnectionTimeout(helloWithin), grpc.ReadBufferSize(4<<10), grpc.MaxHeaderListSize(32<<10),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleWithin, Time: silence, Timeout: answerIn}),
-		// Pings that waited until the fan-out had CPU come together: that is no reason to end a stream.
+		// Pings that waited until the fan-out had CPU come together: no reason to end a stream.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Nanosecond, PermitWithoutStream: true}))
 	stream.Register(g, s.follow)
 	stop := context.AfterFunc(ctx, g.Stop)
