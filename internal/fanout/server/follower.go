@@ -291,7 +291,7 @@ func (s *Server) sendAll(f *follower, up stream.Server) error {
 	late := time.AfterFunc(s.cfg.SnapshotWithin, leave)
 	defer late.Stop()
 	defer leave()
-	var free time.Time // until then the stream has paused
+	pace := pacer{interval: s.cfg.Interval}
 	for {
 		f.takes.Store(time.Now().UnixNano())
 		d, err := s.take(f)
@@ -310,9 +310,8 @@ func (s *Server) sendAll(f *follower, up stream.Server) error {
 			if d.snapshot {
 				leave()
 			}
-			wait := pause(s.cfg.Interval, d.since, free, time.Now())
-			free = time.Now().Add(wait)
-			if err := sleep.For(f.ctx, wait); err != nil {
+			policies := d.changes != nil && !d.snapshot && len(d.changes.Policies) > 0
+			if err := sleep.For(f.ctx, pace.pause(d.since, policies, time.Now())); err != nil {
 				return err
 			}
 		}

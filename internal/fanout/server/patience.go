@@ -7,21 +7,42 @@ import (
 	"time"
 )
 
-// mostPause bounds the time between two changes that an agent is sent.
-const mostPause = 2 * time.Second
+// mostPause bounds the time between two changes that an agent is sent, and bulkPause that while
+// policies come one after the other.
+const (
+	mostPause = 2 * time.Second
+	bulkPause = time.Second
+)
 
-// pause is for how long a stream pauses after changes that have waited since some time, and could
-// have been sent from when it was free: an interval, or as long as they took from then. Where the
-// CPU is not enough for all streams that becomes longer and changes are merged, until it is: what a
-// stream is sent costs by the time, not by the change. Otherwise each stream is sent little, often.
-func pause(interval time.Duration, since, free, now time.Time) time.Duration {
-	if since.IsZero() { // answers alone
-		return interval
+// pacer says for how long a stream pauses after each of its changes. What a stream is sent costs by
+// the time, more than by the change.
+type pacer struct {
+	interval time.Duration // at least
+	free     time.Time     // the end of the last pause
+	bulk     time.Duration // the pause while policies come one after the other; 0 = they do not
+}
+
+// pause is for how long a stream pauses now, after changes that have waited since some time, with
+// policies among them or not: an interval, or as long as they took from when they could have been
+// sent. Where the CPU is not enough for all streams that becomes longer, until it is. While there
+// are policies after each pause it becomes longer, too: whoever makes thousands waits for the last.
+func (p *pacer) pause(since time.Time, policies bool, now time.Time) time.Duration {
+	wait := p.interval
+	if !since.IsZero() { // else answers alone
+		waited := !since.After(p.free)
+		if waited {
+			since = p.free
+		}
+		wait = max(wait, min(now.Sub(since), mostPause))
+		if !policies || !waited {
+			p.bulk = 0
+		} else {
+			p.bulk = min(2*max(p.bulk, p.interval), max(bulkPause, p.interval))
+		}
+		wait = max(wait, p.bulk)
 	}
-	if free.After(since) {
-		since = free
-	}
-	return max(interval, min(now.Sub(since), mostPause))
+	p.free = now.Add(wait)
+	return wait
 }
 
 // timersOf are how many timers make a time for which somebody is waited.
