@@ -310,7 +310,10 @@ func (s *Server) sendAll(f *follower, up stream.Server) error {
 			if d.snapshot {
 				leave()
 			}
-			policies := d.changes != nil && !d.snapshot && len(d.changes.Policies) > 0
+			if d.snapshot { // which has waited for its turn
+				d.since = time.Time{}
+			}
+			policies := d.changes != nil && len(d.changes.Policies) > 0
 			if err := sleep.For(f.ctx, pace.pause(d.since, policies, time.Now())); err != nil {
 				return err
 			}

@@ -28,7 +28,7 @@ type pacer struct {
 // are policies after each pause it becomes longer, too: whoever makes thousands waits for the last.
 func (p *pacer) pause(since time.Time, policies bool, now time.Time) time.Duration {
 	wait := p.interval
-	if !since.IsZero() { // else answers alone
+	if !since.IsZero() { // else answers alone, or all of the node's part
 		waited := !since.After(p.free)
 		if waited {
 			since = p.free
