@@ -95,5 +95,5 @@ func (x *Index) known(e *entry) bool {
 		return false
 	}
 	account := e.pod.ServiceAccount
-	return account == "" || x.c.ServiceAccounts[model.Name{Namespace: e.pod.Name.Namespace, Name: account}] != nil
+	return account == "" || x.accounts+x.accountsWere == 0 || x.c.ServiceAccounts[model.Name{Namespace: e.pod.Name.Namespace, Name: account}] != nil
 }

@@ -22,9 +22,11 @@ func TestPoliciesThatComeOneByOne(t *testing.T) {
 	for seed := range uint64(8) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		c := modeltest.Fleet(5, 8, 4)
-		for p := range c.Pods.All() {
-			if r.IntN(4) == 0 {
-				p.ServiceAccount = fmt.Sprint("sa", r.IntN(2)) // sa1 is known in one namespace only
+		for _, p := range c.Pods.ByName() {
+			if r.IntN(2) == 0 {
+				now := *p
+				now.ServiceAccount = fmt.Sprint("sa", r.IntN(2)) // sa1 is known in one namespace only
+				c.Pods.Put(&now)
 			}
 		}
 		for ns := range 4 {

@@ -20,10 +20,12 @@ type Index struct {
 	would   *subject.Index // with the staged policies in force
 	shared  model.Shared
 
-	asks      map[*model.Policy]*asks // of the policies of the cluster, and the staged ones
-	accounts  int                     // how many of them look at labels of service accounts
-	keys      map[string]int          // labels of other pods at which they look
-	rekeyed   bool                    // in this update these became others
+	asks map[*model.Policy]*asks // of the policies of the cluster, and the staged ones
+	// accounts are how many of them look at labels of service accounts, now and before this update.
+	accounts, accountsWere int
+
+	keys      map[string]int // labels of other pods at which they look
+	rekeyed   bool           // in this update these became others
 	replacing map[model.PolicyID]map[model.PolicyID]struct{}
 
 	questions   map[string]*question
@@ -149,7 +151,7 @@ type swap struct{ was, now *model.Policy }
 // place of, and all that go, staged ones too: what these ask is released when no node has them any
 // more.
 func (x *Index) askAnew(ch *model.Changes) (swapped []swap, gone []*model.Policy) {
-	x.rekeyed = false
+	x.rekeyed, x.accountsWere = false, x.accounts
 	take := func(was, now *model.Policy) {
 		if now != nil {
 			a := x.asksOf(now)
