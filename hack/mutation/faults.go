@@ -71,7 +71,7 @@ var faults = []fault{
 	{"a view does not follow new labels of namespaces", "internal/nodeview/index.go",
 		"		maps.Copy(again, x.byNamespace[name])", "		maps.Copy(again, x.byNamespace[\"no \"+name])"},
 	{"a view lacks the pods of a policy that comes", "internal/nodeview/node.go",
-		"		n.noteGroups(q)\n		q.nodes.add(n.slot)", "		q.nodes.add(n.slot)\n		n.noteGroups(q)"},
+		"			for slot := range q.groups.less(n.groups) {", "			for slot := range q.groups.less(q.groups) {"},
 	{"an agent takes an action that it does not know for Allow", "internal/fanout/wire/decode_policy.go",
 		"	if out.Action = action; !known {", "	if out.Action = action; false && !known {"},
 	{"an agent does not look at fields of rules that it does not know", "internal/fanout/wire/reader.go",

@@ -16,6 +16,7 @@ import (
 type group struct {
 	key       string
 	number    int                       // no other one has it, nor had
+	slot      int                       // no other one has it now
 	like      *model.Pod                // one of them, as others see it
 	pods      map[model.Name]*model.Pod // as others see them
 	questions map[*question]struct{}    // that are true of it
@@ -73,16 +74,29 @@ func (x *Index) join(p *model.Pod) *group {
 	g := x.groups[key]
 	if g == nil {
 		x.lastGroup++
-		g = &group{key: key, number: x.lastGroup, like: p, pods: map[model.Name]*model.Pod{}, questions: map[*question]struct{}{}}
-		x.groups[key] = g
+		g = &group{key: key, number: x.lastGroup, slot: x.groupSlot(), like: p, pods: map[model.Name]*model.Pod{}, questions: map[*question]struct{}{}}
+		x.groups[key], x.groupAt[g.slot] = g, g
 		put(x.byNamespace, p.Name.Namespace, g)
+		delete(x.parts.groups, p.Name.Namespace)
 		for q := range x.askedIn(p.Name.Namespace) {
 			x.evaluate(q, g)
 		}
+		x.reach(g)
 	}
 	g.pods[p.Name] = p
 	delete(x.parts.pods, p.Name.Namespace)
 	return g
+}
+
+// groupSlot returns a slot that no group has.
+func (x *Index) groupSlot() int {
+	if last := len(x.freeGroups) - 1; last >= 0 {
+		slot := x.freeGroups[last]
+		x.freeGroups = x.freeGroups[:last]
+		return slot
+	}
+	x.groupAt = append(x.groupAt, nil)
+	return len(x.groupAt) - 1
 }
 
 // leave takes a pod out of its group, which may be nil.
@@ -95,34 +109,64 @@ func (x *Index) leave(g *group, name model.Name) {
 		return
 	}
 	delete(x.groups, g.key)
+	delete(x.parts.groups, name.Namespace)
 	if drop(x.byNamespace, g.like.Name.Namespace, g); len(x.byNamespace[g.like.Name.Namespace]) == 0 {
 		delete(x.asking, g.like.Name.Namespace)
 	}
 	for q := range g.questions {
-		delete(q.groups, g)
+		q.groups.remove(g.slot)
 	}
+	for n := range x.all() {
+		n.groups.remove(g.slot)
+	}
+	x.groupAt[g.slot] = nil
+	x.freeGroups = append(x.freeGroups, g.slot)
 }
 
-// evaluate asks a question of a group.
+// evaluate asks a question of a group. Where some node has the question, reach has to follow.
 func (x *Index) evaluate(q *question, g *group) {
 	if q.isTrueOf(x.view, g.like) {
-		q.groups[g], g.questions[q] = struct{}{}, struct{}{}
+		q.groups.add(g.slot)
+		g.questions[q] = struct{}{}
 	} else if _, was := g.questions[q]; was {
-		delete(q.groups, g)
+		q.groups.remove(g.slot)
 		delete(g.questions, q)
 	}
 }
 
-// nodes returns the nodes with rules that can be about pods of the group.
-func (g *group) nodes() (out nodeSet) {
+// reach finds again which nodes have rules that can be about pods of a group, and returns those of
+// which that has changed.
+func (x *Index) reach(g *group) (changed slotSet) {
+	var now slotSet
 	for q := range g.questions {
-		out.merge(q.nodes)
+		now.merge(q.nodes)
+	}
+	for n := range x.all() {
+		is, was := now.has(n.slot), n.groups.has(g.slot)
+		if is && !was {
+			n.groups.add(g.slot)
+		} else if was && !is {
+			n.groups.remove(g.slot)
+		}
+		if is != was {
+			changed.add(n.slot)
+		}
+	}
+	return changed
+}
+
+// nodesOf returns the nodes with rules that can be about pods of a group.
+func (x *Index) nodesOf(g *group) (out slotSet) {
+	for n := range x.all() {
+		if n.groups.has(g.slot) {
+			out.add(n.slot)
+		}
 	}
 	return out
 }
 
-// concerns reports whether a node has a rule that can be about pods of the group.
-func (g *group) concerns(slot int) bool {
+// asked reports whether a node has a question that is true of the group.
+func (g *group) asked(slot int) bool {
 	for q := range g.questions {
 		if q.nodes.has(slot) {
 			return true

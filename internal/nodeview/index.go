@@ -20,10 +20,12 @@ type Index struct {
 	would   *subject.Index // with the staged policies in force
 	shared  model.Shared
 
-	asks      map[*model.Policy]*asks // of the policies of the cluster, and the staged ones
-	accounts  int                     // how many of them look at labels of service accounts
-	keys      map[string]int          // labels of other pods at which they look
-	rekeyed   bool                    // in this update these became others
+	asks map[*model.Policy]*asks // of the policies of the cluster, and the staged ones
+	// accounts are how many of them look at labels of service accounts, now and before this update.
+	accounts, accountsWere int
+
+	keys      map[string]int // labels of other pods at which they look
+	rekeyed   bool           // in this update these became others
 	replacing map[model.PolicyID]map[model.PolicyID]struct{}
 
 	questions   map[string]*question
@@ -31,7 +33,9 @@ type Index struct {
 	wide        map[*question]struct{}            // the others
 	asking      map[string]map[*question]struct{} // those that can be about the pods of a namespace; see askedIn
 	groups      map[string]*group
-	lastGroup   int // the number that a group got last
+	groupAt     []*group // by slot; nil where none is
+	freeGroups  []int    // these slots
+	lastGroup   int      // the number that a group got last
 	byNamespace map[string]map[*group]struct{}
 
 	pods   map[model.Name]*entry
@@ -46,7 +50,7 @@ type Index struct {
 	byName   map[string]*Node
 	holders  map[model.Name]map[*Node]struct{} // nodes that have an endpoint of a pod
 	holding  map[netip.Addr]map[*Node]struct{} // or of an address
-	localsIn map[string]map[*Node]struct{}     // nodes with pods of a namespace
+	localsIn map[string]map[*Node]locals       // nodes with pods of a namespace, which are these
 	headless map[model.Name]map[model.Name]struct{}
 }
 
@@ -68,7 +72,7 @@ func NewIndex() *Index {
 		groups: map[string]*group{}, byNamespace: map[string]map[*group]struct{}{},
 		pods: map[model.Name]*entry{}, claims: map[netip.Addr]map[model.Name]struct{}{}, on: map[string]map[model.Name]struct{}{},
 		byName: map[string]*Node{}, holders: map[model.Name]map[*Node]struct{}{}, holding: map[netip.Addr]map[*Node]struct{}{},
-		localsIn: map[string]map[*Node]struct{}{}, headless: map[model.Name]map[model.Name]struct{}{},
+		localsIn: map[string]map[*Node]locals{}, headless: map[model.Name]map[model.Name]struct{}{},
 	}
 	x.c.Pods = nil // the index has them by itself
 	x.view = &cluster.View{Cluster: x.c}
@@ -103,7 +107,7 @@ func EndpointsOf(l *model.Local) map[netip.Addr]model.Name {
 // Update takes over what changed of the cluster.
 func (x *Index) Update(ch *model.Changes) {
 	x.noteServices(ch)
-	gone := x.askAnew(ch)
+	swapped, gone := x.askAnew(ch)
 	moved := x.movedPods(ch)
 	relabelled, everybodys := x.relabelled(ch), x.carried(ch)
 	x.markOthers(ch)
@@ -116,8 +120,10 @@ func (x *Index) Update(ch *model.Changes) {
 			put(x.headless, now.Service, name)
 		}
 	}
+	for _, s := range swapped {
+		x.inForce.Replace(s.was, s.now)
+	}
 	if len(ch.Policies)+len(ch.Staged) > 0 {
-		x.inForce = subject.NewIndex(x.c.Policies, x.inForce)
 		x.would = x.inForce
 		if len(x.c.Staged) > 0 {
 			x.would = subject.NewIndex(subject.WithStaged(x.c.Policies, x.c.Staged), x.would)
@@ -132,21 +138,21 @@ func (x *Index) Update(ch *model.Changes) {
 		x.put(name, now)
 	}
 	x.updateAgainst(ch)
-	x.rebind(ch, relabelled, gone)
+	x.rebind(ch, relabelled, swapped, gone)
 	for _, p := range gone {
-		x.release(x.asks[p])
-		delete(x.asks, p)
+		x.release(p)
 	}
 }
 
-// askAnew reads the policies that come, and returns those that go: what they ask is released when
-// no node has them any more.
-func (x *Index) askAnew(ch *model.Changes) (gone []*model.Policy) {
-	x.rekeyed = false
-	swap := func(was, now *model.Policy) {
-		if was == now {
-			return
-		}
+// swap is a policy that takes the place of another one; either may be nil.
+type swap struct{ was, now *model.Policy }
+
+// askAnew reads the policies that come, and returns those that are in force with what they take the
+// place of, and all that go, staged ones too: what these ask is released when no node has them any
+// more.
+func (x *Index) askAnew(ch *model.Changes) (swapped []swap, gone []*model.Policy) {
+	x.rekeyed, x.accountsWere = false, x.accounts
+	take := func(was, now *model.Policy) {
 		if now != nil {
 			a := x.asksOf(now)
 			x.asks[now] = a
@@ -158,7 +164,10 @@ func (x *Index) askAnew(ch *model.Changes) (gone []*model.Policy) {
 		}
 	}
 	for id, now := range ch.Policies {
-		swap(x.c.Policies[id], now)
+		if was := x.c.Policies[id]; was != now {
+			take(was, now)
+			swapped = append(swapped, swap{was, now})
+		}
 	}
 	for id, now := range ch.Staged {
 		var before, after *model.Policy
@@ -170,9 +179,11 @@ func (x *Index) askAnew(ch *model.Changes) (gone []*model.Policy) {
 			after = &now.Policy
 			put(x.replacing, now.Replaces(), id)
 		}
-		swap(before, after)
+		if before != after {
+			take(before, after)
+		}
 	}
-	return gone
+	return swapped, gone
 }
 
 // count adds what a policy looks at, or takes it off.
@@ -317,7 +328,8 @@ func (x *Index) relabelled(ch *model.Changes) map[string]struct{} {
 	return out
 }
 
-// relabel asks again what depends on labels around pods.
+// relabel asks again what depends on labels around pods. A node whose rules could be about a pod
+// before, and can still be, has it as it is.
 func (x *Index) relabel(namespaces map[string]struct{}, accounts map[model.Name]*model.ServiceAccount) {
 	again := map[*group]struct{}{}
 	for name := range namespaces {
@@ -336,14 +348,12 @@ func (x *Index) relabel(namespaces map[string]struct{}, accounts map[model.Name]
 		delete(x.asking, name)
 	}
 	for g := range again {
-		affected := g.nodes()
 		for _, of := range []map[*question]struct{}{asked[g.like.Name.Namespace], x.askedIn(g.like.Name.Namespace)} {
 			for q := range of {
 				x.evaluate(q, g)
 			}
 		}
-		affected.merge(g.nodes())
-		for slot := range affected.all() {
+		for slot := range x.reach(g).all() {
 			markPods(x.nodes[slot], g.pods)
 		}
 	}
@@ -416,7 +426,7 @@ func (x *Index) claim(p *model.Pod, do func(map[netip.Addr]map[model.Name]struct
 }
 
 // wanting returns the nodes whose view a pod is in.
-func (x *Index) wanting(e *entry) (of nodeSet, all bool) {
+func (x *Index) wanting(e *entry) (of slotSet, all bool) {
 	if e == nil {
 		return nil, false
 	}
@@ -424,7 +434,7 @@ func (x *Index) wanting(e *entry) (of nodeSet, all bool) {
 		return nil, true
 	}
 	if e.group != nil {
-		of = e.group.nodes()
+		of = x.nodesOf(e.group)
 	}
 	if n := x.byName[e.pod.Node]; n != nil {
 		of.add(n.slot)
@@ -443,7 +453,7 @@ func (x *Index) wanting(e *entry) (of nodeSet, all bool) {
 }
 
 // note marks a pod for some nodes, or for all; peers leaves out those that have it whole.
-func (x *Index) note(name model.Name, of nodeSet, all, peers bool) {
+func (x *Index) note(name model.Name, of slotSet, all, peers bool) {
 	only := map[model.Name]struct{}{name: {}}
 	for n := range x.all() {
 		if !all && !of.has(n.slot) {

@@ -21,19 +21,28 @@ type Node struct {
 	endpoints map[netip.Addr]model.Name
 	// pods are those of the node, by the API or by an endpoint, with the policies that select them
 	// now or would with the staged ones in force.
-	pods map[model.Name][]*model.Policy
-	in   map[string]map[model.Name]struct{} // the same by namespace
+	pods map[model.Name]*bound
+	in   map[string]locals // the same by namespace
 	// hosts are the policies of its host endpoints.
-	hosts     []*model.Policy
-	policies  map[*model.Policy]int // how many pods, or host endpoints, have them
-	questions map[*question]int     // how many policies ask them
-	services  map[model.Name]int
-	sets      map[string]*setUse      // expressions about network sets
-	has       map[model.Name]struct{} // network sets that were taken
+	hosts    []*model.Policy
+	policies map[*model.Policy]int // how many pods, or host endpoints, have them
+	groups   slotSet               // that these policies' rules can be about
+	services map[model.Name]int
+	sets     map[string]*setUse      // expressions about network sets
+	has      map[model.Name]struct{} // network sets that were taken
 
 	stale   map[model.Name]struct{} // pods whose policies are to be found again
 	pending model.Changes           // keys of what changed since the last Take
 	whole   bool                    // nothing was taken yet
+}
+
+// locals are pods of one node and namespace.
+type locals map[model.Name]*bound
+
+// bound is one of a node's pods.
+type bound struct {
+	entry    *entry // nil: the pod is not known
+	policies []*model.Policy
 }
 
 // setUse is an expression about network sets, and how many policies have it.
@@ -44,8 +53,8 @@ type setUse struct {
 
 // Add begins to follow the part of a node. Of one name there is one at a time.
 func (x *Index) Add(node string) *Node {
-	n := &Node{x: x, name: node, slot: slices.Index(x.nodes, nil), endpoints: map[netip.Addr]model.Name{}, pods: map[model.Name][]*model.Policy{},
-		in: map[string]map[model.Name]struct{}{}, policies: map[*model.Policy]int{}, questions: map[*question]int{}, services: map[model.Name]int{},
+	n := &Node{x: x, name: node, slot: slices.Index(x.nodes, nil), endpoints: map[netip.Addr]model.Name{}, pods: map[model.Name]*bound{},
+		in: map[string]locals{}, policies: map[*model.Policy]int{}, services: map[model.Name]int{},
 		sets: map[string]*setUse{}, has: map[model.Name]struct{}{}, stale: map[model.Name]struct{}{}, whole: true}
 	if n.slot < 0 {
 		n.slot = len(x.nodes)
@@ -60,15 +69,21 @@ func (x *Index) Add(node string) *Node {
 	return n
 }
 
-// Remove ends it.
+// Remove ends it. Nobody takes anything of the node any more.
 func (x *Index) Remove(n *Node) {
-	n.whole = true // so that what it no longer needs is not marked: nobody takes it
-	n.SetEndpoints(nil)
-	delete(x.byName, n.name)
-	for name := range n.pods {
-		n.bind(name)
+	for a, name := range n.endpoints {
+		drop(x.holding, a, n)
+		drop(x.holders, name, n)
 	}
-	n.swap(n.hosts, nil)
+	for namespace := range n.in {
+		drop(x.localsIn, namespace, n)
+	}
+	for p := range n.policies {
+		for _, q := range x.asks[p].questions {
+			q.nodes.remove(n.slot)
+		}
+	}
+	delete(x.byName, n.name)
 	x.nodes[n.slot] = nil
 }
 
@@ -122,16 +137,17 @@ func (n *Node) bindLater(name model.Name) { n.stale[name] = struct{}{} }
 // bind finds the policies of one of the node's pods, or forgets a pod that is not the node's.
 func (n *Node) bind(name model.Name) {
 	x := n.x
-	was, had := n.pods[name]
+	b, had := n.pods[name]
 	_, held := x.holders[name][n]
 	e := x.pods[name]
 	if has := held || e != nil && e.pod.Node == n.name && x.byName[n.name] == n; !has {
 		if had {
 			delete(n.pods, name)
-			if drop(n.in, name.Namespace, name); len(n.in[name.Namespace]) == 0 {
+			if delete(n.in[name.Namespace], name); len(n.in[name.Namespace]) == 0 {
+				delete(n.in, name.Namespace)
 				drop(x.localsIn, name.Namespace, n)
 			}
-			n.swap(was, nil)
+			n.swap(b.policies, nil)
 			markPods(n, map[model.Name]struct{}{name: {}})
 		}
 		return
@@ -149,12 +165,21 @@ func (n *Node) bind(name model.Name) {
 			}
 		}
 	}
-	n.pods[name] = list
 	if !had {
-		put(n.in, name.Namespace, name)
-		put(x.localsIn, name.Namespace, n)
+		b = &bound{}
+		n.pods[name] = b
+		if n.in[name.Namespace] == nil {
+			n.in[name.Namespace] = locals{}
+			if x.localsIn[name.Namespace] == nil {
+				x.localsIn[name.Namespace] = map[*Node]locals{}
+			}
+			x.localsIn[name.Namespace][n] = n.in[name.Namespace]
+		}
+		n.in[name.Namespace][name] = b
 		markPods(n, map[model.Name]struct{}{name: {}})
 	}
+	was := b.policies
+	b.entry, b.policies = e, list
 	n.swap(was, list)
 }
 
@@ -192,11 +217,16 @@ func (n *Node) take(p *model.Policy) {
 	a := n.x.asks[p]
 	n.notePolicy(p)
 	for _, q := range a.questions {
-		if n.questions[q]++; n.questions[q] > 1 {
+		if q.nodes.has(n.slot) {
 			continue
 		}
-		n.noteGroups(q)
 		q.nodes.add(n.slot)
+		if !n.whole {
+			for slot := range q.groups.less(n.groups) {
+				markPods(n, n.x.groupAt[slot].pods)
+			}
+		}
+		n.groups.merge(q.groups)
 		n.useSets(q.text, q.expr, 1)
 	}
 	for text, expr := range a.own {
@@ -214,12 +244,16 @@ func (n *Node) forget(p *model.Policy) {
 	a := n.x.asks[p]
 	n.notePolicy(p)
 	for _, q := range a.questions {
-		if n.questions[q]--; n.questions[q] > 0 {
+		if slices.ContainsFunc(q.by, func(o *model.Policy) bool { return n.policies[o] > 0 }) {
 			continue
 		}
-		delete(n.questions, q)
 		q.nodes.remove(n.slot)
-		n.noteGroups(q)
+		for slot := range q.groups.all() {
+			if g := n.x.groupAt[slot]; !g.asked(n.slot) {
+				n.groups.remove(slot)
+				markPods(n, g.pods)
+			}
+		}
 		n.useSets(q.text, q.expr, -1)
 	}
 	for text, expr := range a.own {
@@ -229,18 +263,6 @@ func (n *Node) forget(p *model.Policy) {
 		if n.services[s]--; n.services[s] == 0 {
 			delete(n.services, s)
 			n.noteHeadless(s)
-		}
-	}
-}
-
-// noteGroups marks the pods of which a question is true, and no other one of the node's.
-func (n *Node) noteGroups(q *question) {
-	if n.whole {
-		return
-	}
-	for g := range q.groups {
-		if !g.concerns(n.slot) {
-			markPods(n, g.pods)
 		}
 	}
 }
@@ -276,8 +298,9 @@ func (n *Node) useSets(text string, expr *selector.Selector, by int) {
 	mark(&n.pending.NetworkSets, n.x.c.NetworkSets)
 }
 
-// rebind finds again the policies of pods and host endpoints that a change may concern.
-func (x *Index) rebind(ch *model.Changes, namespaces map[string]struct{}, gone []*model.Policy) {
+// rebind finds again the policies of pods and host endpoints that a change may concern. Where
+// policies alone have changed these alone are looked at.
+func (x *Index) rebind(ch *model.Changes, namespaces map[string]struct{}, swapped []swap, gone []*model.Policy) {
 	in := map[string]struct{}{}
 	everywhere, hosts := len(ch.Tiers) > 0, len(ch.Tiers)+len(ch.HostEndpoints) > 0
 	of := func(p *model.Policy) {
@@ -292,11 +315,20 @@ func (x *Index) rebind(ch *model.Changes, namespaces map[string]struct{}, gone [
 			everywhere = true
 		}
 	}
-	for _, p := range gone {
-		of(p)
+	adjust := len(x.c.Staged)+len(ch.Staged)+len(ch.Tiers) == 0
+	for _, s := range swapped {
+		for _, p := range []*model.Policy{s.was, s.now} {
+			switch {
+			case p == nil:
+			case !adjust:
+				of(p)
+			case model.KindInForce(p.Kind) == model.KindGlobalNetworkPolicy:
+				hosts = true
+			}
+		}
 	}
-	for id := range ch.Policies {
-		if p := x.c.Policies[id]; p != nil {
+	for _, p := range gone {
+		if !adjust {
 			of(p)
 		}
 	}
@@ -312,11 +344,14 @@ func (x *Index) rebind(ch *model.Changes, namespaces map[string]struct{}, gone [
 		in[name.Namespace] = struct{}{}
 	}
 	for ns := range in {
-		for n := range x.localsIn[ns] {
-			for name := range n.in[ns] {
+		for n, pods := range x.localsIn[ns] {
+			for name := range pods {
 				n.bindLater(name)
 			}
 		}
+	}
+	if adjust {
+		x.adjust(swapped)
 	}
 	for n := range x.all() {
 		if everywhere {
@@ -429,7 +464,7 @@ func (n *Node) pod(name model.Name) *model.Pod {
 	if _, own := n.pods[name]; own {
 		return e.pod
 	}
-	if e.everyone || e.group != nil && e.group.concerns(n.slot) {
+	if e.everyone || e.group != nil && n.groups.has(e.group.slot) {
 		return e.peer
 	}
 	if !e.pod.HostNetwork && !e.pod.Finished && slices.ContainsFunc(e.pod.Addrs, func(a netip.Addr) bool { _, held := n.endpoints[a]; return held }) {

@@ -5,8 +5,6 @@ package nodeview
 import (
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/weir-net/weir/internal/model"
@@ -23,6 +21,37 @@ type Part struct {
 
 	derive  sync.Once
 	derived any
+
+	mu     sync.Mutex
+	pieces map[string]*piece
+}
+
+// piece is what becomes of some of a part's objects.
+type piece struct {
+	once    sync.Once
+	encoded [][]byte
+	err     error
+}
+
+// mostPieces is how many of a part are kept. Nodes that come from elsewhere together lack the same,
+// and one that says it lacks something else each time takes no more memory.
+const mostPieces = 8
+
+// Piece returns what encode makes of some of the part's objects, which have a name. It is called
+// once for most of those who ask for the same.
+func (p *Part) Piece(name string, encode func() ([][]byte, error)) ([][]byte, error) {
+	p.mu.Lock()
+	of := p.pieces[name]
+	if of == nil {
+		of = &piece{}
+		if p.pieces == nil || len(p.pieces) >= mostPieces {
+			p.pieces = map[string]*piece{}
+		}
+		p.pieces[name] = of
+	}
+	p.mu.Unlock()
+	of.once.Do(func() { of.encoded, of.err = encode() })
+	return of.encoded, of.err
 }
 
 // Changes returns what the part has of the cluster.
@@ -46,6 +75,7 @@ type parts struct {
 	nodes, blocks, other *Part
 	services             map[string]*Part            // Services and their EndpointSlices, by namespace
 	pods                 map[string]map[string]*Part // by namespace, and by which of its groups
+	groups               map[string][]*group         // of a namespace, by their numbers
 	serviceNames         map[string]*namesIn
 }
 
@@ -53,7 +83,7 @@ type parts struct {
 type namesIn struct{ services, slices map[model.Name]struct{} }
 
 func newParts() parts {
-	return parts{services: map[string]*Part{}, pods: map[string]map[string]*Part{}, serviceNames: map[string]*namesIn{}}
+	return parts{services: map[string]*Part{}, pods: map[string]map[string]*Part{}, groups: map[string][]*group{}, serviceNames: map[string]*namesIn{}}
 }
 
 // forget drops the parts that a change makes outdated. everybodys are the EndpointSlices of ch that
@@ -97,8 +127,8 @@ func (x *Index) forget(ch *model.Changes, everybodys map[model.Name]*model.Endpo
 func (n *Node) Snapshot() ([]*Part, *model.Changes) {
 	n.whole, n.pending = false, model.Changes{}
 	out := n.x.commonParts()
-	for namespace, groups := range n.x.byNamespace {
-		if p := n.podsOf(namespace, groups); p != nil {
+	for namespace := range n.x.byNamespace {
+		if p := n.podsOf(namespace); p != nil {
 			out = append(out, p)
 		}
 	}
@@ -145,34 +175,40 @@ func (x *Index) commonParts() []*Part {
 
 // podsOf returns the pods of a namespace that rules of the node can be about, as others see them;
 // nil = none.
-func (n *Node) podsOf(namespace string, groups map[*group]struct{}) *Part {
-	var of []*group
-	size := 0
-	for g := range groups {
-		if g.concerns(n.slot) {
-			of = append(of, g)
+func (n *Node) podsOf(namespace string) *Part {
+	x := n.x
+	groups := x.parts.groups[namespace]
+	if groups == nil {
+		groups = slices.SortedFunc(maps.Keys(x.byNamespace[namespace]), func(a, b *group) int { return a.number - b.number })
+		x.parts.groups[namespace] = groups
+	}
+	var room [16]byte // a bit for each group
+	key, size := room[:0], 0
+	for i, g := range groups {
+		if i%8 == 0 {
+			key = append(key, 0)
+		}
+		if n.groups.has(g.slot) {
+			key[i/8] |= 1 << (i % 8)
 			size += len(g.pods)
 		}
 	}
-	if len(of) == 0 {
+	if size == 0 {
 		return nil
 	}
-	slices.SortFunc(of, func(a, b *group) int { return a.number - b.number })
-	var key strings.Builder
-	for _, g := range of {
-		key.WriteString(strconv.Itoa(g.number) + " ")
-	}
-	made := n.x.parts.pods[namespace][key.String()]
+	made := x.parts.pods[namespace][string(key)]
 	if made == nil {
 		pods := make(map[model.Name]*model.Pod, size)
-		for _, g := range of {
-			maps.Copy(pods, g.pods)
+		for _, g := range groups {
+			if n.groups.has(g.slot) {
+				maps.Copy(pods, g.pods)
+			}
 		}
 		made = &Part{changes: &model.Changes{Pods: pods}}
-		if n.x.parts.pods[namespace] == nil {
-			n.x.parts.pods[namespace] = map[string]*Part{}
+		if x.parts.pods[namespace] == nil {
+			x.parts.pods[namespace] = map[string]*Part{}
 		}
-		n.x.parts.pods[namespace][key.String()] = made
+		x.parts.pods[namespace][string(key)] = made
 	}
 	return made
 }

@@ -17,14 +17,14 @@ import (
 // expression, or by what they call a port. Of equal ones there is one.
 type question struct {
 	text  string
-	users int     // policies that ask it
-	nodes nodeSet // that have such a policy
+	by    []*model.Policy // that ask it
+	nodes slotSet         // that have such a policy
 
 	pods *model.Selector
 	expr *selector.Selector // of network sets and host endpoints, too
 	port portName
 
-	groups map[*group]struct{} // of which it is true
+	groups slotSet // of which it is true
 }
 
 // portName is a port of the other end as rules name it; ProtocolAny asks for the name only.
@@ -87,7 +87,7 @@ func (x *Index) asksOf(p *model.Policy) *asks {
 		}
 	}
 	for _, q := range a.questions {
-		q.users++
+		q.by = append(q.by, p)
 		a.addKeys(q)
 	}
 	return a
@@ -156,42 +156,53 @@ func (x *Index) intern(q question) *question {
 		return have
 	}
 	now := &q
-	now.groups = map[*group]struct{}{}
 	x.questions[q.text] = now
+	ask := func(ns string) {
+		x.asking[ns][now] = struct{}{}
+		for g := range x.byNamespace[ns] {
+			x.evaluate(now, g) // no node has the question yet
+		}
+	}
 	if ns := now.namespace(); ns != "" {
 		put(x.exact, ns, now)
-	} else {
-		x.wide[now] = struct{}{}
+		if x.asking[ns] != nil {
+			ask(ns)
+		}
+		return now
 	}
-	for ns, asked := range x.asking {
+	x.wide[now] = struct{}{}
+	for ns := range x.asking {
 		if x.mayBeIn(now, ns) {
-			asked[now] = struct{}{}
-			for g := range x.byNamespace[ns] {
-				x.evaluate(now, g)
-			}
+			ask(ns)
 		}
 	}
 	return now
 }
 
-// release ends the use of a policy's questions.
-func (x *Index) release(a *asks) {
-	for _, q := range a.questions {
-		if q.users--; q.users > 0 {
+// release ends the use of the questions of a policy that no node has any more.
+func (x *Index) release(p *model.Policy) {
+	for _, q := range x.asks[p].questions {
+		last := len(q.by) - 1
+		q.by[slices.Index(q.by, p)] = q.by[last]
+		q.by[last] = nil
+		if q.by = q.by[:last]; last > 0 {
 			continue
 		}
 		delete(x.questions, q.text)
-		delete(x.wide, q)
 		if ns := q.namespace(); ns != "" {
 			drop(x.exact, ns, q)
+			delete(x.asking[ns], q)
+		} else {
+			delete(x.wide, q)
+			for _, asked := range x.asking {
+				delete(asked, q)
+			}
 		}
-		for _, asked := range x.asking {
-			delete(asked, q)
-		}
-		for g := range q.groups {
-			delete(g.questions, q)
+		for slot := range q.groups.all() {
+			delete(x.groupAt[slot].questions, q)
 		}
 	}
+	delete(x.asks, p)
 }
 
 // mayBeIn reports whether a question can be true of pods of a namespace.
@@ -231,7 +242,7 @@ func put[K, V comparable](index map[K]map[V]struct{}, k K, v V) {
 	index[k][v] = struct{}{}
 }
 
-func drop[K, V comparable](index map[K]map[V]struct{}, k K, v V) {
+func drop[K, V comparable, W any](index map[K]map[V]W, k K, v V) {
 	if delete(index[k], v); len(index[k]) == 0 {
 		delete(index, k)
 	}

@@ -32,7 +32,9 @@ func Connect(mode Mode, node string, clients *apiclient.Clients, peers trust.Fol
 	replicas := &Replicas{Slice: clients.Core.Slice, Namespace: names.Namespace, File: statefile.New[[]string](file, log)}
 	// No table of Weir's applies to the agent's own sockets: wrong ones do not keep it from what
 	// puts them right.
-	dialer := &net.Dialer{Timeout: 3 * time.Second, Control: kernel.MarkOwn}
+	// A fan-out's node that is gone is noticed within ten seconds: a kernel answers probes also for
+	// a program that gets no CPU.
+	dialer := &net.Dialer{Timeout: 3 * time.Second, Control: kernel.MarkOwn, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 4 * time.Second, Interval: 2 * time.Second, Count: 3}}
 	return Config{
 		Mode: mode, Log: log.With("part", "source"), Replicas: replicas,
 		LastResort: lastResort, Node: node, Nodes: func() []string { return slices.Collect(maps.Keys(claims())) },

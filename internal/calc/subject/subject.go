@@ -43,17 +43,7 @@ func NewIndex(policies map[model.PolicyID]*model.Policy, before *Index) *Index {
 		if s == nil {
 			s = newSubject(p)
 		}
-		x.known[p] = s
-		if model.KindInForce(p.Kind) == model.KindGlobalNetworkPolicy {
-			x.hosts = append(x.hosts, s)
-		}
-		switch ns := p.Subject.Namespace; {
-		case ForHostsOnly(p):
-		case ns != "":
-			x.byNS[ns] = append(x.byNS[ns], s)
-		default:
-			x.anywhere = append(x.anywhere, s)
-		}
+		x.add(s)
 	}
 	return x
 }

@@ -26,7 +26,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/weir-net/weir/internal/fanout/stream"
@@ -62,15 +61,19 @@ type Config struct {
 	OtherEvery time.Duration
 }
 
-// Time bounds of a connection.
+// Time bounds of a connection. A fan-out that has no CPU for a while is not left: another one would
+// have the more to do. One whose process ends closes the connection, and one whose node is gone is
+// found by Dial's connection (source.Connect), whose probes the other end's kernel answers.
 const (
-	connectWithin = 10 * time.Second // a fan-out may be busy with others
-	silence       = 10 * time.Second // a fan-out says at least every two seconds how fresh it is
+	lookWithin    = 10 * time.Second
+	connectWithin = 30 * time.Second // a fan-out may be busy with others
+	silence       = 2 * time.Minute  // a fan-out says at least every two seconds how fresh it is
+	looks         = 12               // into which silence is cut: a process that gets no CPU for all of it has looked once
 	retryFirst    = 100 * time.Millisecond
 	retryMost     = 5 * time.Second
 	retryLate     = 20 * time.Second // after lateAfter without any: all agents ask where fan-outs are
 	lateAfter     = 2 * time.Minute
-	fedWell       = connectWithin // a connection that lasted for so long was not refused
+	fedWell       = 10 * time.Second // a stream that lasted for so long was not refused
 	tokenEvery    = time.Minute
 	staleAfter    = 10 * time.Second // how long a fan-out may be without the API server until another one is asked
 )
@@ -88,6 +91,7 @@ type Client struct {
 	ask     chan struct{}      // capacity 1: asking or questions is not empty
 
 	mu        sync.Mutex
+	held      *stream.Held // what the agent has, until something comes; nil = it is to be found
 	pending   *watch.Batch
 	handing   bool // a batch is being handed on
 	synced    bool
@@ -255,7 +259,7 @@ func (c *Client) follow(ctx context.Context) {
 
 // choose returns the address of a fan-out, another one than avoid where there is one.
 func (c *Client) choose(ctx context.Context, avoid string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectWithin)
+	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
 	all, err := c.cfg.Replicas(ctx)
 	if err != nil {
@@ -283,7 +287,7 @@ func (c *Client) connect(ctx context.Context, addr string) (*connection, error) 
 	}
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(credentials.NewTLS(conf)), grpc.WithContextDialer(c.cfg.Dial),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(wire.MostSize+stream.MostRequest)), grpc.WithDisableServiceConfig(),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: silence, Timeout: silence}), grpc.WithReadBufferSize(16<<10), grpc.WithWriteBufferSize(4<<10),
+		grpc.WithReadBufferSize(16<<10), grpc.WithWriteBufferSize(4<<10),
 		grpc.WithDisableRetry())
 	if err != nil {
 		return nil, fmt.Errorf("fan-out %s: %w", addr, err)

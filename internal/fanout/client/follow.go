@@ -51,8 +51,9 @@ func (c *Client) serve(ctx context.Context, k *connection) (*connection, error) 
 		}
 	}()
 	in := &intake{client: c, decoder: &wire.Decoder{Expression: c.cfg.Expression}, described: k.described}
-	heard := time.NewTimer(silence)
-	defer heard.Stop()
+	look := time.NewTicker(silence / looks)
+	defer look.Stop()
+	silent := 0 // looks since something came
 	token := time.NewTicker(tokenEvery)
 	defer token.Stop()
 	other := time.NewTicker(c.cfg.OtherEvery)
@@ -63,8 +64,10 @@ func (c *Client) serve(ctx context.Context, k *connection) (*connection, error) 
 			return nil, ctx.Err()
 		case err := <-failed:
 			return nil, fmt.Errorf("fan-out %s: %w", k.addr, err)
-		case <-heard.C:
-			return nil, fmt.Errorf("fan-out %s: it has said nothing for %s", k.addr, silence)
+		case <-look.C:
+			if silent++; silent > looks {
+				return nil, fmt.Errorf("fan-out %s: it has said nothing for %s", k.addr, silence)
+			}
 		case resp := <-responses:
 			if err := in.take(ctx, resp); err != nil {
 				return nil, fmt.Errorf("fan-out %s: %w", k.addr, err)
@@ -74,7 +77,7 @@ func (c *Client) serve(ctx context.Context, k *connection) (*connection, error) 
 			if resp.Fresh != nil {
 				c.noteFresh(k.addr, resp.Fresh)
 			}
-			heard.Reset(silence)
+			silent = 0
 		case <-c.moved:
 			c.mu.Lock()
 			now := stream.EndpointsFrom(c.endpoints)
@@ -207,6 +210,7 @@ func (in *intake) take(ctx context.Context, resp *stream.Response) error {
 func (c *Client) deliver(b *watch.Batch) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.held = nil
 	for name, n := range b.Nodes {
 		if n != nil {
 			n.Since = c.claims.Note(n) // nobody else has the value yet

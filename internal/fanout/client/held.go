@@ -24,8 +24,11 @@ const handedWithin = 2 * time.Second
 // other stream is read meanwhile, so that nothing changes until the answer is there.
 func (c *Client) hello(ctx context.Context) (first *stream.Request, described bool) {
 	c.mu.Lock()
-	first = &stream.Request{Endpoints: stream.EndpointsFrom(c.endpoints), Program: c.cfg.Program}
+	first = &stream.Request{Endpoints: stream.EndpointsFrom(c.endpoints), Program: c.cfg.Program, Held: c.held}
 	c.mu.Unlock()
+	if first.Held != nil {
+		return first, true
+	}
 	if c.cfg.Cluster == nil || !c.allHandedOn(ctx) {
 		return first, false
 	}
@@ -36,6 +39,9 @@ func (c *Client) hello(ctx context.Context) (first *stream.Request, described bo
 	if proto.Size(first) > stream.MostRequest {
 		first.Held = nil
 	}
+	c.mu.Lock()
+	c.held = first.Held // to find it again for each try would cost more than all else
+	c.mu.Unlock()
 	return first, first.Held != nil
 }
 

@@ -273,6 +273,34 @@ func (d *Difference) compare(s Scope, held []Sum, base, later *List) {
 	}
 }
 
+// Key distinguishes which objects of lists are to be sent.
+func (d *Difference) Key(lists Lists) string {
+	var scopes []Scope
+	for s := range lists {
+		if d.send[s] != nil {
+			scopes = append(scopes, s)
+		}
+	}
+	slices.SortFunc(scopes, func(a, b Scope) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace))
+	})
+	var key []byte
+	for _, s := range scopes {
+		in := d.send[s]
+		key = append(key, byte(s.Kind), in.Bits)
+		key = append(append(key, s.Namespace...), 0)
+		for i, has := range in.Has {
+			if i%8 == 0 {
+				key = append(key, 0)
+			}
+			if has {
+				key[len(key)-1] |= 1 << (i % 8)
+			}
+		}
+	}
+	return string(key)
+}
+
 // Most reports whether more than half of what lists have is to be sent.
 func (d *Difference) Most(lists Lists) bool {
 	differ, all := d.count(lists)

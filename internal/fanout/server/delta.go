@@ -15,6 +15,11 @@ import (
 // pushPart sends a part of a snapshot.
 func (s *Server) pushPart(f *follower, up stream.Server, p *nodeview.Part) error {
 	messages, err := p.Encoded(wire.Encoder{}.Marshal)
+	return s.pushAll(f, up, messages, err)
+}
+
+// pushAll sends messages that other nodes get, too, where they could be made.
+func (s *Server) pushAll(f *follower, up stream.Server, messages [][]byte, err error) error {
 	if err != nil {
 		return fmt.Errorf("encode what nodes have in common: %w", err)
 	}
@@ -26,8 +31,7 @@ func (s *Server) pushPart(f *follower, up stream.Server, p *nodeview.Part) error
 	return nil
 }
 
-// pushChanges sends changes that no other node gets; the last message of them says what last does,
-// and where last is nil more follows.
+// pushChanges sends changes that no other node gets; the last message of them says what last does.
 func (s *Server) pushChanges(f *follower, up stream.Server, ch *model.Changes, last *stream.Response) error {
 	var before []byte
 	for m, err := range (wire.Encoder{}).Messages(ch) {
@@ -41,16 +45,14 @@ func (s *Server) pushChanges(f *follower, up stream.Server, ch *model.Changes, l
 		}
 		before = m
 	}
-	if last == nil {
-		last = &stream.Response{More: true}
-	}
 	last.Changes = before
 	return s.push(f, up, last)
 }
 
 // deliverDelta sends what of a snapshot the agent has not. Of a part of which it lacks most it is
 // sent all, which was encoded for others, too: what is encoded for it alone is less than half of a
-// snapshot, whatever it says that it has.
+// snapshot, whatever it says that it has. Agents of a replica that ended lack the same of most
+// parts.
 func (s *Server) deliverDelta(f *follower, up stream.Server, d *due) error {
 	lists := make([]digest.Lists, 0, len(d.parts)+1)
 	for _, p := range d.parts {
@@ -65,7 +67,8 @@ func (s *Server) deliverDelta(f *follower, up stream.Server, d *due) error {
 		case lacks.Most(lists[i]):
 			err = s.pushPart(f, up, p)
 		default:
-			err = s.pushChanges(f, up, lacks.Pick(p.Changes()), nil)
+			messages, failed := p.Piece(lacks.Key(lists[i]), func() ([][]byte, error) { return wire.Encoder{}.Marshal(lacks.Pick(p.Changes())) })
+			err = s.pushAll(f, up, messages, failed)
 		}
 		if err != nil {
 			return err

@@ -18,6 +18,7 @@ import (
 	"github.com/weir-net/weir/internal/fanout/wire"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodeview"
 )
 
 // leave ends the replica that feeds an agent, which knows another one, and waits until it has what
@@ -173,6 +174,63 @@ func TestDeltaIsSmall(t *testing.T) {
 	held.Version++
 	if newer := first(t, p.hello(t, node, held)); !newer.snapshot {
 		t.Error("digests of a version that is not known brought no snapshot")
+	}
+}
+
+// TestDeltasAreMadeOnce holds that agents which lack the same of a part are sent the same messages:
+// what they lack.
+func TestDeltasAreMadeOnce(t *testing.T) {
+	t.Parallel()
+	const rounds = 20
+	c := fleet(4, 200)
+	s := New(Config{Interval: 1})
+	p := &place{t: t, server: s}
+	p.fill(c)
+	view := func(node string) ([]*nodeview.Part, digest.Lists) {
+		n := s.index.Add(node)
+		defer s.index.Remove(n)
+		parts, own := n.Snapshot()
+		return parts, digest.Of(own)
+	}
+	held := map[string]digest.Held{}
+	for _, node := range []string{"n1", "n2"} {
+		base := digest.Lists{}
+		parts, own := view(node)
+		for _, part := range parts {
+			maps.Copy(base, digest.Of(part.Changes()))
+		}
+		held[node] = base.Held(own)
+	}
+	for i := range rounds { // pods of other nodes, in other buckets
+		now := *c.Pods.Get(model.Name{Namespace: "a", Name: fmt.Sprintf("pod-0-%d", 2*i)})
+		now.UID = "again"
+		change(c, pods(&now), p)
+		made := 0
+		var sent [][]byte
+		for _, node := range []string{"n1", "n2"} {
+			parts, own := view(node)
+			for _, part := range parts {
+				lists := digest.Of(part.Changes())
+				lacks := held[node].Compare(lists, own)
+				if part.Changes().Pods[now.Name] == nil {
+					continue
+				}
+				messages, err := part.Piece(lacks.Key(lists), func() ([][]byte, error) {
+					made++
+					return wire.Encoder{}.Marshal(lacks.Pick(part.Changes()))
+				})
+				if err != nil || len(messages) != 1 {
+					t.Fatal(len(messages), err)
+				}
+				sent = append(sent, messages[0])
+				if got, err := (&wire.Decoder{}).Decode(messages[0]); err != nil || got.Changes.Pods[now.Name] == nil || got.Changes.Pods[now.Name].UID != "again" || len(got.Changes.Pods) == len(part.Changes().Pods) {
+					t.Fatalf("round %d: %d of %d pods came, %v", i, len(got.Changes.Pods), len(part.Changes().Pods), err)
+				}
+			}
+		}
+		if made != 1 || len(sent) != 2 || &sent[0][0] != &sent[1][0] {
+			t.Fatalf("round %d: what two nodes lack was encoded %d times, and sent %d times", i, made, len(sent))
+		}
 	}
 }
 

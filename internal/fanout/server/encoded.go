@@ -17,6 +17,9 @@ import (
 const (
 	encodedFor  = time.Second
 	mostEncoded = 256
+	// morePolicies are more at once than are kept: each node gets others of them, and a hundred
+	// nodes' would be hundreds of MiB where policies come by the thousand.
+	morePolicies = 8
 )
 
 // encodings are the messages of changes that some node was just sent: a pod that many nodes' rules
@@ -45,7 +48,7 @@ func newEncodings() *encodings {
 
 // of returns the messages of changes.
 func (e *encodings) of(ch *model.Changes, now time.Time) ([][]byte, error) {
-	if ch.ServiceCIDRsChanged || ch.ReservedChanged {
+	if ch.ServiceCIDRsChanged || ch.ReservedChanged || len(ch.Policies) > morePolicies {
 		return wire.Encoder{}.Marshal(ch)
 	}
 	key := e.key(ch)

@@ -55,6 +55,16 @@ func TestEncodedOnce(t *testing.T) {
 			t.Errorf("%s: got the messages of other changes (%v)", what, err)
 		}
 	}
+	many := &model.Changes{Policies: map[model.PolicyID]*model.Policy{}}
+	for i := range morePolicies + 1 {
+		p := allow(fmt.Sprint("n", i), "a", 80)
+		many.Policies[p.ID()] = p
+	}
+	before := len(e.known)
+	got, err := e.of(many, now)
+	if want, _ := (wire.Encoder{}).Marshal(many); err != nil || !bytes.Equal(bytes.Join(got, nil), bytes.Join(want, nil)) || len(e.known) != before {
+		t.Errorf("of many policies, which each node gets others of, %d messages are kept, %v", len(e.known)-before, err)
+	}
 	for i := range 3 * mostEncoded {
 		ns := &model.Namespace{Name: fmt.Sprint("n", i)}
 		if _, err := e.of(&model.Changes{Namespaces: map[string]*model.Namespace{ns.Name: ns}}, now.Add(time.Duration(i)*10*time.Millisecond)); err != nil {

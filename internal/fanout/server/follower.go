@@ -44,11 +44,11 @@ type follower struct {
 	owners   int                // how many of these are of addresses
 	asked    int                // and of pods
 
-	sending   sync.Mutex   // held while a message is sent
-	sent      atomic.Int64 // bytes of changes
-	takes     atomic.Int64 // since when it waits for the index, Unix nanoseconds; 0 = it does not
-	viewBytes atomic.Int64 // of the snapshot
-	delivers  atomic.Int64 // since when what is being sent began to be, Unix nanoseconds; 0 = nothing is
+	sending   chan struct{} // capacity 1: full while a message is sent
+	sent      atomic.Int64  // bytes of changes
+	takes     atomic.Int64  // since when it waits for the index, Unix nanoseconds; 0 = it does not
+	viewBytes atomic.Int64  // of the snapshot
+	delivers  atomic.Int64  // since when what is being sent began to be, Unix nanoseconds; 0 = nothing is
 
 	mu    sync.Mutex
 	token string
@@ -78,7 +78,7 @@ func (f *follower) end(why error) { f.cancel(why) }
 
 // add makes an agent the one of its node that is served; one before it ends.
 func (s *Server) add(ctx context.Context, peer peerauth.Peer, from netip.Addr, token, program string, endpoints map[netip.Addr]model.Name, held digest.Held) (*follower, error) {
-	f := &follower{peer: peer, from: from, program: program, began: time.Now(), wake: make(chan struct{}, 1), token: token, settings: true, held: held}
+	f := &follower{peer: peer, from: from, program: program, began: time.Now(), wake: make(chan struct{}, 1), sending: make(chan struct{}, 1), token: token, settings: true, held: held}
 	f.ctx, f.cancel = context.WithCancelCause(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -291,6 +291,7 @@ func (s *Server) sendAll(f *follower, up stream.Server) error {
 	late := time.AfterFunc(s.cfg.SnapshotWithin, leave)
 	defer late.Stop()
 	defer leave()
+	pace := pacer{interval: s.cfg.Interval}
 	for {
 		f.takes.Store(time.Now().UnixNano())
 		d, err := s.take(f)
@@ -309,7 +310,11 @@ func (s *Server) sendAll(f *follower, up stream.Server) error {
 			if d.snapshot {
 				leave()
 			}
-			if err := sleep.For(f.ctx, s.cfg.Interval); err != nil {
+			if d.snapshot { // which has waited for its turn
+				d.since = time.Time{}
+			}
+			policies := d.changes != nil && len(d.changes.Policies) > 0
+			if err := sleep.For(f.ctx, pace.pause(d.since, policies, time.Now())); err != nil {
 				return err
 			}
 		}
@@ -394,10 +399,9 @@ func (s *Server) deliver(f *follower, up stream.Server, d *due) error {
 // push sends one message. An agent that does not read for long is left: what waits in Send ends
 // with the stream.
 func (s *Server) push(f *follower, up stream.Server, resp *stream.Response) error {
-	f.sending.Lock()
-	defer f.sending.Unlock()
-	late := time.AfterFunc(sendWithin, func() { f.end(errSlow) })
-	defer late.Stop()
+	f.sending <- struct{}{}
+	defer func() { <-f.sending }()
+	defer after(sendWithin, func() { f.end(errSlow) })()
 	if err := up.Send(resp); err != nil {
 		return err
 	}

@@ -72,15 +72,18 @@ const DefaultInterval = 50 * time.Millisecond
 const freshEvery = 2 * time.Second
 
 // Bounds of connections. One that is not used by an agent that proved itself ends after idleWithin.
+// An agent is judged by what it does in minutes, not by how soon it answers: where it or the
+// fan-out has no CPU for a while, a stream that ended would have both do more.
 const (
 	maxConnections = 4096
 	maxPerSource   = 16
 	idleWithin     = 30 * time.Second
-	helloWithin    = 10 * time.Second
-	sendWithin     = 60 * time.Second // how long an agent may not read
-	silence        = 20 * time.Second
-	maxSnapshots   = 8               // that are sent at a time
-	busyWithin     = 5 * time.Second // how long an agent waits until its token can be looked at
+	helloWithin    = 30 * time.Second
+	sendWithin     = 3 * time.Minute  // how long an agent may not read
+	silence        = 20 * time.Second // of an agent, after which it is asked for an answer
+	answerIn       = 2 * time.Minute  // until it has sent anything then
+	maxSnapshots   = 8                // that are sent at a time
+	busyWithin     = 25 * time.Second // how long an agent waits until its token can be looked at
 )
 
 // Server serves the agents. It is safe for concurrent use.
@@ -164,15 +167,16 @@ var (
 	errPodGone  = status.Error(codes.Unauthenticated, "the agent's pod is gone")
 	errNodeGone = status.Error(codes.Unauthenticated, "the agent's Node is gone")
 	errReplaced = status.Error(codes.Aborted, "another agent of this node is connected")
-	errSlow     = status.Error(codes.DeadlineExceeded, "the agent did not read for a minute")
+	errSlow     = status.Error(codes.DeadlineExceeded, "the agent did not read for three minutes")
 )
 
 // Serve answers agents until ctx ends.
 func (s *Server) Serve(ctx context.Context, l net.Listener, cfg *tls.Config) error {
 	g := grpc.NewServer(grpc.Creds(keeping{credentials.NewTLS(cfg)}), grpc.MaxRecvMsgSize(stream.MostRequest), grpc.MaxConcurrentStreams(4),
 		grpc.ConnectionTimeout(helloWithin), grpc.ReadBufferSize(4<<10), grpc.MaxHeaderListSize(32<<10),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleWithin, Time: silence, Timeout: silence}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: silence / 4, PermitWithoutStream: true}))
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleWithin, Time: silence, Timeout: answerIn}),
+		// Pings that waited until the fan-out had CPU come together: no reason to end a stream.
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Nanosecond, PermitWithoutStream: true}))
 	stream.Register(g, s.follow)
 	stop := context.AfterFunc(ctx, g.Stop)
 	defer stop()

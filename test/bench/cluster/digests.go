@@ -103,14 +103,15 @@ type sharedLists struct {
 type sharedList struct {
 	once  sync.Once
 	lists digest.Lists
+	marks map[string]string
 	err   error
 }
 
 // mostShared is more than a snapshot has messages.
 const mostShared = 8192
 
-// of returns the digests of what a message says, which has a hash.
-func (x *sharedLists) of(hash uint64, message []byte) (digest.Lists, error) {
+// of returns what a message says, which has a hash.
+func (x *sharedLists) of(hash uint64, message []byte) (*sharedList, error) {
 	x.mu.Lock()
 	have := x.known[hash]
 	if have == nil {
@@ -124,8 +125,8 @@ func (x *sharedLists) of(hash uint64, message []byte) (digest.Lists, error) {
 	have.once.Do(func() {
 		d, err := (&wire.Decoder{Expression: expression}).Decode(message)
 		if have.err = err; err == nil {
-			have.lists = digest.Of(d.Changes)
+			have.lists, have.marks = digest.Of(d.Changes), marks(d.Changes)
 		}
 	})
-	return have.lists, have.err
+	return have, have.err
 }

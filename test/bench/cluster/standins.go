@@ -21,11 +21,9 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/weir-net/weir/internal/fanout/client"
-	"github.com/weir-net/weir/internal/fanout/digest"
 	"github.com/weir-net/weir/internal/fanout/names"
 	"github.com/weir-net/weir/internal/fanout/stream"
 	"github.com/weir-net/weir/internal/fanout/wire"
@@ -178,9 +176,9 @@ func (h *holder) isWhole(since time.Time) {
 }
 
 // see notes the marks that changes bear; before has those that the stand-in has seen last.
-func (h *holder) see(ch *model.Changes, before map[string]string) {
+func (h *holder) see(marks, before map[string]string) {
 	now := time.Now().UnixNano()
-	for kind, mark := range marks(ch) {
+	for kind, mark := range marks {
 		if before[kind] == mark {
 			continue
 		}
@@ -198,8 +196,8 @@ func (h *holder) dial(n standInNode) func(context.Context, string) (net.Conn, er
 	}
 }
 
-// hold holds the stream of one node. What comes is decoded, and kept as digests: a snapshot's
-// messages once for all nodes that get the same.
+// hold holds the stream of one node. What comes is decoded, and kept as digests: once for all nodes
+// that get the same message, since each agent of a cluster has a CPU of its own.
 func (h *holder) hold(ctx context.Context, n standInNode) {
 	var ended time.Time
 	d := newDigests()
@@ -232,7 +230,6 @@ func (h *holder) follow(ctx context.Context, n standInNode, addr string, since t
 	// Bounds as in package client.
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(credentials.NewTLS(conf)), grpc.WithContextDialer(h.dial(n)),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(wire.MostSize+stream.MostRequest)), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 10 * time.Second}),
 		grpc.WithReadBufferSize(16<<10), grpc.WithWriteBufferSize(4<<10))
 	if err != nil {
 		return false, err
@@ -249,8 +246,8 @@ func (h *holder) follow(ctx context.Context, n standInNode, addr string, since t
 	}
 	defer has.abandon()
 	before := map[string]string{}
-	for d := (&wire.Decoder{Expression: expression}); ; {
-		silent := time.AfterFunc(10*time.Second, cancel)
+	for {
+		silent := time.AfterFunc(2*time.Minute, cancel)
 		resp, err := up.Recv()
 		silent.Stop()
 		if err != nil {
@@ -259,20 +256,14 @@ func (h *holder) follow(ctx context.Context, n standInNode, addr string, since t
 		if len(resp.Changes) > 0 {
 			h.messages.Add(1)
 			h.bytes.Add(int64(len(resp.Changes)))
-			if whole {
-				got, err := d.Decode(resp.Changes)
-				if err != nil {
-					return whole, err
-				}
-				h.see(got.Changes, before)
-				has.take(digest.Of(got.Changes))
-			} else {
-				lists, err := h.shared.of(maphash.Bytes(h.seed, resp.Changes), resp.Changes)
-				if err != nil {
-					return whole, err
-				}
-				has.take(lists)
+			got, err := h.shared.of(maphash.Bytes(h.seed, resp.Changes), resp.Changes)
+			if err != nil {
+				return whole, err
 			}
+			if whole {
+				h.see(got.marks, before)
+			}
+			has.take(got.lists)
 		}
 		if resp.More || len(resp.Changes) == 0 {
 			continue
@@ -318,7 +309,7 @@ func (h *holder) keep(ctx context.Context, n standInNode) {
 			h.isWhole(time.Time{})
 		} else {
 			h.messages.Add(1)
-			h.see(&b.Changes, before)
+			h.see(marks(&b.Changes), before)
 		}
 	})
 }
