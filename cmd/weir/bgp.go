@@ -19,6 +19,7 @@ import (
 	"github.com/weir-net/weir/internal/agentapi"
 	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/bgp/feed"
+	"github.com/weir-net/weir/internal/bgp/show"
 	"github.com/weir-net/weir/internal/terminal"
 )
 
@@ -50,7 +51,7 @@ func newBGPPeers(f *bgpFlags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return f.show(cmd, answers, func(out io.Writer) error { return printPeers(out, answers) }, answers.peersWell())
+			return f.show(cmd, answers, func(out io.Writer) error { return show.Peers(out, answers) }, answers.PeersWell())
 		}}
 }
 
@@ -89,7 +90,7 @@ those that lead to it. A route that is "in kernel" is used for packets: docs/gui
 			if err != nil {
 				return err
 			}
-			return f.show(cmd, answers, func(out io.Writer) error { return printRoutes(out, answers, sent, f.limit) }, true)
+			return f.show(cmd, answers, func(out io.Writer) error { return show.Routes(out, answers, sent, f.limit) }, true)
 		}}
 	cmd.Flags().StringVar(&peer, "peer", "", "only routes that the peer with this `address` sent, also those that are not the best")
 	cmd.Flags().BoolVar(&sent, "sent", false, "with --peer: what is sent to it")
@@ -107,7 +108,7 @@ func newBGPNeighbor(f *bgpFlags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return f.show(cmd, answers, func(out io.Writer) error { return printNeighbours(out, answers, args[0]) }, true)
+			return f.show(cmd, answers, func(out io.Writer) error { return show.Neighbours(out, answers, args[0]) }, true)
 		}}
 }
 
@@ -120,19 +121,8 @@ func addressOrPrefix(text string) error {
 	return nil
 }
 
-// bgpAnswer is what one node says, or why it says nothing.
-type bgpAnswer[T any] struct {
-	Node  string `json:"node"`
-	Error string `json:"error,omitempty"`
-	BGP   *T     `json:"bgp,omitempty"`
-	// nothing: the agent answered that it has nothing to say of this.
-	nothing bool
-}
-
-type bgpAnswers[T any] []bgpAnswer[T]
-
 // askBGP asks the node, or all.
-func askBGP[T any](cmd *cobra.Command, f *bgpFlags, path string) (bgpAnswers[T], error) {
+func askBGP[T any](cmd *cobra.Command, f *bgpFlags, path string) (show.Answers[T], error) {
 	if f.output != "text" && f.output != "json" {
 		return nil, fmt.Errorf("-o %q: want text or json", f.output)
 	}
@@ -169,8 +159,8 @@ func askBGP[T any](cmd *cobra.Command, f *bgpFlags, path string) (bgpAnswers[T],
 }
 
 // askEach asks nodes by a function. That no user may ask is an error of all.
-func askEach[T any](ctx context.Context, nodes []string, ask func(context.Context, string, wire.Question, any) error, path string) (bgpAnswers[T], error) {
-	out := make(bgpAnswers[T], len(nodes))
+func askEach[T any](ctx context.Context, nodes []string, ask func(context.Context, string, wire.Question, any) error, path string) (show.Answers[T], error) {
+	out := make(show.Answers[T], len(nodes))
 	errs := agentapi.Each(nodes, func(i int, node string) error {
 		out[i].Node = node
 		var got T
@@ -185,16 +175,16 @@ func askEach[T any](ctx context.Context, nodes []string, ask func(context.Contex
 			return nil, err
 		}
 		if err != nil {
-			out[i].Error, out[i].nothing = err.Error(), errors.Is(err, agentapi.ErrRefused)
+			out[i].Error, out[i].Nothing = err.Error(), errors.Is(err, agentapi.ErrRefused)
 		}
 	}
 	return out, nil
 }
 
 // askLocal asks the agent of this machine.
-func askLocal[T any](ctx context.Context, folder, path string) (bgpAnswers[T], error) {
+func askLocal[T any](ctx context.Context, folder, path string) (show.Answers[T], error) {
 	var text bytes.Buffer
-	one := bgpAnswer[T]{Node: "this node"}
+	one := show.Answer[T]{Node: "this node"}
 	if name, err := os.Hostname(); err == nil {
 		one.Node = name
 	}
@@ -203,14 +193,14 @@ func askLocal[T any](ctx context.Context, folder, path string) (bgpAnswers[T], e
 		if !errors.As(err, &failure) || failure.Code != wire.ExitRefused {
 			return nil, err
 		}
-		one.Error, one.nothing = failure.Text, true
-		return bgpAnswers[T]{one}, nil
+		one.Error, one.Nothing = failure.Text, true
+		return show.Answers[T]{one}, nil
 	}
 	one.BGP = new(T)
 	if err := json.Unmarshal(text.Bytes(), one.BGP); err != nil {
 		return nil, fmt.Errorf("the agent's answer to %s: %w", path, err)
 	}
-	return bgpAnswers[T]{one}, nil
+	return show.Answers[T]{one}, nil
 }
 
 // show writes answers. The exit code is 1 where an agent did not answer, or all is not well.
@@ -227,18 +217,8 @@ func (f *bgpFlags) show(cmd *cobra.Command, answers any, asText func(io.Writer) 
 	} else if err := asText(out); err != nil {
 		return err
 	}
-	if silent, is := answers.(interface{ silent() bool }); !well || is && silent.silent() {
+	if silent, is := answers.(interface{ Silent() bool }); !well || is && silent.Silent() {
 		return errUnhealthy
 	}
 	return nil
-}
-
-// silent reports whether an agent did not answer.
-func (a bgpAnswers[T]) silent() bool {
-	for _, one := range a {
-		if one.Error != "" && !one.nothing {
-			return true
-		}
-	}
-	return false
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/apitest"
 	"github.com/weir-net/weir/internal/bgp/feed"
+	"github.com/weir-net/weir/internal/bgp/show"
 	"github.com/weir-net/weir/internal/localsock"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -90,27 +91,27 @@ func TestBGP(t *testing.T) {
 	}
 	var out strings.Builder
 	peers, err := askEach[feed.Shown](t.Context(), nodes, ask, "/bgp")
-	if err := errors.Join(err, printPeers(&out, peers)); err != nil {
+	if err := errors.Join(err, show.Peers(&out, peers)); err != nil {
 		t.Fatal(err)
 	}
 	contains("peers", out.String(), "n1    192.0.2.9    rack-1", "established", "hold timer expired", "node n2: no BGP process runs", "\nnode gone: no agent", "1 of 3 sessions are established.")
-	if peers.peersWell() || !peers.silent() {
+	if peers.PeersWell() || !peers.Silent() {
 		t.Error("a session that is down, or a node that does not answer, is well")
 	}
 	one := shownBGP()
 	one.Status.Peers[1].State = "established"
-	if well := (bgpAnswers[feed.Shown]{{Node: "n1", BGP: &one}, {Node: "n2", BGP: &feed.Shown{}}}); !well.peersWell() || well.silent() {
+	if well := (show.Answers[feed.Shown]{{Node: "n1", BGP: &one}, {Node: "n2", BGP: &feed.Shown{}}}); !well.PeersWell() || well.Silent() {
 		t.Error("sessions that are up are not well")
 	}
 
 	routes, err := askEach[feed.Answer](t.Context(), nodes, ask, "/bgproutes")
 	out.Reset()
-	if err := errors.Join(err, printRoutes(&out, routes, false, 3)); err != nil {
+	if err := errors.Join(err, show.Routes(&out, routes, false, 3)); err != nil {
 		t.Fatal(err)
 	}
 	contains("routes", out.String(), "10.65.1.0/26    -          this node  -            best", "64999 65010  best, in kernel by eth0", "best, stale, not in kernel", "node n1: 5 routes more", "node n2: ")
 	out.Reset()
-	if err := printRoutes(&out, routes, false, 0); err != nil {
+	if err := show.Routes(&out, routes, false, 0); err != nil {
 		t.Fatal(err)
 	}
 	contains("all routes", out.String(), "in kernel by eth1 to 192.0.2.8", "node n1: 4 routes more")
@@ -119,21 +120,21 @@ func TestBGP(t *testing.T) {
 		return ask(ctx, node, wire.Question{Path: "/bgp?neighbor"}, into)
 	}, "/bgp?neighbor=192.0.2.9")
 	out.Reset()
-	if err := errors.Join(err, printNeighbours(&out, neighbours, "192.0.2.9")); err != nil {
+	if err := errors.Join(err, show.Neighbours(&out, neighbours, "192.0.2.9")); err != nil {
 		t.Fatal(err)
 	}
 	contains("neighbor", out.String(), "n1 with 192.0.2.9 (rack-1)", "64512 here, 64999 there (external)", "hold 30 s, keepalive 10 s (asked for: 90 s, 30 s)", "for 120 s, and does; it asks for 60 s itself",
 		"3 received, 2 accepted, 1 sent", "route-refresh, add-path (there only), fqdn (here only)", "9: 1 OPEN, 3 UPDATE, 5 KEEPALIVE", "a TTL below 254", "BFD:                up")
-	if strings.Contains(out.String(), "node n2") || neighbours.silent() {
+	if strings.Contains(out.String(), "node n2") || neighbours.Silent() {
 		t.Errorf("a node without the session is named:\n%s", &out)
 	}
 	out.Reset()
-	if err := printNeighbours(&out, neighbours[1:], "192.0.2.9"); err != nil || !strings.Contains(out.String(), "no such session") {
+	if err := show.Neighbours(&out, neighbours[1:], "192.0.2.9"); err != nil || !strings.Contains(out.String(), "no such session") {
 		t.Errorf("the only node that was asked does not say why: %v\n%s", err, &out)
 	}
 
 	out.Reset()
-	if err := printPeers(&out, bgpAnswers[feed.Shown]{{Node: "n1", BGP: &feed.Shown{}}}); err != nil || out.String() != bgpNotInUse+"\n" {
+	if err := show.Peers(&out, show.Answers[feed.Shown]{{Node: "n1", BGP: &feed.Shown{}}}); err != nil || out.String() != show.NotInUse+"\n" {
 		t.Errorf("where BGP is not in use: %v %q", err, &out)
 	}
 	if _, err := askEach[feed.Shown](t.Context(), nodes, func(context.Context, string, wire.Question, any) error { return agentapi.ErrNoRight }, "/bgp"); !errors.Is(err, agentapi.ErrNoRight) {

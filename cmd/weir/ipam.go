@@ -246,7 +246,7 @@ func (f *ipamFlags) show(ctx context.Context, out io.Writer) error {
 		}
 		fmt.Fprintln(w, "\nBLOCK\tNODE\tADDRESSES\tPOOL\tIN USE\tFREE")
 		for _, b := range usage.Blocks {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", b.CIDR, b.Node, count(b.Size), dash(b.Pool), share(float64(b.InUse), b.Size), share(b.Size-float64(b.InUse), b.Size))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", b.CIDR, b.Node, count(b.Size), terminal.Dash(b.Pool), share(float64(b.InUse), b.Size), share(b.Size-float64(b.InUse), b.Size))
 		}
 	}
 	return w.Flush()

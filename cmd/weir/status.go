@@ -371,8 +371,8 @@ func (r *report) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NODE\tSTATE\tDATAPLANE\tADDRESS\tPODS\tSERVICES\tPOLICIES\tHEARTBEAT\tVERSION")
 	for _, n := range r.nodes {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\n", terminal.OneLine(n.name), n.state, dash(terminal.OneLine(n.dataplane)), dash(terminal.OneLine(n.address)),
-			n.endpoints, n.services, n.policies, n.age(), dash(terminal.OneLine(n.version)))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\n", terminal.OneLine(n.name), n.state, terminal.Dash(terminal.OneLine(n.dataplane)), terminal.Dash(terminal.OneLine(n.address)),
+			n.endpoints, n.services, n.policies, n.age(), terminal.Dash(terminal.OneLine(n.version)))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -429,13 +429,6 @@ func age(d time.Duration) string {
 		return "never"
 	}
 	return d.Round(time.Second).String()
-}
-
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }
 
 func joinNonEmpty(a, b string) string {

@@ -31,6 +31,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/api"
 	"github.com/weir-net/weir/internal/agent/apiserver"
 	"github.com/weir-net/weir/internal/agent/bgp"
+	"github.com/weir-net/weir/internal/agent/conflist"
 	"github.com/weir-net/weir/internal/agent/httpserve"
 	"github.com/weir-net/weir/internal/agent/lbhealth"
 	"github.com/weir-net/weir/internal/agent/machine"
@@ -121,7 +122,7 @@ type Agent struct {
 	bgpStatuses    *bgp.Writer
 	ipam           *ipam.Allocator
 	cni            *cni.Server
-	conf           conflist
+	conf           conflist.File
 	lastGood       *lastGoodFile
 	conntrackSize  *conntrackSize
 	events         *events.Hub
@@ -146,7 +147,7 @@ type Agent struct {
 // while Run works. It attaches and writes nothing: what an earlier agent left goes on until Run has
 // read the cluster.
 func New(ctx context.Context, o Options) (_ *Agent, err error) {
-	a := &Agent{opts: o, log: o.Log, started: time.Now(), statusDue: make(chan struct{}, 1), checksDue: make(chan struct{}, 1), familiesChanged: make(chan struct{}, 1), conf: conflist{dir: o.CNIConfDir}}
+	a := &Agent{opts: o, log: o.Log, started: time.Now(), statusDue: make(chan struct{}, 1), checksDue: make(chan struct{}, 1), familiesChanged: make(chan struct{}, 1), conf: conflist.File{Dir: o.CNIConfDir}}
 	a.why = &why.Engine{Node: o.Node, Agent: whyAgent{a}}
 	reading, stop := context.WithCancel(ctx)
 	defer func() {
@@ -370,7 +371,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("keeping blocks of addresses", a.ipam.Run)
 	run("answering the CNI plugin", func(ctx context.Context) error { return a.cni.Serve(ctx, listener) })
 	run("writing the network configuration", func(ctx context.Context) error {
-		return a.conf.keep(ctx, socket, a.ready, a.podsGetIPv6, a.familiesChanged, a.log)
+		return a.conf.Keep(ctx, socket, a.ready, a.podsGetIPv6, a.familiesChanged, a.log)
 	})
 	run("looking for lost addresses", a.cni.Run)
 	run("writing events about pods", a.podEvents.Run)

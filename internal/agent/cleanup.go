@@ -16,6 +16,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/weir-net/weir/internal/agent/conflist"
 	"github.com/weir-net/weir/internal/agent/nodelock"
 	"github.com/weir-net/weir/internal/bgp/fib"
 	"github.com/weir-net/weir/internal/cni/wire"
@@ -58,7 +59,7 @@ func CleanUp(ctx context.Context, o CleanUpOptions) error {
 		o.Log.Info("done", "step", what)
 	}
 	// Pods go first: none is reached, or reaches anybody, without its policy.
-	step("removing the network configuration", removeFiles(filepath.Join(o.CNIConfDir, conflistName)))
+	step("removing the network configuration", removeFiles(filepath.Join(o.CNIConfDir, conflist.Name)))
 	step("removing the interfaces of pods", removeInterfaces(func(l *netlink.LinkAttrs) bool { return strings.HasPrefix(l.Alias, kernel.DeviceAlias+":") }))
 	step("removing programs", ebpf.Remove(o.BPFFS))
 	step("removing tables, routes and routing rules", errors.Join(nft.Remove(ctx), fib.Remove()))

@@ -429,3 +429,11 @@ func TestConfigurationWithoutAStateIsRemembered(t *testing.T) {
 		}
 	})
 }
+
+func ips(texts ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, t := range texts {
+		out = append(out, netip.MustParseAddr(t))
+	}
+	return out
+}

@@ -117,3 +117,11 @@ func (p *Progress) clear() {
 		p.now = ""
 	}
 }
+
+// Dash returns a text for a cell of a table: a dash where there is none.
+func Dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

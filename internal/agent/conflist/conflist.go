@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+// Package conflist writes the network configuration by which the container runtime finds Weir, and
+// keeps it there. A node counts as ready for pods once it is there.
+package conflist
 
 import (
 	"bytes"
@@ -15,21 +17,21 @@ import (
 	"github.com/weir-net/weir/internal/agent/statefile"
 )
 
-// conflist is the network configuration by which the container runtime finds Weir. A node counts as
-// ready for pods once it is there.
-type conflist struct {
-	dir string
+// File is that configuration.
+type File struct {
+	Dir string // where the runtime looks for it
 }
 
 const (
-	conflistName = "10-weir.conflist"
+	// Name is the file's name.
+	Name = "10-weir.conflist"
 	// pluginName is the program in the runtime's folder of plugins.
 	pluginName = "weir-cni"
 )
 
 // render returns the file's contents; with v6, pods get an IPv6 address too. Version 1.0.0 is what
 // containerd 1.6 knows; newer runtimes take it too, and ask the plugin for what it supports.
-func (conflist) render(socket string, v6 bool) []byte {
+func (File) render(socket string, v6 bool) []byte {
 	conf := map[string]any{
 		"cniVersion": "1.0.0",
 		"name":       "weir",
@@ -46,10 +48,10 @@ func (conflist) render(socket string, v6 bool) []byte {
 	return append(out, '\n')
 }
 
-func (c conflist) path() string { return filepath.Join(c.dir, conflistName) }
+func (c File) path() string { return filepath.Join(c.Dir, Name) }
 
 // ensure writes the file when it is not there as it should be.
-func (c conflist) ensure(socket string, v6 bool) (bool, error) {
+func (c File) ensure(socket string, v6 bool) (bool, error) {
 	want := c.render(socket, v6)
 	if have, err := os.ReadFile(c.path()); err == nil && bytes.Equal(have, want) {
 		return false, nil
@@ -60,10 +62,10 @@ func (c conflist) ensure(socket string, v6 bool) (bool, error) {
 	return true, nil
 }
 
-// keep writes the file once ready says so, and again when somebody removes it or what v6 says is
+// Keep writes the file once ready says so, and again when somebody removes it or what v6 says is
 // different, until ctx ends; look is a hint that it may be. The file stays when the agent ends:
 // pods that are asked for meanwhile are held back by the plugin.
-func (c conflist) keep(ctx context.Context, socket string, ready func() error, v6 func() bool, look <-chan struct{}, log *slog.Logger) error {
+func (c File) Keep(ctx context.Context, socket string, ready func() error, v6 func() bool, look <-chan struct{}, log *slog.Logger) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	written, wrote6, complained := false, false, time.Time{}

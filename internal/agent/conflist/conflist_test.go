@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package conflist
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
 	"sync/atomic"
 	"testing"
@@ -18,7 +17,7 @@ import (
 )
 
 func TestConflistIsReadByRuntimes(t *testing.T) {
-	c := conflist{dir: t.TempDir()}
+	c := File{Dir: t.TempDir()}
 	wrote, err := c.ensure("/run/weir/cni.sock", false)
 	if err != nil || !wrote {
 		t.Fatalf("wrote %t, %v", wrote, err)
@@ -33,7 +32,7 @@ func TestConflistIsReadByRuntimes(t *testing.T) {
 	if list.CNIVersion != "1.0.0" || len(list.Plugins) != 1 || list.Plugins[0].Network.Type != "weir-cni" {
 		t.Errorf("%+v", list)
 	}
-	files, err := libcni.ConfFiles(c.dir, []string{".conf", ".conflist", ".json"})
+	files, err := libcni.ConfFiles(c.Dir, []string{".conf", ".conflist", ".json"})
 	if err != nil || len(files) != 1 {
 		t.Errorf("files for the runtime: %v, %v", files, err)
 	}
@@ -42,12 +41,12 @@ func TestConflistIsReadByRuntimes(t *testing.T) {
 // TestConflistFollowsFamilies: the file says that pods get IPv6 when they do, also when that
 // changes.
 func TestConflistFollowsFamilies(t *testing.T) {
-	c := conflist{dir: t.TempDir()}
+	c := File{Dir: t.TempDir()}
 	var v6 atomic.Bool
 	look, stop := make(chan struct{}, 1), make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		stop <- c.keep(ctx, "/run/weir/cni.sock", func() error { return nil }, v6.Load, look, slog.New(slog.DiscardHandler))
+		stop <- c.Keep(ctx, "/run/weir/cni.sock", func() error { return nil }, v6.Load, look, slog.New(slog.DiscardHandler))
 	}()
 	for _, want := range []bool{false, true, false} {
 		v6.Store(want)
@@ -81,12 +80,4 @@ func TestConflistFollowsFamilies(t *testing.T) {
 	if err := <-stop; err != nil {
 		t.Error(err)
 	}
-}
-
-func ips(texts ...string) []netip.Addr {
-	var out []netip.Addr
-	for _, t := range texts {
-		out = append(out, netip.MustParseAddr(t))
-	}
-	return out
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package show writes what nodes answer about their BGP for a reader: peers, routes, and a session.
+package show
 
 import (
 	"fmt"
@@ -15,11 +16,33 @@ import (
 	"github.com/weir-net/weir/internal/terminal"
 )
 
-// bgpNotInUse is said where no node uses BGP.
-const bgpNotInUse = "BGP is not in use: there is neither a BGPConfiguration default nor a BGPPeer (docs/guides/bgp.md)."
+// Answer is what one node says, or why it says nothing.
+type Answer[T any] struct {
+	Node  string `json:"node"`
+	Error string `json:"error,omitempty"`
+	BGP   *T     `json:"bgp,omitempty"`
+	// Nothing: the agent answered that it has nothing to say of this.
+	Nothing bool `json:"-"`
+}
 
-// peersWell reports whether all sessions that should be are established.
-func (a bgpAnswers[T]) peersWell() bool {
+// Answers are those of nodes.
+type Answers[T any] []Answer[T]
+
+// Silent reports whether an agent did not answer.
+func (a Answers[T]) Silent() bool {
+	for _, one := range a {
+		if one.Error != "" && !one.Nothing {
+			return true
+		}
+	}
+	return false
+}
+
+// NotInUse is said where no node uses BGP.
+const NotInUse = "BGP is not in use: there is neither a BGPConfiguration default nor a BGPPeer (docs/guides/bgp.md)."
+
+// PeersWell reports whether all sessions that should be are established.
+func (a Answers[T]) PeersWell() bool {
 	for _, one := range a {
 		s, is := any(one.BGP).(*feed.Shown)
 		if !is || s == nil || s.Desired == nil {
@@ -36,7 +59,7 @@ func (a bgpAnswers[T]) peersWell() bool {
 }
 
 // notes says which nodes have not answered, and why.
-func notes[T any](out io.Writer, answers bgpAnswers[T]) {
+func notes[T any](out io.Writer, answers Answers[T]) {
 	for _, a := range answers {
 		if a.Error != "" {
 			a.note(out)
@@ -45,17 +68,18 @@ func notes[T any](out io.Writer, answers bgpAnswers[T]) {
 }
 
 // note says why a node has said nothing.
-func (a *bgpAnswer[T]) note(out io.Writer) {
+func (a *Answer[T]) note(out io.Writer) {
 	node := "node " + a.Node + ": "
 	fmt.Fprintln(out, terminal.OneLine(node+strings.TrimPrefix(a.Error, node)))
 }
 
 // used are the answers of nodes that use BGP.
-func used(answers bgpAnswers[feed.Shown]) bgpAnswers[feed.Shown] {
-	return slices.DeleteFunc(slices.Clone(answers), func(a bgpAnswer[feed.Shown]) bool { return a.BGP == nil || a.BGP.Desired == nil })
+func used(answers Answers[feed.Shown]) Answers[feed.Shown] {
+	return slices.DeleteFunc(slices.Clone(answers), func(a Answer[feed.Shown]) bool { return a.BGP == nil || a.BGP.Desired == nil })
 }
 
-func printPeers(out io.Writer, answers bgpAnswers[feed.Shown]) error {
+// Peers writes the sessions of nodes, a line each.
+func Peers(out io.Writer, answers Answers[feed.Shown]) error {
 	in := used(answers)
 	var lines [][]string
 	var after []string
@@ -99,8 +123,8 @@ func printPeers(out io.Writer, answers bgpAnswers[feed.Shown]) error {
 	switch {
 	case len(in) > 0:
 		fmt.Fprintf(out, "%d of %d sessions are established.\n", established, all)
-	case !answers.silent():
-		fmt.Fprintln(out, bgpNotInUse)
+	case !answers.Silent():
+		fmt.Fprintln(out, NotInUse)
 	}
 	return nil
 }
@@ -108,7 +132,7 @@ func printPeers(out io.Writer, answers bgpAnswers[feed.Shown]) error {
 // row writes the cells of a line; what comes from nodes does not control the terminal.
 func row(w io.Writer, cells []string) {
 	for i, c := range cells {
-		cells[i] = dash(terminal.OneLine(c))
+		cells[i] = terminal.Dash(terminal.OneLine(c))
 	}
 	fmt.Fprintln(w, strings.Join(cells, "\t"))
 }
@@ -121,8 +145,8 @@ func since(t time.Time) string {
 	return max(0, time.Since(t)).Round(time.Second).String()
 }
 
-// printRoutes prints at most limit lines of a node; 0 = all.
-func printRoutes(out io.Writer, answers bgpAnswers[feed.Answer], sent bool, limit int) error {
+// Routes prints at most limit lines of a node; 0 = all.
+func Routes(out io.Writer, answers Answers[feed.Answer], sent bool, limit int) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	rows := 0
 	var after []string
@@ -152,7 +176,7 @@ func printRoutes(out io.Writer, answers bgpAnswers[feed.Answer], sent bool, limi
 		fmt.Fprintln(out, terminal.OneLine(text))
 	}
 	notes(out, answers)
-	if rows == 0 && !answers.silent() {
+	if rows == 0 && !answers.Silent() {
 		fmt.Fprintln(out, "There are no such routes.")
 	}
 	return nil
@@ -197,7 +221,8 @@ func addrText(a netip.Addr) string {
 	return a.String()
 }
 
-func printNeighbours(out io.Writer, answers bgpAnswers[feed.Shown], peer string) error {
+// Neighbours writes all that nodes say of one session; peer is the address of the other end.
+func Neighbours(out io.Writer, answers Answers[feed.Shown], peer string) error {
 	shown := 0
 	for _, a := range answers {
 		if a.BGP == nil || a.BGP.Neighbour == nil {
@@ -211,11 +236,11 @@ func printNeighbours(out io.Writer, answers bgpAnswers[feed.Shown], peer string)
 		}
 	}
 	for _, a := range answers { // that a node has no such session is no news where another one has it
-		if a.Error != "" && (!a.nothing || len(answers) == 1) {
+		if a.Error != "" && (!a.Nothing || len(answers) == 1) {
 			a.note(out)
 		}
 	}
-	if shown == 0 && len(answers) > 1 && !answers.silent() {
+	if shown == 0 && len(answers) > 1 && !answers.Silent() {
 		fmt.Fprintf(out, "No node has a session with %s; weir bgp peers lists those that there are.\n", terminal.OneLine(peer))
 	}
 	return nil
@@ -243,7 +268,7 @@ func printNeighbour(out io.Writer, node string, n *feed.Neighbour) error {
 		kind = "internal"
 	}
 	line("AS", "%d here, %d there (%s)", n.LocalASN, n.ASN, kind)
-	line("Address here", "%s", dash(addrText(n.LocalAddr)))
+	line("Address here", "%s", terminal.Dash(addrText(n.LocalAddr)))
 	begins := fmt.Sprintf("this node connects to port %d, or takes a connection of the peer", n.Port)
 	if n.Passive {
 		begins = "the peer connects"
@@ -299,7 +324,7 @@ func capabilities(n *feed.Neighbour) string {
 		}
 		words = append(words, word)
 	}
-	return dash(strings.Join(words, ", "))
+	return terminal.Dash(strings.Join(words, ", "))
 }
 
 func yes(is bool) string {
