@@ -16,7 +16,7 @@ LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 GO_BUILD := GOGC=400 go build -trimpath -gcflags all=-dwarf=false -tags grpcnotrace
 BUILD_LAB := cd lab && $(GO_BUILD) -ldflags "-s -w" -o ../bin/weir-lab ./cmd/weir-lab
 
-.PHONY: all help check lint check-root soak house image setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-bgp e2e-policyapi e2e-routing e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate clean
+.PHONY: all help check lint check-root soak house image setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-bgp e2e-wireguard e2e-policyapi e2e-routing e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate clean
 
 all: build
 
@@ -175,6 +175,10 @@ e2e-conformance: e2e-build ## those of conformance, in one lab (root)
 e2e-bgp: e2e-build ## those of conformance, where BGP alone knows pods (root)
 	go run ./test/e2e --conformance --second-try --bgp --install "$(INSTALL)" $(E2E)
 
+# The same in a lab whose nodes encrypt what they send to each other's pods.
+e2e-wireguard: e2e-build ## those of conformance, where all of pods' traffic between nodes is encrypted (root)
+	go run ./test/e2e --conformance --second-try --wireguard --install "$(INSTALL)" $(E2E)
+
 # The conformance suite of sigs.k8s.io/network-policy-api in a lab of its own; writes out/policyapi.json. POLICYAPI="--repeat 3 --only CNPAdminTierGress" sets more.
 e2e-policyapi: lab-build ## the suite of network-policy-api in a lab (root)
 	cd test/policyapi && go build -o ../../bin/policyapi .
@@ -225,7 +229,7 @@ bench-scale: lab-build ## endpoint change to effect, CPU, start, memory, by size
 
 # Clusters of 100, 300 and 1,000 nodes on this machine, one after the other: two fan-outs, one agent, stand-ins for the others; some 25 minutes
 # on two CPUs, 8 GiB of memory; five of these minutes the API server is away (-away). Writes out/bench-cluster.json, out/bench-cluster-rows.json and out/bench-cluster.svg.
-# BENCH="-sizes 3000 -brief -direct=false" is 3,000 nodes: 24 GiB of memory, and an hour where two CPUs are all. BENCH sets more (go run ./test/bench/cluster -help).
+# BENCH="-sizes 3000 -brief -direct=false" is 3,000 nodes: some 40 GiB of memory. BENCH sets more (go run ./test/bench/cluster -help).
 bench-cluster: apiserver ## a cluster of 1,000 nodes: fan-outs and an agent, memory, CPU, latency (root)
 	@mkdir -p out
 	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver go run ./test/bench/cluster -plot out/bench-cluster.svg $(BENCH)

@@ -105,6 +105,8 @@ type settings struct {
 	Install string `json:"install,omitempty"`
 	// BGP: every second worker is behind a router that knows pods by BGP alone.
 	BGP bool `json:"bgp,omitempty"`
+	// WireGuard: nodes encrypt what they send to each other's pods.
+	WireGuard bool `json:"wireguard,omitempty"`
 }
 
 // The data planes, as a NodeStatus names them.
@@ -123,6 +125,9 @@ func (s settings) patch() string {
 	}
 	if s.DataPlane == planeNFTables {
 		fields = append(fields, `"bpfEnabled":false`)
+	}
+	if s.WireGuard {
+		fields = append(fields, `"wireguardEnabled":true,"wireguardEnabledV6":true`)
 	}
 	if len(fields) == 0 {
 		return ""
@@ -157,7 +162,25 @@ func (s settings) await(ctx context.Context, l *lab, workers int) error {
 			time.Sleep(500 * time.Millisecond)
 		}
 	}
+	if s.WireGuard {
+		return l.awaitEncrypted(ctx, workers)
+	}
 	return nil
+}
+
+// awaitEncrypted waits until all nodes encrypt what they send to any other one.
+func (l *lab) awaitEncrypted(ctx context.Context, workers int) error {
+	want := strings.Repeat(fmt.Sprintf("%d []\n", workers), workers+1)
+	for began := time.Now(); ; {
+		has, err := l.kubectl(ctx, "", "get", "nodestatuses", "-o", `jsonpath={range .items[*]}{.status.wireGuard.peers} [{.status.wireGuard.clear}]{"\n"}{end}`)
+		if err == nil && strings.TrimSpace(has) == strings.TrimSpace(want) {
+			return nil
+		}
+		if ctx.Err() != nil || time.Since(began) > 2*time.Minute {
+			return fmt.Errorf("not all nodes encrypt what they send to all others; of each, to how many it does, and to which it sends in clear:\n%s%w", has, err)
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
 }
 
 // upArgs are the arguments of weir-lab for the lab of a group.
@@ -171,6 +194,9 @@ func (l *lab) upArgs(g group, s settings, proxy string) []string {
 	}
 	if s.BGP {
 		args = append(args, "--bgp")
+	}
+	if s.WireGuard {
+		args = append(args, "--install-arg=--wireguard-go")
 	}
 	for _, arg := range strings.Fields(s.Install) {
 		args = append(args, "--install-arg="+arg)

@@ -43,6 +43,7 @@ func main() {
 	flag.StringVar(&o.settings.DataPlane, "data-plane", "", "nftables, or mixed: one node of three with nftables (default: eBPF)")
 	flag.StringVar(&o.settings.Install, "install", "", "further arguments of weir install, with spaces between: --fanout=always has agents fed by a fan-out")
 	flag.BoolVar(&o.settings.BGP, "bgp", false, "labs whose second workers are behind a router that knows pods by BGP alone, without an encapsulation")
+	flag.BoolVar(&o.settings.WireGuard, "wireguard", false, "labs whose nodes encrypt what they send to each other's pods: by the kernel, or where that cannot by wireguard-go")
 	flag.IntVar(&o.repeat, "repeat", 1, "how many times to run everything, each time in new labs")
 	flag.IntVar(&o.procs, "procs", 8, "parallel processes of a group that does not say; most specs wait most of the time")
 	flag.StringVar(&o.lab, "lab", "weir-e2e", "name of the lab")
@@ -97,6 +98,9 @@ func (o options) check() error {
 	if o.settings.BGP && o.proxy != "weir" {
 		return fmt.Errorf("--bgp is for labs of --proxy=weir")
 	}
+	if o.settings.WireGuard && o.proxy != "weir" {
+		return fmt.Errorf("--wireguard is for labs of --proxy=weir")
+	}
 	if o.repeat < 1 || o.procs < 1 {
 		return fmt.Errorf("--repeat and --procs have to be at least 1")
 	}
@@ -125,6 +129,9 @@ func (o options) defaultOut() string {
 	}
 	if o.settings.BGP {
 		name += "-bgp"
+	}
+	if o.settings.WireGuard {
+		name += "-wireguard"
 	}
 	if o.proxy != "weir" {
 		name += "-" + o.proxy

@@ -301,6 +301,22 @@ func TestBGPLabs(t *testing.T) {
 	}
 }
 
+func TestWireGuardLabs(t *testing.T) {
+	o := options{proxy: "weir", repeat: 1, procs: 1, conformance: true, settings: settings{WireGuard: true}}
+	if err := o.check(); err != nil || o.defaultOut() != "out/e2e-conformance-wireguard.json" {
+		t.Errorf("%v, %s", err, o.defaultOut())
+	}
+	if args := (&lab{name: "l"}).upArgs(group{Workers: 2, Plain: true}, o.settings, "weir"); !slices.Contains(args, "--install-arg=--wireguard-go") {
+		t.Errorf("the lab is %v", args)
+	}
+	if patch := o.settings.patch(); patch != `{"spec":{"wireguardEnabled":true,"wireguardEnabledV6":true}}` {
+		t.Errorf("FelixConfiguration gets %s", patch)
+	}
+	if o.proxy = "kube-proxy-nftables"; o.check() == nil {
+		t.Error("a lab without Weir is taken")
+	}
+}
+
 func TestInstallArguments(t *testing.T) {
 	for install, ok := range map[string]bool{"": true, "--fanout=always": true, " --fanout=always  --vxlan-mode=Always ": true, "always": false, "--fanout always": false, "-v": false} {
 		if err := (options{proxy: "weir", repeat: 1, procs: 1, settings: settings{Install: install}}).check(); (err == nil) != ok {
