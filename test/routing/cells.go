@@ -55,6 +55,11 @@ func cells() []Cell {
 	} {
 		add("BGP", of.family, of.plane, netns+"TestBGPPods"+of.sub, "", "pod", "Service", "NodePort", "DSR", "policy")
 		add("BGP", of.family, of.plane, netns+"TestBGPPodsLive"+of.sub, "", "live change", "another router")
+		learned := netns + "TestWhyLearned/ebpf-both"
+		if of.plane == nftables {
+			learned = netns + "TestWhyLearned/nft-both"
+		}
+		add("BGP", of.family, of.plane, learned, "", "why")
 	}
 	emulated := func(check, plane, test string, what ...string) {
 		for _, w := range what {
@@ -68,8 +73,6 @@ func cells() []Cell {
 	emulated(check, nftables, "TestIPIPLive/nft-IPv4", "live change")
 	emulated(check, nftables, "TestIPIPSources/nft-IPv4", "no injection")
 	emulated(check, nftables, "TestIPIPWhy/nft-IPv4", "why")
-	add("BGP", "both", ebpf, netns+"TestWhyLearned/ebpf-both", "", "why")
-	add("BGP", "both", nftables, netns+"TestWhyLearned/nft-both", "", "why")
 	for _, kind := range []string{"bird", "frr"} {
 		for _, of := range []struct{ what, test string }{
 			{"routes both ways, kills", "TestRouter"}, {"link failure", "TestBFD"}, {"filters", "TestFilters"}, {"communities", "TestCommunities"},

@@ -210,6 +210,7 @@ type tables struct {
 	HostEndpoints   []*model.HostEndpoint
 	Pools           []*model.Pool
 	Blocks          []*model.Block
+	BGPPeers        []*model.BGPPeer
 	ServiceCIDRs    []netip.Prefix
 	Reservations    []netip.Prefix
 	Settings        model.Settings
@@ -260,7 +261,7 @@ func values[K comparable, V any](m map[K]V) []V {
 func marshalCluster(c *model.Cluster) ([]byte, error) {
 	b, err := json.Marshal(tables{Namespaces: values(c.Namespaces), Pods: values(c.Pods.ByName()), Nodes: values(c.Nodes), Services: values(c.Services),
 		Slices: values(c.Slices), Policies: withOrder(values(c.Policies)), Staged: withOrder(values(c.Staged)), Tiers: withOrder(values(c.Tiers)),
-		NetworkSets: values(c.NetworkSets), ServiceAccounts: values(c.ServiceAccounts), HostEndpoints: values(c.HostEndpoints), Pools: values(c.Pools), Blocks: values(c.Blocks),
+		NetworkSets: values(c.NetworkSets), ServiceAccounts: values(c.ServiceAccounts), HostEndpoints: values(c.HostEndpoints), Pools: values(c.Pools), Blocks: values(c.Blocks), BGPPeers: values(c.BGPPeers),
 		ServiceCIDRs: c.ServiceCIDRs, Reservations: c.Reservations, Settings: c.Settings, Local: c.Local})
 	if err != nil {
 		return nil, err
@@ -313,6 +314,7 @@ func unmarshalCluster(data []byte) (*model.Cluster, error) {
 	fill(c.HostEndpoints, t.HostEndpoints, func(o *model.HostEndpoint) string { return o.Name })
 	fill(c.Pools, t.Pools, func(o *model.Pool) string { return o.Name })
 	fill(c.Blocks, t.Blocks, func(o *model.Block) netip.Prefix { return o.CIDR })
+	fill(c.BGPPeers, t.BGPPeers, func(o *model.BGPPeer) string { return o.Name })
 	return c, errors.Join(
 		fillOrdered(c.Policies, t.Policies, (*model.Policy).ID),
 		fillOrdered(c.Staged, t.Staged, func(o *model.StagedPolicy) model.PolicyID { return o.Policy.ID() }),

@@ -47,7 +47,7 @@ func snapshot(c *model.Cluster) *model.Cluster {
 	s.Namespaces, s.Pods, s.Nodes, s.Services, s.Slices = maps.Clone(c.Namespaces), c.Pods.Clone(), maps.Clone(c.Nodes), maps.Clone(c.Services), maps.Clone(c.Slices)
 	s.Policies, s.Staged, s.Tiers, s.NetworkSets = maps.Clone(c.Policies), maps.Clone(c.Staged), maps.Clone(c.Tiers), maps.Clone(c.NetworkSets)
 	s.ServiceAccounts, s.Pools, s.Blocks, s.Local.Endpoints = maps.Clone(c.ServiceAccounts), maps.Clone(c.Pools), maps.Clone(c.Blocks), maps.Clone(c.Local.Endpoints)
-	s.HostEndpoints = maps.Clone(c.HostEndpoints)
+	s.HostEndpoints, s.BGPPeers = maps.Clone(c.HostEndpoints), maps.Clone(c.BGPPeers)
 	return &s
 }
 
