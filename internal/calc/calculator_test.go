@@ -432,7 +432,7 @@ func TestNamespaceChangesWithoutPods(t *testing.T) {
 	p.Ingress = []model.Rule{{Peers: []model.Peer{{Pods: &model.Selector{Namespaces: equals("team", "blue"), Pods: equals("app", "client")}}}}}
 	c.Policies[p.ID()] = p
 	k := New()
-	s, _ := k.Update(c, model.AllDirty())
+	k.Update(c, model.AllDirty())
 	client := name("other", "client")
 	put := func(labels map[string]string) (d model.Dirty) {
 		d.AddPod(client, c.Pods.Get(client))
@@ -467,7 +467,7 @@ func TestNamespaceChangesWithoutPods(t *testing.T) {
 		}, false},
 		{"which the client is", func() model.Dirty { return put(app("third")) }, true},
 	} {
-		s, _ = k.Update(c, step.do())
+		s, _ := k.Update(c, step.do())
 		allow, _ := s.Verdict(s.Addrs[addr("10.244.1.5")].Ingress, addr("10.244.2.9"), model.ProtocolTCP, nodestate.Ports{Src: 40000, Dst: 80})
 		if allow != step.want {
 			t.Errorf("%s: the client is let in: %t, want %t", step.what, allow, step.want)

@@ -199,8 +199,9 @@ func (k *Classes) reclassify(pods *PodIndex, addr netip.Addr, picked map[*model.
 	if !some {
 		return nil
 	}
-	k.atoms = append(of, k.partition.at(netip.PrefixFrom(addr, addr.BitLen()))...)
-	return k.atoms
+	of = append(of, k.partition.at(netip.PrefixFrom(addr, addr.BitLen()))...)
+	k.atoms = of
+	return of
 }
 
 // classify returns the atoms that are true of an address by all that is known now; nil when none
@@ -213,8 +214,9 @@ func (k *Classes) classify(pods *PodIndex, x *Atoms, addr netip.Addr) []*Atom {
 	if len(of) == 0 {
 		return nil
 	}
-	k.atoms = append(of, k.partition.at(netip.PrefixFrom(addr, addr.BitLen()))...)
-	return k.atoms
+	of = append(of, k.partition.at(netip.PrefixFrom(addr, addr.BitLen()))...)
+	k.atoms = of
+	return of
 }
 
 // trueOf returns the atoms that are true of the pods of a group.
