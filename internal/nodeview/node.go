@@ -327,8 +327,8 @@ func (x *Index) rebind(ch *model.Changes, namespaces map[string]struct{}, swappe
 			}
 		}
 	}
-	for _, p := range gone {
-		if !adjust {
+	if !adjust {
+		for _, p := range gone {
 			of(p)
 		}
 	}

@@ -238,7 +238,7 @@ func (i *inquiry) hostEndsOf(ctx context.Context, result sim.Result, chosen neti
 	return out, err
 }
 
-// noInterface stands for what comes or goes by IP in IP, without a device (IPIP_IFINDEX of
+// noInterface is the interface of what comes or goes by IP in IP, without a device (IPIP_IFINDEX of
 // bpf/ipip.h): no host endpoint is about it but that of all interfaces.
 const noInterface = 0x7fffffff
 

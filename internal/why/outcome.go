@@ -5,7 +5,6 @@ package why
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/sim"
@@ -91,9 +90,12 @@ func (i *inquiry) sendOn(hook string, node netip.Addr, name, pod string) {
 		o.Text += " by " + o.Tunnel
 	}
 	if o.Encrypted != "" {
-		o.Text += fmt.Sprintf(", encrypted by WireGuard (%s),", o.Encrypted)
+		o.Text += fmt.Sprintf(", encrypted by WireGuard (%s)", o.Encrypted)
 	}
 	if pod != "" {
+		if o.Encrypted != "" {
+			o.Text += ","
+		}
 		o.Text += " for pod " + pod
 	}
 	frame, err := r.Packet.Marshal()
@@ -105,7 +107,6 @@ func (i *inquiry) sendOn(hook string, node netip.Addr, name, pod string) {
 	if r.Packet.IP.Dst.Is6() {
 		from = i.state.Settings.Node6
 	}
-	o.Text = strings.TrimSuffix(o.Text, ",")
 	i.answer.Next = &wire.Next{Node: name, Handover: wire.Handover{Hook: hook, From: from, MAC: i.agent.LinkAddress(), Frame: frame,
 		IPIP: o.Tunnel == wire.IPIP, Encrypted: o.Encrypted != ""}}
 }

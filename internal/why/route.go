@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/bgp/fib"
+	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/why/wire"
 )
 
@@ -77,10 +78,8 @@ func parseRoute(to netip.Addr, b []byte) (r fibRoute, ok bool) {
 		switch a.Attr.Type {
 		case unix.RTA_OIF:
 			one.ifindex = int(binary.NativeEndian.Uint32(a.Value))
-		case unix.RTA_GATEWAY:
-			one.gateway, _ = netip.AddrFromSlice(a.Value)
-		case unix.RTA_VIA:
-			one.gateway, _ = netip.AddrFromSlice(a.Value[2:])
+		case unix.RTA_GATEWAY, unix.RTA_VIA:
+			one.gateway = gatewayOf(a.Attr.Type, a.Value)
 		case unix.RTA_MULTIPATH:
 			r.hops = append(r.hops, parseHops(a.Value)...)
 		}
@@ -104,17 +103,23 @@ func parseHops(b []byte) (out []fibHop) {
 			break
 		}
 		for _, a := range attrs {
-			switch a.Attr.Type {
-			case unix.RTA_GATEWAY:
-				hop.gateway, _ = netip.AddrFromSlice(a.Value)
-			case unix.RTA_VIA:
-				hop.gateway, _ = netip.AddrFromSlice(a.Value[2:])
+			if of := a.Attr.Type; of == unix.RTA_GATEWAY || of == unix.RTA_VIA {
+				hop.gateway = gatewayOf(of, a.Value)
 			}
 		}
 		out = append(out, hop)
 		b = b[min(len(b), (size+3)/4*4):]
 	}
 	return out
+}
+
+// gatewayOf reads an attribute RTA_GATEWAY, or RTA_VIA, which begins with the family.
+func gatewayOf(attr uint16, value []byte) netip.Addr {
+	if attr == unix.RTA_VIA && len(value) >= 2 {
+		value = value[2:]
+	}
+	a, _ := netip.AddrFromSlice(value)
+	return a
 }
 
 // leads reports whether packets to an address that take the route go out by an interface, to a
@@ -132,10 +137,7 @@ func (r *fibRoute) leads(to netip.Addr, ifindex int, neighbour netip.Addr) bool 
 // protocols are what put routes into the kernel, as ip(8) has it, and Weir's own programs.
 var protocols = map[uint8]string{unix.RTPROT_REDIRECT: "an ICMP redirect", unix.RTPROT_KERNEL: "kernel", unix.RTPROT_BOOT: "boot", unix.RTPROT_STATIC: "static",
 	unix.RTPROT_RA: "ra", unix.RTPROT_DHCP: "dhcp", unix.RTPROT_BIRD: "bird", unix.RTPROT_ZEBRA: "zebra", unix.RTPROT_BGP: "bgp",
-	unix.RTPROT_ISIS: "isis", unix.RTPROT_OSPF: "ospf", unix.RTPROT_RIP: "rip", weirProtocol: "weir", fib.Protocol: "weir-bgp"}
-
-// weirProtocol marks routes of the agent (rtm_protocol).
-const weirProtocol = 87
+	unix.RTPROT_ISIS: "isis", unix.RTPROT_OSPF: "ospf", unix.RTPROT_RIP: "rip", kernel.RouteProtocol: "weir", fib.Protocol: "weir-bgp"}
 
 // said is the route in the answer, with the hop that packets by an interface to a neighbour take.
 func (r *fibRoute) said(to netip.Addr, ifindex int, neighbour netip.Addr) *wire.Route {

@@ -18,7 +18,7 @@ const (
 	// RouteTable has the routes to peers, of both families.
 	RouteTable = 87051820
 	// protocol marks our rule and routes, as those of the data planes.
-	protocol = 87
+	protocol = kernel.RouteProtocol
 )
 
 func familyNumber(six bool) int {

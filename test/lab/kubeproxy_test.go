@@ -73,7 +73,7 @@ func (p *proxied) oneFirst(t *testing.T, mode string) {
 	// What a client opened in the case before stays translated as kube-proxy did for half a minute,
 	// on the node that has eBPF too, and a new socket may have the port of one of so many.
 	for _, addr := range []string{client1Addr, client2Addr} {
-		p.must(t, "worker1", "sh", "-c", "conntrack -D -p udp -s "+addr+" >/dev/null 2>&1 || true")
+		p.must(t, "worker1", "sh", "-c", "conntrack -D -p udp -s "+addr+" >/dev/null 2>&1; left=$(conntrack -L -p udp -s "+addr+" 2>/dev/null) && test -z \"$left\"")
 	}
 	p.mustKubectl(t, `{"apiVersion": "projectcalico.org/v3", "kind": "FelixConfiguration", "metadata": {"name": "node.worker1"}, "spec": {"bpfEnabled": true}}`, "apply", "-f", "-")
 	t.Cleanup(func() {

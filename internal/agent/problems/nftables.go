@@ -4,6 +4,7 @@ package problems
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
@@ -22,7 +23,7 @@ func nftablesNotInForce(node string, s *nodestate.State, lacks map[dataplane.Fea
 			Action: "set bpfEnabled: true in FelixConfiguration, of this node or of all"})
 	}
 	if first, n := tooManyHashed(s); n > 0 && !s.Settings.KubeProxy {
-		add("consistent hashing", someOf(first, n), fmt.Sprintf("Services choose backends without it: in the data plane nftables it is for %d backends at most", nft.MaxHashed))
+		add("consistent hashing", someOf([]string{first}, n), fmt.Sprintf("Services choose backends without it: in the data plane nftables it is for %d backends at most", nft.MaxHashed))
 	}
 	if _, nftables := lacks[dataplane.FeatureUntracked]; nftables && (nft.EvaluatesForwarded(s, false) || nft.EvaluatesForwarded(s, true)) {
 		add("host endpoints", "applyOnForward", "clients outside whose backend is on another node get this node's address as their source: the data plane nftables hands nothing on where policies for host endpoints apply to what passes the node (applyOnForward without preDNAT and doNotTrack)")
@@ -43,12 +44,13 @@ func KubeProxy(node string, h kubeproxy.Handling) []weirv1.Problem {
 		Action:  "let kube-proxy have mode nftables or iptables, or remove it: Weir carries Services"}}
 }
 
-// someOf is the first of n things in words.
-func someOf(first string, n int) string {
-	if n == 1 {
-		return first
+// someOf names some of n.
+func someOf(named []string, n int) string {
+	text := strings.Join(named, ", ")
+	if n == len(named) {
+		return text
 	}
-	return fmt.Sprintf("%s and %d more", first, n-1)
+	return fmt.Sprintf("%s and %d more", text, n-len(named))
 }
 
 // tooManyHashed counts the Services' ports that ask for consistent hashing and have more backends

@@ -5,9 +5,7 @@ package problems
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
@@ -32,7 +30,7 @@ func WireGuard(node string, s *wireguard.Status) []weirv1.Problem {
 		out = append(out, weirv1.Problem{Object: "Node " + node, Field: "wireguardEnabled", Message: "this node does not encrypt what it sends to other nodes: " + err.Error(), Action: action})
 	}
 	if len(s.Clear) > 0 {
-		out = append(out, weirv1.Problem{Object: "Node " + node, Field: "wireguardEnabled", Value: firstOf(s.Clear, maxNamed),
+		out = append(out, weirv1.Problem{Object: "Node " + node, Field: "wireguardEnabled", Value: someOf(s.Clear[:min(len(s.Clear), maxNamed)], len(s.Clear)),
 			Message: "what is sent to pods of these nodes goes in clear: they have not published a key, or this node has none yet",
 			Action:  "look at the status of these nodes; with wireguardStrict nothing is sent there"})
 	}
@@ -41,14 +39,6 @@ func WireGuard(node string, s *wireguard.Status) []weirv1.Problem {
 
 // maxNamed bounds the nodes that a problem names: its value has 256 bytes.
 const maxNamed = 5
-
-// firstOf names the first of many.
-func firstOf(names []string, most int) string {
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-}
 
 // EncryptedPools names the pools that ask for IP in IP and are carried by VXLAN, because that is
 // what WireGuard encrypts.

@@ -307,10 +307,8 @@ func (s *Server) sendAll(f *follower, up stream.Server) error {
 				return err
 			}
 			f.delivers.Store(0)
-			if d.snapshot {
-				leave()
-			}
 			if d.snapshot { // which has waited for its turn
+				leave()
 				d.since = time.Time{}
 			}
 			policies := d.changes != nil && len(d.changes.Policies) > 0

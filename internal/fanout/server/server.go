@@ -72,7 +72,7 @@ const DefaultInterval = 50 * time.Millisecond
 const freshEvery = 2 * time.Second
 
 // Bounds of connections. One that is not used by an agent that proved itself ends after idleWithin.
-// An agent is judged by what it does in minutes, not by how soon it answers: where it or the
+// What counts is what an agent does in minutes, not how soon it answers: where it or the
 // fan-out has no CPU for a while, a stream that ended would have both do more.
 const (
 	maxConnections = 4096

@@ -19,7 +19,7 @@ import (
 )
 
 // routeProtocol marks our routes (rtnetlink(7) RTA protocol, of the range for user space daemons).
-const routeProtocol = 87
+const routeProtocol = kernel.RouteProtocol
 
 // The metrics of routes to pods of other nodes: before those that the BGP process learned
 // (fib.Metric), or behind them, where these count. The kernel makes 1024 of none in IPv6.
