@@ -30,15 +30,7 @@ func BenchmarkManyPolicies(b *testing.B) {
 					c.Pods.Put(&now)
 				}
 				modeltest.AddPolicies(c, 2000, 1)
-				x := NewIndex()
-				x.Update(c.Everything())
-				nodes := make([]*Node, 0, len(c.Nodes))
-				for n := range c.Nodes {
-					nodes = append(nodes, x.Add(n))
-				}
-				for _, n := range nodes {
-					n.Snapshot()
-				}
+				x, nodes := followed(c)
 				had := maps.Clone(c.Policies)
 				modeltest.AddPolicies(c, 12_000, 2)
 				more := slices.Collect(maps.Values(c.Policies))

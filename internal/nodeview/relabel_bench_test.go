@@ -16,15 +16,7 @@ import (
 func BenchmarkRelabel(b *testing.B) {
 	c := modeltest.Fleet(1000, 100, 200)
 	modeltest.AddPolicies(c, 2000, 1)
-	x := NewIndex()
-	x.Update(c.Everything())
-	nodes := make([]*Node, 0, len(c.Nodes))
-	for n := range c.Nodes {
-		nodes = append(nodes, x.Add(n))
-	}
-	for _, n := range nodes {
-		n.Snapshot()
-	}
+	x, nodes := followed(c)
 	var update, take time.Duration
 	pods := 0
 	b.ResetTimer()
@@ -48,4 +40,17 @@ func BenchmarkRelabel(b *testing.B) {
 		x.Remove(n)
 	}
 	b.ReportMetric(time.Since(began).Seconds()*1000, "ms/remove-all")
+}
+
+// followed is the index of a cluster all nodes of which have had their snapshot.
+func followed(c *model.Cluster) (x *Index, nodes []*Node) {
+	x = NewIndex()
+	x.Update(c.Everything())
+	for n := range c.Nodes {
+		nodes = append(nodes, x.Add(n))
+	}
+	for _, n := range nodes {
+		n.Snapshot()
+	}
+	return x, nodes
 }

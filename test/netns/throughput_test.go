@@ -19,31 +19,17 @@ import (
 
 // sink reads what connections bring to its end, and answers each with how many bytes that were.
 func sink(r request) error {
-	l, err := net.Listen("tcp", r.Addr)
-	if err != nil {
-		return err
-	}
-	go func() {
+	return serveConns(r.Addr, func(c net.Conn) {
+		buf, n := make([]byte, pourSize), uint64(0)
 		for {
-			c, err := l.Accept()
+			k, err := c.Read(buf)
+			n += uint64(k)
 			if err != nil {
+				_, _ = c.Write(binary.BigEndian.AppendUint64(nil, n)) // who asked sees it end
 				return
 			}
-			go func() {
-				defer c.Close()
-				buf, n := make([]byte, pourSize), uint64(0)
-				for {
-					k, err := c.Read(buf)
-					n += uint64(k)
-					if err != nil {
-						_, _ = c.Write(binary.BigEndian.AppendUint64(nil, n)) // who asked sees it end
-						return
-					}
-				}
-			}()
 		}
-	}()
-	return nil
+	})
 }
 
 // pourSize is how much is written, and read, at once, bytes.

@@ -425,7 +425,20 @@ func listen(r request) error {
 			fmt.Fprintf(from, "%s %s\n", r.Name, from)
 		})
 	}
-	l, err := net.Listen("tcp", r.Addr)
+	return serveConns(r.Addr, func(c net.Conn) {
+		for in := bufio.NewScanner(c); in.Scan(); {
+			more := "" // what is long gets a long answer
+			if len(in.Bytes()) > 100 {
+				more = in.Text()
+			}
+			fmt.Fprintf(c, "%s %s%s\n", r.Name, c.RemoteAddr(), more)
+		}
+	})
+}
+
+// serveConns serves each connection to a TCP port on its own, and closes it then.
+func serveConns(addr string, each func(net.Conn)) error {
+	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
 	}
@@ -437,13 +450,7 @@ func listen(r request) error {
 			}
 			go func() {
 				defer c.Close()
-				for in := bufio.NewScanner(c); in.Scan(); {
-					more := "" // what is long gets a long answer
-					if len(in.Bytes()) > 100 {
-						more = in.Text()
-					}
-					fmt.Fprintf(c, "%s %s%s\n", r.Name, c.RemoteAddr(), more)
-				}
+				each(c)
 			}()
 		}
 	}()

@@ -4,6 +4,8 @@
 // the controller answers.
 package live
 
+import "github.com/weir-net/weir/internal/agentapi/wire"
+
 // The group and what it has. A resource of it is agents/QUESTION of a node's name, such as
 // /apis/live.weir.dev/v1alpha1/agents/worker1/status; rights are given for apiGroups
 // [live.weir.dev], resources [agents/status].
@@ -29,7 +31,7 @@ func RoleFor(question string) string {
 	return Role
 }
 
-const keyQuestion = "/wireguardkey"
+const keyQuestion = wire.KeyPath
 
 // APIService is the name of the APIService by which the API server knows the controller.
 const APIService = Version + "." + Group

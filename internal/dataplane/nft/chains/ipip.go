@@ -14,7 +14,7 @@ const ipipName = "ipip"
 
 // ipipRules lead IP in IP to its chain, while the node takes such packets.
 func ipipRules(f table.Family, s *nodestate.State) []string {
-	if f.Six || !s.Settings.IPIP.Accept {
+	if !f.TakesIPIP(s) {
 		return nil
 	}
 	return []string{"meta l4proto 4 iifname != $tunnel jump " + ipipName}
@@ -22,14 +22,14 @@ func ipipRules(f table.Family, s *nodestate.State) []string {
 
 // ipipOuter lets an outer packet pass that another node sent, with its mark; "" = none is taken.
 func ipipOuter(f table.Family, s *nodestate.State) string {
-	if f.Six || !s.Settings.IPIP.Accept {
+	if !f.TakesIPIP(s) {
 		return ""
 	}
 	return "meta l4proto 4 iifname != $tunnel meta mark and $mask != 0 fib daddr type local accept"
 }
 
 func ipipChain(f table.Family, t *table.Table, s *nodestate.State) {
-	if f.Six || !s.Settings.IPIP.Accept {
+	if !f.TakesIPIP(s) {
 		return
 	}
 	const node = " meta mark set ip saddr map @" + expr.MapNodes + " accept"

@@ -17,7 +17,7 @@ import (
 func Expand(f table.Family, s *nodestate.State, lines ...string) []string {
 	w := f.Words()
 	tunnel, tunnels := hostnet.TunnelDevice, hostnet.TunnelDevice
-	if !f.Six && s.Settings.IPIP.Accept {
+	if f.TakesIPIP(s) {
 		tunnels = fmt.Sprintf("%q, %q", hostnet.TunnelDevice, hostnet.IPIPDevice)
 		tunnel = "{ " + tunnels + " }"
 	}

@@ -221,7 +221,7 @@ func byInterface(key string, chains map[int]string) []string {
 func exemptHosts(f table.Family, s *nodestate.State, verdict string) []string {
 	const in, out = "$ip saddr @" + expr.SetNodes + " $ip daddr @" + expr.SetOwn + " ", "$ip saddr @" + expr.SetOwn + " $ip daddr @" + expr.SetNodes + " "
 	rules := []string{"udp dport $vxlan " + in + verdict, "udp dport $vxlan " + out + verdict}
-	if !f.Six && s.Settings.IPIP.Accept {
+	if f.TakesIPIP(s) {
 		rules = append(rules, "meta l4proto 4 "+in+verdict, "meta l4proto 4 "+out+verdict)
 	}
 	if f.Six {

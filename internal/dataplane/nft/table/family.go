@@ -84,5 +84,8 @@ func (f Family) Node(s *nodestate.State) netip.Addr {
 	return s.Settings.Node
 }
 
+// TakesIPIP reports whether the node takes IP in IP, which is IPv4's alone.
+func (f Family) TakesIPIP(s *nodestate.State) bool { return !f.Six && s.Settings.IPIP.Accept }
+
 // Carried reports whether the node carries the family.
 func (f Family) Carried(s *nodestate.State) bool { return !f.Six || s.Settings.IPv6 }
