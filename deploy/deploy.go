@@ -22,6 +22,7 @@ import (
 
 //go:generate go -C .. run ./deploy/gen
 //go:generate sh -c "go -C .. run ./cmd/weir install --dry-run > weir.yaml.new && mv weir.yaml.new weir.yaml"
+//go:generate go -C .. run ./hack/monitoring
 
 //go:embed crds/*.yaml manifests/* policy/*.yaml
 var files embed.FS

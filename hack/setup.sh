@@ -113,6 +113,24 @@ install_go() {
 	say "installed Go $toolchain in $cache/go (in front of PATH in the Makefile; by hand: export PATH=$cache/go/bin:\$PATH)"
 }
 
+# install_promtool takes promtool out of Debian's package of Prometheus, which would bring a server
+# that starts with the machine, too.
+install_promtool() {
+	say "fetching promtool"
+	mkdir -p "$cache"
+	part=$(mktemp -d)
+	chown _apt "$part" # who fetches
+	again apt-get -qq -o DPkg::Lock::Timeout=120 update || die "apt-get update failed; is there a network, and are the sources right?"
+	(cd "$part" && again apt-get -qq -o Acquire::Retries=3 download prometheus) || die "apt-get download prometheus failed: see above"
+	dpkg-deb --fsys-tarfile "$part"/prometheus_*.deb | tar -xO ./usr/bin/promtool >"$part/promtool" || die "Debian's prometheus has no promtool"
+	chmod 755 "$part/promtool"
+	mv "$part/promtool" "$cache/promtool.part"
+	mv "$cache/promtool.part" "$cache/promtool"
+	rm -rf "$part"
+	part=
+	say "installed promtool in $cache"
+}
+
 did=
 missing=$(missing_packages)
 if [ -n "$missing" ]; then
@@ -125,6 +143,11 @@ want=$(sed -n 's/^go \([0-9.]*\).*/\1/p' go.mod)
 if ! go=$(find_go); then
 	install_go
 	go=$(find_go) || die "the Go that was brought is older than go.mod's $want: raise the version in this script"
+	did=1
+fi
+# To test alert rules.
+if [ "${WEIR_SETUP:-}" != lab ] && [ ! -x "$cache/promtool" ] && ! command -v promtool >/dev/null; then
+	install_promtool
 	did=1
 fi
 [ -n "$did" ] || say "nothing is missing (Go $(version_of "$go") at $go)"

@@ -34,7 +34,7 @@ import (
 
 func main() {
 	kubeconfig := flag.String("kubeconfig", "", "kubeconfig `file` (default: the pod's service account)")
-	health := flag.String("health-addr", "127.0.0.1:9094", "`address` of /liveness and /metrics")
+	health := flag.String("health-addr", model.ControllerHealthAddr, "`address` of /liveness and /metrics")
 	listen := flag.String("live-addr", fmt.Sprintf(":%d", model.ControllerPort), "`address` for agents and for API servers that hand questions on (group live.weir.dev); empty = none")
 	grace := flag.Duration("grace", controller.DefaultGrace, "how long a node must be gone until its blocks are given back")
 	podCIDR := flag.String("pod-cidr", podenv.Configured("POD_CIDR", "pod_cidr"), "addresses of the first IPPool, or of the first two: IPv4,IPv6; empty = make none ($POD_CIDR)")

@@ -35,6 +35,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/httpserve"
 	"github.com/weir-net/weir/internal/agent/lbhealth"
 	"github.com/weir-net/weir/internal/agent/machine"
+	"github.com/weir-net/weir/internal/agent/metrics"
 	"github.com/weir-net/weir/internal/agent/nodelock"
 	"github.com/weir-net/weir/internal/agent/podevents"
 	"github.com/weir-net/weir/internal/agent/problems"
@@ -133,6 +134,7 @@ type Agent struct {
 	started         time.Time
 	published       published
 	podEvents       *podevents.Writer
+	programming     *metrics.Programming
 	changing        atomic.Pointer[string] // the data plane that is about to carry packets; nil = the node has the one that it is to have
 	statusDue       chan struct{}          // publish the status soon
 	checksDue       chan struct{}          // look at the health checks of Services
@@ -192,6 +194,8 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.loop = dataplane.NewLoop(a.driver, o.Log.With("part", "dataplane"))
 	a.loop.Settled = o.GCTuner.Settled
 	a.cluster = newCluster(o.Node, a.loop, resolver, o.Log)
+	a.programming = metrics.NewProgramming()
+	a.cluster.programmed = a.programming.Note
 	a.cluster.opened = resolver.AtStart().Settings
 	a.openWireGuard()
 	a.cluster.changed, a.cluster.reached = a.noteChange, a.reached.Addrs
@@ -358,6 +362,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("watching the cluster", func(ctx context.Context) error { return a.source.Run(ctx, a.cluster.applyBatch) })
 	run("computing the node's state", a.cluster.run)
 	run("applying the node's state", a.loop.Run)
+	run("measuring how long changes take", func(ctx context.Context) error {
+		return a.programming.Run(ctx, func(ctx context.Context, gen uint64) error {
+			return a.loop.Wait(ctx, gen, func(*dataplane.KeyError) bool { return false })
+		})
+	})
 	run("keeping the data plane", a.driver.Run)
 	run("choosing the data plane", a.reconcilePlane)
 	run("encrypting", a.runWireGuard)

@@ -45,6 +45,9 @@ type cluster struct {
 	noteBGP func(*nodestate.BGP)
 	// noteEndpoints gets whose interfaces the node has, when they may be others.
 	noteEndpoints func(map[netip.Addr]model.Name)
+	// programmed gets when what led to changes of Services' endpoints happened, with the generation of
+	// the state that has them.
+	programmed func(gen uint64, changes []time.Time)
 	// noteClaims is called with Nodes that changed; full = with all that there are.
 	noteClaims func(nodes map[string]*model.Node, full bool)
 
@@ -60,7 +63,9 @@ type cluster struct {
 	gen       uint64
 	waiting   []chan uint64
 	earlyPods map[model.Name]*model.Pod // pods that an ADD brought before the watch did
-	ipamConf  ipamInputs
+	// since are the times of changes of endpoints that no state that was handed on has yet.
+	since    []time.Time
+	ipamConf ipamInputs
 	// servers are the EndpointSlices of apiService, controllers those of controllerService.
 	servers, controllers map[model.Name]*model.EndpointSlice
 	opened               model.Settings // with the sizes of maps as the data plane was opened; 0 = what is configured
@@ -86,7 +91,8 @@ func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, lo
 		noteConfig: func(map[string]string) {}, saveWireGuard: func(map[string]model.KnownWireGuard) {},
 		announce: func(map[netip.Addr]bool, map[netip.Addr][6]byte) {}, noteClaims: func(map[string]*model.Node, bool) {},
 		noteEndpoints: func(map[netip.Addr]model.Name) {}, noteBGP: func(*nodestate.BGP) {},
-		earlyPods: map[model.Name]*model.Pod{}, proxies: map[string]bool{},
+		programmed: func(uint64, []time.Time) {},
+		earlyPods:  map[model.Name]*model.Pod{}, proxies: map[string]bool{},
 		servers: map[model.Name]*model.EndpointSlice{}, controllers: map[model.Name]*model.EndpointSlice{},
 		ipamConf: ipamInputs{reservations: map[string]*watch.Reservation{}, settings: watch.IPAMConfig{StrictAffinity: true}},
 	}
@@ -205,6 +211,10 @@ func (c *cluster) compute() {
 		c.publish(state)
 		defer c.changed()
 	}
+	if c.complete && len(c.since) > 0 {
+		c.programmed(c.gen, c.since)
+		c.since = nil
+	}
 	if c.complete {
 		for _, w := range c.waiting {
 			w <- c.gen
@@ -228,6 +238,7 @@ func (c *cluster) merge(b *watch.Batch) {
 		b.Replace(c.model)
 		c.replaceSettings(b)
 	}
+	c.noteChangesOfEndpoints(b)
 	c.mu.Lock()
 	c.dirty.Merge(b.Changes.Apply(c.model))
 	c.mu.Unlock()
@@ -270,6 +281,23 @@ func (c *cluster) merge(b *watch.Batch) {
 		c.dirty.Add(model.KindLocal)
 	}
 	c.configureIPAM(b, ownNode)
+}
+
+// noteChangesOfEndpoints keeps when what led to changes of EndpointSlices happened, before they are
+// in the model. Slices of the whole cluster were there before, and are no changes.
+func (c *cluster) noteChangesOfEndpoints(b *watch.Batch) {
+	if b.Full {
+		c.since = nil
+		return
+	}
+	for name, s := range b.Slices {
+		if s == nil || s.NotCarried || s.ChangedAt == 0 {
+			continue
+		}
+		if was := c.model.Slices[name]; was == nil || was.ChangedAt != s.ChangedAt {
+			c.since = append(c.since, time.Unix(0, s.ChangedAt))
+		}
+	}
 }
 
 // replaceSettings adds to a batch that holds the whole cluster that what it does not have is gone:

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -436,4 +437,44 @@ func ips(texts ...string) []netip.Addr {
 		out = append(out, netip.MustParseAddr(t))
 	}
 	return out
+}
+
+// TestChangesOfEndpointsAreTimed: a change of a slice counts once, with the state that has it; what
+// was there when the cluster was read does not, nor do slices that no Service is carried by.
+func TestChangesOfEndpointsAreTimed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		type noted struct {
+			gen   uint64
+			times []time.Time
+		}
+		var got []noted
+		b.cluster.programmed = func(gen uint64, times []time.Time) { got = append(got, noted{gen, times}) }
+		at := func(s int64) time.Time { return time.Unix(s, 5) }
+		slice := func(name string, s int64, notCarried bool) map[model.Name]*model.EndpointSlice {
+			n := model.Name{Namespace: "shop", Name: name}
+			return map[model.Name]*model.EndpointSlice{n: {Name: n, Service: web, ChangedAt: at(s).UnixNano(), NotCarried: notCarried}}
+		}
+		full := whole()
+		full.Slices = slice("a", 100, false)
+		for _, batch := range []*watch.Batch{
+			full,
+			{Changes: model.Changes{Slices: slice("a", 101, false)}},
+			{Changes: model.Changes{Slices: slice("a", 101, false)}}, // something else of it changed
+			{Changes: model.Changes{Slices: slice("headless", 102, true)}},
+			{Changes: model.Changes{Slices: slice("b", 103, false)}},
+			{Changes: model.Changes{Slices: map[model.Name]*model.EndpointSlice{{Namespace: "shop", Name: "b"}: nil}}},
+		} {
+			b.cluster.applyBatch(t.Context(), batch)
+			synctest.Wait()
+		}
+		if len(got) != 2 || !slices.Equal(got[0].times, []time.Time{at(101)}) || !slices.Equal(got[1].times, []time.Time{at(103)}) {
+			t.Errorf("noted %v", got)
+		}
+		for _, n := range got {
+			if n.gen == 0 || n.gen > b.cluster.gen {
+				t.Errorf("noted with state %d, of %d", n.gen, b.cluster.gen)
+			}
+		}
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"path/filepath"
 	"time"
@@ -18,11 +19,14 @@ import (
 	"github.com/weir-net/weir/internal/agent/bgp"
 	"github.com/weir-net/weir/internal/agent/httpserve"
 	"github.com/weir-net/weir/internal/agent/lbhealth"
+	"github.com/weir-net/weir/internal/agent/metrics"
 	apiwire "github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/events"
+	"github.com/weir-net/weir/internal/fanout/names"
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/version"
 	"github.com/weir-net/weir/internal/watch"
@@ -58,9 +62,9 @@ func (a *Agent) ready() error {
 // serve offers health and metrics where the configuration says, until ctx ends.
 func (a *Agent) serve(ctx context.Context) error {
 	health := &httpserve.Listener{What: "health", Log: a.log}
-	metrics := &httpserve.Listener{What: "metrics", Log: a.log}
+	metricsServer := &httpserve.Listener{What: "metrics", Log: a.log}
 	defer health.Close()
-	defer metrics.Close()
+	defer metricsServer.Close()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	var shown config.Metrics
@@ -70,9 +74,9 @@ func (a *Agent) serve(ctx context.Context) error {
 		health.Ensure(httpserve.Address(e.Health), a.healthHandler())
 		if handler == nil || e.Metrics != shown {
 			shown, handler = e.Metrics, a.metricsHandler(e.Metrics)
-			metrics.Ensure("", nil)
+			metricsServer.Ensure("", nil)
 		}
-		a.metricsTLS.Ensure(metrics, e.Metrics, handler)
+		a.metricsTLS.Ensure(metricsServer, e.Metrics, handler)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -99,7 +103,7 @@ func (a *Agent) healthHandler() http.Handler {
 
 func (a *Agent) metricsHandler(m config.Metrics) http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(&collector{agent: a}, &bgp.Collector{Process: a.bgp, State: a.cluster.state})
+	registry.MustRegister(&collector{agent: a}, &bgp.Collector{Process: a.bgp, State: a.cluster.state}, a.programming)
 	if m.Go {
 		registry.MustRegister(collectors.NewGoCollector())
 	}
@@ -107,7 +111,10 @@ func (a *Agent) metricsHandler(m config.Metrics) http.Handler {
 		registry.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
+	all := prometheus.Gatherers{registry, metrics.Neighbours{{Addr: model.ControllerHealthAddr, Prefix: "weir_controller_"}, {Addr: names.HealthAddr, Prefix: "weir_fanout_"}}}
+	// What cannot be read of another program is left out: the node's own metrics are what counts.
+	mux.Handle("GET /metrics", promhttp.HandlerFor(all, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second,
+		ErrorHandling: promhttp.ContinueOnError, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelWarn)}))
 	return mux
 }
 

@@ -234,8 +234,11 @@ type EndpointSlice struct {
 	// NotCarried says that it is of a headless Service or for another proxy: rules of policies that
 	// name the Service mean its endpoints, nothing else looks at them.
 	NotCarried bool
-	Ports      []EndpointPort
-	Endpoints  []ServiceEndpoint
+	// ChangedAt is when what led to the slice's last change happened, in nanoseconds
+	// since 1970; 0 = not known (annotation endpoints.kubernetes.io/last-change-trigger-time).
+	ChangedAt int64
+	Ports     []EndpointPort
+	Endpoints []ServiceEndpoint
 }
 
 // EndpointPort is a port of all endpoints of a slice.

@@ -91,6 +91,10 @@ const FanOutPort = 5473
 // servers.
 const ControllerPort = 5474
 
+// ControllerHealthAddr is where an instance of the controller answers the probes of its node's
+// kubelet, and serves its metrics.
+const ControllerHealthAddr = "127.0.0.1:9094"
+
 // NodePortAddresses is kube-proxy's option of that name. The zero value is every address.
 type NodePortAddresses struct {
 	Primary bool // the address alone by which other nodes know a node, of each family

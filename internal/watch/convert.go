@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -351,6 +352,10 @@ func ConvertEndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, [
 	f := newFinding("EndpointSlice", s)
 	out := &model.EndpointSlice{Name: parse.NameOf(s), Service: model.Name{Namespace: s.Namespace, Name: service},
 		NotCarried: notOurs(s.Labels)}
+	// A time that cannot be read is none: it is measured by, and by nothing else.
+	if at, err := time.Parse(time.RFC3339Nano, s.Annotations[corev1.EndpointsLastChangeTriggerTime]); err == nil {
+		out.ChangedAt = at.UnixNano()
+	}
 	for i, sp := range s.Ports {
 		if sp.Port == nil {
 			continue // every port: a meaning that Services do not give

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
@@ -225,7 +226,7 @@ spec: {clusterIP: 10.96.0.1}
 
 func TestConvertEndpointSlice(t *testing.T) {
 	got, found := ConvertEndpointSlice(from[discoveryv1.EndpointSlice](t, `
-metadata: {name: s-1, namespace: ns, labels: {kubernetes.io/service-name: s}}
+metadata: {name: s-1, namespace: ns, labels: {kubernetes.io/service-name: s}, annotations: {endpoints.kubernetes.io/last-change-trigger-time: "2026-11-26T20:50:03.25+01:00"}}
 addressType: IPv4
 ports: [{name: http, port: 8080, protocol: TCP}, {name: all}, {port: 53, protocol: UDP}, {name: bad, port: -1}]
 endpoints:
@@ -236,6 +237,7 @@ endpoints:
 - {addresses: []}
 `))
 	want := &model.EndpointSlice{Name: model.Name{Namespace: "ns", Name: "s-1"}, Service: model.Name{Namespace: "ns", Name: "s"},
+		ChangedAt: time.Date(2026, 11, 26, 19, 50, 3, 250e6, time.UTC).UnixNano(),
 		Ports: []model.EndpointPort{{Name: "http", Protocol: model.ProtocolTCP, Port: 8080}, {Protocol: model.ProtocolUDP, Port: 53}},
 		Endpoints: []model.ServiceEndpoint{
 			{Addrs: addrs("10.244.0.1"), Node: "n1", Ready: true, Serving: true},

@@ -11,7 +11,7 @@ import (
 )
 
 // Prefixes of the annotations that are kept.
-var keptAnnotations = []string{"cni.projectcalico.org/", "lb.projectcalico.org/", "service.kubernetes.io/", "projectcalico.org/", configHash, annotationMirror}
+var keptAnnotations = []string{"cni.projectcalico.org/", "lb.projectcalico.org/", "service.kubernetes.io/", "projectcalico.org/", configHash, annotationMirror, corev1.EndpointsLastChangeTriggerTime}
 
 // strip leaves of an object what the conversions look at: the caches hold every pod of the cluster.
 func strip(obj any) (any, error) {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -54,10 +55,18 @@ func TestEndpointChange(t *testing.T) {
 			}
 		}
 	}()
+	const latency = "kubeproxy_network_programming_duration_seconds"
+	before := map[string]map[string]float64{}
+	for _, node := range nodes {
+		b.metricsOn(t, node)
+		before[node] = b.metrics(t, node)
+	}
+	const changes = 56
 	measured := time.Now()
-	for i := range 56 {
+	for i := range changes {
 		step := steps[i%len(steps)]
-		changed, err := slices.Patch(ctx, "manual", types.MergePatchType, []byte(`{"endpoints":`+endpoints(step.addr)+`}`), metav1.PatchOptions{})
+		changed, err := slices.Patch(ctx, "manual", types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}},"endpoints":%s}`,
+			corev1.EndpointsLastChangeTriggerTime, time.Now().Format(time.RFC3339Nano), endpoints(step.addr)), metav1.PatchOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,6 +80,22 @@ func TestEndpointChange(t *testing.T) {
 			times = append(times, ms)
 			byPath[path] = append(byPath[path], ms)
 		}
+	}
+	// Every node measures each change itself, and one of them has the controller's metrics, too.
+	leaders := 0.0
+	for _, node := range nodes {
+		eventually(t, 10*time.Second, "latency of changes at "+node, func() error {
+			now := b.metrics(t, node)
+			n, sum := now[latency+"_count"]-before[node][latency+"_count"], now[latency+"_sum"]-before[node][latency+"_sum"]
+			if n < changes || sum <= 0 {
+				return fmt.Errorf("%v changes that took %v s are in the metric, want %d", n, sum, changes)
+			}
+			return nil
+		})
+		leaders += b.metrics(t, node)["weir_controller_leader"]
+	}
+	if leaders != 1 {
+		t.Errorf("the nodes' metrics have %v controllers that lead", leaders)
 	}
 	for path, ms := range byPath {
 		note(t, path+": p50 (ms)", percentile(ms, 0.5))

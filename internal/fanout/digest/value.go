@@ -167,6 +167,7 @@ func (w *writer) slice(s *model.EndpointSlice) {
 	w.name(s.Name)
 	w.name(s.Service)
 	w.bools(s.NotCarried)
+	w.signed(s.ChangedAt)
 	list(w, s.Ports, func(w *writer, p model.EndpointPort) {
 		w.text(p.Name)
 		*w = append(*w, byte(p.Protocol))

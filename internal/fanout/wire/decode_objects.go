@@ -116,7 +116,7 @@ func (r *reader) service(s *Service) (model.Name, *model.Service) {
 
 func (r *reader) slice(s *EndpointSlice) (model.Name, *model.EndpointSlice) {
 	out := &model.EndpointSlice{Name: model.Name{Namespace: r.text("namespace", s.Namespace), Name: r.key("name", s.Name)}, Service: r.name("service", s.Service),
-		NotCarried: s.NotCarried,
+		NotCarried: s.NotCarried, ChangedAt: s.ChangedAt,
 		Ports: list(r, "ports", s.Ports, func(p *EndpointPort) model.EndpointPort {
 			return model.EndpointPort{Name: r.text("name", p.Name), Protocol: r.protocol("protocol", p.Protocol), Port: r.port("port", p.Port)}
 		}),

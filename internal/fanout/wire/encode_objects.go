@@ -46,7 +46,7 @@ const (
 )
 
 func (w *writer) slice(s *model.EndpointSlice) *EndpointSlice {
-	return &EndpointSlice{Namespace: w.text(s.Name.Namespace), Name: []byte(s.Name.Name), Service: w.name(s.Service), NotCarried: s.NotCarried,
+	return &EndpointSlice{Namespace: w.text(s.Name.Namespace), Name: []byte(s.Name.Name), Service: w.name(s.Service), NotCarried: s.NotCarried, ChangedAt: s.ChangedAt,
 		Ports: each(s.Ports, func(p model.EndpointPort) *EndpointPort {
 			return &EndpointPort{Name: w.text(p.Name), Protocol: uint32(p.Protocol), Port: uint32(p.Port)}
 		}),

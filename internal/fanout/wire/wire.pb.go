@@ -1714,6 +1714,7 @@ type EndpointSlice struct {
 	NotCarried    bool                   `protobuf:"varint,4,opt,name=not_carried,json=notCarried,proto3" json:"not_carried,omitempty"`
 	Ports         []*EndpointPort        `protobuf:"bytes,5,rep,name=ports,proto3" json:"ports,omitempty"`
 	Endpoints     []*Endpoint            `protobuf:"bytes,6,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	ChangedAt     int64                  `protobuf:"varint,7,opt,name=changed_at,json=changedAt,proto3" json:"changed_at,omitempty"` // nanoseconds since 1970, 0 = not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1788,6 +1789,13 @@ func (x *EndpointSlice) GetEndpoints() []*Endpoint {
 		return x.Endpoints
 	}
 	return nil
+}
+
+func (x *EndpointSlice) GetChangedAt() int64 {
+	if x != nil {
+		return x.ChangedAt
+	}
+	return 0
 }
 
 type EndpointPort struct {
@@ -3935,7 +3943,7 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\rR\x04name\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\rR\bprotocol\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\rR\x04port\x12\x1b\n" +
-	"\tnode_port\x18\x04 \x01(\rR\bnodePort\"\xfe\x01\n" +
+	"\tnode_port\x18\x04 \x01(\rR\bnodePort\"\x9d\x02\n" +
 	"\rEndpointSlice\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\rR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\fR\x04name\x12.\n" +
@@ -3943,7 +3951,9 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\vnot_carried\x18\x04 \x01(\bR\n" +
 	"notCarried\x122\n" +
 	"\x05ports\x18\x05 \x03(\v2\x1c.weir.fanout.v1.EndpointPortR\x05ports\x126\n" +
-	"\tendpoints\x18\x06 \x03(\v2\x18.weir.fanout.v1.EndpointR\tendpoints\"R\n" +
+	"\tendpoints\x18\x06 \x03(\v2\x18.weir.fanout.v1.EndpointR\tendpoints\x12\x1d\n" +
+	"\n" +
+	"changed_at\x18\a \x01(\x03R\tchangedAt\"R\n" +
 	"\fEndpointPort\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\rR\x04name\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\rR\bprotocol\x12\x12\n" +
