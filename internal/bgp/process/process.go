@@ -20,8 +20,10 @@ import (
 	"github.com/weir-net/weir/internal/bgp/feed"
 	"github.com/weir-net/weir/internal/bgp/fib"
 	"github.com/weir-net/weir/internal/bgp/speaker"
+	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/sleep"
 )
 
 // Options are what a process needs.
@@ -35,6 +37,9 @@ type Options struct {
 
 // softLimit is from how many bytes on the collector of garbage works more.
 const softLimit = 32 << 20
+
+// rest is how long the number of routes has to stay the same for memory to be given back.
+const rest = 5 * time.Second
 
 // saved is what is kept on disk, readable by root alone: passwords are in it.
 type saved struct {
@@ -70,6 +75,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return table.Run(ctx) })
+	g.Go(func() error { return tidy(ctx, table, o.Log) })
 	g.Go(func() error { return secrets.run(ctx) })
 	g.Go(func() error {
 		p := feed.Process{Socket: o.Socket, Log: o.Log, Status: sp.Status, Answer: sp.Answer, Apply: func(d feed.Desired) {
@@ -105,6 +111,26 @@ func Run(ctx context.Context, o Options) error {
 		}
 	})
 	return g.Wait()
+}
+
+// tidy gives back to the kernel what only the start and the arrival of routes needed, of the heap and
+// of the program, when the number of routes has come to rest.
+func tidy(ctx context.Context, table *fib.Table, log *slog.Logger) error {
+	before, tidied := -1, -1
+	for sleep.For(ctx, rest) == nil {
+		now := table.Status().Learned
+		resting := now == before
+		before = now
+		if change := max(now-tidied, tidied-now); !resting || tidied >= 0 && change <= tidied/10+100 {
+			continue
+		}
+		tidied = now
+		debug.FreeOSMemory()
+		if err := kernel.ForgetProgramPages(); err != nil {
+			log.Debug("pages of the program stay in memory", "error", err)
+		}
+	}
+	return nil
 }
 
 // keysOf are those whose passwords are needed.
