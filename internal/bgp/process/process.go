@@ -38,6 +38,11 @@ type Options struct {
 // softLimit is from how many bytes on the collector of garbage works more.
 const softLimit = 32 << 20
 
+// By how much the heap may grow between two cycles of the collector of garbage, percent of what lives:
+// while routes arrive, and when their number has come to rest, and what is said of them is all that
+// leaves garbage.
+const growthBusy, growthAtRest = 50, 10
+
 // rest is how long the number of routes has to stay the same for memory to be given back.
 const rest = 5 * time.Second
 
@@ -53,7 +58,7 @@ type saved struct {
 func Run(ctx context.Context, o Options) error {
 	// Routes are many small objects: less memory for some more work, and what comes at once when
 	// sessions begin leaves no garbage beyond the limit.
-	debug.SetGCPercent(50)
+	debug.SetGCPercent(growthBusy)
 	debug.SetMemoryLimit(softLimit)
 	file := statefile.New[saved](filepath.Join(o.StateDir, "state.json"), o.Log)
 	known := file.Load()
@@ -121,10 +126,15 @@ func tidy(ctx context.Context, table *fib.Table, log *slog.Logger) error {
 		now := table.Status().Learned
 		resting := now == before
 		before = now
-		if change := max(now-tidied, tidied-now); !resting || tidied >= 0 && change <= tidied/10+100 {
+		if change := max(now-tidied, tidied-now); tidied >= 0 && change <= tidied/10+100 {
+			continue
+		}
+		if !resting {
+			debug.SetGCPercent(growthBusy)
 			continue
 		}
 		tidied = now
+		debug.SetGCPercent(growthAtRest)
 		debug.FreeOSMemory()
 		if err := kernel.ForgetProgramPages(); err != nil {
 			log.Debug("pages of the program stay in memory", "error", err)
