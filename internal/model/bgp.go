@@ -65,9 +65,9 @@ type BGPFilter struct {
 	Export6, Import6 []BGPRule
 }
 
-// Priorities of routes: of several routes to one prefix the one with the least is used. Within an AS
-// they travel as the local preference (RFC 4271, section 5.1.5), which is MaxBGPPriority less the
-// priority.
+// Priorities of routes: of several routes to one prefix the one with the least is used. Within an
+// AS they travel as the local preference (RFC 4271, section 5.1.5), which is MaxBGPPriority less
+// the priority.
 const (
 	MaxBGPPriority     = 1<<31 - 1
 	DefaultBGPPriority = 1024 // of routes for which nobody says another one

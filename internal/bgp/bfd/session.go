@@ -10,9 +10,9 @@ import (
 )
 
 // Times of a session. The other end has failed when nothing of it came for as many of the intervals
-// at which it sends as it says: 0.75 s with BIRD's five of 150 ms, 0.9 s with FRR's three of 300 ms.
-// This end has failed for the other one after three of those at which it sends (section 6.8.4), 0.75 s
-// and 0.9 s as well.
+// at which it sends as it says: 0.75 s with BIRD's five of 150 ms, 0.9 s with FRR's three of 300
+// ms. This end has failed for the other one after three of those at which it sends (section 6.8.4),
+// 0.75 s and 0.9 s as well.
 const (
 	sends      = 250 * time.Millisecond // between packets, where the other end takes as many
 	takes      = 150 * time.Millisecond

@@ -38,9 +38,9 @@ type Options struct {
 // softLimit is from how many bytes on the collector of garbage works more.
 const softLimit = 32 << 20
 
-// By how much the heap may grow between two cycles of the collector of garbage, percent of what lives:
-// while routes arrive, and when their number has come to rest, and what is said of them is all that
-// leaves garbage.
+// By how much the heap may grow between two cycles of the collector of garbage, percent of what
+// lives: while routes arrive, and when their number has come to rest, and what is said of them is
+// all that leaves garbage.
 const growthBusy, growthAtRest = 50, 10
 
 // rest is how long the number of routes has to stay the same for memory to be given back.
@@ -118,8 +118,8 @@ func Run(ctx context.Context, o Options) error {
 	return g.Wait()
 }
 
-// tidy gives back to the kernel what only the start and the arrival of routes needed, of the heap and
-// of the program, when the number of routes has come to rest.
+// tidy gives back to the kernel what only the start and the arrival of routes needed, of the heap
+// and of the program, when the number of routes has come to rest.
 func tidy(ctx context.Context, table *fib.Table, log *slog.Logger) error {
 	before, tidied := -1, -1
 	for sleep.For(ctx, rest) == nil {

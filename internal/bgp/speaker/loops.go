@@ -39,9 +39,9 @@ func loopsOf(want *nodestate.BGP) map[loop][]netip.Addr {
 	return out
 }
 
-// loops adds that paths are rejected that are loops. GoBGP, which can do that by itself, passes over
-// such a path, and goes on with the one before that the peer has taken back by sending this one; what
-// is rejected here takes its place.
+// loops adds that paths are rejected that are loops. GoBGP, which can do that by itself, passes
+// over such a path, and goes on with the one before that the peer has taken back by sending this
+// one; what is rejected here takes its place.
 func (p *policies) loops(of map[loop][]netip.Addr) {
 	for _, l := range slices.SortedFunc(maps.Keys(of), func(a, b loop) int { return cmp.Or(cmp.Compare(a.own, b.own), cmp.Compare(a.allowed, b.allowed)) }) {
 		c := &api.Conditions{AsPathSet: p.set(&api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_AS_PATH,

@@ -75,9 +75,10 @@ func (p *policies) add(name string, c *api.Conditions, a *api.Actions) {
 	p.statements = append(p.statements, &api.Statement{Name: fmt.Sprintf("weir-%d-%s", len(p.statements), name), Conditions: c, Actions: a})
 }
 
-// newPolicies returns those of a node: which paths are loops, which priorities and next hops routes have, what the filters
-// of a peer say, then that the sessions hand on the node's own paths, and of others those within
-// some prefixes: what a router outside has told one node is no concern of the others.
+// newPolicies returns those of a node: which paths are loops, which priorities and next hops routes
+// have, what the filters of a peer say, then that the sessions hand on the node's own paths, and of
+// others those within some prefixes: what a router outside has told one node is no concern of the
+// others.
 func newPolicies(want *nodestate.BGP) (all *policies, export, imports []*api.Statement) {
 	p := &policies{}
 	p.loops(loopsOf(want))

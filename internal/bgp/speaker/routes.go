@@ -123,8 +123,8 @@ func nextHop(p *apiutil.Path) netip.Addr {
 	return netip.Addr{}
 }
 
-// isLongStale reports whether a path is kept for a peer that has been away for longer than a graceful
-// restart takes (RFC 9494, section 4.2): every other one comes before it.
+// isLongStale reports whether a path is kept for a peer that has been away for longer than a
+// graceful restart takes (RFC 9494, section 4.2): every other one comes before it.
 func isLongStale(p *apiutil.Path) bool {
 	for _, a := range p.Attrs {
 		if list, is := a.(*bgp.PathAttributeCommunities); is && slices.Contains(list.Value, uint32(bgp.COMMUNITY_LLGR_STALE)) {

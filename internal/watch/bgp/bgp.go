@@ -281,8 +281,8 @@ func nextHop(f *parse.Finding, s *PeerSpec) string {
 	return ""
 }
 
-// reachableBy reads by which router a peer is reached, which has the address peer; invalid = it does
-// not say, or says what is reported.
+// reachableBy reads by which router a peer is reached, which has the address peer; invalid = it
+// does not say, or says what is reported.
 func reachableBy(f *parse.Finding, text string, peer netip.Addr) netip.Addr {
 	if text == "" {
 		return netip.Addr{}
