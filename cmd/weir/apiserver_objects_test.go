@@ -159,6 +159,7 @@ spec:
     communities: {values: ["64512:1:2"]}
     asPathPrefix: [64512, "1.2"]
     priority: 7
+    interface: eth0
     operations: [{addCommunity: {value: "64512:7"}}, {prependASPath: {prefix: [64512]}}, {setPriority: {value: 3}}]
 ---
 apiVersion: projectcalico.org/v3
@@ -189,7 +190,7 @@ spec: {bpfPSNATPorts: "20000:20100", natPortRange: "30000:31000", bpfAttachType:
 	if strings.Count(out, "not supported yet") != 1 || !strings.Contains(out, "spec.ignoredInterfaces: is not in force yet") {
 		t.Errorf("apply of what has no effect:\n%s", out)
 	}
-	if !strings.Contains(out, "spec.importV6[0].priority = \"7\": is not in force") {
+	if !strings.Contains(out, "spec.importV6[0].interface = \"eth0\": is not in force") {
 		t.Errorf("apply of a filter:\n%s", out)
 	}
 	f.eventually(t, 2*time.Second, "the filter", func() error {

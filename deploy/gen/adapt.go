@@ -184,6 +184,7 @@ func adaptKind(kind string, spec map[string]any) error {
 	case "BGPPeer": // fields of newer servers
 		props["keepaliveTime"] = map[string]any{"type": "string"}
 		props["failureDetectionMode"] = map[string]any{"type": "string", "enum": []any{"None", "BFDIfDirectlyConnected"}}
+		props["restartMode"] = map[string]any{"type": "string", "enum": []any{"GracefulRestart", "LongLivedGracefulRestart"}}
 	case "BGPFilter":
 		return adaptFilter(props)
 	case "IPAMConfiguration":

@@ -43,12 +43,16 @@ type BGPPeer struct {
 	PeerSelector string
 	Password     SecretKey
 	Restart      uint32 // seconds, 0 = the default
+	LongLived    uint32 // seconds of long-lived graceful restart (RFC 9494), 0 = off
 	Keepalive    uint32 // seconds, 0 = the default
 	TTLHops      uint8  // ttlSecurity; 0 = off
 	AllowedAS    uint8  // numAllowedLocalASNumbers
 	AnySource    bool   // sourceAddress None
 	Manual       bool   // reversePeering Manual
 	BFD          bool   // failureDetectionMode BFDIfDirectlyConnected
+	NextHop      string // of what is sent to it: Self, Keep, or empty
+	// Via is a router by which the node reaches it (reachableBy); invalid = as the kernel routes.
+	Via netip.Addr
 	// Filters are names of BGPFilters, in order.
 	Filters []string
 }
@@ -61,6 +65,14 @@ type BGPFilter struct {
 	Export6, Import6 []BGPRule
 }
 
+// Priorities of routes: of several routes to one prefix the one with the least is used. Within an
+// AS they travel as the local preference (RFC 4271, section 5.1.5), which is MaxBGPPriority less
+// the priority.
+const (
+	MaxBGPPriority     = 1<<31 - 1
+	DefaultBGPPriority = 1024 // of routes for which nobody says another one
+)
+
 // BGPRule is a rule of a BGPFilter. Conditions that are not said hold.
 type BGPRule struct {
 	Accept bool
@@ -72,8 +84,10 @@ type BGPRule struct {
 	PeerType         string   // eBGP, iBGP, or empty
 	Community        string   // aa:nn or aa:nn:mm
 	ASPath           []uint32 // the path begins so
+	Priority         uint32   // the route has this one; 0 = any
 	Add              []string // communities that an accepted route gets
 	Prepend          []uint32 // what an accepted route's path gets in front, in this order
+	SetPriority      uint32   // the priority that an accepted route gets; 0 = it keeps its own
 }
 
 // SecretKey is a key of a Secret in Weir's namespace. The zero value is none.

@@ -18,6 +18,16 @@ type BGP struct {
 	ListenAddrs []netip.Addr `json:",omitempty"`
 	// Peers are sorted by address; there is one for each.
 	Peers []BGPPeer `json:",omitempty"`
+	// Self and Unchanged are peers to which this node sends itself as the next hop of every route,
+	// and the next hops that it was told, sorted. To others it does as BGP does: itself to another
+	// AS, and of its own routes.
+	Self      []netip.Addr `json:",omitempty"`
+	Unchanged []netip.Addr `json:",omitempty"`
+	// Gateways are by which router a peer is reached, sorted by peer.
+	Gateways []BGPGateway `json:",omitempty"`
+	// Priorities: routes have priorities (model.MaxBGPPriority), because a filter of the cluster
+	// is about them.
+	Priorities bool `json:",omitempty"`
 	// Filters say what is let through to and from some peers, before everything else; a peer is in
 	// one of them at most.
 	Filters []BGPFilter `json:",omitempty"`
@@ -58,12 +68,16 @@ type BGPPeer struct {
 	BFD       bool            `json:",omitempty"` // its failure is detected by BFD (RFC 5881)
 	Password  model.SecretKey `json:",omitzero"`
 	Restart   uint32          // seconds of graceful restart
+	LongLived uint32          `json:",omitempty"` // seconds of long-lived graceful restart after that, 0 = none
 	Keepalive uint32          `json:",omitempty"` // seconds, 0 = the default
 	TTLHops   uint8           `json:",omitempty"` // 0 = not checked
 	AllowedAS uint8           `json:",omitempty"`
 	// ClusterID: routes are reflected to it. Invalid = they are not.
 	ClusterID netip.Addr `json:",omitzero"`
 }
+
+// BGPGateway says that a peer is reached by a router.
+type BGPGateway struct{ Peer, Via netip.Addr }
 
 // BGPTag says which communities a prefix of Advertise has.
 type BGPTag struct {
@@ -84,9 +98,15 @@ func (d *dumper) bgp(b *BGP) {
 	if b == nil {
 		return
 	}
-	d.line("bgp", fmt.Sprintf("as=%d router=%s port=%d", b.ASN, b.RouterID, b.ListenPort), "listen="+addrs(b.ListenAddrs), "source="+addrs(b.Sources))
+	d.line("bgp", fmt.Sprintf("as=%d router=%s port=%d", b.ASN, b.RouterID, b.ListenPort), "listen="+addrs(b.ListenAddrs), "source="+addrs(b.Sources), flag(b.Priorities, "priorities"))
+	if len(b.Self)+len(b.Unchanged) > 0 {
+		d.line("bgp-next-hop", "self="+addrs(b.Self), "unchanged="+addrs(b.Unchanged))
+	}
+	for _, g := range b.Gateways {
+		d.line("bgp-gateway", g.Peer.String(), g.Via.String())
+	}
 	for _, p := range b.Peers {
-		d.line("bgp-peer", p.Addr.String(), fmt.Sprintf("as=%d port=%d restart=%d keepalive=%d ttl=%d allowed-as=%d local-as=%d", p.ASN, p.Port, p.Restart, p.Keepalive, p.TTLHops, p.AllowedAS, p.LocalASN),
+		d.line("bgp-peer", p.Addr.String(), fmt.Sprintf("as=%d port=%d restart=%d+%d keepalive=%d ttl=%d allowed-as=%d local-as=%d", p.ASN, p.Port, p.Restart, p.LongLived, p.Keepalive, p.TTLHops, p.AllowedAS, p.LocalASN),
 			"source="+addrs([]netip.Addr{p.Source}), flag(p.Passive, "passive"), flag(p.BFD, "bfd"), flag(p.Password != (model.SecretKey{}), "password="+p.Password.Name+"/"+p.Password.Key),
 			flag(p.ClusterID.IsValid(), "cluster="+p.ClusterID.String()), p.Name)
 	}

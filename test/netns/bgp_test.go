@@ -123,9 +123,10 @@ func newRacks(t *testing.T, fam family) *racks {
 		})
 	}
 	f.apply()
-	for _, start := range starts { // of two the nodes use the first, whose ID is smaller, too
+	for _, start := range starts {
 		start()
 	}
+	f.by(f.routers...)
 	return f
 }
 
@@ -161,19 +162,21 @@ func (f *racks) learned() {
 	}
 }
 
-// by is the router that a node's learned route to the other one's pods leads to.
-func (f *racks) by(i int) *rackRouter {
+// by waits until the nodes' learned routes to each other's pods lead to these routers and no
+// others.
+func (f *racks) by(routers ...*rackRouter) {
 	f.t.Helper()
-	var found *rackRouter
-	f.routed(f.nodes[i].netns, f.nodes[1-i], "proto 88", func(routes string) bool {
-		for _, r := range f.routers {
-			if via := f.family.addr(fmt.Sprintf("172.30.%d.%d", i, r.host)); strings.Contains(routes+" ", "via "+via+" ") {
-				found = r
+	for i, n := range f.nodes {
+		f.routed(n.netns, f.nodes[1-i], "proto 88", func(routes string) bool {
+			for _, r := range f.routers {
+				via := f.family.addr(fmt.Sprintf("172.30.%d.%d", i, r.host))
+				if slices.Contains(routers, r) != strings.Contains(routes+" ", "via "+via+" ") {
+					return false
+				}
 			}
-		}
-		return found != nil
-	})
-	return found
+			return true
+		})
+	}
 }
 
 // all asks for everything that goes from node to node.
@@ -190,8 +193,8 @@ func (f *racks) all(when string) {
 	}
 }
 
-// TestBGPPods: between nodes on different links, pods' packets go by what BGP told the nodes. The
-// router of the nodes' own packets knows no pods.
+// TestBGPPods: between nodes on different links, pods' packets go by what BGP told the nodes, by
+// two routers at a time. The router of the nodes' own packets knows no pods.
 func TestBGPPods(t *testing.T) { inBoth(t, testBGPPods) }
 
 func testBGPPods(t *testing.T, fam family) {
@@ -212,8 +215,8 @@ func testBGPPods(t *testing.T, fam family) {
 	f.all("strict reverse paths")
 }
 
-// TestBGPPodsLive: an open connection follows the learned route to another router, and goes on
-// while the pool's packets go by VXLAN and back, and while BGP is switched off where VXLAN is.
+// TestBGPPodsLive: an open connection stays when one of two routers goes, and goes on while the
+// pool's packets go by VXLAN and back, and while BGP is switched off where VXLAN is.
 func TestBGPPodsLive(t *testing.T) { inBoth(t, testBGPPodsLive) }
 
 func testBGPPodsLive(t *testing.T, fam family) {
@@ -230,18 +233,11 @@ func testBGPPodsLive(t *testing.T, fam family) {
 	}
 	talks("at first")
 
-	before := f.by(0)
-	if before.Kind != "bird" {
-		t.Fatalf("the nodes use %s's routes", before.Kind)
-	}
-	rest := slices.DeleteFunc(slices.Clone(f.routers), func(r *rackRouter) bool { return r == before })
-	before.Leave(t)
-	run(t, "ip netns exec %s sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0", before.netns)
-	for i := range f.nodes {
-		f.routed(f.nodes[i].netns, f.nodes[1-i], "proto 88", func(routes string) bool {
-			return strings.Contains(routes+" ", "via "+fam.addr(fmt.Sprintf("172.30.%d.%d", i, rest[0].host))+" ")
-		})
-	}
+	i := slices.IndexFunc(f.routers, func(r *rackRouter) bool { return r.Kind == "bird" })
+	leaving, rest := f.routers[i], f.routers[1-i]
+	leaving.Leave(t)
+	run(t, "ip netns exec %s sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0", leaving.netns)
+	f.by(rest)
 	talks("by the other router")
 
 	f.encapsulate(model.EncapAlways)
@@ -254,12 +250,12 @@ func testBGPPodsLive(t *testing.T, fam family) {
 	conf, peers := f.cluster.BGPConfigs, f.cluster.BGPPeers
 	f.cluster.BGPConfigs, f.cluster.BGPPeers = map[string]*model.BGPConfig{}, map[string]*model.BGPPeer{}
 	f.apply()
-	f.routed(rest[0].netns, f.n1, "", isAway)
+	f.routed(rest.netns, f.n1, "", isAway)
 	talks("without BGP")
 	f.cluster.BGPConfigs, f.cluster.BGPPeers = conf, peers
 	f.apply()
 	for _, n := range f.nodes {
-		f.routed(rest[0].netns, n, "", isThere)
+		f.routed(rest.netns, n, "", isThere)
 	}
 	talks("with BGP again")
 	f.encapsulate(model.EncapNever)

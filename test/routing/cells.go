@@ -76,6 +76,8 @@ func cells() []Cell {
 	for _, kind := range []string{"bird", "frr"} {
 		for _, of := range []struct{ what, test string }{
 			{"routes both ways, kills", "TestRouter"}, {"link failure", "TestBFD"}, {"filters", "TestFilters"}, {"communities", "TestCommunities"},
+			{"two routers at once", "TestTwoRouters"}, {"next hops", "TestNextHops"}, {"a peer behind a router", "TestReachableBy"}, {"priorities", "TestPriorities"},
+			{"long-lived graceful restart", "TestLongLivedRestart"},
 			{"reflected Services", "TestServicesAreReflected"}, {"what `weir bgp` shows", "TestShow"},
 		} {
 			add("BGP with "+kind, "both", process, bgp+of.test+"/"+kind, "", of.what)
@@ -84,6 +86,7 @@ func cells() []Cell {
 	add("BGP with bird", "both", process, bgp+"TestPassword", "", "passwords")
 	add("BGP with bird", "both", process, bgp+"TestManyRoutes", "", "10,000 routes")
 	add("BGP with bird", "both", process, bgp+"TestSessionEndsWhileRoutesArrive", "", "no route is left")
+	add("BGP with bird", "both", process, bgp+"TestLoop", "", "no path with the node's own AS number")
 	add("BGP with bird", "both", process, bgp+"TestAnotherRouterID", "", "another router ID")
 	return out
 }

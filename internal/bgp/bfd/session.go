@@ -9,12 +9,15 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/packet/bfd"
 )
 
-// Times of a session. A peer has failed when nothing of it came for 0.75 s, or for as much longer
-// as its own intervals ask for.
+// Times of a session. The other end has failed when nothing of it came for as many of the intervals
+// at which it sends as it says: 0.75 s with BIRD's five of 150 ms, 0.9 s with FRR's three of 300
+// ms. This end has failed for the other one after three of those at which it sends (section 6.8.4),
+// 0.75 s and 0.9 s as well.
 const (
-	interval   = 150 * time.Millisecond
+	sends      = 250 * time.Millisecond // between packets, where the other end takes as many
+	takes      = 150 * time.Millisecond
 	slow       = time.Second // between packets while a session is not up, at least (section 6.8.3)
-	multiplier = 5
+	multiplier = 3
 )
 
 // session is the state of one (RFC 5880, section 6.8.1), without sockets and clocks.
@@ -35,7 +38,7 @@ func newSession() *session {
 // desiredTx is how often this end wants to send.
 func (s *session) desiredTx() time.Duration {
 	if s.state == bfd.StateUp {
-		return interval
+		return sends
 	}
 	return slow
 }
@@ -53,7 +56,7 @@ func (s *session) next() time.Duration {
 // packet is what is sent.
 func (s *session) packet(final bool) *bfd.BFDHeader {
 	return &bfd.BFDHeader{Version: 1, Diagnostic: s.diagnostic, State: s.state, Poll: s.polling && !final, Final: final, DetectTimeMultiplier: multiplier,
-		MyDiscriminator: s.local, YourDiscriminator: s.remote, DesiredMinTxInterval: uint32(s.desiredTx().Microseconds()), RequiredMinRxInterval: uint32(interval.Microseconds())}
+		MyDiscriminator: s.local, YourDiscriminator: s.remote, DesiredMinTxInterval: uint32(s.desiredTx().Microseconds()), RequiredMinRxInterval: uint32(takes.Microseconds())}
 }
 
 // accepts reports whether a packet is one of this session (section 6.8.6).
@@ -76,7 +79,7 @@ func (s *session) accepts(p *bfd.BFDHeader) bool {
 func (s *session) receive(p *bfd.BFDHeader) (failed bool) {
 	s.remote, s.remoteState = p.MyDiscriminator, p.State
 	s.remoteMinRx = time.Duration(p.RequiredMinRxInterval) * time.Microsecond
-	s.detection = time.Duration(p.DetectTimeMultiplier) * max(interval, time.Duration(p.DesiredMinTxInterval)*time.Microsecond)
+	s.detection = time.Duration(p.DetectTimeMultiplier) * max(takes, time.Duration(p.DesiredMinTxInterval)*time.Microsecond)
 	if p.Final {
 		s.polling = false
 	}

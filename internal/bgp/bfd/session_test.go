@@ -44,11 +44,11 @@ func TestUp(t *testing.T) {
 	if a.polling || b.polling || a.remote != b.local || b.remote != a.local {
 		t.Errorf("they are %+v and %+v", a, b)
 	}
-	if want := multiplier * interval; a.detection != want {
+	if want := multiplier * sends; a.detection != want {
 		t.Errorf("a failure is seen after %s, want %s", a.detection, want)
 	}
 	for range 100 {
-		if d := a.next(); d <= interval*3/4-1 || d > interval {
+		if d := a.next(); d <= sends*3/4-1 || d > sends {
 			t.Fatalf("the next packet is sent after %s", d)
 		}
 	}

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package fib puts the routes that a BGP process learned into the kernel, with a protocol number of
-// their own, and keeps them there: next hops are found anew when links or other routes change.
+// their own, and keeps them there: next hops are found anew when links or other routes change. A
+// prefix that several routers lead to is one route by all of them (multipath).
 // Routes that an earlier process left stay until Settle says that what is learned now is complete,
 // so that a process that is killed or replaced loses no packet. Routes of others are not touched.
 package fib
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -21,7 +19,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/sleep"
 )
 
@@ -44,11 +41,26 @@ type Table struct {
 	wake chan struct{}
 
 	mu      sync.Mutex
-	learned map[netip.Prefix]netip.Addr // by prefix, the next hop
-	keep    []netip.Prefix
-	sources []netip.Addr
+	learned map[netip.Prefix][]path // none is empty
+	want    Config
 	settled bool
 	status  Status
+}
+
+// Config is what is in force besides what is learned.
+type Config struct {
+	// Keep are prefixes within which routes are left out, Sources which sources routes prefer, at
+	// most one of each family.
+	Keep    []netip.Prefix
+	Sources []netip.Addr
+	// Fixed are next hops of addresses that are reached by them whatever is learned.
+	Fixed map[netip.Addr]netip.Addr
+}
+
+// path is a way to a prefix that a peer told.
+type path struct {
+	peer, via netip.Addr
+	last      bool
 }
 
 // Status says what became of the routes.
@@ -62,25 +74,29 @@ type Status struct {
 
 // New returns a table without routes.
 func New(log *slog.Logger) *Table {
-	return &Table{log: log, wake: make(chan struct{}, 1), learned: map[netip.Prefix]netip.Addr{}}
+	return &Table{log: log, wake: make(chan struct{}, 1), learned: map[netip.Prefix][]path{}}
 }
 
-// Learn notes a route, or with an invalid next hop that it is gone.
-func (t *Table) Learn(p netip.Prefix, nexthop netip.Addr) {
+// Learn notes that a peer leads to a prefix by a next hop, or with an invalid one that it does no
+// longer. One that comes last is used while there are no others.
+func (t *Table) Learn(p netip.Prefix, peer, via netip.Addr, last bool) {
+	p = p.Masked()
 	t.mu.Lock()
-	if nexthop.IsValid() {
-		t.learned[p.Masked()] = nexthop
-	} else {
-		delete(t.learned, p.Masked())
+	paths := slices.DeleteFunc(t.learned[p], func(one path) bool { return one.peer == peer })
+	if via.IsValid() {
+		paths = append(paths, path{peer: peer, via: via, last: last})
+	}
+	if t.learned[p] = paths; len(paths) == 0 {
+		delete(t.learned, p)
 	}
 	t.mu.Unlock()
 	t.soon()
 }
 
-// Configure says within which prefixes routes are left out, and which sources they prefer.
-func (t *Table) Configure(keep []netip.Prefix, sources []netip.Addr) {
+// Configure says what is in force besides what is learned.
+func (t *Table) Configure(want Config) {
 	t.mu.Lock()
-	t.keep, t.sources = keep, sources
+	t.want = want
 	t.mu.Unlock()
 	t.soon()
 }
@@ -93,10 +109,10 @@ func (t *Table) Settle() {
 	t.soon()
 }
 
-// Clear forgets all routes, and takes them out of the kernel.
+// Clear forgets all routes, the fixed ones too, and takes them out of the kernel.
 func (t *Table) Clear() {
 	t.mu.Lock()
-	t.learned, t.settled = map[netip.Prefix]netip.Addr{}, true
+	t.learned, t.want.Fixed, t.settled = map[netip.Prefix][]path{}, nil, true
 	t.mu.Unlock()
 	t.soon()
 }
@@ -104,7 +120,7 @@ func (t *Table) Clear() {
 // Forget forgets all routes, which stay in the kernel until Settle.
 func (t *Table) Forget() {
 	t.mu.Lock()
-	t.learned, t.settled = map[netip.Prefix]netip.Addr{}, false
+	t.learned, t.settled = map[netip.Prefix][]path{}, false
 	t.mu.Unlock()
 }
 
@@ -200,19 +216,20 @@ func watchRoutes(ctx context.Context) (<-chan struct{}, error) {
 	return out, nil
 }
 
-// route is what is written of one.
-type route struct {
-	link int
-	via  netip.Addr
-	src  netip.Addr
-}
-
 // pass makes the kernel's routes equal to those that are learned.
 func (t *Table) pass() {
 	t.mu.Lock()
-	learned, keep, sources, settled := maps.Clone(t.learned), t.keep, t.sources, t.settled
+	hops, want, settled := make(map[netip.Prefix][]netip.Addr, len(t.learned)), t.want, t.settled
+	for p, paths := range t.learned {
+		hops[p] = used(paths)
+	}
 	t.mu.Unlock()
-	status, err := reconcile(learned, keep, sources, settled)
+	learned := len(hops)
+	for a, via := range want.Fixed {
+		hops[netip.PrefixFrom(a, a.BitLen())] = []netip.Addr{via}
+	}
+	status, err := reconcile(hops, want, settled)
+	status.Learned = learned
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err != nil {
@@ -223,186 +240,15 @@ func (t *Table) pass() {
 	t.status = status
 }
 
-// listed are the routes of our protocol by prefix.
-func listed() (map[netip.Prefix]netlink.Route, error) {
-	have := map[netip.Prefix]netlink.Route{}
-	for _, f := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		found, err := kernel.Dump(func() ([]netlink.Route, error) {
-			return netlink.RouteListFiltered(f, &netlink.Route{Protocol: Protocol}, netlink.RT_FILTER_PROTOCOL)
-		})
-		if err != nil {
-			return nil, fmt.Errorf("listing learned routes: %w", err)
-		}
-		for _, r := range found {
-			have[kernel.RoutePrefix(r.Dst, f)] = r
+// used are the next hops of those paths that are used, sorted.
+func used(paths []path) []netip.Addr {
+	first := slices.ContainsFunc(paths, func(p path) bool { return !p.last })
+	out := make([]netip.Addr, 0, len(paths))
+	for _, p := range paths {
+		if !p.last || !first {
+			out = append(out, p.via)
 		}
 	}
-	return have, nil
-}
-
-// Hop is how the kernel reaches a prefix.
-type Hop struct {
-	Interface string
-	Gateway   netip.Addr
-}
-
-// Listed are the learned routes that are in the kernel.
-func Listed() (map[netip.Prefix]Hop, error) {
-	have, err := listed()
-	out, names := map[netip.Prefix]Hop{}, map[int]string{}
-	for p, r := range have {
-		name, known := names[r.LinkIndex]
-		if !known {
-			if l, err := netlink.LinkByIndex(r.LinkIndex); err == nil { // one that is gone takes its routes away
-				name = l.Attrs().Name
-			}
-			names[r.LinkIndex] = name
-		}
-		gw, _ := netip.AddrFromSlice(r.Gw)
-		out[p] = Hop{Interface: name, Gateway: gw.Unmap()}
-	}
-	return out, err
-}
-
-func reconcile(learned map[netip.Prefix]netip.Addr, keep []netip.Prefix, sources []netip.Addr, settled bool) (Status, error) {
-	st := Status{Learned: len(learned)}
-	have, err := listed()
-	if err != nil {
-		return st, err
-	}
-	var errs []error
-	found := map[netip.Addr]resolved{}
-	for p, nexthop := range learned {
-		if !unicast(p) || within(keep, p) {
-			st.Kept++
-			continue
-		}
-		hop, ok := found[nexthop]
-		if !ok {
-			hop = resolve(nexthop)
-			found[nexthop] = hop
-		}
-		if hop.link == 0 || hop.by == p {
-			st.Unresolved++
-			continue // one that is there goes
-		}
-		want := route{link: hop.link, via: hop.via, src: like(sources, p.Addr())}
-		there, was := have[p]
-		delete(have, p)
-		if was && want.is(there) {
-			st.Installed++
-			continue
-		}
-		if err := want.put(p, was); err != nil {
-			errs = append(errs, fmt.Errorf("route %s via %s: %w", p, nexthop, err))
-			continue
-		}
-		st.Installed++
-	}
-	for p, r := range have {
-		if _, known := learned[p]; !known && !settled {
-			continue
-		}
-		if err := drop(p, r); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	if len(errs) > 5 {
-		errs = append(errs[:5], fmt.Errorf("and %d more", len(errs)-5))
-	}
-	return st, errors.Join(errs...)
-}
-
-// unicast reports whether a prefix is one that a machine routes.
-func unicast(p netip.Prefix) bool {
-	a := p.Addr()
-	return p.IsValid() && !a.IsMulticast() && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !(a.Is4() && a.As4()[0] == 0 && p.Bits() > 0)
-}
-
-// within reports whether one of the prefixes holds all of p.
-func within(all []netip.Prefix, p netip.Prefix) bool {
-	return slices.ContainsFunc(all, func(k netip.Prefix) bool { return k.Bits() <= p.Bits() && k.Contains(p.Addr()) })
-}
-
-func like(all []netip.Addr, a netip.Addr) netip.Addr {
-	for _, s := range all {
-		if s.Is4() == a.Is4() {
-			return s
-		}
-	}
-	return netip.Addr{}
-}
-
-// resolved is how a next hop is reached: the zero value = it is not. by is the learned route that
-// leads there, if one does.
-type resolved struct {
-	link int
-	via  netip.Addr
-	by   netip.Prefix
-}
-
-func resolve(nexthop netip.Addr) resolved {
-	found, err := netlink.RouteGetWithOptions(nexthop.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
-	if err != nil || len(found) == 0 || found[0].Type != unix.RTN_UNICAST || found[0].LinkIndex == 0 {
-		return resolved{}
-	}
-	r := resolved{link: found[0].LinkIndex, via: nexthop}
-	if gw, ok := netip.AddrFromSlice(found[0].Gw); ok && !gw.IsUnspecified() {
-		r.via = gw.Unmap()
-	}
-	if found[0].Protocol == Protocol {
-		f := netlink.FAMILY_V6
-		if nexthop.Is4() {
-			f = netlink.FAMILY_V4
-		}
-		r.by = kernel.RoutePrefix(found[0].Dst, f)
-	}
-	// Weir's own device: a prefix of a pool, where nobody is who hands packets on.
-	if l, err := netlink.LinkByIndex(r.link); err != nil || l.Attrs().Name == "weir0" {
-		return resolved{}
-	}
-	return r
-}
-
-func (r route) is(k netlink.Route) bool {
-	gw, _ := netip.AddrFromSlice(k.Gw)
-	src, _ := netip.AddrFromSlice(k.Src)
-	return k.LinkIndex == r.link && gw.Unmap() == r.via && src.Unmap() == r.src && k.Priority == Metric
-}
-
-func (r route) put(p netip.Prefix, replace bool) error {
-	k := &netlink.Route{LinkIndex: r.link, Protocol: Protocol, Priority: Metric, Gw: r.via.AsSlice(), Flags: int(netlink.FLAG_ONLINK),
-		Dst: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
-	if r.src.IsValid() {
-		k.Src = r.src.AsSlice()
-	}
-	if replace {
-		return netlink.RouteReplace(k)
-	}
-	err := netlink.RouteAdd(k)
-	if errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("somebody else has a route with metric %d: %w", Metric, err)
-	}
-	return err
-}
-
-// Remove takes all learned routes out of the kernel.
-func Remove() error {
-	have, err := listed()
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for p, r := range have {
-		errs = append(errs, drop(p, r))
-	}
-	return errors.Join(errs...)
-}
-
-// drop takes a route out of the kernel, if it is there.
-func drop(p netip.Prefix, r netlink.Route) error {
-	if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("removing route %s: %w", p, err)
-	}
-	return nil
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out)
 }

@@ -20,8 +20,10 @@ import (
 	"github.com/weir-net/weir/internal/bgp/feed"
 	"github.com/weir-net/weir/internal/bgp/fib"
 	"github.com/weir-net/weir/internal/bgp/speaker"
+	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/sleep"
 )
 
 // Options are what a process needs.
@@ -36,6 +38,14 @@ type Options struct {
 // softLimit is from how many bytes on the collector of garbage works more.
 const softLimit = 32 << 20
 
+// By how much the heap may grow between two cycles of the collector of garbage, percent of what
+// lives: while routes arrive, and when their number has come to rest, and what is said of them is
+// all that leaves garbage.
+const growthBusy, growthAtRest = 50, 10
+
+// rest is how long the number of routes has to stay the same for memory to be given back.
+const rest = 5 * time.Second
+
 // saved is what is kept on disk, readable by root alone: passwords are in it.
 type saved struct {
 	// Boot is the kernel's boot: after another one nothing of the process before is there.
@@ -48,7 +58,7 @@ type saved struct {
 func Run(ctx context.Context, o Options) error {
 	// Routes are many small objects: less memory for some more work, and what comes at once when
 	// sessions begin leaves no garbage beyond the limit.
-	debug.SetGCPercent(50)
+	debug.SetGCPercent(growthBusy)
 	debug.SetMemoryLimit(softLimit)
 	file := statefile.New[saved](filepath.Join(o.StateDir, "state.json"), o.Log)
 	known := file.Load()
@@ -70,6 +80,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return table.Run(ctx) })
+	g.Go(func() error { return tidy(ctx, table, o.Log) })
 	g.Go(func() error { return secrets.run(ctx) })
 	g.Go(func() error {
 		p := feed.Process{Socket: o.Socket, Log: o.Log, Status: sp.Status, Answer: sp.Answer, Apply: func(d feed.Desired) {
@@ -105,6 +116,31 @@ func Run(ctx context.Context, o Options) error {
 		}
 	})
 	return g.Wait()
+}
+
+// tidy gives back to the kernel what only the start and the arrival of routes needed, of the heap
+// and of the program, when the number of routes has come to rest.
+func tidy(ctx context.Context, table *fib.Table, log *slog.Logger) error {
+	before, tidied := -1, -1
+	for sleep.For(ctx, rest) == nil {
+		now := table.Status().Learned
+		resting := now == before
+		before = now
+		if change := max(now-tidied, tidied-now); tidied >= 0 && change <= tidied/10+100 {
+			continue
+		}
+		if !resting {
+			debug.SetGCPercent(growthBusy)
+			continue
+		}
+		tidied = now
+		debug.SetGCPercent(growthAtRest)
+		debug.FreeOSMemory()
+		if err := kernel.ForgetProgramPages(); err != nil {
+			log.Debug("pages of the program stay in memory", "error", err)
+		}
+	}
+	return nil
 }
 
 // keysOf are those whose passwords are needed.

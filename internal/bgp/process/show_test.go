@@ -92,7 +92,8 @@ func TestShow(t *testing.T) {
 		if s.OwnHold != 30 || s.OwnKeepalive != 10 || s.Hold != 30 || s.Keepalive != 10 || s.Restart != 120 || s.PeerRestart == 0 || !s.GracefulRestart {
 			t.Errorf("its times are %+v", s)
 		}
-		if len(s.Families) != 1 || s.Families[0].Name != "IPv4 unicast" || s.Families[0].Received < 3 || s.Families[0].Accepted != 3 || s.Families[0].Advertised != 1 {
+		// The library counts before filters, and before it is seen that a path is a loop.
+		if len(s.Families) != 1 || s.Families[0].Name != "IPv4 unicast" || s.Families[0].Received < 3 || s.Families[0].Accepted != s.Families[0].Received || s.Families[0].Advertised != 1 {
 			t.Errorf("its families are %+v", s.Families)
 		}
 		for _, name := range []string{"multiprotocol ipv4-unicast", "4-octet-as", "graceful-restart", "route-refresh"} {

@@ -49,6 +49,8 @@ type Neighbour struct {
 	Password      string
 	// BFD: its failure is detected by BFD.
 	BFD bool
+	// Multihop: next hops need not be on a link.
+	Multihop bool
 	// Client: routes are reflected to it.
 	Client bool
 }
@@ -64,6 +66,11 @@ type Config struct {
 	Communities []string
 	// Hold is the hold time, in seconds; 0 = the router's.
 	Hold int
+	// Prepended is what paths have in front that BIRD sends; 0 = nothing.
+	Prepended uint32
+	// Restart is the time of graceful restart, LongLived that of long-lived graceful restart, in
+	// seconds; 0 = the router's, and none.
+	Restart, LongLived int
 }
 
 // Router is one that runs.
@@ -227,6 +234,31 @@ func (r *Router) Path(p netip.Prefix) string {
 	return ""
 }
 
+// NextHop is the next hop of a route, as it was sent.
+func (r *Router) NextHop(p netip.Prefix) string {
+	for line := range strings.Lines(r.About(p)) {
+		if _, hop, is := strings.Cut(line, "BGP.next_hop: "); is {
+			return strings.Fields(hop)[0]
+		}
+		if r.Kind == "frr" && strings.Contains(line, " from ") {
+			return strings.Fields(line)[0]
+		}
+	}
+	return ""
+}
+
+// Preference is the local preference of a route; 0 = it has none.
+func (r *Router) Preference(p netip.Prefix) int {
+	about := r.About(p)
+	for _, before := range []string{"BGP.local_pref: ", "localpref "} {
+		if _, after, is := strings.Cut(about, before); is {
+			n, _ := strconv.Atoi(strings.FieldsFunc(after, func(c rune) bool { return c < '0' || c > '9' })[0])
+			return n
+		}
+	}
+	return 0
+}
+
 // Withdraw takes back all that the router advertises.
 func (r *Router) Withdraw(t *testing.T, c Config) {
 	t.Helper()
@@ -248,6 +280,16 @@ func (r *Router) Withdraw(t *testing.T, c Config) {
 		args = append(args, "-c", "address-family "+family+" unicast", "-c", "no network "+p.String(), "-c", "exit-address-family")
 	}
 	if out, err := exec.Command("vtysh", args...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// Configure gives BIRD another configuration. Sessions of which nothing changes but what is sent go
+// on.
+func (r *Router) Configure(t *testing.T, c Config) {
+	t.Helper()
+	r.write(t, "bird.conf", birdConfig(c))
+	if out, err := exec.Command("birdc", "-s", r.dir+"/bird.ctl", "configure").CombinedOutput(); err != nil || !strings.Contains(string(out), "Reconfigur") {
 		t.Fatalf("%v: %s", err, out)
 	}
 }
@@ -284,8 +326,17 @@ func birdConfig(c Config) string {
 		if c.Hold > 0 {
 			fmt.Fprintf(b, "  hold time %d;\n", c.Hold)
 		}
+		if c.Restart > 0 {
+			fmt.Fprintf(b, "  graceful restart time %d;\n", c.Restart)
+		}
+		if c.LongLived > 0 {
+			fmt.Fprintf(b, "  long lived graceful restart on;\n  long lived stale time %d;\n", c.LongLived)
+		}
 		if n.Client {
 			fmt.Fprintf(b, "  rr client;\n")
+		}
+		if n.Multihop {
+			fmt.Fprintf(b, "  multihop;\n")
 		}
 		f := "4"
 		if n.Remote.Is6() {
@@ -295,6 +346,9 @@ func birdConfig(c Config) string {
 		for _, one := range c.Communities {
 			fmt.Fprintf(b, " bgp_community.add((%s));", strings.ReplaceAll(one, ":", ","))
 		}
+		if c.Prepended != 0 {
+			fmt.Fprintf(b, " bgp_path.prepend(%d);", c.Prepended)
+		}
 		fmt.Fprint(b, " accept; }; };\n}\n")
 	}
 	return b.String()
@@ -303,6 +357,12 @@ func birdConfig(c Config) string {
 func frrConfig(c Config) string {
 	b := &strings.Builder{}
 	fmt.Fprintf(b, "hostname r\nrouter bgp %d\n bgp router-id %s\n no bgp ebgp-requires-policy\n no bgp network import-check\n bgp graceful-restart\n timers bgp 3 90\n", c.ASN, c.ID)
+	if c.Restart > 0 {
+		fmt.Fprintf(b, " bgp graceful-restart restart-time %d\n", c.Restart)
+	}
+	if c.LongLived > 0 {
+		fmt.Fprintf(b, " bgp long-lived-graceful-restart stale-time %d\n", c.LongLived)
+	}
 	for _, n := range c.Neighbours {
 		fmt.Fprintf(b, " neighbor %s remote-as %d\n neighbor %s update-source %s\n neighbor %s timers connect 1\n neighbor %s advertisement-interval 0\n", n.Remote, n.ASN, n.Remote, n.Local, n.Remote, n.Remote)
 		if n.Password != "" {
@@ -310,6 +370,9 @@ func frrConfig(c Config) string {
 		}
 		if n.BFD {
 			fmt.Fprintf(b, " neighbor %s bfd\n", n.Remote)
+		}
+		if n.Multihop {
+			fmt.Fprintf(b, " neighbor %s ebgp-multihop\n", n.Remote)
 		}
 	}
 	for _, f := range []string{"ipv4", "ipv6"} {

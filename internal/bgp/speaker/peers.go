@@ -185,12 +185,16 @@ func (s *Speaker) neighbour(one session, asn uint32) *api.Peer {
 	}
 	out := &api.Peer{
 		Conf: &api.PeerConf{NeighborAddress: p.Addr.String(), PeerAsn: p.ASN, LocalAsn: local, AuthPassword: one.password, Description: p.Name,
-			AllowOwnAsn: uint32(p.AllowedAS)},
+			AllowOwnAsn: allOwnASN},
 		Timers:          &api.Timers{Config: &api.TimersConfig{HoldTime: hold, KeepaliveInterval: hold / 3, ConnectRetry: retryTime, IdleHoldTimeAfterReset: retryTime}},
 		Transport:       &api.Transport{RemotePort: uint32(p.Port), PassiveMode: p.Passive},
 		GracefulRestart: &api.GracefulRestart{Enabled: true, RestartTime: p.Restart, DeferralTime: min(deferral, p.Restart), LocalRestarting: s.restoring},
 		AfiSafis: []*api.AfiSafi{{Config: &api.AfiSafiConfig{Family: family, Enabled: true},
 			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: true}}}},
+	}
+	if p.LongLived != 0 {
+		out.GracefulRestart.LonglivedEnabled = true
+		out.AfiSafis[0].LongLivedGracefulRestart = &api.LongLivedGracefulRestart{Config: &api.LongLivedGracefulRestartConfig{Enabled: true, RestartTime: p.LongLived}}
 	}
 	if p.Source.IsValid() {
 		out.Transport.LocalAddress = p.Source.String()

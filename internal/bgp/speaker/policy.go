@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -46,6 +47,22 @@ func (p *policies) set(of *api.DefinedSet) *api.MatchSet {
 	return &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: of.Name}
 }
 
+// unsaid is the local preference of a route that has none.
+const unsaid = 100
+
+// preference is the local preference of a priority.
+func preference(priority uint32) *api.LocalPrefAction {
+	return &api.LocalPrefAction{Value: model.MaxBGPPriority - priority}
+}
+
+func (p *policies) peers(list []netip.Addr) *api.MatchSet {
+	s := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR}
+	for _, a := range list {
+		s.List = append(s.List, netip.PrefixFrom(a, a.BitLen()).String())
+	}
+	return p.set(s)
+}
+
 func (p *policies) prefixes(list []netip.Prefix, low, high func(netip.Prefix) uint8) *api.MatchSet {
 	s := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX}
 	for _, one := range list {
@@ -58,11 +75,16 @@ func (p *policies) add(name string, c *api.Conditions, a *api.Actions) {
 	p.statements = append(p.statements, &api.Statement{Name: fmt.Sprintf("weir-%d-%s", len(p.statements), name), Conditions: c, Actions: a})
 }
 
-// newPolicies returns those of a node: what the filters of a peer say, then that the sessions hand
-// on the node's own paths, and of others those within some prefixes: what a router outside has told
-// one node is no concern of the others.
+// newPolicies returns those of a node: which paths are loops, which priorities and next hops routes
+// have, what the filters of a peer say, then that the sessions hand on the node's own paths, and of
+// others those within some prefixes: what a router outside has told one node is no concern of the
+// others.
 func newPolicies(want *nodestate.BGP) (all *policies, export, imports []*api.Statement) {
 	p := &policies{}
+	p.loops(loopsOf(want))
+	if want.Priorities {
+		p.add("priority", &api.Conditions{LocalPrefEq: &api.LocalPrefEq{Value: unsaid}}, &api.Actions{LocalPref: preference(model.DefaultBGPPriority)})
+	}
 	for _, f := range want.Filters {
 		p.filter(f, f.Import, 0)
 	}
@@ -70,19 +92,32 @@ func newPolicies(want *nodestate.BGP) (all *policies, export, imports []*api.Sta
 	for i := range imports {
 		imports[i].Name = "import-" + imports[i].Name
 	}
+	own := &api.LocalPrefAction{Value: unsaid}
+	if want.Priorities {
+		own = preference(model.DefaultBGPPriority)
+	}
+	p.add("priority", &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL}, &api.Actions{LocalPref: own})
+	for _, of := range []struct {
+		peers  []netip.Addr
+		action *api.NexthopAction
+	}{{want.Self, &api.NexthopAction{Self: true}}, {want.Unchanged, &api.NexthopAction{Unchanged: true}}} {
+		if len(of.peers) > 0 {
+			p.add("next-hop", &api.Conditions{NeighborSet: p.peers(of.peers)}, &api.Actions{Nexthop: of.action})
+		}
+	}
 	for _, f := range want.Filters {
 		p.filter(f, f.Export, f.FrontASN)
 	}
 	p.add("own", &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL}, &api.Actions{RouteAction: accept})
 	p.within("pass", want.Pass, nil)
-	inner := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR}
+	var inner []netip.Addr
 	for _, peer := range want.Peers {
 		if own := cmp.Or(peer.LocalASN, want.ASN); own == peer.ASN {
-			inner.List = append(inner.List, netip.PrefixFrom(peer.Addr, peer.Addr.BitLen()).String())
+			inner = append(inner, peer.Addr)
 		}
 	}
-	if len(inner.List) > 0 && len(want.Reflect) > 0 {
-		p.within("reflect", want.Reflect, p.set(inner))
+	if len(inner) > 0 && len(want.Reflect) > 0 {
+		p.within("reflect", want.Reflect, p.peers(inner))
 	}
 	return p, p.unmarked(), imports
 }
@@ -116,11 +151,7 @@ func (p *policies) filter(f nodestate.BGPFilter, rules []model.BGPRule, front ui
 	if len(rules) == 0 {
 		return
 	}
-	peers := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR}
-	for _, a := range f.Peers {
-		peers.List = append(peers.List, netip.PrefixFrom(a, a.BitLen()).String())
-	}
-	to := p.set(peers)
+	to := p.peers(f.Peers)
 	for _, r := range rules {
 		p.rule(r, to, front)
 	}
@@ -154,11 +185,15 @@ func (p *policies) rule(r model.BGPRule, to *api.MatchSet, front uint32) {
 		words := strings.Trim(fmt.Sprint(path), "[]")
 		first.AsPathSet = p.set(&api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_AS_PATH, List: []string{"^" + words + "( .*)?$"}})
 	}
+	if r.Priority != 0 {
+		first.LocalPrefEq = &api.LocalPrefEq{Value: preference(r.Priority).Value}
+	}
 	conditions := []*api.Conditions{first}
 	if r.Remote { // either of those that are not the node's own
 		first.RouteType = api.Conditions_ROUTE_TYPE_INTERNAL
 		second := base()
 		second.PrefixSet, second.CommunitySet, second.LargeCommunitySet, second.AsPathSet = first.PrefixSet, first.CommunitySet, first.LargeCommunitySet, first.AsPathSet
+		second.LocalPrefEq = first.LocalPrefEq
 		second.RouteType = api.Conditions_ROUTE_TYPE_EXTERNAL
 		conditions = append(conditions, second)
 	}
@@ -175,6 +210,9 @@ func (p *policies) rule(r model.BGPRule, to *api.MatchSet, front uint32) {
 			*into = &api.CommunityAction{Type: api.CommunityAction_TYPE_ADD}
 		}
 		(*into).Communities = append((*into).Communities, c)
+	}
+	if r.SetPriority != 0 {
+		actions.LocalPref = preference(r.SetPriority)
 	}
 	steps := prepends(r.Prepend, front)
 	name := fmt.Sprintf("rule-%d", p.rules)
@@ -243,6 +281,12 @@ func communityType(community string) api.DefinedType {
 	return api.DefinedType_DEFINED_TYPE_COMMUNITY
 }
 
+// samePolicy reports whether the same routes are let through, and sent in the same way.
+func samePolicy(have, want *nodestate.BGP) bool {
+	return slices.Equal(have.Pass, want.Pass) && reflect.DeepEqual(have.Filters, want.Filters) && sameReflected(have, want) && have.Priorities == want.Priorities && reflect.DeepEqual(loopsOf(have), loopsOf(want)) &&
+		slices.Equal(have.Self, want.Self) && slices.Equal(have.Unchanged, want.Unchanged)
+}
+
 // sameReflected reports whether the same is handed on within the AS, to the same peers.
 func sameReflected(have, want *nodestate.BGP) bool {
 	if !slices.Equal(have.Reflect, want.Reflect) {
@@ -284,7 +328,7 @@ func (s *Speaker) setPolicy(ctx context.Context, want *nodestate.BGP) error {
 	}
 	for a := range s.sessions {
 		direction := api.ResetPeerRequest_DIRECTION_OUT
-		if filtered[a] {
+		if filtered[a] || s.have.Priorities != want.Priorities {
 			direction = api.ResetPeerRequest_DIRECTION_BOTH
 		}
 		if err := s.server.ResetPeer(ctx, &api.ResetPeerRequest{Address: a.String(), Soft: true, Direction: direction}); err != nil {

@@ -4,6 +4,7 @@ package speaker
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -16,15 +17,15 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// advertise makes this node's own paths those of the prefixes.
-func (s *Speaker) advertise(want []netip.Prefix, tags []nodestate.BGPTag) []error {
+// advertise makes this node's own paths those that are wanted.
+func (s *Speaker) advertise(want *nodestate.BGP) []error {
 	var errs []error
 	communities := map[netip.Prefix][]string{}
-	for _, t := range tags {
+	for _, t := range want.Tags {
 		communities[t.Prefix] = t.Communities
 	}
 	for p := range s.paths {
-		if slices.Contains(want, p) {
+		if slices.Contains(want.Advertise, p) {
 			continue
 		}
 		path, err := ownPath(p, nil)
@@ -37,7 +38,7 @@ func (s *Speaker) advertise(want []netip.Prefix, tags []nodestate.BGPTag) []erro
 		}
 		delete(s.paths, p)
 	}
-	for _, p := range want {
+	for _, p := range want.Advertise {
 		now := strings.Join(communities[p], " ")
 		if was, there := s.paths[p]; there && was == now {
 			continue
@@ -55,13 +56,15 @@ func (s *Speaker) advertise(want []netip.Prefix, tags []nodestate.BGPTag) []erro
 	return errs
 }
 
-// ownPath is a path of this node: each session puts its own address in as the next hop.
+// ownPath is a path of this node: each session puts its own address in as the next hop. Its local
+// preference is above all that others can have, so that it is what is sent; it is sent with another
+// one.
 func ownPath(p netip.Prefix, communities []string) (*apiutil.Path, error) {
 	nlri, err := bgp.NewIPAddrPrefix(p)
 	if err != nil {
 		return nil, err
 	}
-	attrs := []bgp.PathAttributeInterface{bgp.NewPathAttributeOrigin(bgp.BGP_ORIGIN_ATTR_TYPE_IGP)}
+	attrs := []bgp.PathAttributeInterface{bgp.NewPathAttributeOrigin(bgp.BGP_ORIGIN_ATTR_TYPE_IGP), bgp.NewPathAttributeLocalPref(math.MaxUint32)}
 	var standard []uint32
 	var large []*bgp.LargeCommunity
 	for _, c := range communities {
@@ -118,6 +121,17 @@ func nextHop(p *apiutil.Path) netip.Addr {
 		}
 	}
 	return netip.Addr{}
+}
+
+// isLongStale reports whether a path is kept for a peer that has been away for longer than a
+// graceful restart takes (RFC 9494, section 4.2): every other one comes before it.
+func isLongStale(p *apiutil.Path) bool {
+	for _, a := range p.Attrs {
+		if list, is := a.(*bgp.PathAttributeCommunities); is && slices.Contains(list.Value, uint32(bgp.COMMUNITY_LLGR_STALE)) {
+			return true
+		}
+	}
+	return false
 }
 
 // maxRoutes bounds an answer.

@@ -31,10 +31,14 @@ func (s *Speaker) Answer(q feed.Ask) feed.Answer {
 	}
 	for i := range out.Routes {
 		r := &out.Routes[i]
-		hop, is := kernel[r.Prefix]
+		hops := kernel[r.Prefix]
+		at := slices.IndexFunc(hops, func(h fib.Hop) bool { return h.Gateway == r.NextHop })
+		if at < 0 && r.Best && len(hops) > 0 { // by a router that leads to the next hop
+			at = 0
+		}
 		// What is learned from a peer and is not the best may have the kernel's next hop by chance.
-		if is && r.NextHop.IsValid() && (r.Best || q.Peer.IsValid() && hop.Gateway == r.NextHop) {
-			r.Installed, r.Interface, r.Gateway = true, hop.Interface, hop.Gateway
+		if at >= 0 && r.NextHop.IsValid() && (r.Best || q.Peer.IsValid()) {
+			r.Installed, r.Interface, r.Gateway = true, hops[at].Interface, hops[at].Gateway
 		}
 	}
 	return out

@@ -89,7 +89,11 @@ func (s *Speaker) apply(ctx context.Context, want *nodestate.BGP) error {
 		s.restoring = false
 		return s.stop(ctx, false)
 	}
-	s.cfg.Table.Configure(want.Keep, want.Sources)
+	table := fib.Config{Keep: want.Keep, Sources: want.Sources, Fixed: map[netip.Addr]netip.Addr{}}
+	for _, g := range want.Gateways {
+		table.Fixed[g.Peer] = g.Via
+	}
+	s.cfg.Table.Configure(table)
 	if s.server != nil && s.needsAnother(want) {
 		// What it has learned carries packets until the next one has learned it again.
 		s.cfg.Table.Forget()
@@ -104,12 +108,12 @@ func (s *Speaker) apply(ctx context.Context, want *nodestate.BGP) error {
 		}
 	}
 	var errs []error
-	if !reflect.DeepEqual(s.have.Pass, want.Pass) || !reflect.DeepEqual(s.have.Filters, want.Filters) || !sameReflected(&s.have, want) {
+	if !samePolicy(&s.have, want) {
 		if err := s.setPolicy(ctx, want); err != nil {
 			return fmt.Errorf("saying which routes are let through: %w", err) // no new session without its filters
 		}
 	}
-	errs = append(errs, s.advertise(want.Advertise, want.Tags)...)
+	errs = append(errs, s.advertise(want)...)
 	errs = append(errs, s.setPeers(ctx, want)...)
 	s.have = *want
 	if s.restoring && len(want.Peers) == 0 {
@@ -139,7 +143,7 @@ func (s *Speaker) needsAnother(want *nodestate.BGP) bool {
 func (s *Speaker) start(ctx context.Context, want *nodestate.BGP) error {
 	srv := server.NewBgpServer(server.LoggerOption(s.cfg.Log.With("part", "gobgp"), nil))
 	go srv.Serve()
-	global := &api.Global{Asn: want.ASN, RouterId: want.RouterID.String(), ListenPort: int32(want.ListenPort), ListenAddresses: listenOn(want.ListenAddrs)}
+	global := &api.Global{Asn: want.ASN, RouterId: want.RouterID.String(), ListenPort: int32(want.ListenPort), ListenAddresses: listenOn(want.ListenAddrs), UseMultiplePaths: true}
 	if err := srv.StartBgp(ctx, &api.StartBgpRequest{Global: global}); err != nil {
 		srv.Stop()
 		return fmt.Errorf("listening for BGP at port %d: %w", want.ListenPort, err)
@@ -179,7 +183,7 @@ func (s *Speaker) start(ctx context.Context, want *nodestate.BGP) error {
 func restoreWithin(want *nodestate.BGP) time.Duration {
 	most := uint32(1)
 	for _, p := range want.Peers {
-		most = max(most, p.Restart)
+		most = max(most, p.Restart+p.LongLived)
 	}
 	return time.Duration(most) * time.Second
 }
@@ -217,8 +221,8 @@ func (s *Speaker) stop(ctx context.Context, another bool) error {
 	return err
 }
 
-// learn notes the best paths of a server, unless another one has taken its place. Those of this
-// node are the data plane's.
+// learn notes the best paths of a server, those that have become it and those that are it no more,
+// unless another server has taken its place. Those of this node are the data plane's.
 func (s *Speaker) learn(srv *server.BgpServer, paths []*apiutil.Path) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -230,11 +234,14 @@ func (s *Speaker) learn(srv *server.BgpServer, paths []*apiutil.Path) {
 		if !ok {
 			continue
 		}
+		if !p.PeerAddress.IsValid() || p.PeerAddress.IsUnspecified() {
+			continue
+		}
 		hop := nextHop(p)
-		if p.Withdrawal || !p.PeerAddress.IsValid() || p.PeerAddress.IsUnspecified() || hop.IsUnspecified() {
+		if p.Withdrawal || hop.IsUnspecified() {
 			hop = netip.Addr{}
 		}
-		s.cfg.Table.Learn(prefix, hop)
+		s.cfg.Table.Learn(prefix, p.PeerAddress, hop, isLongStale(p))
 	}
 }
 

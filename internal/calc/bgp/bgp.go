@@ -54,6 +54,7 @@ func State(c *cluster.View, services iter.Seq[cluster.ServiceAddr]) *nodestate.B
 		out.Peers = append(out.Peers, x.found[a])
 	}
 	x.filters(out)
+	x.nextHops(out)
 	prefixes(c, out)
 	x.services(out, services)
 	for _, list := range []*[]netip.Prefix{&out.Advertise, &out.Pass, &out.Reflect, &out.Keep} {
@@ -176,11 +177,11 @@ func (x *sessions) router(p *model.BGPPeer) {
 }
 
 func (x *sessions) session(p *model.BGPPeer, a netip.Addr) nodestate.BGPPeer {
-	s := nodestate.BGPPeer{Addr: a, LocalASN: p.LocalASN, Password: p.Password, Restart: p.Restart, Keepalive: p.Keepalive, TTLHops: p.TTLHops, AllowedAS: p.AllowedAS}
+	s := nodestate.BGPPeer{Addr: a, LocalASN: p.LocalASN, Password: p.Password, Restart: p.Restart, LongLived: p.LongLived, Keepalive: p.Keepalive, TTLHops: p.TTLHops, AllowedAS: p.AllowedAS}
 	if s.Restart == 0 {
 		s.Restart = defaultRestart
 	}
-	s.BFD = p.BFD && cluster.SameLink(x.c, a)
+	s.BFD = p.BFD && !p.Via.IsValid() && cluster.SameLink(x.c, a)
 	if !p.AnySource {
 		s.Source = x.own.AddrLike(a)
 	}
@@ -202,6 +203,22 @@ func (x *sessions) reflects(s *nodestate.BGPPeer, node *model.Node) {
 func (x *sessions) add(s nodestate.BGPPeer, by *model.BGPPeer) {
 	if _, there := x.found[s.Addr]; !there {
 		x.found[s.Addr], x.by[s.Addr] = s, by
+	}
+}
+
+// nextHops says what the peers of out are sent as next hops, and by which routers they are reached.
+func (x *sessions) nextHops(out *nodestate.BGP) {
+	for _, p := range out.Peers {
+		by := x.by[p.Addr]
+		switch by.NextHop {
+		case "Self":
+			out.Self = append(out.Self, p.Addr)
+		case "Keep":
+			out.Unchanged = append(out.Unchanged, p.Addr)
+		}
+		if by.Via.IsValid() && by.Addr == p.Addr {
+			out.Gateways = append(out.Gateways, nodestate.BGPGateway{Peer: p.Addr, Via: by.Via})
+		}
 	}
 }
 

@@ -14,6 +14,11 @@ import (
 // filters says what is let through to and from the peers of out: the rules of all BGPFilters that
 // the peer's object names, one after the other. One that is not there has no rules.
 func (x *sessions) filters(out *nodestate.BGP) {
+	for _, f := range x.c.BGPFilters {
+		for _, rules := range [][]model.BGPRule{f.Export4, f.Import4, f.Export6, f.Import6} {
+			out.Priorities = out.Priorities || slices.ContainsFunc(rules, func(r model.BGPRule) bool { return r.Priority != 0 || r.SetPriority != 0 })
+		}
+	}
 	at := map[string]int{} // by what the rules depend on
 	for _, p := range out.Peers {
 		by := x.by[p.Addr]

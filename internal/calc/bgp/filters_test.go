@@ -12,6 +12,37 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
+// Routes have priorities on all nodes as soon as a filter of the cluster is about them.
+func TestPriorities(t *testing.T) {
+	for _, x := range []struct {
+		rule model.BGPRule
+		want bool
+	}{{model.BGPRule{Accept: true}, false}, {model.BGPRule{Accept: true, Priority: 7}, true}, {model.BGPRule{Accept: true, SetPriority: 7}, true}} {
+		c := racks()
+		c.BGPFilters["of others"] = &model.BGPFilter{Name: "of others", Import6: []model.BGPRule{x.rule}}
+		if got := state(c).Priorities; got != x.want {
+			t.Errorf("%+v: %t", x.rule, got)
+		}
+	}
+}
+
+func TestNextHops(t *testing.T) {
+	c := racks()
+	c.BGPConfigs["default"].MeshDisabled = true
+	c.BGPPeers["a"] = &model.BGPPeer{Name: "a", Addr: addr("192.0.2.9"), ASN: 64999, NextHop: "Self", Via: addr("192.0.2.8"), BFD: true}
+	c.BGPPeers["b"] = &model.BGPPeer{Name: "b", PeerSelector: "rack == '2'", NextHop: "Keep"}
+	s := state(c)
+	got := fmt.Sprint(s.Self, s.Unchanged, s.Gateways)
+	if want := "[192.0.2.9] [192.0.2.3 2001:db8::3] [{192.0.2.9 192.0.2.8}]"; got != want {
+		t.Errorf("next hops are %s, want %s", got, want)
+	}
+	for _, p := range s.Peers {
+		if p.BFD { // of one link alone: the peer is behind a router
+			t.Errorf("%+v has BFD", p)
+		}
+	}
+}
+
 func TestFilters(t *testing.T) {
 	rule := func(cidr string) model.BGPRule { return model.BGPRule{Accept: true, CIDR: prefix(cidr)} }
 	kind := func(of string) model.BGPRule { return model.BGPRule{PeerType: of} }

@@ -331,6 +331,9 @@ func (w *writer) bgpPeer(p *model.BGPPeer) {
 	*w = append(*w, p.TTLHops, p.AllowedAS)
 	w.bools(p.AnySource, p.Manual, p.BFD)
 	list(w, p.Filters, (*writer).text)
+	w.text(p.NextHop)
+	w.addr(p.Via)
+	w.number(uint64(p.LongLived))
 }
 
 func (w *writer) bgpFilter(f *model.BGPFilter) {
@@ -350,4 +353,6 @@ func (w *writer) bgpRule(r model.BGPRule) {
 	list(w, r.ASPath, asn)
 	list(w, r.Add, (*writer).text)
 	list(w, r.Prepend, asn)
+	w.number(uint64(r.Priority))
+	w.number(uint64(r.SetPriority))
 }

@@ -24,7 +24,8 @@ func (w *writer) bgpTag(t model.BGPTag) *BgpTag {
 func (w *writer) bgpPeer(p *model.BGPPeer) *BgpPeer {
 	return &BgpPeer{Name: []byte(p.Name), Node: w.text(p.Node), NodeSelector: w.text(p.NodeSelector), Addr: addrBytes(p.Addr), Port: uint32(p.Port),
 		Asn: p.ASN, LocalAsn: p.LocalASN, PeerSelector: w.text(p.PeerSelector), Password: w.secretKey(p.Password), Restart: p.Restart, Keepalive: p.Keepalive,
-		TtlHops: uint32(p.TTLHops), AllowedAs: uint32(p.AllowedAS), AnySource: p.AnySource, Manual: p.Manual, Bfd: p.BFD, Filters: w.texts(p.Filters)}
+		TtlHops: uint32(p.TTLHops), AllowedAs: uint32(p.AllowedAS), AnySource: p.AnySource, Manual: p.Manual, Bfd: p.BFD, Filters: w.texts(p.Filters),
+		NextHop: w.text(p.NextHop), Via: addrBytes(p.Via), LongLived: p.LongLived}
 }
 
 func (w *writer) bgpFilter(f *model.BGPFilter) *BgpFilter {
@@ -35,7 +36,8 @@ func (w *writer) bgpRules(rules []model.BGPRule) []*BgpRule {
 	var out []*BgpRule
 	for _, r := range rules {
 		out = append(out, &BgpRule{Accept: r.Accept, Cidr: PrefixBytes(r.CIDR), Not: r.Not, MinBits: uint32(r.MinBits), MaxBits: uint32(r.MaxBits), Remote: r.Remote,
-			PeerType: w.text(r.PeerType), Community: w.text(r.Community), AsPath: r.ASPath, Add: w.texts(r.Add), Prepend: r.Prepend})
+			PeerType: w.text(r.PeerType), Community: w.text(r.Community), AsPath: r.ASPath, Add: w.texts(r.Add), Prepend: r.Prepend,
+			Priority: r.Priority, SetPriority: r.SetPriority})
 	}
 	return out
 }
@@ -64,7 +66,8 @@ func (r *reader) bgpPeer(p *BgpPeer) (string, *model.BGPPeer) {
 	out := &model.BGPPeer{Name: r.key("name", p.Name), Node: r.text("node", p.Node), NodeSelector: r.text("node_selector", p.NodeSelector),
 		Addr: one(r, "addr", p.Addr, r.addr), Port: r.port("port", p.Port), ASN: p.Asn, LocalASN: p.LocalAsn, PeerSelector: r.text("peer_selector", p.PeerSelector),
 		Password: r.secretKey("password", p.Password), Restart: p.Restart, Keepalive: p.Keepalive, TTLHops: uint8(min(p.TtlHops, 255)),
-		AllowedAS: uint8(min(p.AllowedAs, 255)), AnySource: p.AnySource, Manual: p.Manual, BFD: p.Bfd, Filters: r.textList("filters", p.Filters)}
+		AllowedAS: uint8(min(p.AllowedAs, 255)), AnySource: p.AnySource, Manual: p.Manual, BFD: p.Bfd, Filters: r.textList("filters", p.Filters),
+		NextHop: r.text("next_hop", p.NextHop), Via: one(r, "via", p.Via, r.addr), LongLived: p.LongLived}
 	return out.Name, out
 }
 
@@ -78,5 +81,5 @@ func (r *reader) bgpFilter(f *BgpFilter) (string, *model.BGPFilter) {
 func (r *reader) bgpRule(m *BgpRule) model.BGPRule {
 	return model.BGPRule{Accept: m.Accept, CIDR: one(r, "cidr", m.Cidr, r.prefix), Not: m.Not, MinBits: uint8(min(m.MinBits, 255)), MaxBits: uint8(min(m.MaxBits, 255)),
 		Remote: m.Remote, PeerType: r.text("peer_type", m.PeerType), Community: r.text("community", m.Community), ASPath: m.AsPath, Add: r.textList("add", m.Add),
-		Prepend: m.Prepend}
+		Prepend: m.Prepend, Priority: m.Priority, SetPriority: m.SetPriority}
 }

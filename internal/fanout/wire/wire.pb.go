@@ -3390,6 +3390,9 @@ type BgpPeer struct {
 	Manual        bool                   `protobuf:"varint,15,opt,name=manual,proto3" json:"manual,omitempty"`
 	Filters       []uint32               `protobuf:"varint,16,rep,packed,name=filters,proto3" json:"filters,omitempty"` // texts
 	Bfd           bool                   `protobuf:"varint,17,opt,name=bfd,proto3" json:"bfd,omitempty"`
+	NextHop       uint32                 `protobuf:"varint,18,opt,name=next_hop,json=nextHop,proto3" json:"next_hop,omitempty"` // text
+	Via           []byte                 `protobuf:"bytes,19,opt,name=via,proto3" json:"via,omitempty"`
+	LongLived     uint32                 `protobuf:"varint,20,opt,name=long_lived,json=longLived,proto3" json:"long_lived,omitempty"` // seconds
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3543,6 +3546,27 @@ func (x *BgpPeer) GetBfd() bool {
 	return false
 }
 
+func (x *BgpPeer) GetNextHop() uint32 {
+	if x != nil {
+		return x.NextHop
+	}
+	return 0
+}
+
+func (x *BgpPeer) GetVia() []byte {
+	if x != nil {
+		return x.Via
+	}
+	return nil
+}
+
+func (x *BgpPeer) GetLongLived() uint32 {
+	if x != nil {
+		return x.LongLived
+	}
+	return 0
+}
+
 type BgpFilter struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          []byte                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -3632,6 +3656,8 @@ type BgpRule struct {
 	AsPath        []uint32               `protobuf:"varint,9,rep,packed,name=as_path,json=asPath,proto3" json:"as_path,omitempty"`
 	Add           []uint32               `protobuf:"varint,10,rep,packed,name=add,proto3" json:"add,omitempty"` // texts
 	Prepend       []uint32               `protobuf:"varint,11,rep,packed,name=prepend,proto3" json:"prepend,omitempty"`
+	Priority      uint32                 `protobuf:"varint,12,opt,name=priority,proto3" json:"priority,omitempty"` // absent = any
+	SetPriority   uint32                 `protobuf:"varint,13,opt,name=set_priority,json=setPriority,proto3" json:"set_priority,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3741,6 +3767,20 @@ func (x *BgpRule) GetPrepend() []uint32 {
 		return x.Prepend
 	}
 	return nil
+}
+
+func (x *BgpRule) GetPriority() uint32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *BgpRule) GetSetPriority() uint32 {
+	if x != nil {
+		return x.SetPriority
+	}
+	return 0
 }
 
 // SecretKey names a key of a Secret; what it holds is not sent.
@@ -4100,7 +4140,7 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\x06tagged\x18\r \x03(\v2\x16.weir.fanout.v1.BgpTagR\x06tagged\">\n" +
 	"\x06BgpTag\x12\x12\n" +
 	"\x04cidr\x18\x01 \x01(\fR\x04cidr\x12 \n" +
-	"\vcommunities\x18\x02 \x03(\rR\vcommunities\"\xde\x03\n" +
+	"\vcommunities\x18\x02 \x03(\rR\vcommunities\"\xaa\x04\n" +
 	"\aBgpPeer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\rR\x04node\x12#\n" +
@@ -4121,13 +4161,17 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"any_source\x18\x0e \x01(\bR\tanySource\x12\x16\n" +
 	"\x06manual\x18\x0f \x01(\bR\x06manual\x12\x18\n" +
 	"\afilters\x18\x10 \x03(\rR\afilters\x12\x10\n" +
-	"\x03bfd\x18\x11 \x01(\bR\x03bfd\"\xeb\x01\n" +
+	"\x03bfd\x18\x11 \x01(\bR\x03bfd\x12\x19\n" +
+	"\bnext_hop\x18\x12 \x01(\rR\anextHop\x12\x10\n" +
+	"\x03via\x18\x13 \x01(\fR\x03via\x12\x1d\n" +
+	"\n" +
+	"long_lived\x18\x14 \x01(\rR\tlongLived\"\xeb\x01\n" +
 	"\tBgpFilter\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x121\n" +
 	"\aexport4\x18\x02 \x03(\v2\x17.weir.fanout.v1.BgpRuleR\aexport4\x121\n" +
 	"\aimport4\x18\x03 \x03(\v2\x17.weir.fanout.v1.BgpRuleR\aimport4\x121\n" +
 	"\aexport6\x18\x04 \x03(\v2\x17.weir.fanout.v1.BgpRuleR\aexport6\x121\n" +
-	"\aimport6\x18\x05 \x03(\v2\x17.weir.fanout.v1.BgpRuleR\aimport6\"\x95\x02\n" +
+	"\aimport6\x18\x05 \x03(\v2\x17.weir.fanout.v1.BgpRuleR\aimport6\"\xd4\x02\n" +
 	"\aBgpRule\x12\x16\n" +
 	"\x06accept\x18\x01 \x01(\bR\x06accept\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\fR\x04cidr\x12\x10\n" +
@@ -4140,7 +4184,9 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\aas_path\x18\t \x03(\rR\x06asPath\x12\x10\n" +
 	"\x03add\x18\n" +
 	" \x03(\rR\x03add\x12\x18\n" +
-	"\aprepend\x18\v \x03(\rR\aprepend\"1\n" +
+	"\aprepend\x18\v \x03(\rR\aprepend\x12\x1a\n" +
+	"\bpriority\x18\f \x01(\rR\bpriority\x12!\n" +
+	"\fset_priority\x18\r \x01(\rR\vsetPriority\"1\n" +
 	"\tSecretKey\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\rR\x04name\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\rR\x03key*`\n" +

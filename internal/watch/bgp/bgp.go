@@ -8,6 +8,7 @@
 package bgp
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -37,6 +38,7 @@ type PeerSpec struct {
 	v3.BGPPeerSpec       `json:",inline"`
 	KeepaliveTime        *metav1.Duration `json:"keepaliveTime,omitempty"`
 	FailureDetectionMode string           `json:"failureDetectionMode,omitempty"`
+	RestartMode          string           `json:"restartMode,omitempty"`
 }
 
 // notYet reports a field that is stored and not in force.
@@ -165,11 +167,14 @@ func communities(f *parse.Finding, s *v3.BGPConfigurationSpec, out *model.BGPCon
 	}
 }
 
-// Bounds of times, in seconds: what fits into the messages of BGP (RFC 4724, section 3; RFC 4271,
-// section 4.2).
+// Bounds of times, in seconds: what fits into the messages of BGP (RFC 4724, section 3; RFC 9494,
+// section 3.1; RFC 4271, section 4.2).
 const (
 	maxRestart   = 4095
+	maxLongLived = 1<<24 - 1
 	maxKeepalive = 65535 / 3
+
+	defaultLongLived = 3600
 )
 
 // ConvertPeer converts a BGPPeer. It returns nil for one that names nobody.
@@ -215,7 +220,15 @@ func ConvertPeer(p *Peer) (*model.BGPPeer, []weirv1.Problem) {
 	if s.Password != nil && out.Password == (model.SecretKey{}) {
 		return nil, f.List // without it a session would be open to everybody
 	}
-	out.Restart = seconds(f, "spec.maxRestartTime", s.MaxRestartTime, maxRestart)
+	switch s.RestartMode {
+	case "LongLivedGracefulRestart":
+		out.LongLived = cmp.Or(seconds(f, "spec.maxRestartTime", s.MaxRestartTime, maxLongLived), defaultLongLived)
+	default:
+		f.Add("spec.restartMode", s.RestartMode, "is neither GracefulRestart nor LongLivedGracefulRestart; GracefulRestart is in force", "correct it")
+		fallthrough
+	case "", "GracefulRestart":
+		out.Restart = seconds(f, "spec.maxRestartTime", s.MaxRestartTime, maxRestart)
+	}
 	out.Keepalive = seconds(f, "spec.keepaliveTime", s.KeepaliveTime, maxKeepalive)
 	if s.TTLSecurity != nil {
 		out.TTLHops = *s.TTLSecurity
@@ -244,13 +257,52 @@ func ConvertPeer(p *Peer) (*model.BGPPeer, []weirv1.Problem) {
 	if s.ReversePeering != nil {
 		out.Manual = *s.ReversePeering == v3.ReversePeeringManual
 	}
-	notYet(f, s.KeepOriginalNextHop, "keepOriginalNextHop", "true")
-	if s.NextHopMode != nil {
-		notYet(f, *s.NextHopMode != v3.NextHopMode(v3.NextHopModeAuto), "nextHopMode", string(*s.NextHopMode))
-	}
-	notYet(f, s.ReachableBy != "", "reachableBy", s.ReachableBy)
+	out.NextHop = nextHop(f, s)
+	out.Via = reachableBy(f, s.ReachableBy, out.Addr)
 	out.Filters = s.Filters
 	return out, f.List
+}
+
+// nextHop reads what the next hop is of routes that are sent to a peer.
+func nextHop(f *parse.Finding, s *PeerSpec) string {
+	if s.NextHopMode == nil {
+		if s.KeepOriginalNextHop {
+			return string(v3.NextHopModeKeep)
+		}
+		return ""
+	}
+	switch mode := string(*s.NextHopMode); mode {
+	case string(v3.NextHopModeSelf), string(v3.NextHopModeKeep):
+		return mode
+	case "", string(v3.NextHopModeAuto):
+	default:
+		f.Add("spec.nextHopMode", mode, "is none of Auto, Self, Keep; Auto is in force", "correct it")
+	}
+	return ""
+}
+
+// reachableBy reads by which router a peer is reached, which has the address peer; invalid = it
+// does not say, or says what is reported.
+func reachableBy(f *parse.Finding, text string, peer netip.Addr) netip.Addr {
+	if text == "" {
+		return netip.Addr{}
+	}
+	bad := func(why, action string) netip.Addr {
+		f.Add("spec.reachableBy", text, why+"; no route to the peer is made by it", action)
+		return netip.Addr{}
+	}
+	a, _, err := parsePeer(text)
+	switch {
+	case !peer.IsValid():
+		return bad("needs a peerIP", "give one, or remove it")
+	case err != nil || a.String() != text:
+		return bad("is no address of a router", "give one of the peer's family")
+	case a.Is4() != peer.Is4():
+		return bad("is not of the peer's family", "give an address that is")
+	case a == peer:
+		return bad("is the peer itself", "remove it")
+	}
+	return a
 }
 
 // parsePeer reads an address with or without a port.

@@ -136,6 +136,13 @@ func filterRule(f *parse.Finding, at string, r *FilterRule, bits int) (out model
 		}
 	}
 	out.ASPath = asns(r.ASPathPrefix)
+	if r.Priority != nil {
+		p, ok := priority(*r.Priority)
+		if !ok {
+			return bad(".priority", strconv.Itoa(*r.Priority), notPriority, "correct it")
+		}
+		out.Priority = p
+	}
 	if len(r.Operations) > 0 && !out.Accept {
 		return bad(".operations", "", "change routes that are rejected", "remove them, or accept")
 	}
@@ -151,7 +158,11 @@ func filterRule(f *parse.Finding, at string, r *FilterRule, bits int) (out model
 			// A later one comes before what an earlier one put in front.
 			out.Prepend = append(asns(o.PrependASPath.Prefix), out.Prepend...)
 		case o.SetPriority != nil && o.AddCommunity == nil && o.PrependASPath == nil:
-			f.Add(at+field+".setPriority", strconv.Itoa(o.SetPriority.Value), "is not in force: learned routes have one priority; the rest of the rule is", "remove it")
+			p, ok := priority(o.SetPriority.Value)
+			if !ok {
+				return bad(field+".setPriority.value", strconv.Itoa(o.SetPriority.Value), notPriority, "correct it")
+			}
+			out.SetPriority = p // of several the last one counts
 		default:
 			return bad(field, "", "is not one operation", "set one field of it")
 		}
@@ -159,17 +170,18 @@ func filterRule(f *parse.Finding, at string, r *FilterRule, bits int) (out model
 	if len(out.Prepend) > mostPrepended {
 		return bad(".operations", strconv.Itoa(len(out.Prepend)), fmt.Sprintf("put more than %d AS numbers in front", mostPrepended), "give fewer")
 	}
-	// Conditions of which nothing is known here.
+	// Of the interface nothing is known here.
 	if r.Interface != "" {
 		f.Add(at+".interface", r.Interface, "is not in force: no route matches the rule", "write the rule by cidr")
 		return out, false
 	}
-	if r.Priority != nil {
-		f.Add(at+".priority", strconv.Itoa(*r.Priority), "is not in force: no route matches the rule", "write the rule by cidr or communities")
-		return out, false
-	}
 	return out, true
 }
+
+var notPriority = fmt.Sprintf("is not within 1 and %d", model.MaxBGPPriority-1)
+
+// priority reads one.
+func priority(v int) (uint32, bool) { return uint32(v), v >= 1 && v < model.MaxBGPPriority }
 
 // mostPrepended bounds how many AS numbers a rule puts in front of a path.
 const mostPrepended = 32
