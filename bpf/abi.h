@@ -18,6 +18,8 @@
 /* The same, of one that came in IP in IP and was unpacked before. */
 #define MARK_AGAIN_INNER 0x0b900000u
 #define MARK_OWN 0x0be00000u /* of a socket of the agent's own, towards the API server */
+/* Sent by a pod whose egress is limited: it has waited for its turn. */
+#define MARK_QUEUED 0x0bd00000u
 /* Translated by a Weir program for a process of this node, while SET_APART says so. */
 #define MARK_SEEN 0x0bc00000u
 

@@ -37,6 +37,7 @@ enum flow_action {
 	/* encapsulated to the node `nexthop`: by VXLAN, or, where `ifindex` is not 0, by IP in IP
 	 * out of that uplink, by the gateway that the first bytes of `mac` are */
 	ACT_TUNNEL = 3,
+	ACT_QUEUE = 4, /* as ACT_LOCAL, by the queue of that interface */
 };
 
 enum flow_flag {
@@ -100,7 +101,7 @@ struct flow_value {
 	__u32 ifindex; /* see enum flow_action */
 	ip_addr nexthop; /* STATE_ANSWERED, whose packets need none: dsr_fallback_since */
 	__u32 rule; /* that allowed it */
-	__u8 mac[6]; /* ACT_LOCAL: of the pod; ACT_TUNNEL, IP in IP: the gateway */
+	__u8 mac[6]; /* ACT_LOCAL, ACT_QUEUE: of the pod; ACT_TUNNEL, IP in IP: the gateway */
 	__u16 mtu; /* of the way: bytes of an IP packet, host byte order; 0 = not known */
 	struct svc_key svc; /* id of the service, zero when none */
 	struct backend backend; /* the one chosen */

@@ -49,7 +49,7 @@ static __always_inline void dsr_fallback_take(struct __sk_buff *skb, struct scra
 	if (!addr_is_none(&p->tunnel_src))
 		w->rev.flags |= FLOW_CLAMP;
 	f->flags &= ~FLOW_DSR;
-	if (v->table && !node_port && (f->action == ACT_LOCAL || f->action == ACT_PASS))
+	if (v->table && !node_port && (flow_is_local(f) || f->action == ACT_PASS))
 		flow_watch(f, &w->balance.via);
 	bpf_map_update_elem(&weir_flows_new, &w->okey, &w->rev, BPF_ANY);
 	dsr_fall(&p->key.saddr, clock_now());

@@ -159,7 +159,7 @@ __noinline int flow_enter(struct __sk_buff *skb)
 		return DROP_SHARE;
 	}
 	if ((w->balance.maglev & MAGLEV_WATCH) && from_outside && !hand_on &&
-	    !(w->fwd.flags & FLOW_DSR) && (w->fwd.action == ACT_LOCAL || w->fwd.action == ACT_PASS))
+	    !(w->fwd.flags & FLOW_DSR) && (flow_is_local(&w->fwd) || w->fwd.action == ACT_PASS))
 		flow_watch(&w->fwd, &w->balance.via);
 	if (!p->missed)
 		flow_forget(p, w);

@@ -126,7 +126,7 @@ static __always_inline int forward_can_fragment(const struct pkt *p, const struc
 						const struct settings *s)
 {
 	return p->l4 != L4_ERROR && p->hook != HOOK_TO_UPLINK && p->hook != HOOK_TO_WORKLOAD &&
-	       s->host_ifindex && (f->action == ACT_NEIGH || f->action == ACT_LOCAL) &&
+	       s->host_ifindex && (f->action == ACT_NEIGH || flow_is_local(f)) &&
 	       !(f->flags & (FLOW_VIA_NODE | FLOW_HAND_ON));
 }
 
@@ -157,7 +157,7 @@ static __always_inline int forward_flow(struct __sk_buff *skb, struct pkt *p, st
 		forward_trace(skb, ACT_PASS, 0, NULL, f->rule);
 		return TC_ACT_OK;
 	}
-	forward_trace(skb, f->action, f->action == ACT_PASS ? 0 : f->ifindex,
+	forward_trace(skb, f->action == ACT_QUEUE ? ACT_LOCAL : f->action, f->action == ACT_PASS ? 0 : f->ifindex,
 		      f->action == ACT_NEIGH || f->action == ACT_TUNNEL ? &f->nexthop : NULL,
 		      f->rule);
 	switch (f->action) {
@@ -170,6 +170,12 @@ static __always_inline int forward_flow(struct __sk_buff *skb, struct pkt *p, st
 			return bpf_redirect(f->ifindex, 0);
 		}
 		return bpf_redirect_peer(f->ifindex, 0);
+	case ACT_QUEUE: /* bpf_redirect_peer passes by the queue */
+		ret = forward_headers(skb, !host, f->mac);
+		if (ret)
+			return drop_packet(skb, ret, 0);
+		forward_mark(skb, MARK_DONE);
+		return bpf_redirect(f->ifindex, 0);
 	case ACT_NEIGH: {
 		struct bpf_redir_neigh nh = { .nh_family = ADDR_AF };
 

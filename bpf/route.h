@@ -62,6 +62,12 @@ static __noinline int route_fib(struct __sk_buff *skb, const ip_addr *src, const
 	return DROP_NONE;
 }
 
+/* Does f lead to a pod of this node? */
+static __always_inline int flow_is_local(const struct flow_value *f)
+{
+	return f->action == ACT_LOCAL || f->action == ACT_QUEUE;
+}
+
 /* Does the kernel's route to dst lead anywhere, and to another device than weir0? fib says where,
  * and may be used again when it does not. */
 static __always_inline int route_leads(struct __sk_buff *skb, const ip_addr *src,
@@ -141,7 +147,7 @@ static __always_inline int route_known(struct __sk_buff *skb, const ip_addr *src
 			f->mtu = MTU_NONE;
 			return DROP_NONE;
 		case ADDR_ENDPOINT:
-			f->action = ACT_LOCAL;
+			f->action = a->flags & ADDR_QUEUE ? ACT_QUEUE : ACT_LOCAL;
 			f->ifindex = a->ifindex;
 			f->mtu = mtu_of_link(skb, a->ifindex);
 			__builtin_memcpy(f->mac, a->mac, 6);

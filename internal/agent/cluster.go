@@ -50,6 +50,9 @@ type cluster struct {
 	programmed func(gen uint64, changes []time.Time)
 	// noteClaims is called with Nodes that changed; full = with all that there are.
 	noteClaims func(nodes map[string]*model.Node, full bool)
+	// unfitPod is called with a pod of this node of which something is not in force as it is
+	// written, and what.
+	unfitPod func(pod model.Name, uid, what string)
 
 	queue chan func()
 	ended chan struct{} // closed when run returns: nothing in queue is done any more
@@ -90,7 +93,7 @@ func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, lo
 		model: model.NewCluster(), calc: calc.New(), resolver: resolver, changed: func() {}, setPools: func(ipam.Config) {},
 		noteConfig: func(map[string]string) {}, saveWireGuard: func(map[string]model.KnownWireGuard) {},
 		announce: func(map[netip.Addr]bool, map[netip.Addr][6]byte) {}, noteClaims: func(map[string]*model.Node, bool) {},
-		noteEndpoints: func(map[netip.Addr]model.Name) {}, noteBGP: func(*nodestate.BGP) {},
+		noteEndpoints: func(map[netip.Addr]model.Name) {}, noteBGP: func(*nodestate.BGP) {}, unfitPod: func(model.Name, string, string) {},
 		programmed: func(uint64, []time.Time) {},
 		earlyPods:  map[model.Name]*model.Pod{}, proxies: map[string]bool{},
 		servers: map[model.Name]*model.EndpointSlice{}, controllers: map[model.Name]*model.EndpointSlice{},
@@ -273,8 +276,10 @@ func (c *cluster) merge(b *watch.Batch) {
 			c.log.Warn("an object is not in force as it is written", "problem", p.String())
 		}
 		c.mu.Lock()
+		before := c.snap.problems
 		c.snap.problems = b.Problems
 		c.mu.Unlock()
+		c.noteUnfitPods(before, b.Problems)
 	}
 	_, ownNode := b.Nodes[c.node]
 	if ownNode {

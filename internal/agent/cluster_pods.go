@@ -4,10 +4,13 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/cni"
 	"github.com/weir-net/weir/internal/model"
@@ -25,6 +28,36 @@ func (c *cluster) noteProxies(changes map[model.Name]*model.Pod) {
 			delete(c.proxies, name.String())
 		}
 	}
+}
+
+// noteUnfitPods has events written about pods of this node of which something else than before is
+// not in force as it is written.
+func (c *cluster) noteUnfitPods(before, now []weirv1.Problem) {
+	was, is := problemsOfPods(before), problemsOfPods(now)
+	for name, text := range is {
+		if p := c.model.Pods.Get(name); p != nil && p.Node == c.node && was[name] != text {
+			c.unfitPod(name, p.UID, text)
+		}
+	}
+}
+
+// problemsOfPods puts what is said of each pod into one text.
+func problemsOfPods(all []weirv1.Problem) map[model.Name]string {
+	out := map[model.Name]string{}
+	for _, p := range all {
+		rest, is := strings.CutPrefix(p.Object, "Pod ")
+		namespace, pod, ok := strings.Cut(rest, "/")
+		if !is || !ok {
+			continue
+		}
+		name := model.Name{Namespace: namespace, Name: pod}
+		text := fmt.Sprintf("%s %q %s; %s", p.Field, p.Value, p.Message, p.Action)
+		if out[name] != "" {
+			text = out[name] + "\n" + text
+		}
+		out[name] = text
+	}
+	return out
 }
 
 // putPod stores what a pod is, nil when it is gone, before the watch says so.

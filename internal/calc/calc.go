@@ -151,6 +151,9 @@ func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.S
 	if dirty.Has(inputsClients) {
 		table.StoreMap(&next.Clients, route.Clients(c), &keys, nodestate.TableClients)
 	}
+	if dirty.Has(route.InputsQoS) || route.ChangesQoS(c, dirty.Pods) {
+		table.StoreMap(&next.QoS, route.QoS(c), &keys, nodestate.TableQoS)
+	}
 	k.services.UpdateAll(c, &dirty, &next, &keys)
 	services := bgp.OfServices(c) && (dirty.Has(model.KindServices|model.KindSlices) || len(dirty.Services)+len(dirty.Slices) > 0 || keys.Tables&nodestate.TableServices != 0)
 	if dirty.Has(bgp.Inputs) || k.owners != c.Owners || services {

@@ -292,6 +292,8 @@ func checkKeys(t *testing.T, a, b *nodestate.State, keys nodestate.Keys) {
 			p.WireGuard4, p.WireGuard6 = s.WireGuard4, s.WireGuard6
 		case nodestate.TableBGP:
 			p.BGP = s.BGP
+		case nodestate.TableQoS:
+			p.QoS = s.QoS
 		}
 		return p.String()
 	}

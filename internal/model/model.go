@@ -82,6 +82,7 @@ type Pod struct {
 	Created        int64        // Unix seconds
 	UID            string       // decides between pods of one second
 	Asked          []netip.Addr // annotation ipAddrs, of a pod that no kubelet made by itself
+	QoS            *QoS         // nil = no limit
 }
 
 // PodPort is a container port; Name and HostPort may be empty.

@@ -53,6 +53,7 @@ type podExtra struct {
 	uid     string
 	created int64
 	asked   []netip.Addr
+	qos     *QoS
 }
 
 // Len returns how many pods there are.
@@ -80,6 +81,15 @@ func (t *PodTable) Ref(name Name) (PodRef, bool) {
 	return PodRef{t, row}, ok
 }
 
+// QoS returns how much the pod of a name may send and get; nil = there is no limit, or no such pod.
+func (t *PodTable) QoS(name Name) *QoS {
+	r, ok := t.Ref(name)
+	if !ok || !r.at().hasExtra {
+		return nil
+	}
+	return t.extra[r.row].qos
+}
+
 // Put stores a pod in the place of the one with its name, if there is one. Addresses with a zone,
 // which no pod has, are left out.
 func (t *PodTable) Put(p *Pod) {
@@ -96,6 +106,9 @@ func (t *PodTable) Put(p *Pod) {
 	}
 	if len(p.Asked) > 0 {
 		extra.asked, r.hasExtra = p.Asked, true
+	}
+	if p.QoS != nil {
+		extra.qos, r.hasExtra = p.QoS, true
 	}
 	if r.hasExtra {
 		if t.extra == nil {

@@ -90,6 +90,10 @@ func Dump(w io.Writer, s *State) error {
 	for _, k := range sortedKeys(s.HostStaged, HostInterface.Compare) {
 		d.hostEndpoint("staged-host-endpoint", k, s.HostStaged[k])
 	}
+	for _, name := range sortedKeys(s.QoS, cmp.Compare[string]) {
+		q := s.QoS[name]
+		d.line("qos", fmt.Sprintf("interface=%s/%d", name, q.IfIndex), "owner="+q.Owner.String(), q.QoS.String())
+	}
 	d.wireGuard(&s.WireGuard4)
 	d.wireGuard(&s.WireGuard6)
 	for _, id := range slices.Sorted(s.Rules.Keys()) {
@@ -116,7 +120,7 @@ func Equal(a, b *State) bool {
 		maps.Equal(a.Staged, b.Staged) && slices.Equal(a.Unfit, b.Unfit) && slices.Equal(a.Overdrawn, b.Overdrawn) &&
 		maps.Equal(a.Clients, b.Clients) && maps.Equal(a.Announced, b.Announced) && maps.Equal(a.Watched, b.Watched) &&
 		maps.Equal(a.HostEndpoints, b.HostEndpoints) && maps.Equal(a.HostStaged, b.HostStaged) &&
-		a.WireGuard4.Equal(&b.WireGuard4) && a.WireGuard6.Equal(&b.WireGuard6) && reflect.DeepEqual(a.BGP, b.BGP)
+		a.WireGuard4.Equal(&b.WireGuard4) && a.WireGuard6.Equal(&b.WireGuard6) && reflect.DeepEqual(a.BGP, b.BGP) && maps.Equal(a.QoS, b.QoS)
 }
 
 // Diff returns the lines of the dumps that are in one state only: "-" those of a, "+" those of b.

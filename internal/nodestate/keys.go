@@ -18,6 +18,7 @@ const (
 	TableStaged // Staged, HostStaged, Unfit, Overdrawn
 	TableWireGuard
 	TableBGP
+	TableQoS
 
 	AllTables Table = 1<<iota - 1
 )

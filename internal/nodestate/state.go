@@ -72,6 +72,24 @@ type State struct {
 	WireGuard4, WireGuard6 WireGuard
 	// BGP is what the node's BGP process should do; nil = nothing.
 	BGP *BGP
+	// QoS is how much pods of this node may send and get, by the host side of their interfaces.
+	// Most pods have no entry.
+	QoS map[string]QoS
+}
+
+// QoS is how much a pod may send and get by an interface.
+type QoS struct {
+	IfIndex int
+	Owner   model.Name
+	model.QoS
+}
+
+// Queued reports whether an endpoint gets its packets by the queue of its interface's host side.
+func (s *State) Queued(a Addr) bool {
+	if a.Kind != AddrEndpoint || len(s.QoS) == 0 {
+		return false
+	}
+	return s.QoS[a.Interface].Ingress.Bandwidth > 0
 }
 
 // Overdrawn is a namespace that asks for more of a table of the node than it gets. Figures are
@@ -401,5 +419,6 @@ func New() *State {
 		Announced: map[netip.Addr]bool{}, Watched: map[netip.Addr][6]byte{},
 		HostEndpoints: map[HostInterface]HostEndpoint{},
 		HostStaged:    map[HostInterface]HostEndpoint{},
+		QoS:           map[string]QoS{},
 	}
 }

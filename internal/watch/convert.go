@@ -51,6 +51,9 @@ func ConvertPod(p *corev1.Pod) (*model.Pod, []weirv1.Problem) {
 		Finished:    p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
 		Created:     created(p), UID: string(p.UID), Asked: askedAddrs(p.Annotations),
 	}
+	if !out.HostNetwork { // its interface is the node's
+		out.QoS = f.QoS(p.Annotations)
+	}
 	ips := p.Status.PodIPs
 	if len(ips) == 0 && p.Status.PodIP != "" {
 		ips = []corev1.PodIP{{IP: p.Status.PodIP}}

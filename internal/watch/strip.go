@@ -8,10 +8,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/weir-net/weir/internal/watch/parse"
 )
 
 // Prefixes of the annotations that are kept.
-var keptAnnotations = []string{"cni.projectcalico.org/", "lb.projectcalico.org/", "service.kubernetes.io/", "projectcalico.org/", configHash, annotationMirror, corev1.EndpointsLastChangeTriggerTime}
+var keptAnnotations = []string{"cni.projectcalico.org/", "lb.projectcalico.org/", "service.kubernetes.io/", "projectcalico.org/", configHash, annotationMirror, corev1.EndpointsLastChangeTriggerTime,
+	parse.PrefixQoS, parse.AnnotationIngress, parse.AnnotationEgress}
 
 // strip leaves of an object what the conversions look at: the caches hold every pod of the cluster.
 func strip(obj any) (any, error) {

@@ -17,15 +17,27 @@ import (
 	"github.com/weir-net/weir/internal/nettest"
 )
 
-// sink reads what connections bring to its end, and answers each with how many bytes that were.
+// sink reads what connections bring to its end, and answers each with how many bytes that were, and
+// how many came within the second in which the most did.
 func sink(r request) error {
 	return serveConns(r.Addr, func(c net.Conn) {
-		buf, n := make([]byte, pourSize), uint64(0)
+		buf, n, most := make([]byte, pourSize), uint64(0), uint64(0)
+		type reading struct {
+			at time.Time
+			k  int
+		}
+		var last []reading // of the last second
+		within := uint64(0)
 		for {
 			k, err := c.Read(buf)
-			n += uint64(k)
+			now := time.Now()
+			n, within, last = n+uint64(k), within+uint64(k), append(last, reading{now, k})
+			for now.Sub(last[0].at) >= time.Second {
+				within, last = within-uint64(last[0].k), last[1:]
+			}
+			most = max(most, within)
 			if err != nil {
-				_, _ = c.Write(binary.BigEndian.AppendUint64(nil, n)) // who asked sees it end
+				_, _ = c.Write(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, n), most)) // who asked sees it end
 				return
 			}
 		}
@@ -53,14 +65,14 @@ func pour(r request, timeout time.Duration) answer {
 	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
 		return fromErr(err)
 	}
-	var got [8]byte
+	var got [16]byte
 	if _, err := io.ReadFull(c, got[:]); err != nil {
 		return fromErr(err)
 	}
-	if n := binary.BigEndian.Uint64(got[:]); n != sent {
+	if n := binary.BigEndian.Uint64(got[:8]); n != sent {
 		return fromErr(fmt.Errorf("%d bytes arrived of %d", n, sent))
 	}
-	return answer{Counters: map[string]int{"bytes": int(sent), "µs": int(time.Since(begun).Microseconds())}}
+	return answer{Counters: map[string]int{"bytes": int(sent), "most": int(binary.BigEndian.Uint64(got[8:])), "µs": int(time.Since(begun).Microseconds())}}
 }
 
 // gbits is the throughput of one connection between two pods, Gbit/s.

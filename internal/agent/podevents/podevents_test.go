@@ -14,9 +14,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/apitest"
@@ -60,6 +62,31 @@ func TestFewWrites(t *testing.T) {
 		}
 		for range 10_000 {
 			w.Waits(model.Name{Namespace: "c", Name: "web"}, "1", errWaits)
+		}
+	})
+}
+
+// TestReasons holds that what is not in force of a pod is said though the pod waits as well.
+func TestReasons(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
+		w, stop := run(t, fake)
+		defer stop()
+		pod := model.Name{Namespace: "a", Name: "web"}
+		for range 2 {
+			w.Waits(pod, "1", errWaits)
+			w.NotInForce(pod, "1", "an annotation")
+			synctest.Wait()
+		}
+		var got []string
+		for _, a := range fake.Actions() {
+			if c, ok := a.(clienttesting.CreateAction); ok {
+				reason, _, _ := unstructured.NestedString(c.GetObject().(*unstructured.Unstructured).Object, "reason")
+				got = append(got, reason)
+			}
+		}
+		if len(got) != 2 || got[0] != ReasonWaits || got[1] != ReasonNotInForce {
+			t.Errorf("events %v", got)
 		}
 	})
 }

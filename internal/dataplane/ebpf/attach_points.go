@@ -18,6 +18,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
+	"github.com/weir-net/weir/internal/dataplane/shape"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -78,6 +79,11 @@ func (d *Driver) findSites() (out map[attach.Site]string, lasting bool) {
 			if d.programs.Prog[attach.Arrive.Name] != nil {
 				out[attach.Site{Ifindex: index, Hook: attach.Arrive}] = name
 			}
+		}
+	}
+	for name, dev := range d.limits.queues.Devices() {
+		if d.state.QoS[name].Egress.Bandwidth > 0 && d.limits.programs != nil {
+			out[attach.Site{Ifindex: dev.Back, Hook: attach.FromQueue}] = name
 		}
 	}
 	if d.devices.host != nil {
@@ -231,5 +237,5 @@ func (d *Driver) findUplinks(s *nodestate.State) error {
 }
 
 func (d *Driver) isUplink(name string) bool {
-	return name != hostdev.HostDevice && name != hostdev.HostPeer && name != hostdev.TunnelDevice && d.pattern.MatchString(name)
+	return name != hostdev.HostDevice && name != hostdev.HostPeer && name != hostdev.TunnelDevice && !shape.Is(name) && d.pattern.MatchString(name)
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/tables"
+	"github.com/weir-net/weir/internal/dataplane/shape"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -87,6 +88,7 @@ type Driver struct {
 	siteList     *siteList // where they belong, as found last; nil = look again
 	attachedAt   attachedAt
 	untracked    untracked
+	limits       limits
 	machine      tables.Machine
 	state        *nodestate.State // nil before the first Apply
 	devices      devices
@@ -157,7 +159,7 @@ func New(o Options) (*Driver, error) {
 	d := &Driver{
 		opts: o, log: o.Logger, loaded: l, tables: tables.New(l), programs: attach.NewAttachments(by, links, o.Logger),
 		machine: tables.Machine{Clock: tables.Clock{HZ: hz}, HostNetns: cookie, Flows: int(l.Maps["weir_flows"].MaxEntries()), HandOver: o.Import == flowhandover.ImportAll},
-		endRun:  func() {}, absent: map[attach.Site]string{}, narrow: map[string]bool{}, devices: devices{fresh: map[string]bool{}},
+		endRun:  func() {}, absent: map[attach.Site]string{}, narrow: map[string]bool{}, devices: devices{fresh: map[string]bool{}}, limits: limits{queues: shape.New(shape.Pair)},
 	}
 	if !preloaded && d.findEvaluating() {
 		d.beginLoading()
@@ -182,7 +184,7 @@ func New(o Options) (*Driver, error) {
 func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.Keys) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if changed.Has(nodestate.TableAddrs) {
+	if changed.Has(nodestate.TableAddrs) || changed.Has(nodestate.TableQoS) {
 		d.siteList = nil
 	}
 	first := d.state == nil
@@ -261,6 +263,7 @@ func (d *Driver) reconcile(devices bool) error {
 	if err := d.ensureUntracked(); err != nil {
 		errs = append(errs, &dataplane.KeyError{Table: "programs", Key: "doNotTrack", Err: err})
 	}
+	errs = append(errs, d.ensureLimits()...)
 	d.beginImport()
 	attachErrs := d.attachAll(devices)
 	unfinished := slices.Contains(attachErrs, dataplane.ErrUnfinished)
@@ -286,6 +289,7 @@ func (d *Driver) reconcile(devices bool) error {
 	if err := d.removeUntracked(); err != nil {
 		errs = append(errs, &dataplane.KeyError{Table: "programs", Key: "doNotTrack", Err: err})
 	}
+	errs = append(errs, d.removeLimits()...)
 	errs = append(errs, d.endTables(before)...)
 	if !d.started && len(errs) == 0 {
 		d.started = true
@@ -353,6 +357,7 @@ func (d *Driver) Close() error {
 	}
 	free()
 	d.untracked.close()
+	d.limits.programs.Close()
 	return err
 }
 

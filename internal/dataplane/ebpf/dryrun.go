@@ -111,7 +111,7 @@ func (d *Driver) notAttached(program string, ifindex int) string {
 	}
 	for s, at := range d.programs.At {
 		if s.Ifindex == ifindex && "weir_"+s.Hook.Name == name {
-			if err := at.Check(s, d.programs.Ids[s.Hook.Name]); err != nil {
+			if err := at.Check(s, d.programs.ID(s)); err != nil {
 				return err.Error()
 			}
 			return ""

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
+	"github.com/weir-net/weir/internal/dataplane/shape"
 	"github.com/weir-net/weir/internal/kernel"
 )
 
@@ -36,5 +37,5 @@ func Remove(root string) error {
 			errs = append(errs, fmt.Errorf("removing pins: %w", err))
 		}
 	}
-	return errors.Join(append(errs, conntrack.Release())...) // as long as programs translate, what they mark is led
+	return errors.Join(append(errs, shape.Remove(shape.Pair), conntrack.Release())...) // as long as programs translate, what they mark is led
 }

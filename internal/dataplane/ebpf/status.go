@@ -55,7 +55,7 @@ func (d *Driver) Enforced(ep model.LocalEndpoint) error {
 		if !ok {
 			return fmt.Errorf("no program %s is attached to interface %s (%d)", h.Name, ep.Interface, ep.IfIndex)
 		}
-		if err := at.Check(s, d.programs.Ids[h.Name]); err != nil {
+		if err := at.Check(s, d.programs.ID(s)); err != nil {
 			return fmt.Errorf("program %s of interface %s: %w", h.Name, ep.Interface, err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
+	"github.com/weir-net/weir/internal/dataplane/shape"
 )
 
 // Remove takes away what drivers left in the kernel: tables, routes to other nodes, routing rules,
@@ -21,7 +22,7 @@ func Remove(ctx context.Context) error {
 	if err := table.DeleteTables(); err != nil {
 		return err
 	}
-	return errors.Join(hostnet.Remove(), ctx.Err())
+	return errors.Join(hostnet.Remove(), shape.Remove(shape.IFB), ctx.Err())
 }
 
 // Restore gives interfaces back the settings that they had before, where they are as this data

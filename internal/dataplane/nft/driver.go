@@ -27,6 +27,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft/policy"
 	"github.com/weir-net/weir/internal/dataplane/nft/services"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
+	"github.com/weir-net/weir/internal/dataplane/shape"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -57,6 +58,7 @@ type Driver struct {
 	state   *nodestate.State // nil before the first Apply
 	tables  map[table.Family]*familyTable
 	network hostnet.Network
+	queues  *shape.Queues // of pods whose bandwidth is limited
 
 	tunnelTable *chains.TunnelTable
 	arpTable    *chains.ArpTable
@@ -105,7 +107,7 @@ func New(o Options) (*Driver, error) {
 	if live {
 		o.Tables = func(f knftables.Family) (knftables.Interface, error) { return knftables.New(f, table.Name) }
 	}
-	d := &Driver{opts: o, live: live, log: o.Logger, tables: map[table.Family]*familyTable{}, network: hostnet.New(o.Logger, o.StateDir)}
+	d := &Driver{opts: o, live: live, log: o.Logger, tables: map[table.Family]*familyTable{}, network: hostnet.New(o.Logger, o.StateDir), queues: shape.New(shape.IFB)}
 	for _, f := range table.Families {
 		n, err := o.Tables(f.NFT())
 		if err != nil {
@@ -157,6 +159,8 @@ func (d *Driver) reconcile(ctx context.Context) error {
 	machine := !d.opts.NoMachine && !d.left
 	if machine {
 		errs = append(errs, d.network.Prepare(d.state)...)
+		errs = append(errs, d.queues.Add(d.state.QoS)...)
+		errs = append(errs, d.queues.Remove(d.state.QoS)...)
 	}
 	d.view.Store(events.NewView(d.state, d.network.HostIndex(), d.listening))
 	for _, f := range table.Families {

@@ -122,6 +122,16 @@ func (w *writer) pod(p *model.Pod) {
 	w.signed(p.Created)
 	w.text(p.UID)
 	w.addrs(p.Asked)
+	optional(w, p.QoS, (*writer).qos)
+}
+
+func (w *writer) qos(q *model.QoS) {
+	for _, l := range []model.Limits{q.Ingress, q.Egress} {
+		w.number(l.Bandwidth)
+		w.number(l.Burst)
+		w.number(l.Peakrate)
+		w.number(uint64(l.Minburst))
+	}
 }
 
 // node leaves out Since: of a node that an agent has it knows that itself, and does not take it

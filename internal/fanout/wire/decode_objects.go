@@ -85,6 +85,7 @@ func (r *reader) group(g *PodGroup, total int, ch *model.Changes) {
 		pod.Name.Name, pod.Node = r.key("name", name), r.text("node", p.Node)
 		pod.HostNetwork, pod.Finished, pod.Created = p.HostNetwork, p.Finished, g.Created+p.Created
 		pod.Addrs, pod.Asked = list(r, "addrs", p.Addrs, r.addr), list(r, "asked", p.Asked, r.addr)
+		pod.QoS = qosOf(p.Qos)
 		switch {
 		case len(p.Uid) == 0:
 			pod.UID = string(p.UidText)

@@ -115,7 +115,7 @@ func (w *writer) pod(p *model.Pod, before string, oldest int64) *Pod {
 		shared++
 	}
 	out := &Pod{NameShared: uint32(shared), Name: []byte(name[shared:]), Node: w.text(p.Node), Addrs: each(p.Addrs, addrBytes), Created: p.Created - oldest,
-		HostNetwork: p.HostNetwork, Finished: p.Finished, Asked: each(p.Asked, addrBytes)}
+		HostNetwork: p.HostNetwork, Finished: p.Finished, Asked: each(p.Asked, addrBytes), Qos: qosMessage(p.QoS)}
 	if uid, ok := model.ParseUUID(p.UID); ok {
 		out.Uid = uid[:]
 	} else {

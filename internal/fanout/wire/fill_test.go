@@ -86,6 +86,8 @@ func (f *filler) value(t testing.TB, v reflect.Value, field string) {
 		v.SetUint(1 + f.Uint64N(math.MaxUint16))
 	case reflect.Uint32:
 		v.SetUint(1 + f.Uint64N(math.MaxUint32))
+	case reflect.Uint64:
+		v.SetUint(f.Uint64() | 1)
 	case reflect.Float64:
 		v.SetFloat([]float64{1, -2.5, 1e300, math.Inf(1), math.Inf(-1)}[f.IntN(5)])
 	case reflect.Pointer:

@@ -1054,6 +1054,7 @@ type Pod struct {
 	HostNetwork   bool                   `protobuf:"varint,8,opt,name=host_network,json=hostNetwork,proto3" json:"host_network,omitempty"`
 	Finished      bool                   `protobuf:"varint,9,opt,name=finished,proto3" json:"finished,omitempty"`
 	Asked         [][]byte               `protobuf:"bytes,10,rep,name=asked,proto3" json:"asked,omitempty"`
+	Qos           *QoS                   `protobuf:"bytes,11,opt,name=qos,proto3" json:"qos,omitempty"` // absent: no limit
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1158,6 +1159,133 @@ func (x *Pod) GetAsked() [][]byte {
 	return nil
 }
 
+func (x *Pod) GetQos() *QoS {
+	if x != nil {
+		return x.Qos
+	}
+	return nil
+}
+
+type QoS struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ingress       *Limits                `protobuf:"bytes,1,opt,name=ingress,proto3" json:"ingress,omitempty"`
+	Egress        *Limits                `protobuf:"bytes,2,opt,name=egress,proto3" json:"egress,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QoS) Reset() {
+	*x = QoS{}
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QoS) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QoS) ProtoMessage() {}
+
+func (x *QoS) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QoS.ProtoReflect.Descriptor instead.
+func (*QoS) Descriptor() ([]byte, []int) {
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *QoS) GetIngress() *Limits {
+	if x != nil {
+		return x.Ingress
+	}
+	return nil
+}
+
+func (x *QoS) GetEgress() *Limits {
+	if x != nil {
+		return x.Egress
+	}
+	return nil
+}
+
+type Limits struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Bandwidth     uint64                 `protobuf:"varint,1,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"` // bits a second
+	Burst         uint64                 `protobuf:"varint,2,opt,name=burst,proto3" json:"burst,omitempty"`         // bits
+	Peakrate      uint64                 `protobuf:"varint,3,opt,name=peakrate,proto3" json:"peakrate,omitempty"`   // bits a second
+	Minburst      uint32                 `protobuf:"varint,4,opt,name=minburst,proto3" json:"minburst,omitempty"`   // bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Limits) Reset() {
+	*x = Limits{}
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Limits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Limits) ProtoMessage() {}
+
+func (x *Limits) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Limits.ProtoReflect.Descriptor instead.
+func (*Limits) Descriptor() ([]byte, []int) {
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Limits) GetBandwidth() uint64 {
+	if x != nil {
+		return x.Bandwidth
+	}
+	return 0
+}
+
+func (x *Limits) GetBurst() uint64 {
+	if x != nil {
+		return x.Burst
+	}
+	return 0
+}
+
+func (x *Limits) GetPeakrate() uint64 {
+	if x != nil {
+		return x.Peakrate
+	}
+	return 0
+}
+
+func (x *Limits) GetMinburst() uint32 {
+	if x != nil {
+		return x.Minburst
+	}
+	return 0
+}
+
 type PodPort struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          uint32                 `protobuf:"varint,1,opt,name=name,proto3" json:"name,omitempty"` // text
@@ -1171,7 +1299,7 @@ type PodPort struct {
 
 func (x *PodPort) Reset() {
 	*x = PodPort{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[10]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1183,7 +1311,7 @@ func (x *PodPort) String() string {
 func (*PodPort) ProtoMessage() {}
 
 func (x *PodPort) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[10]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1196,7 +1324,7 @@ func (x *PodPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodPort.ProtoReflect.Descriptor instead.
 func (*PodPort) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{10}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PodPort) GetName() uint32 {
@@ -1259,7 +1387,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[11]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1271,7 +1399,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[11]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1284,7 +1412,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{11}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Node) GetName() uint32 {
@@ -1416,7 +1544,7 @@ type AddrTime struct {
 
 func (x *AddrTime) Reset() {
 	*x = AddrTime{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[12]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1428,7 +1556,7 @@ func (x *AddrTime) String() string {
 func (*AddrTime) ProtoMessage() {}
 
 func (x *AddrTime) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[12]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1441,7 +1569,7 @@ func (x *AddrTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddrTime.ProtoReflect.Descriptor instead.
 func (*AddrTime) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{12}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *AddrTime) GetAddr() []byte {
@@ -1484,7 +1612,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[13]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1496,7 +1624,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[13]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1509,7 +1637,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{13}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Service) GetNamespace() uint32 {
@@ -1650,7 +1778,7 @@ type ServicePort struct {
 
 func (x *ServicePort) Reset() {
 	*x = ServicePort{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[14]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1662,7 +1790,7 @@ func (x *ServicePort) String() string {
 func (*ServicePort) ProtoMessage() {}
 
 func (x *ServicePort) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[14]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1675,7 +1803,7 @@ func (x *ServicePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServicePort.ProtoReflect.Descriptor instead.
 func (*ServicePort) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{14}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ServicePort) GetName() uint32 {
@@ -1721,7 +1849,7 @@ type EndpointSlice struct {
 
 func (x *EndpointSlice) Reset() {
 	*x = EndpointSlice{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[15]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1733,7 +1861,7 @@ func (x *EndpointSlice) String() string {
 func (*EndpointSlice) ProtoMessage() {}
 
 func (x *EndpointSlice) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[15]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1746,7 +1874,7 @@ func (x *EndpointSlice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndpointSlice.ProtoReflect.Descriptor instead.
 func (*EndpointSlice) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{15}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *EndpointSlice) GetNamespace() uint32 {
@@ -1809,7 +1937,7 @@ type EndpointPort struct {
 
 func (x *EndpointPort) Reset() {
 	*x = EndpointPort{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[16]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1821,7 +1949,7 @@ func (x *EndpointPort) String() string {
 func (*EndpointPort) ProtoMessage() {}
 
 func (x *EndpointPort) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[16]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1834,7 +1962,7 @@ func (x *EndpointPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndpointPort.ProtoReflect.Descriptor instead.
 func (*EndpointPort) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{16}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EndpointPort) GetName() uint32 {
@@ -1872,7 +2000,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[17]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1884,7 +2012,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[17]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1897,7 +2025,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{17}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Endpoint) GetAddrs() [][]byte {
@@ -1959,7 +2087,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[18]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1971,7 +2099,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[18]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1984,7 +2112,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{18}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Policy) GetKind() uint32 {
@@ -2102,7 +2230,7 @@ type StagedPolicy struct {
 
 func (x *StagedPolicy) Reset() {
 	*x = StagedPolicy{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[19]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2114,7 +2242,7 @@ func (x *StagedPolicy) String() string {
 func (*StagedPolicy) ProtoMessage() {}
 
 func (x *StagedPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[19]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2127,7 +2255,7 @@ func (x *StagedPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedPolicy.ProtoReflect.Descriptor instead.
 func (*StagedPolicy) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{19}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StagedPolicy) GetPolicy() *Policy {
@@ -2164,7 +2292,7 @@ type Rule struct {
 
 func (x *Rule) Reset() {
 	*x = Rule{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[20]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2176,7 +2304,7 @@ func (x *Rule) String() string {
 func (*Rule) ProtoMessage() {}
 
 func (x *Rule) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[20]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2189,7 +2317,7 @@ func (x *Rule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rule.ProtoReflect.Descriptor instead.
 func (*Rule) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{20}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Rule) GetName() uint32 {
@@ -2283,7 +2411,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[21]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2295,7 +2423,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[21]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2308,7 +2436,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{21}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Peer) GetKind() PeerKind {
@@ -2361,7 +2489,7 @@ type Entity struct {
 
 func (x *Entity) Reset() {
 	*x = Entity{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[22]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2373,7 +2501,7 @@ func (x *Entity) String() string {
 func (*Entity) ProtoMessage() {}
 
 func (x *Entity) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[22]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2386,7 +2514,7 @@ func (x *Entity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Entity.ProtoReflect.Descriptor instead.
 func (*Entity) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{22}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Entity) GetInNets() bool {
@@ -2445,7 +2573,7 @@ type PortRange struct {
 
 func (x *PortRange) Reset() {
 	*x = PortRange{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[23]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2457,7 +2585,7 @@ func (x *PortRange) String() string {
 func (*PortRange) ProtoMessage() {}
 
 func (x *PortRange) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[23]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2470,7 +2598,7 @@ func (x *PortRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortRange.ProtoReflect.Descriptor instead.
 func (*PortRange) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{23}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PortRange) GetProtocol() uint32 {
@@ -2521,7 +2649,7 @@ type Selector struct {
 
 func (x *Selector) Reset() {
 	*x = Selector{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[24]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2533,7 +2661,7 @@ func (x *Selector) String() string {
 func (*Selector) ProtoMessage() {}
 
 func (x *Selector) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[24]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2546,7 +2674,7 @@ func (x *Selector) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Selector.ProtoReflect.Descriptor instead.
 func (*Selector) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{24}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Selector) GetNamespace() uint32 {
@@ -2587,7 +2715,7 @@ type LabelSelector struct {
 
 func (x *LabelSelector) Reset() {
 	*x = LabelSelector{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[25]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2599,7 +2727,7 @@ func (x *LabelSelector) String() string {
 func (*LabelSelector) ProtoMessage() {}
 
 func (x *LabelSelector) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[25]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2612,7 +2740,7 @@ func (x *LabelSelector) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelSelector.ProtoReflect.Descriptor instead.
 func (*LabelSelector) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{25}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *LabelSelector) GetRequirements() []*Requirement {
@@ -2634,7 +2762,7 @@ type Requirement struct {
 
 func (x *Requirement) Reset() {
 	*x = Requirement{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[26]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2646,7 +2774,7 @@ func (x *Requirement) String() string {
 func (*Requirement) ProtoMessage() {}
 
 func (x *Requirement) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[26]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2659,7 +2787,7 @@ func (x *Requirement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Requirement.ProtoReflect.Descriptor instead.
 func (*Requirement) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{26}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Requirement) GetKey() uint32 {
@@ -2694,7 +2822,7 @@ type Tier struct {
 
 func (x *Tier) Reset() {
 	*x = Tier{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[27]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2706,7 +2834,7 @@ func (x *Tier) String() string {
 func (*Tier) ProtoMessage() {}
 
 func (x *Tier) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[27]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2719,7 +2847,7 @@ func (x *Tier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tier.ProtoReflect.Descriptor instead.
 func (*Tier) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{27}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Tier) GetName() []byte {
@@ -2755,7 +2883,7 @@ type NetworkSet struct {
 
 func (x *NetworkSet) Reset() {
 	*x = NetworkSet{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[28]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2767,7 +2895,7 @@ func (x *NetworkSet) String() string {
 func (*NetworkSet) ProtoMessage() {}
 
 func (x *NetworkSet) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[28]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2780,7 +2908,7 @@ func (x *NetworkSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkSet.ProtoReflect.Descriptor instead.
 func (*NetworkSet) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{28}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *NetworkSet) GetNamespace() uint32 {
@@ -2822,7 +2950,7 @@ type ServiceAccount struct {
 
 func (x *ServiceAccount) Reset() {
 	*x = ServiceAccount{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[29]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2834,7 +2962,7 @@ func (x *ServiceAccount) String() string {
 func (*ServiceAccount) ProtoMessage() {}
 
 func (x *ServiceAccount) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[29]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2847,7 +2975,7 @@ func (x *ServiceAccount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceAccount.ProtoReflect.Descriptor instead.
 func (*ServiceAccount) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{29}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ServiceAccount) GetNamespace() uint32 {
@@ -2886,7 +3014,7 @@ type HostEndpoint struct {
 
 func (x *HostEndpoint) Reset() {
 	*x = HostEndpoint{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[30]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2898,7 +3026,7 @@ func (x *HostEndpoint) String() string {
 func (*HostEndpoint) ProtoMessage() {}
 
 func (x *HostEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[30]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2911,7 +3039,7 @@ func (x *HostEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostEndpoint.ProtoReflect.Descriptor instead.
 func (*HostEndpoint) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{30}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *HostEndpoint) GetName() []byte {
@@ -2985,7 +3113,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[31]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2997,7 +3125,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[31]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3010,7 +3138,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{31}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Pool) GetName() []byte {
@@ -3123,7 +3251,7 @@ type Block struct {
 
 func (x *Block) Reset() {
 	*x = Block{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[32]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3135,7 +3263,7 @@ func (x *Block) String() string {
 func (*Block) ProtoMessage() {}
 
 func (x *Block) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[32]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3148,7 +3276,7 @@ func (x *Block) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Block.ProtoReflect.Descriptor instead.
 func (*Block) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{32}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Block) GetCidr() []byte {
@@ -3200,7 +3328,7 @@ type BgpConfig struct {
 
 func (x *BgpConfig) Reset() {
 	*x = BgpConfig{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[33]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3212,7 +3340,7 @@ func (x *BgpConfig) String() string {
 func (*BgpConfig) ProtoMessage() {}
 
 func (x *BgpConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[33]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3225,7 +3353,7 @@ func (x *BgpConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BgpConfig.ProtoReflect.Descriptor instead.
 func (*BgpConfig) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{33}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *BgpConfig) GetName() []byte {
@@ -3329,7 +3457,7 @@ type BgpTag struct {
 
 func (x *BgpTag) Reset() {
 	*x = BgpTag{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[34]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3341,7 +3469,7 @@ func (x *BgpTag) String() string {
 func (*BgpTag) ProtoMessage() {}
 
 func (x *BgpTag) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[34]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3354,7 +3482,7 @@ func (x *BgpTag) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BgpTag.ProtoReflect.Descriptor instead.
 func (*BgpTag) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{34}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *BgpTag) GetCidr() []byte {
@@ -3399,7 +3527,7 @@ type BgpPeer struct {
 
 func (x *BgpPeer) Reset() {
 	*x = BgpPeer{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[35]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3411,7 +3539,7 @@ func (x *BgpPeer) String() string {
 func (*BgpPeer) ProtoMessage() {}
 
 func (x *BgpPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[35]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3424,7 +3552,7 @@ func (x *BgpPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BgpPeer.ProtoReflect.Descriptor instead.
 func (*BgpPeer) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{35}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *BgpPeer) GetName() []byte {
@@ -3580,7 +3708,7 @@ type BgpFilter struct {
 
 func (x *BgpFilter) Reset() {
 	*x = BgpFilter{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[36]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3592,7 +3720,7 @@ func (x *BgpFilter) String() string {
 func (*BgpFilter) ProtoMessage() {}
 
 func (x *BgpFilter) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[36]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3605,7 +3733,7 @@ func (x *BgpFilter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BgpFilter.ProtoReflect.Descriptor instead.
 func (*BgpFilter) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{36}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *BgpFilter) GetName() []byte {
@@ -3664,7 +3792,7 @@ type BgpRule struct {
 
 func (x *BgpRule) Reset() {
 	*x = BgpRule{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[37]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3676,7 +3804,7 @@ func (x *BgpRule) String() string {
 func (*BgpRule) ProtoMessage() {}
 
 func (x *BgpRule) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[37]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3689,7 +3817,7 @@ func (x *BgpRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BgpRule.ProtoReflect.Descriptor instead.
 func (*BgpRule) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{37}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *BgpRule) GetAccept() bool {
@@ -3794,7 +3922,7 @@ type SecretKey struct {
 
 func (x *SecretKey) Reset() {
 	*x = SecretKey{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[38]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3806,7 +3934,7 @@ func (x *SecretKey) String() string {
 func (*SecretKey) ProtoMessage() {}
 
 func (x *SecretKey) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[38]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3819,7 +3947,7 @@ func (x *SecretKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretKey.ProtoReflect.Descriptor instead.
 func (*SecretKey) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{38}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SecretKey) GetName() uint32 {
@@ -3914,7 +4042,7 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\x06labels\x18\x03 \x01(\v2\x16.weir.fanout.v1.LabelsR\x06labels\x12-\n" +
 	"\x05ports\x18\x04 \x03(\v2\x17.weir.fanout.v1.PodPortR\x05ports\x12\x18\n" +
 	"\acreated\x18\x05 \x01(\x03R\acreated\x12'\n" +
-	"\x04pods\x18\x06 \x03(\v2\x13.weir.fanout.v1.PodR\x04pods\"\x80\x02\n" +
+	"\x04pods\x18\x06 \x03(\v2\x13.weir.fanout.v1.PodR\x04pods\"\xa7\x02\n" +
 	"\x03Pod\x12\x1f\n" +
 	"\vname_shared\x18\x01 \x01(\rR\n" +
 	"nameShared\x12\x12\n" +
@@ -3927,7 +4055,16 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\fhost_network\x18\b \x01(\bR\vhostNetwork\x12\x1a\n" +
 	"\bfinished\x18\t \x01(\bR\bfinished\x12\x14\n" +
 	"\x05asked\x18\n" +
-	" \x03(\fR\x05asked\"\x83\x01\n" +
+	" \x03(\fR\x05asked\x12%\n" +
+	"\x03qos\x18\v \x01(\v2\x13.weir.fanout.v1.QoSR\x03qos\"g\n" +
+	"\x03QoS\x120\n" +
+	"\aingress\x18\x01 \x01(\v2\x16.weir.fanout.v1.LimitsR\aingress\x12.\n" +
+	"\x06egress\x18\x02 \x01(\v2\x16.weir.fanout.v1.LimitsR\x06egress\"t\n" +
+	"\x06Limits\x12\x1c\n" +
+	"\tbandwidth\x18\x01 \x01(\x04R\tbandwidth\x12\x14\n" +
+	"\x05burst\x18\x02 \x01(\x04R\x05burst\x12\x1a\n" +
+	"\bpeakrate\x18\x03 \x01(\x04R\bpeakrate\x12\x1a\n" +
+	"\bminburst\x18\x04 \x01(\rR\bminburst\"\x83\x01\n" +
 	"\aPodPort\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\rR\x04name\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\rR\bprotocol\x12\x12\n" +
@@ -4228,7 +4365,7 @@ func file_internal_fanout_wire_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_internal_fanout_wire_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_internal_fanout_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_internal_fanout_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_internal_fanout_wire_wire_proto_goTypes = []any{
 	(Action)(0),            // 0: weir.fanout.v1.Action
 	(Family)(0),            // 1: weir.fanout.v1.Family
@@ -4244,56 +4381,58 @@ var file_internal_fanout_wire_wire_proto_goTypes = []any{
 	(*Namespace)(nil),      // 11: weir.fanout.v1.Namespace
 	(*PodGroup)(nil),       // 12: weir.fanout.v1.PodGroup
 	(*Pod)(nil),            // 13: weir.fanout.v1.Pod
-	(*PodPort)(nil),        // 14: weir.fanout.v1.PodPort
-	(*Node)(nil),           // 15: weir.fanout.v1.Node
-	(*AddrTime)(nil),       // 16: weir.fanout.v1.AddrTime
-	(*Service)(nil),        // 17: weir.fanout.v1.Service
-	(*ServicePort)(nil),    // 18: weir.fanout.v1.ServicePort
-	(*EndpointSlice)(nil),  // 19: weir.fanout.v1.EndpointSlice
-	(*EndpointPort)(nil),   // 20: weir.fanout.v1.EndpointPort
-	(*Endpoint)(nil),       // 21: weir.fanout.v1.Endpoint
-	(*Policy)(nil),         // 22: weir.fanout.v1.Policy
-	(*StagedPolicy)(nil),   // 23: weir.fanout.v1.StagedPolicy
-	(*Rule)(nil),           // 24: weir.fanout.v1.Rule
-	(*Peer)(nil),           // 25: weir.fanout.v1.Peer
-	(*Entity)(nil),         // 26: weir.fanout.v1.Entity
-	(*PortRange)(nil),      // 27: weir.fanout.v1.PortRange
-	(*Selector)(nil),       // 28: weir.fanout.v1.Selector
-	(*LabelSelector)(nil),  // 29: weir.fanout.v1.LabelSelector
-	(*Requirement)(nil),    // 30: weir.fanout.v1.Requirement
-	(*Tier)(nil),           // 31: weir.fanout.v1.Tier
-	(*NetworkSet)(nil),     // 32: weir.fanout.v1.NetworkSet
-	(*ServiceAccount)(nil), // 33: weir.fanout.v1.ServiceAccount
-	(*HostEndpoint)(nil),   // 34: weir.fanout.v1.HostEndpoint
-	(*Pool)(nil),           // 35: weir.fanout.v1.Pool
-	(*Block)(nil),          // 36: weir.fanout.v1.Block
-	(*BgpConfig)(nil),      // 37: weir.fanout.v1.BgpConfig
-	(*BgpTag)(nil),         // 38: weir.fanout.v1.BgpTag
-	(*BgpPeer)(nil),        // 39: weir.fanout.v1.BgpPeer
-	(*BgpFilter)(nil),      // 40: weir.fanout.v1.BgpFilter
-	(*BgpRule)(nil),        // 41: weir.fanout.v1.BgpRule
-	(*SecretKey)(nil),      // 42: weir.fanout.v1.SecretKey
+	(*QoS)(nil),            // 14: weir.fanout.v1.QoS
+	(*Limits)(nil),         // 15: weir.fanout.v1.Limits
+	(*PodPort)(nil),        // 16: weir.fanout.v1.PodPort
+	(*Node)(nil),           // 17: weir.fanout.v1.Node
+	(*AddrTime)(nil),       // 18: weir.fanout.v1.AddrTime
+	(*Service)(nil),        // 19: weir.fanout.v1.Service
+	(*ServicePort)(nil),    // 20: weir.fanout.v1.ServicePort
+	(*EndpointSlice)(nil),  // 21: weir.fanout.v1.EndpointSlice
+	(*EndpointPort)(nil),   // 22: weir.fanout.v1.EndpointPort
+	(*Endpoint)(nil),       // 23: weir.fanout.v1.Endpoint
+	(*Policy)(nil),         // 24: weir.fanout.v1.Policy
+	(*StagedPolicy)(nil),   // 25: weir.fanout.v1.StagedPolicy
+	(*Rule)(nil),           // 26: weir.fanout.v1.Rule
+	(*Peer)(nil),           // 27: weir.fanout.v1.Peer
+	(*Entity)(nil),         // 28: weir.fanout.v1.Entity
+	(*PortRange)(nil),      // 29: weir.fanout.v1.PortRange
+	(*Selector)(nil),       // 30: weir.fanout.v1.Selector
+	(*LabelSelector)(nil),  // 31: weir.fanout.v1.LabelSelector
+	(*Requirement)(nil),    // 32: weir.fanout.v1.Requirement
+	(*Tier)(nil),           // 33: weir.fanout.v1.Tier
+	(*NetworkSet)(nil),     // 34: weir.fanout.v1.NetworkSet
+	(*ServiceAccount)(nil), // 35: weir.fanout.v1.ServiceAccount
+	(*HostEndpoint)(nil),   // 36: weir.fanout.v1.HostEndpoint
+	(*Pool)(nil),           // 37: weir.fanout.v1.Pool
+	(*Block)(nil),          // 38: weir.fanout.v1.Block
+	(*BgpConfig)(nil),      // 39: weir.fanout.v1.BgpConfig
+	(*BgpTag)(nil),         // 40: weir.fanout.v1.BgpTag
+	(*BgpPeer)(nil),        // 41: weir.fanout.v1.BgpPeer
+	(*BgpFilter)(nil),      // 42: weir.fanout.v1.BgpFilter
+	(*BgpRule)(nil),        // 43: weir.fanout.v1.BgpRule
+	(*SecretKey)(nil),      // 44: weir.fanout.v1.SecretKey
 }
 var file_internal_fanout_wire_wire_proto_depIdxs = []int32{
 	5,  // 0: weir.fanout.v1.Message.gone:type_name -> weir.fanout.v1.Gone
 	11, // 1: weir.fanout.v1.Message.namespaces:type_name -> weir.fanout.v1.Namespace
 	12, // 2: weir.fanout.v1.Message.pods:type_name -> weir.fanout.v1.PodGroup
-	15, // 3: weir.fanout.v1.Message.nodes:type_name -> weir.fanout.v1.Node
-	17, // 4: weir.fanout.v1.Message.services:type_name -> weir.fanout.v1.Service
-	19, // 5: weir.fanout.v1.Message.slices:type_name -> weir.fanout.v1.EndpointSlice
-	22, // 6: weir.fanout.v1.Message.policies:type_name -> weir.fanout.v1.Policy
-	23, // 7: weir.fanout.v1.Message.staged:type_name -> weir.fanout.v1.StagedPolicy
-	31, // 8: weir.fanout.v1.Message.tiers:type_name -> weir.fanout.v1.Tier
-	32, // 9: weir.fanout.v1.Message.network_sets:type_name -> weir.fanout.v1.NetworkSet
-	33, // 10: weir.fanout.v1.Message.service_accounts:type_name -> weir.fanout.v1.ServiceAccount
-	34, // 11: weir.fanout.v1.Message.host_endpoints:type_name -> weir.fanout.v1.HostEndpoint
-	35, // 12: weir.fanout.v1.Message.pools:type_name -> weir.fanout.v1.Pool
-	36, // 13: weir.fanout.v1.Message.blocks:type_name -> weir.fanout.v1.Block
+	17, // 3: weir.fanout.v1.Message.nodes:type_name -> weir.fanout.v1.Node
+	19, // 4: weir.fanout.v1.Message.services:type_name -> weir.fanout.v1.Service
+	21, // 5: weir.fanout.v1.Message.slices:type_name -> weir.fanout.v1.EndpointSlice
+	24, // 6: weir.fanout.v1.Message.policies:type_name -> weir.fanout.v1.Policy
+	25, // 7: weir.fanout.v1.Message.staged:type_name -> weir.fanout.v1.StagedPolicy
+	33, // 8: weir.fanout.v1.Message.tiers:type_name -> weir.fanout.v1.Tier
+	34, // 9: weir.fanout.v1.Message.network_sets:type_name -> weir.fanout.v1.NetworkSet
+	35, // 10: weir.fanout.v1.Message.service_accounts:type_name -> weir.fanout.v1.ServiceAccount
+	36, // 11: weir.fanout.v1.Message.host_endpoints:type_name -> weir.fanout.v1.HostEndpoint
+	37, // 12: weir.fanout.v1.Message.pools:type_name -> weir.fanout.v1.Pool
+	38, // 13: weir.fanout.v1.Message.blocks:type_name -> weir.fanout.v1.Block
 	10, // 14: weir.fanout.v1.Message.service_cidrs:type_name -> weir.fanout.v1.Prefixes
 	10, // 15: weir.fanout.v1.Message.reserved:type_name -> weir.fanout.v1.Prefixes
-	37, // 16: weir.fanout.v1.Message.bgp_configs:type_name -> weir.fanout.v1.BgpConfig
-	39, // 17: weir.fanout.v1.Message.bgp_peers:type_name -> weir.fanout.v1.BgpPeer
-	40, // 18: weir.fanout.v1.Message.bgp_filters:type_name -> weir.fanout.v1.BgpFilter
+	39, // 16: weir.fanout.v1.Message.bgp_configs:type_name -> weir.fanout.v1.BgpConfig
+	41, // 17: weir.fanout.v1.Message.bgp_peers:type_name -> weir.fanout.v1.BgpPeer
+	42, // 18: weir.fanout.v1.Message.bgp_filters:type_name -> weir.fanout.v1.BgpFilter
 	6,  // 19: weir.fanout.v1.Gone.pods:type_name -> weir.fanout.v1.Names
 	6,  // 20: weir.fanout.v1.Gone.services:type_name -> weir.fanout.v1.Names
 	6,  // 21: weir.fanout.v1.Gone.slices:type_name -> weir.fanout.v1.Names
@@ -4303,54 +4442,57 @@ var file_internal_fanout_wire_wire_proto_depIdxs = []int32{
 	6,  // 25: weir.fanout.v1.Gone.service_accounts:type_name -> weir.fanout.v1.Names
 	9,  // 26: weir.fanout.v1.Namespace.labels:type_name -> weir.fanout.v1.Labels
 	9,  // 27: weir.fanout.v1.PodGroup.labels:type_name -> weir.fanout.v1.Labels
-	14, // 28: weir.fanout.v1.PodGroup.ports:type_name -> weir.fanout.v1.PodPort
+	16, // 28: weir.fanout.v1.PodGroup.ports:type_name -> weir.fanout.v1.PodPort
 	13, // 29: weir.fanout.v1.PodGroup.pods:type_name -> weir.fanout.v1.Pod
-	9,  // 30: weir.fanout.v1.Node.labels:type_name -> weir.fanout.v1.Labels
-	16, // 31: weir.fanout.v1.Node.since:type_name -> weir.fanout.v1.AddrTime
-	9,  // 32: weir.fanout.v1.Service.annotations:type_name -> weir.fanout.v1.Labels
-	18, // 33: weir.fanout.v1.Service.ports:type_name -> weir.fanout.v1.ServicePort
-	8,  // 34: weir.fanout.v1.EndpointSlice.service:type_name -> weir.fanout.v1.Name
-	20, // 35: weir.fanout.v1.EndpointSlice.ports:type_name -> weir.fanout.v1.EndpointPort
-	21, // 36: weir.fanout.v1.EndpointSlice.endpoints:type_name -> weir.fanout.v1.Endpoint
-	28, // 37: weir.fanout.v1.Policy.subject:type_name -> weir.fanout.v1.Selector
-	24, // 38: weir.fanout.v1.Policy.ingress:type_name -> weir.fanout.v1.Rule
-	24, // 39: weir.fanout.v1.Policy.egress:type_name -> weir.fanout.v1.Rule
-	22, // 40: weir.fanout.v1.StagedPolicy.policy:type_name -> weir.fanout.v1.Policy
-	0,  // 41: weir.fanout.v1.Rule.action:type_name -> weir.fanout.v1.Action
-	25, // 42: weir.fanout.v1.Rule.peers:type_name -> weir.fanout.v1.Peer
-	27, // 43: weir.fanout.v1.Rule.ports:type_name -> weir.fanout.v1.PortRange
-	1,  // 44: weir.fanout.v1.Rule.family:type_name -> weir.fanout.v1.Family
-	27, // 45: weir.fanout.v1.Rule.not_ports:type_name -> weir.fanout.v1.PortRange
-	27, // 46: weir.fanout.v1.Rule.source_ports:type_name -> weir.fanout.v1.PortRange
-	27, // 47: weir.fanout.v1.Rule.not_source_ports:type_name -> weir.fanout.v1.PortRange
-	26, // 48: weir.fanout.v1.Rule.other:type_name -> weir.fanout.v1.Entity
-	26, // 49: weir.fanout.v1.Rule.own:type_name -> weir.fanout.v1.Entity
-	2,  // 50: weir.fanout.v1.Peer.kind:type_name -> weir.fanout.v1.PeerKind
-	28, // 51: weir.fanout.v1.Peer.pods:type_name -> weir.fanout.v1.Selector
-	29, // 52: weir.fanout.v1.Peer.nodes:type_name -> weir.fanout.v1.LabelSelector
-	8,  // 53: weir.fanout.v1.Entity.service:type_name -> weir.fanout.v1.Name
-	8,  // 54: weir.fanout.v1.PortRange.service:type_name -> weir.fanout.v1.Name
-	29, // 55: weir.fanout.v1.Selector.namespaces:type_name -> weir.fanout.v1.LabelSelector
-	29, // 56: weir.fanout.v1.Selector.pods:type_name -> weir.fanout.v1.LabelSelector
-	30, // 57: weir.fanout.v1.LabelSelector.requirements:type_name -> weir.fanout.v1.Requirement
-	3,  // 58: weir.fanout.v1.Requirement.operator:type_name -> weir.fanout.v1.Operator
-	9,  // 59: weir.fanout.v1.NetworkSet.labels:type_name -> weir.fanout.v1.Labels
-	9,  // 60: weir.fanout.v1.ServiceAccount.labels:type_name -> weir.fanout.v1.Labels
-	9,  // 61: weir.fanout.v1.HostEndpoint.labels:type_name -> weir.fanout.v1.Labels
-	14, // 62: weir.fanout.v1.HostEndpoint.ports:type_name -> weir.fanout.v1.PodPort
-	42, // 63: weir.fanout.v1.BgpConfig.mesh_password:type_name -> weir.fanout.v1.SecretKey
-	9,  // 64: weir.fanout.v1.BgpConfig.communities:type_name -> weir.fanout.v1.Labels
-	38, // 65: weir.fanout.v1.BgpConfig.tagged:type_name -> weir.fanout.v1.BgpTag
-	42, // 66: weir.fanout.v1.BgpPeer.password:type_name -> weir.fanout.v1.SecretKey
-	41, // 67: weir.fanout.v1.BgpFilter.export4:type_name -> weir.fanout.v1.BgpRule
-	41, // 68: weir.fanout.v1.BgpFilter.import4:type_name -> weir.fanout.v1.BgpRule
-	41, // 69: weir.fanout.v1.BgpFilter.export6:type_name -> weir.fanout.v1.BgpRule
-	41, // 70: weir.fanout.v1.BgpFilter.import6:type_name -> weir.fanout.v1.BgpRule
-	71, // [71:71] is the sub-list for method output_type
-	71, // [71:71] is the sub-list for method input_type
-	71, // [71:71] is the sub-list for extension type_name
-	71, // [71:71] is the sub-list for extension extendee
-	0,  // [0:71] is the sub-list for field type_name
+	14, // 30: weir.fanout.v1.Pod.qos:type_name -> weir.fanout.v1.QoS
+	15, // 31: weir.fanout.v1.QoS.ingress:type_name -> weir.fanout.v1.Limits
+	15, // 32: weir.fanout.v1.QoS.egress:type_name -> weir.fanout.v1.Limits
+	9,  // 33: weir.fanout.v1.Node.labels:type_name -> weir.fanout.v1.Labels
+	18, // 34: weir.fanout.v1.Node.since:type_name -> weir.fanout.v1.AddrTime
+	9,  // 35: weir.fanout.v1.Service.annotations:type_name -> weir.fanout.v1.Labels
+	20, // 36: weir.fanout.v1.Service.ports:type_name -> weir.fanout.v1.ServicePort
+	8,  // 37: weir.fanout.v1.EndpointSlice.service:type_name -> weir.fanout.v1.Name
+	22, // 38: weir.fanout.v1.EndpointSlice.ports:type_name -> weir.fanout.v1.EndpointPort
+	23, // 39: weir.fanout.v1.EndpointSlice.endpoints:type_name -> weir.fanout.v1.Endpoint
+	30, // 40: weir.fanout.v1.Policy.subject:type_name -> weir.fanout.v1.Selector
+	26, // 41: weir.fanout.v1.Policy.ingress:type_name -> weir.fanout.v1.Rule
+	26, // 42: weir.fanout.v1.Policy.egress:type_name -> weir.fanout.v1.Rule
+	24, // 43: weir.fanout.v1.StagedPolicy.policy:type_name -> weir.fanout.v1.Policy
+	0,  // 44: weir.fanout.v1.Rule.action:type_name -> weir.fanout.v1.Action
+	27, // 45: weir.fanout.v1.Rule.peers:type_name -> weir.fanout.v1.Peer
+	29, // 46: weir.fanout.v1.Rule.ports:type_name -> weir.fanout.v1.PortRange
+	1,  // 47: weir.fanout.v1.Rule.family:type_name -> weir.fanout.v1.Family
+	29, // 48: weir.fanout.v1.Rule.not_ports:type_name -> weir.fanout.v1.PortRange
+	29, // 49: weir.fanout.v1.Rule.source_ports:type_name -> weir.fanout.v1.PortRange
+	29, // 50: weir.fanout.v1.Rule.not_source_ports:type_name -> weir.fanout.v1.PortRange
+	28, // 51: weir.fanout.v1.Rule.other:type_name -> weir.fanout.v1.Entity
+	28, // 52: weir.fanout.v1.Rule.own:type_name -> weir.fanout.v1.Entity
+	2,  // 53: weir.fanout.v1.Peer.kind:type_name -> weir.fanout.v1.PeerKind
+	30, // 54: weir.fanout.v1.Peer.pods:type_name -> weir.fanout.v1.Selector
+	31, // 55: weir.fanout.v1.Peer.nodes:type_name -> weir.fanout.v1.LabelSelector
+	8,  // 56: weir.fanout.v1.Entity.service:type_name -> weir.fanout.v1.Name
+	8,  // 57: weir.fanout.v1.PortRange.service:type_name -> weir.fanout.v1.Name
+	31, // 58: weir.fanout.v1.Selector.namespaces:type_name -> weir.fanout.v1.LabelSelector
+	31, // 59: weir.fanout.v1.Selector.pods:type_name -> weir.fanout.v1.LabelSelector
+	32, // 60: weir.fanout.v1.LabelSelector.requirements:type_name -> weir.fanout.v1.Requirement
+	3,  // 61: weir.fanout.v1.Requirement.operator:type_name -> weir.fanout.v1.Operator
+	9,  // 62: weir.fanout.v1.NetworkSet.labels:type_name -> weir.fanout.v1.Labels
+	9,  // 63: weir.fanout.v1.ServiceAccount.labels:type_name -> weir.fanout.v1.Labels
+	9,  // 64: weir.fanout.v1.HostEndpoint.labels:type_name -> weir.fanout.v1.Labels
+	16, // 65: weir.fanout.v1.HostEndpoint.ports:type_name -> weir.fanout.v1.PodPort
+	44, // 66: weir.fanout.v1.BgpConfig.mesh_password:type_name -> weir.fanout.v1.SecretKey
+	9,  // 67: weir.fanout.v1.BgpConfig.communities:type_name -> weir.fanout.v1.Labels
+	40, // 68: weir.fanout.v1.BgpConfig.tagged:type_name -> weir.fanout.v1.BgpTag
+	44, // 69: weir.fanout.v1.BgpPeer.password:type_name -> weir.fanout.v1.SecretKey
+	43, // 70: weir.fanout.v1.BgpFilter.export4:type_name -> weir.fanout.v1.BgpRule
+	43, // 71: weir.fanout.v1.BgpFilter.import4:type_name -> weir.fanout.v1.BgpRule
+	43, // 72: weir.fanout.v1.BgpFilter.export6:type_name -> weir.fanout.v1.BgpRule
+	43, // 73: weir.fanout.v1.BgpFilter.import6:type_name -> weir.fanout.v1.BgpRule
+	74, // [74:74] is the sub-list for method output_type
+	74, // [74:74] is the sub-list for method input_type
+	74, // [74:74] is the sub-list for extension type_name
+	74, // [74:74] is the sub-list for extension extendee
+	0,  // [0:74] is the sub-list for field type_name
 }
 
 func init() { file_internal_fanout_wire_wire_proto_init() }
@@ -4358,14 +4500,14 @@ func file_internal_fanout_wire_wire_proto_init() {
 	if File_internal_fanout_wire_wire_proto != nil {
 		return
 	}
-	file_internal_fanout_wire_wire_proto_msgTypes[23].OneofWrappers = []any{}
+	file_internal_fanout_wire_wire_proto_msgTypes[25].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_fanout_wire_wire_proto_rawDesc), len(file_internal_fanout_wire_wire_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   39,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -11,6 +11,7 @@ const (
 	MarkAgainInner  = 0xb900000
 	MarkOwn         = 0xbe00000
 	MarkSeen        = 0xbc00000
+	MarkQueued      = 0xbd00000
 	PortWords       = 0x2000
 	SockAsked       = 0x100
 	UnansweredShift = 0x2
@@ -26,6 +27,7 @@ const (
 	AddrNodePorts   = 0x10
 	AddrKeepSource  = 0x20
 	AddrIPIP        = 0x80
+	AddrQueue       = 0x10
 	AddrStaged      = 0x40
 )
 
@@ -89,6 +91,7 @@ const (
 	ActLocal  = 0x1
 	ActNeigh  = 0x2
 	ActTunnel = 0x3
+	ActQueue  = 0x4
 )
 
 // enum flow_flag.

@@ -541,6 +541,7 @@ const (
 	WeirMapWeirPeers         = "weir_peers"
 	WeirMapWeirPolicy        = "weir_policy"
 	WeirMapWeirPorts         = "weir_ports"
+	WeirMapWeirQueues        = "weir_queues"
 	WeirMapWeirRanges        = "weir_ranges"
 	WeirMapWeirReply         = "weir_reply"
 	WeirMapWeirResolves      = "weir_resolves"
@@ -561,6 +562,8 @@ const (
 	WeirProgWeirConnect4     = "weir_connect4"
 	WeirProgWeirConnect6     = "weir_connect6"
 	WeirProgWeirFromIpip     = "weir_from_ipip"
+	WeirProgWeirFromLimited  = "weir_from_limited"
+	WeirProgWeirFromQueue    = "weir_from_queue"
 	WeirProgWeirFromTunnel   = "weir_from_tunnel"
 	WeirProgWeirFromUplink   = "weir_from_uplink"
 	WeirProgWeirFromWorkload = "weir_from_workload"
@@ -627,6 +630,8 @@ type WeirProgramSpecs struct {
 	WeirConnect4     *ebpf.ProgramSpec `ebpf:"weir_connect4"`
 	WeirConnect6     *ebpf.ProgramSpec `ebpf:"weir_connect6"`
 	WeirFromIpip     *ebpf.ProgramSpec `ebpf:"weir_from_ipip"`
+	WeirFromLimited  *ebpf.ProgramSpec `ebpf:"weir_from_limited"`
+	WeirFromQueue    *ebpf.ProgramSpec `ebpf:"weir_from_queue"`
 	WeirFromTunnel   *ebpf.ProgramSpec `ebpf:"weir_from_tunnel"`
 	WeirFromUplink   *ebpf.ProgramSpec `ebpf:"weir_from_uplink"`
 	WeirFromWorkload *ebpf.ProgramSpec `ebpf:"weir_from_workload"`
@@ -675,6 +680,7 @@ type WeirMapSpecs struct {
 	WeirPeers       *ebpf.MapSpec `ebpf:"weir_peers"`
 	WeirPolicy      *ebpf.MapSpec `ebpf:"weir_policy"`
 	WeirPorts       *ebpf.MapSpec `ebpf:"weir_ports"`
+	WeirQueues      *ebpf.MapSpec `ebpf:"weir_queues"`
 	WeirRanges      *ebpf.MapSpec `ebpf:"weir_ranges"`
 	WeirReply       *ebpf.MapSpec `ebpf:"weir_reply"`
 	WeirResolves    *ebpf.MapSpec `ebpf:"weir_resolves"`
@@ -755,6 +761,7 @@ type WeirMaps struct {
 	WeirPeers       *ebpf.Map `ebpf:"weir_peers"`
 	WeirPolicy      *ebpf.Map `ebpf:"weir_policy"`
 	WeirPorts       *ebpf.Map `ebpf:"weir_ports"`
+	WeirQueues      *ebpf.Map `ebpf:"weir_queues"`
 	WeirRanges      *ebpf.Map `ebpf:"weir_ranges"`
 	WeirReply       *ebpf.Map `ebpf:"weir_reply"`
 	WeirResolves    *ebpf.Map `ebpf:"weir_resolves"`
@@ -805,6 +812,7 @@ func (m *WeirMaps) Close() error {
 		m.WeirPeers,
 		m.WeirPolicy,
 		m.WeirPorts,
+		m.WeirQueues,
 		m.WeirRanges,
 		m.WeirReply,
 		m.WeirResolves,
@@ -844,6 +852,8 @@ type WeirPrograms struct {
 	WeirConnect4     *ebpf.Program `ebpf:"weir_connect4"`
 	WeirConnect6     *ebpf.Program `ebpf:"weir_connect6"`
 	WeirFromIpip     *ebpf.Program `ebpf:"weir_from_ipip"`
+	WeirFromLimited  *ebpf.Program `ebpf:"weir_from_limited"`
+	WeirFromQueue    *ebpf.Program `ebpf:"weir_from_queue"`
 	WeirFromTunnel   *ebpf.Program `ebpf:"weir_from_tunnel"`
 	WeirFromUplink   *ebpf.Program `ebpf:"weir_from_uplink"`
 	WeirFromWorkload *ebpf.Program `ebpf:"weir_from_workload"`
@@ -864,6 +874,8 @@ func (p *WeirPrograms) Close() error {
 		p.WeirConnect4,
 		p.WeirConnect6,
 		p.WeirFromIpip,
+		p.WeirFromLimited,
+		p.WeirFromQueue,
 		p.WeirFromTunnel,
 		p.WeirFromUplink,
 		p.WeirFromWorkload,

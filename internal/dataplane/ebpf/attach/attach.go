@@ -29,6 +29,7 @@ var (
 	FromUplink   = Hook{"from_uplink", ebpf.AttachTCXIngress}
 	ToUplink     = Hook{"to_uplink", ebpf.AttachTCXEgress}
 	FromTunnel   = Hook{"from_tunnel", ebpf.AttachTCXIngress}
+	FromQueue    = Hook{"from_queue", ebpf.AttachTCXIngress}
 	Arrive       = Hook{"arrive", ebpf.AttachXDP}
 
 	CgroupHooks = []Hook{
@@ -108,6 +109,7 @@ type Attachments struct {
 	Dir  string // of pins; empty = nothing is pinned
 	Prog map[string]*ebpf.Program
 	Ids  map[string]ebpf.ProgramID
+	own  map[Site]string // names in Prog, where it is not that of the hook
 	At   map[Site]attachment
 	back map[Site]backed // what stands behind links
 	log  *slog.Logger
@@ -119,7 +121,7 @@ type Attachments struct {
 }
 
 func NewAttachments(by Attacher, dir string, log *slog.Logger) *Attachments {
-	return &Attachments{by: by, Dir: dir, Prog: map[string]*ebpf.Program{}, Ids: map[string]ebpf.ProgramID{}, At: map[Site]attachment{}, back: map[Site]backed{}, log: log}
+	return &Attachments{by: by, Dir: dir, Prog: map[string]*ebpf.Program{}, Ids: map[string]ebpf.ProgramID{}, own: map[Site]string{}, At: map[Site]attachment{}, back: map[Site]backed{}, log: log}
 }
 
 // Offer makes programs ready to be attached: that of hook prefix + name is weir_name.
@@ -144,12 +146,40 @@ func (a *Attachments) Use(h Hook, prog *ebpf.Program) error {
 	a.Prog[h.Name], a.Ids[h.Name] = prog, id
 	var errs []error
 	for s, at := range a.At {
-		if s.Hook == h {
+		if _, own := a.own[s]; s.Hook == h && !own {
 			errs = append(errs, at.Update(s, prog))
 		}
 	}
 	return errors.Join(errs...)
 }
+
+// Give makes some sites have other programs than those of their hooks: by their names in Prog. All
+// others have their hook's.
+func (a *Attachments) Give(own map[Site]string) error {
+	was := a.own
+	a.own = own
+	var errs []error
+	for s, at := range a.At {
+		if was[s] != own[s] {
+			errs = append(errs, at.Update(s, a.of(s)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// nameOf is that of a site's program.
+func (a *Attachments) nameOf(s Site) string {
+	if name, ok := a.own[s]; ok {
+		return name
+	}
+	return s.Hook.Name
+}
+
+// of returns the program of a site, nil where there is none.
+func (a *Attachments) of(s Site) *ebpf.Program { return a.Prog[a.nameOf(s)] }
+
+// ID returns the number that the kernel gave to the program of a site.
+func (a *Attachments) ID(s Site) ebpf.ProgramID { return a.Ids[a.nameOf(s)] }
 
 // Withdraw detaches the programs of some hooks wherever they are.
 func (a *Attachments) Withdraw(hooks []Hook) error {
@@ -173,7 +203,7 @@ func (a *Attachments) Ensure(s Site, quick bool) error {
 	if _, ok := a.At[s]; ok {
 		return nil
 	}
-	prog := a.Prog[s.Hook.Name]
+	prog := a.of(s)
 	if prog == nil {
 		return fmt.Errorf("no program for %s", s)
 	}
@@ -231,7 +261,7 @@ func (a *Attachments) Settle() error {
 		if at.Pinned() || s.Ifindex == 0 {
 			continue
 		}
-		if err := a.attach(s, a.Prog[s.Hook.Name], a.by); err != nil {
+		if err := a.attach(s, a.of(s), a.by); err != nil {
 			return err
 		}
 		// The link comes before the filter: from here on that sees nothing, unless the link is
@@ -351,7 +381,7 @@ func (a *Attachments) BrokenAt(some func(Hook) bool) map[Site]error {
 	pins := a.Dir != "" && !a.allPinned.same(since)
 	for s, at := range a.At {
 		if some(s.Hook) {
-			if err := at.Check(s, a.Ids[s.Hook.Name]); err != nil {
+			if err := at.Check(s, a.ID(s)); err != nil {
 				out[s] = err
 				continue
 			}
@@ -374,7 +404,7 @@ func (a *Attachments) Renew(s Site) error {
 	at := a.At[s]
 	if err := at.Check(s, 0); err == nil {
 		// Only its pin or its program is wrong: repair it in place, no packet goes unseen.
-		if err := at.Update(s, a.Prog[s.Hook.Name]); err != nil {
+		if err := at.Update(s, a.of(s)); err != nil {
 			return fmt.Errorf("replacing the program at %s: %w", s, err)
 		}
 		if a.Dir == "" || !at.Pinned() {
@@ -389,7 +419,7 @@ func (a *Attachments) Renew(s Site) error {
 	if err := a.Drop(s); err != nil {
 		a.log.Debug("dropping a broken link", "site", s.String(), "error", err)
 	}
-	return a.attach(s, a.Prog[s.Hook.Name], a.by)
+	return a.attach(s, a.of(s), a.by)
 }
 
 // Close lets go of everything and leaves what is pinned in effect.
@@ -412,7 +442,7 @@ func (a *Attachments) Has(s Site) bool {
 // answers of pods come by before pods.
 func (s Site) Rank() int {
 	switch s.Hook {
-	case FromUplink, FromTunnel:
+	case FromUplink, FromTunnel, FromQueue:
 		return 0
 	case FromWorkload:
 		return 1

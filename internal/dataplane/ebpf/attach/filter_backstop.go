@@ -32,7 +32,7 @@ func (s Site) Six() Site { return Site{s.Ifindex, Hook{Ipv6Prefix + s.Hook.Name,
 func (a *Attachments) Backstop(anew bool) error {
 	var errs []error
 	for s := range a.At {
-		want := backed{a.Ids[s.Hook.Name], a.Ids[s.Six().Hook.Name]}
+		want := backed{a.ID(s), a.Ids[s.Six().Hook.Name]}
 		have, known := a.back[s]
 		if !OfWorkload(s.Hook) || have == want || known && have == (backed{}) && !anew {
 			continue
@@ -62,7 +62,7 @@ func (a *Attachments) Backstop(anew bool) error {
 // putBackstop puts the programs of a site into its filters. What they took the place of goes after
 // it.
 func (a *Attachments) putBackstop(s Site) error {
-	if err := (Filter{FilterName(s)}).put(s, a.Prog[s.Hook.Name]); err != nil {
+	if err := (Filter{FilterName(s)}).put(s, a.of(s)); err != nil {
 		return fmt.Errorf("adding filter %s to interface %d: %w", FilterName(s), s.Ifindex, err)
 	}
 	if err := removeFiltersIf(s.Ifindex, ParentOf(s), func(b *netlink.BpfFilter) bool {

@@ -169,7 +169,9 @@ func OpenMaps(four *Collection, dir string, sizes map[string]uint32, c Constants
 	if err := Specialize(spec, sizes, c); err != nil {
 		return nil, err
 	}
-	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return slices.Contains(untrackedNames, name) })
+	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool {
+		return slices.Contains(untrackedNames, name) || slices.Contains(limitedNames, name)
+	})
 	if err := rlimit.RemoveMemlock(); err != nil {
 		log.Debug("could not lift the limit on locked memory; needed before Linux 5.11 only", "error", err)
 	}

@@ -5,8 +5,6 @@ package object
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"strings"
 
 	"github.com/cilium/ebpf"
 
@@ -37,7 +35,7 @@ const (
 // Untracked are the two programs of a family.
 type Untracked struct {
 	Of        *Collection // whose maps they have
-	all       []*ebpf.Collection
+	all       []*Programs
 	Each      *ebpf.Program
 	Arrive    *ebpf.Program // nil with ArriveErr
 	ArriveErr error
@@ -57,30 +55,12 @@ func LoadUntracked(l *Collection) (*Untracked, error) {
 }
 
 func (g *Untracked) load(name string) (*ebpf.Program, error) {
-	spec, err := g.Of.read()
+	p, err := loadPrograms(g.Of, name)
 	if err != nil {
-		return nil, fmt.Errorf("reading the compiled programs: %w", err)
-	}
-	if err := Specialize(spec, nil, g.Of.constants); err != nil {
 		return nil, err
 	}
-	maps.DeleteFunc(spec.Programs, func(have string, _ *ebpf.ProgramSpec) bool { return have != name })
-	replaced := map[string]*ebpf.Map{}
-	for name, ms := range spec.Maps {
-		switch m := g.Of.Maps[name]; {
-		case strings.HasPrefix(name, "."):
-		case m == nil:
-			delete(spec.Maps, name) // IPv4's alone
-		default:
-			ms.MaxEntries, replaced[name] = m.MaxEntries(), m
-		}
-	}
-	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced})
-	if err != nil {
-		return nil, fmt.Errorf("loading %s: %w", name, err)
-	}
-	g.all = append(g.all, c)
-	return c.Programs[name], nil
+	g.all = append(g.all, p)
+	return p.Programs[name], nil
 }
 
 // Close unloads them; nil has none.

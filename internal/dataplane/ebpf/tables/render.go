@@ -16,14 +16,14 @@ import (
 func renderAddrs[A abi.Address](s *nodestate.State, ifindex func(nodestate.Addr) int) iter.Seq2[A, abi.AddrValue[A]] {
 	return func(yield func(A, abi.AddrValue[A]) bool) {
 		for addr, a := range s.Addrs {
-			if abi.Carries[A](addr) && !yield(abi.ToAddr[A](addr), renderAddr[A](a, isStaged(s, addr), ifindex)) {
+			if abi.Carries[A](addr) && !yield(abi.ToAddr[A](addr), renderAddr[A](a, isStaged(s, addr), s.Queued(a), ifindex)) {
 				return
 			}
 		}
 	}
 }
 
-func renderAddr[A abi.Address](a nodestate.Addr, staged bool, ifindex func(nodestate.Addr) int) abi.AddrValue[A] {
+func renderAddr[A abi.Address](a nodestate.Addr, staged, queued bool, ifindex func(nodestate.Addr) int) abi.AddrValue[A] {
 	v := abi.AddrValue[A]{
 		Kind: uint8(a.Kind), Mac: a.MAC,
 		IngressSet: uint64(a.Ingress.Set), EgressSet: uint64(a.Egress.Set),
@@ -36,7 +36,7 @@ func renderAddr[A abi.Address](a nodestate.Addr, staged bool, ifindex func(nodes
 		v.Ifindex = uint32(ifindex(a))
 	}
 	v.Flags = uint8(abi.FlagIf(a.NATOutgoing, abi.AddrNATOutgoing) | abi.FlagIf(a.SameLink, abi.AddrSameLink) |
-		abi.FlagIf(a.Tunnel, abi.AddrTunnel) | abi.FlagIf(a.IPIP, abi.AddrIPIP) | abi.FlagIf(a.Learned, abi.AddrLearned) | abi.FlagIf(a.Primary, abi.AddrPrimary) | abi.FlagIf(a.NodePorts, abi.AddrNodePorts) | abi.FlagIf(a.KeepSource, abi.AddrKeepSource) | abi.FlagIf(staged, abi.AddrStaged))
+		abi.FlagIf(a.Tunnel, abi.AddrTunnel) | abi.FlagIf(a.IPIP, abi.AddrIPIP) | abi.FlagIf(a.Learned, abi.AddrLearned) | abi.FlagIf(a.Primary, abi.AddrPrimary) | abi.FlagIf(a.NodePorts, abi.AddrNodePorts) | abi.FlagIf(a.KeepSource, abi.AddrKeepSource) | abi.FlagIf(staged, abi.AddrStaged) | abi.FlagIf(queued, abi.AddrQueue))
 	return v
 }
 

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import "github.com/weir-net/weir/internal/model"
+
+func qosMessage(q *model.QoS) *QoS {
+	if q == nil {
+		return nil
+	}
+	return &QoS{Ingress: limitsMessage(q.Ingress), Egress: limitsMessage(q.Egress)}
+}
+
+func limitsMessage(l model.Limits) *Limits {
+	return &Limits{Bandwidth: l.Bandwidth, Burst: l.Burst, Peakrate: l.Peakrate, Minburst: l.Minburst}
+}
+
+func qosOf(q *QoS) *model.QoS {
+	if q == nil {
+		return nil
+	}
+	return &model.QoS{Ingress: limitsOf(q.Ingress), Egress: limitsOf(q.Egress)}
+}
+
+func limitsOf(l *Limits) model.Limits {
+	return model.Limits{Bandwidth: l.GetBandwidth(), Burst: l.GetBurst(), Peakrate: l.GetPeakrate(), Minburst: l.GetMinburst()}
+}
