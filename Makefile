@@ -16,7 +16,7 @@ LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 GO_BUILD := GOGC=400 go build -trimpath -gcflags all=-dwarf=false -tags grpcnotrace
 BUILD_LAB := cd lab && $(GO_BUILD) -ldflags "-s -w" -o ../bin/weir-lab ./cmd/weir-lab
 
-.PHONY: all help check lint check-root soak house image setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-bgp e2e-wireguard e2e-policyapi e2e-routing e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate clean
+.PHONY: all help check lint check-root soak house image setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-bgp e2e-wireguard e2e-migrate e2e-policyapi e2e-routing e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate clean
 
 all: build
 
@@ -178,6 +178,11 @@ e2e-bgp: e2e-build ## those of conformance, where BGP alone knows pods (root)
 # The same in a lab whose nodes encrypt what they send to each other's pods.
 e2e-wireguard: e2e-build ## those of conformance, where all of pods' traffic between nodes is encrypted (root)
 	go run ./test/e2e --conformance --second-try --wireguard --install "$(INSTALL)" $(E2E)
+
+# weir migrate in a lab that runs Calico, which is built for it.
+e2e-migrate: lab-build ## the plan of a migration, in a lab with Calico (root)
+	go vet -tags lab ./test/migrate
+	go test -v -tags lab -count 1 -timeout 60m ./test/migrate $(MIGRATE)
 
 # The conformance suite of sigs.k8s.io/network-policy-api in a lab of its own; writes out/policyapi.json. POLICYAPI="--repeat 3 --only CNPAdminTierGress" sets more.
 e2e-policyapi: lab-build ## the suite of network-policy-api in a lab (root)

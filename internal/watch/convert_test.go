@@ -238,7 +238,7 @@ endpoints:
 `))
 	want := &model.EndpointSlice{Name: model.Name{Namespace: "ns", Name: "s-1"}, Service: model.Name{Namespace: "ns", Name: "s"},
 		ChangedAt: time.Date(2026, 11, 26, 19, 50, 3, 250e6, time.UTC).UnixNano(),
-		Ports: []model.EndpointPort{{Name: "http", Protocol: model.ProtocolTCP, Port: 8080}, {Protocol: model.ProtocolUDP, Port: 53}},
+		Ports:     []model.EndpointPort{{Name: "http", Protocol: model.ProtocolTCP, Port: 8080}, {Protocol: model.ProtocolUDP, Port: 53}},
 		Endpoints: []model.ServiceEndpoint{
 			{Addrs: addrs("10.244.0.1"), Node: "n1", Ready: true, Serving: true},
 			{Addrs: addrs("10.244.0.2"), Hints: model.HintsFor([]string{"z1", "z2"}, []string{"n7"})},

@@ -50,6 +50,8 @@ type Program struct {
 	Test    bool   // built with `go test -c`
 	// OnRequest programs are not needed to run a lab.
 	OnRequest bool
+	// Calico: it is a part of Calico, for labs with that.
+	Calico bool
 }
 
 // Group is a set of programs that come from one module.
@@ -59,6 +61,9 @@ type Group struct {
 	Version string
 	// OnKubernetes says that Kubernetes' own go.mod is the base of the build.
 	OnKubernetes bool
+	// Replaced says that the module's own go.mod is the base of the build, with these modules in
+	// place of folders that are not in its archive: path → version.
+	Replaced map[string]string
 	// Source is the main package of the build's own module, where upstream's has too much.
 	Source   string
 	Programs []Program
@@ -88,6 +93,7 @@ func Groups() []Group {
 		{Name: "cni", Module: "github.com/containernetworking/plugins", Version: CNIVersion, Programs: []Program{
 			cni("main", "ptp"), cni("main", "loopback"), cni("ipam", "host-local"), cni("meta", "portmap"),
 		}},
+		calico(),
 	}
 }
 
@@ -104,10 +110,13 @@ func (s *Set) Rel(program string) string { return filepath.Join(s.dirs[program],
 // Path is a program's path.
 func (s *Set) Path(program string) string { return filepath.Join(s.Dir, s.Rel(program)) }
 
-// Folders lists the folders below Dir that hold programs.
+// Folders lists the folders below Dir that hold programs of nodes; Calico's are in its image alone.
 func (s *Set) Folders() []string {
 	var out []string
 	for _, g := range Groups() {
+		if g.Programs[0].Calico {
+			continue
+		}
 		out = append(out, s.dirs[g.Programs[0].Name])
 	}
 	return out
@@ -124,10 +133,13 @@ type Builder struct {
 }
 
 // ForLab is what a lab needs to run.
-func ForLab(p Program) bool { return !p.OnRequest }
+func ForLab(p Program) bool { return !p.OnRequest && !p.Calico }
+
+// ForCalico is what a lab with Calico needs to run.
+func ForCalico(p Program) bool { return !p.OnRequest }
 
 // ForTests is what a lab and the end-to-end tests need.
-func ForTests(Program) bool { return true }
+func ForTests(p Program) bool { return !p.Calico }
 
 // Named selects the programs of these names, which have to exist.
 func Named(names []string) (func(Program) bool, error) {
@@ -258,7 +270,11 @@ func (b *Builder) programs(ctx context.Context, g Group, programs []Program, src
 
 func (g Group) ldflags() string {
 	flags := "-s -w"
-	if g.Module != kubernetesModule {
+	switch g.Module {
+	case kubernetesModule:
+	case calicoModule: // it writes its release into ClusterInformation
+		return flags + " -X " + calicoModule + "/node/pkg/lifecycle/startup.VERSION=" + CalicoVersion
+	default:
 		return flags
 	}
 	major, minor, _ := strings.Cut(strings.TrimPrefix(g.Version, "v"), ".")
@@ -283,6 +299,9 @@ func (g Group) folder(goVersion string, linked []library) string {
 	}
 	if g.Source != "" {
 		parts = append(parts, g.Source)
+	}
+	for _, path := range slices.Sorted(maps.Keys(g.Replaced)) {
+		parts = append(parts, path, g.Replaced[path])
 	}
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\n")))
 	return fmt.Sprintf("%s-%s-%s", g.Name, g.Version, hex.EncodeToString(sum[:4]))

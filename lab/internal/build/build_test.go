@@ -116,3 +116,38 @@ func TestProgramNamesAreUnique(t *testing.T) {
 		}
 	}
 }
+
+// TestOnItself: a module's replacements by folders, which its archive lacks, become published
+// modules, and the others stay.
+func TestOnItself(t *testing.T) {
+	in := `module github.com/projectcalico/calico
+
+require github.com/projectcalico/api v0.0.0-00010101000000-000000000000
+
+replace (
+	github.com/projectcalico/api => ./api
+	k8s.io/api => k8s.io/api v0.29.15
+)
+`
+	g := calico()
+	out := string(onItself([]byte(in), g))
+	for _, want := range []string{
+		"module weir.local/lab/calico\n",
+		"\tgithub.com/projectcalico/api => github.com/projectcalico/api v0.0.0-20240708202104-e3f70b269c2c\n",
+		"\tk8s.io/api => k8s.io/api v0.29.15\n",
+		"\nrequire github.com/projectcalico/calico " + g.Version + "\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is missing in\n%s", want, out)
+		}
+	}
+}
+
+// TestCalicoIsBuiltOnRequest: it costs minutes, and most labs do without.
+func TestCalicoIsBuiltOnRequest(t *testing.T) {
+	for _, p := range calico().Programs {
+		if ForLab(p) || ForTests(p) || !ForCalico(p) {
+			t.Errorf("%+v", p)
+		}
+	}
+}

@@ -33,23 +33,19 @@ func linked() []library {
 // module writes the go.mod that a group is built with into dir.
 func (b *Builder) module(ctx context.Context, g Group, dir string) error {
 	mod := []byte("module weir.local/lab/" + g.Name + "\n\ngo 1.26.0\n")
-	if g.OnKubernetes {
-		src, err := b.download(ctx, kubernetesModule, KubernetesVersion)
+	switch {
+	case g.OnKubernetes:
+		upstream, err := b.upstream(ctx, kubernetesModule, KubernetesVersion, g, dir)
 		if err != nil {
-			return err
-		}
-		upstream, err := os.ReadFile(filepath.Join(src, "go.mod"))
-		if err != nil {
-			return fmt.Errorf("read Kubernetes' go.mod: %w", err)
-		}
-		sum, err := os.ReadFile(filepath.Join(src, "go.sum"))
-		if err != nil {
-			return fmt.Errorf("read Kubernetes' go.sum: %w", err)
-		}
-		if err := writeModule(g, dir, "go.sum", string(sum)); err != nil {
 			return err
 		}
 		mod = onKubernetes(upstream, g, b.linked)
+	case g.Replaced != nil:
+		upstream, err := b.upstream(ctx, g.Module, g.Version, g, dir)
+		if err != nil {
+			return err
+		}
+		mod = onItself(upstream, g)
 	}
 	if err := writeModule(g, dir, "go.mod", string(mod)); err != nil {
 		return err
@@ -73,6 +69,23 @@ func (b *Builder) module(ctx context.Context, g Group, dir string) error {
 	}
 	tools.WriteString(")\n")
 	return writeModule(g, dir, "tools.go", tools.String())
+}
+
+// upstream returns the go.mod of a module, and writes its go.sum into dir.
+func (b *Builder) upstream(ctx context.Context, module, version string, g Group, dir string) ([]byte, error) {
+	src, err := b.download(ctx, module, version)
+	if err != nil {
+		return nil, err
+	}
+	mod, err := os.ReadFile(filepath.Join(src, "go.mod"))
+	if err != nil {
+		return nil, fmt.Errorf("read the go.mod of %s: %w", module, err)
+	}
+	sum, err := os.ReadFile(filepath.Join(src, "go.sum"))
+	if err != nil {
+		return nil, fmt.Errorf("read the go.sum of %s: %w", module, err)
+	}
+	return mod, writeModule(g, dir, "go.sum", string(sum))
 }
 
 func writeModule(g Group, dir, name, content string) error {
@@ -102,6 +115,17 @@ func onKubernetes(mod []byte, g Group, linked []library) []byte {
 		if regexp.MustCompile(`(?m)^\s*(require )?` + regexp.QuoteMeta(l.path) + ` v`).Match(mod) {
 			out = fmt.Appendf(out, "\nrequire %s %s\n", l.path, l.version)
 		}
+	}
+	return fmt.Appendf(out, "\nrequire %s %s\n", g.Module, g.Version)
+}
+
+// onItself turns a module's own go.mod into one of the group's that requires the module, so that
+// its replacements, which count in a main module alone, are in force.
+func onItself(mod []byte, g Group) []byte {
+	out := moduleLine.ReplaceAll(mod, []byte("module weir.local/lab/"+g.Name))
+	for path, version := range g.Replaced {
+		folder := regexp.MustCompile(`(?m)^(\s*` + regexp.QuoteMeta(path) + ` =>) \./.*$`)
+		out = folder.ReplaceAll(out, []byte("${1} "+path+" "+version))
 	}
 	return fmt.Appendf(out, "\nrequire %s %s\n", g.Module, g.Version)
 }

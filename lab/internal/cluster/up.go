@@ -80,16 +80,15 @@ func Up(ctx context.Context, o Options, p *progress.Reporter) error {
 	if err := check(o); err != nil {
 		return err
 	}
-	set, seed, err := Prepare(ctx, o.Cache, p, build.ForLab)
+	programs := build.ForLab
+	if o.Proxy.Calico() {
+		programs = build.ForCalico
+	}
+	set, seed, err := Prepare(ctx, o.Cache, p, programs)
 	if err != nil {
 		return err
 	}
-	i := &images.Builder{Cache: o.Cache, Progress: p, Programs: set}
-	with := i.SeedWithBench
-	if o.Proxy.Weir() {
-		with = i.SeedWithWeir
-	}
-	if seed, err = with(ctx, seed, o.Weir); err != nil {
+	if seed, err = withImages(ctx, o, &images.Builder{Cache: o.Cache, Progress: p, Programs: set}, seed); err != nil {
 		return err
 	}
 	me, err := self()
@@ -114,6 +113,20 @@ func Up(ctx context.Context, o Options, p *progress.Reporter) error {
 	return nil
 }
 
+// withImages adds to a seed what the nodes of this lab have besides: Weir's image, or that of its
+// benchmarks alone, and Calico's.
+func withImages(ctx context.Context, o Options, i *images.Builder, seed string) (string, error) {
+	with := i.SeedWithBench
+	if o.Proxy.Weir() {
+		with = i.SeedWithWeir
+	}
+	seed, err := with(ctx, seed, o.Weir)
+	if err != nil || !o.Proxy.Calico() {
+		return seed, err
+	}
+	return i.SeedWithCalico(ctx, seed)
+}
+
 // check finds what would make a start fail half-way.
 func check(o Options) error {
 	if os.Getuid() != 0 {
@@ -129,6 +142,9 @@ func check(o Options) error {
 				return fmt.Errorf("Weir's program %s is missing: build it, or say where it is with --weir-bin: %w", program, err)
 			}
 		}
+	}
+	if o.Proxy.Calico() && o.Family == plan.Dual {
+		return errors.New("a lab with Calico has IPv4 alone")
 	}
 	tools := []string{"containerd", "ctr", "runc", "nsenter", "mount", "iptables", "nft", "conntrack"}
 	if o.BGP {
@@ -178,6 +194,11 @@ func (u *starter) run(ctx context.Context) error {
 	}
 	if u.o.Proxy.KubeProxyMode() != "" {
 		if err := u.p.Step("kube-proxy", func() error { return u.kubeProxy(ctx) }); err != nil {
+			return err
+		}
+	}
+	if u.o.Proxy.Calico() {
+		if err := u.p.Step("install Calico", func() error { return u.calico(ctx) }); err != nil {
 			return err
 		}
 	}

@@ -315,9 +315,11 @@ const (
 	ProxyAlongsideIPTables Proxy = "weir+kube-proxy-iptables"
 	// ProxyAlongsideNFTables is the same with kube-proxy in nftables mode.
 	ProxyAlongsideNFTables Proxy = "weir+kube-proxy-nftables"
+	// ProxyCalico is kube-proxy in iptables mode for Services and Calico for pods and policy.
+	ProxyCalico Proxy = "calico+kube-proxy-iptables"
 )
 
-var proxies = []Proxy{ProxyWeir, ProxyIPTables, ProxyNFTables, ProxyNone, ProxyAlongsideIPTables, ProxyAlongsideNFTables}
+var proxies = []Proxy{ProxyWeir, ProxyIPTables, ProxyNFTables, ProxyNone, ProxyAlongsideIPTables, ProxyAlongsideNFTables, ProxyCalico}
 
 // ParseProxy checks a --proxy value.
 func ParseProxy(s string) (Proxy, error) {
@@ -339,5 +341,8 @@ func (p Proxy) Weir() bool { return p == ProxyWeir || p.Alongside() }
 // Alongside reports whether Weir leaves Services to a kube-proxy.
 func (p Proxy) Alongside() bool { return p == ProxyAlongsideIPTables || p == ProxyAlongsideNFTables }
 
+// Calico reports whether pods are Calico's.
+func (p Proxy) Calico() bool { return p == ProxyCalico }
+
 // RoutesPods says whether the lab itself sets up pod networking.
-func (p Proxy) RoutesPods() bool { return !p.Weir() }
+func (p Proxy) RoutesPods() bool { return !p.Weir() && !p.Calico() }
