@@ -46,9 +46,16 @@ func controllerPolicies(t *testing.T, c cluster) {
 	for _, kind := range []string{"networkpolicies", "globalnetworkpolicies", "stagednetworkpolicies", "stagedglobalnetworkpolicies", "networksets", "globalnetworksets"} {
 		c.mayNot(t, controllerUser, writing+" projectcalico.org/"+kind)
 	}
-	c.mayNot(t, controllerUser, writing+" networking.k8s.io/networkpolicies", "create,delete,deletecollection,patch projectcalico.org/tiers",
+	c.mayNot(t, controllerUser, writing+" networking.k8s.io/networkpolicies", "delete,deletecollection,patch projectcalico.org/tiers",
 		writing+" policy.networking.k8s.io/clusternetworkpolicies")
 	own := c.as(controllerUser, "")
+	// Of tiers it makes those that are always there, and of these objects the first alone.
+	c.taken(t, own, "create", object(v3API, "Tier", "", "kube-admin", map[string]any{"order": int64(1000), "defaultAction": "Pass"}))
+	c.refused(t, own, "create", object(v3API, "Tier", "", "before-all", map[string]any{"order": int64(1)}), byPolicy)
+	c.refused(t, own, "create", object(v3API, "ClusterInformation", "", "default", map[string]any{"datastoreReady": false}), byPolicy)
+	c.taken(t, own, "create", object(v3API, "ClusterInformation", "", "default", map[string]any{"datastoreReady": true}))
+	c.refused(t, own, "create", object(v3API, "KubeControllersConfiguration", "", "other", map[string]any{"controllers": map[string]any{}}), byPolicy)
+	c.mayNot(t, controllerUser, "update,patch,delete,deletecollection projectcalico.org/clusterinformations", "update,patch,delete,deletecollection projectcalico.org/kubecontrollersconfigurations")
 	c.Create(object(v3API, "Tier", "", "turned", map[string]any{"order": int64(100)}))
 	for what, spec := range map[string]map[string]any{"order": {"order": int64(9)}, "defaultAction": {"order": int64(100), "defaultAction": "Pass"}, "no spec": nil} {
 		t.Log(what)

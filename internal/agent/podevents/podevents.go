@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podevents writes Events about pods that wait for the agent, so that `kubectl describe
-// pod` says why. The kubelet writes the CNI plugin's error, too, but among all others of the pod's
-// sandbox, and words of its own first.
+// Package podevents writes Events about pods that wait for the agent, and about what of a pod has no
+// effect, so that `kubectl describe pod` says so. The kubelet writes the CNI plugin's error, too,
+// but among all others of the pod's sandbox, and words of its own first.
 package podevents
 
 import (
@@ -12,6 +12,7 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"maps"
+	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -32,6 +33,8 @@ const (
 	Component = "weir-agent"
 	// ReasonWaits says that a pod is not started because no fan-out can be reached.
 	ReasonWaits = "WaitsForFanOut"
+	// ReasonNotInForce says that something of a pod, such as an annotation, has no effect.
+	ReasonNotInForce = "NotInForce"
 )
 
 // Bounds of what one agent writes. Where no fan-out can be reached, pods of many nodes wait.
@@ -57,6 +60,7 @@ type Writer struct {
 type about struct {
 	pod     model.Name
 	uid     string
+	reason  string
 	message string
 }
 
@@ -68,8 +72,25 @@ func New(api dynamic.Interface, node string, log *slog.Logger) *Writer {
 
 // Waits says why a pod waits. It does not wait itself: where too much is to be said, it is not.
 func (w *Writer) Waits(pod model.Name, uid string, why error) {
+	w.say(about{pod, uid, ReasonWaits, weirv1.Clip(why.Error()+"; it is started when a fan-out can be reached", weirv1.MaxProblemMessage)})
+}
+
+// NotInForce says what of a pod has no effect; as Waits, it does not wait. No problem is nothing to
+// say.
+func (w *Writer) NotInForce(pod model.Name, uid string, found []weirv1.Problem) {
+	if len(found) == 0 {
+		return
+	}
+	words := make([]string, len(found))
+	for i, p := range found {
+		words[i] = p.Field + " " + p.Value + ": " + p.Message
+	}
+	w.say(about{pod, uid, ReasonNotInForce, weirv1.Clip(strings.Join(words, "; "), weirv1.MaxProblemMessage)})
+}
+
+func (w *Writer) say(a about) {
 	select {
-	case w.queue <- about{pod, uid, weirv1.Clip(why.Error()+"; it is started when a fan-out can be reached", weirv1.MaxProblemMessage)}:
+	case w.queue <- a:
 	default:
 	}
 }
@@ -90,7 +111,7 @@ func (w *Writer) Run(ctx context.Context) error {
 			return nil
 		case a := <-w.queue:
 			now := time.Now()
-			key := about{pod: a.pod, uid: a.uid}
+			key := about{pod: a.pod, uid: a.uid, reason: a.reason}
 			before, had := pods[key]
 			if had && now.Sub(before.last) < againAfter || !w.limit.Allow() {
 				continue
@@ -104,7 +125,7 @@ func (w *Writer) Run(ctx context.Context) error {
 			cancel()
 			if err != nil {
 				if ctx.Err() == nil {
-					w.log.Warn("cannot write an event about a pod that waits", "pod", a.pod.String(), "err", err)
+					w.log.Warn("cannot write an event about a pod", "pod", a.pod.String(), "err", err)
 				}
 				continue
 			}
@@ -130,7 +151,7 @@ func (w *Writer) write(ctx context.Context, a about, before said, now time.Time)
 		ObjectMeta: metav1.ObjectMeta{Name: eventName(a), Namespace: a.pod.Namespace},
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: a.pod.Namespace, Name: a.pod.Name,
 			UID: types.UID(a.uid)},
-		Reason: ReasonWaits, Message: a.message, Type: corev1.EventTypeWarning, FirstTimestamp: metav1.NewTime(now), LastTimestamp: metav1.NewTime(now), Count: 1,
+		Reason: a.reason, Message: a.message, Type: corev1.EventTypeWarning, FirstTimestamp: metav1.NewTime(now), LastTimestamp: metav1.NewTime(now), Count: 1,
 		Source: corev1.EventSource{Component: Component, Host: w.node},
 	}
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(e)
@@ -158,9 +179,14 @@ func (w *Writer) again(ctx context.Context, a about, s said) error {
 	return err
 }
 
-// eventName is one for each pod, so that an agent that starts again goes on with the same event.
+// eventName is one for each pod and reason, so that an agent that starts again goes on with the
+// same event.
 func eventName(a about) string {
 	h := fnv.New64a()
 	h.Write([]byte(a.uid))
-	return fmt.Sprintf("%.200s.waits-%x", a.pod.Name, h.Sum64())
+	kind := "waits"
+	if a.reason == ReasonNotInForce {
+		kind = "not-in-force"
+	}
+	return fmt.Sprintf("%.200s.%s-%x", a.pod.Name, kind, h.Sum64())
 }

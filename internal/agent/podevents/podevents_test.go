@@ -117,7 +117,7 @@ func TestDescribe(t *testing.T) {
 		return shown(1)()
 	})
 	stop()
-	a, now := about{pod: name, uid: uid, message: errWaits.Error()}, time.Now()
+	a, now := about{pod: name, uid: uid, reason: ReasonWaits, message: errWaits.Error()}, time.Now()
 	s, err := w.write(t.Context(), a, said{}, now) // another agent, which does not know of it
 	if err != nil {
 		t.Fatal(err)
