@@ -33,8 +33,8 @@ var noEffect = template.FuncMap{
 		}
 		return strings.Join(out, ", ")
 	},
-	// settingsWithoutEffect returns the entries of a map from name to the values of which nothing is
-	// said, in lower case.
+	// settingsWithoutEffect returns the entries of a map from name to the values of which nothing
+	// is said, in lower case.
 	"settingsWithoutEffect": func() string {
 		var out []string
 		for _, f := range config.All() {

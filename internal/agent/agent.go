@@ -54,6 +54,7 @@ import (
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/gctuner"
 	"github.com/weir-net/weir/internal/ipam"
+	"github.com/weir-net/weir/internal/ipam/mirror"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/kubeproxy"
 	"github.com/weir-net/weir/internal/localsock"
@@ -135,6 +136,7 @@ type Agent struct {
 	published       published
 	podEvents       *podevents.Writer
 	datastore       *datastore.Follower
+	mirror          *mirror.Mirror
 	changing        atomic.Pointer[string] // the data plane that is about to carry packets; nil = the node has the one that it is to have
 	statusDue       chan struct{}          // publish the status soon
 	checksDue       chan struct{}          // look at the health checks of Services
@@ -213,6 +215,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	if err != nil {
 		return nil, errors.Join(err, a.driver.Close())
 	}
+	a.mirror = mirror.New(a.clients.Dynamic, o.Node, a.ipam, o.Log.With("part", "ipam mirror"))
 	a.cluster.setPools = a.ipam.Configure
 	a.podEvents = podevents.New(a.clients.Dynamic, o.Node, o.Log.With("part", "podevents"))
 	a.cni, err = cni.New(cni.Options{
@@ -373,6 +376,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("looking after kube-proxies", a.proxies.Run)
 	run("following the lock of the datastore", a.datastore.Run)
 	run("keeping blocks of addresses", a.ipam.Run)
+	run("showing clients the use of addresses", a.mirror.Run)
 	run("answering the CNI plugin", func(ctx context.Context) error { return a.cni.Serve(ctx, listener) })
 	run("writing the network configuration", func(ctx context.Context) error {
 		return a.conf.Keep(ctx, socket, a.ready, a.podsGetIPv6, a.familiesChanged, a.log)

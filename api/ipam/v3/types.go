@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package v3 holds the kinds of projectcalico.org/v3 in which clients look up who has which
-// address, as far as the published module of types lacks them. In Weir they are mirrors of what each
-// node keeps for itself (internal/ipam/mirror): nothing is decided by them. They carry no logic.
+// address, as far as the published module of types lacks them. In Weir they are mirrors of what
+// each node keeps for itself (internal/ipam/mirror): nothing is decided by them. They carry no
+// logic.
 //
 // +groupName=projectcalico.org
 package v3

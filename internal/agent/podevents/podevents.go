@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podevents writes Events about pods that wait for the agent, and about what of a pod has no
-// effect, so that `kubectl describe pod` says so. The kubelet writes the CNI plugin's error, too,
-// but among all others of the pod's sandbox, and words of its own first.
+// Package podevents writes Events about pods that wait for the agent, and about what of a pod has
+// no effect, so that `kubectl describe pod` says so. The kubelet writes the CNI plugin's error,
+// too, but among all others of the pod's sandbox, and words of its own first.
 package podevents
 
 import (
