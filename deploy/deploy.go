@@ -162,7 +162,7 @@ func Render(o Options) ([]byte, error) {
 				return nil, err
 			}
 			if strings.HasSuffix(name, ".tmpl") {
-				t, err := template.New(name).Parse(string(raw))
+				t, err := template.New(name).Funcs(noEffect).Parse(string(raw))
 				if err != nil {
 					return nil, err
 				}

@@ -5,6 +5,7 @@ package deploy
 import (
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -46,9 +47,19 @@ func controllerPolicies(t *testing.T, c cluster) {
 	for _, kind := range []string{"networkpolicies", "globalnetworkpolicies", "stagednetworkpolicies", "stagedglobalnetworkpolicies", "networksets", "globalnetworksets"} {
 		c.mayNot(t, controllerUser, writing+" projectcalico.org/"+kind)
 	}
-	c.mayNot(t, controllerUser, writing+" networking.k8s.io/networkpolicies", "create,delete,deletecollection,patch projectcalico.org/tiers",
+	c.mayNot(t, controllerUser, writing+" networking.k8s.io/networkpolicies", "delete,deletecollection,patch projectcalico.org/tiers",
 		writing+" policy.networking.k8s.io/clusternetworkpolicies")
 	own := c.as(controllerUser, "")
+	// Of tiers it makes those that are always there, and of these objects the first alone.
+	// It may be there: that is found out after admission.
+	if err := c.try(own, "create", object(v3API, "Tier", "", "kube-admin", map[string]any{"order": int64(1000), "defaultAction": "Pass"})); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Error(err)
+	}
+	c.refused(t, own, "create", object(v3API, "Tier", "", "before-all", map[string]any{"order": int64(1)}), byPolicy)
+	c.refused(t, own, "create", object(v3API, "ClusterInformation", "", "default", map[string]any{"datastoreReady": false}), byPolicy)
+	c.taken(t, own, "create", object(v3API, "ClusterInformation", "", "default", map[string]any{"datastoreReady": true}))
+	c.refused(t, own, "create", object(v3API, "KubeControllersConfiguration", "", "other", map[string]any{"controllers": map[string]any{}}), byPolicy)
+	c.mayNot(t, controllerUser, "update,patch,delete,deletecollection projectcalico.org/clusterinformations", "update,patch,delete,deletecollection projectcalico.org/kubecontrollersconfigurations")
 	c.Create(object(v3API, "Tier", "", "turned", map[string]any{"order": int64(100)}))
 	for what, spec := range map[string]map[string]any{"order": {"order": int64(9)}, "defaultAction": {"order": int64(100), "defaultAction": "Pass"}, "no spec": nil} {
 		t.Log(what)
@@ -145,7 +156,7 @@ func controllerHostEndpoints(t *testing.T, c cluster) {
 func controllerPools(t *testing.T, c cluster) {
 	own := c.as(controllerUser, "")
 	c.mayNot(t, controllerUser, "patch,delete,deletecollection projectcalico.org/ippools", "update,patch,delete,deletecollection projectcalico.org/felixconfigurations",
-		writing+" projectcalico.org/ipamconfigurations", writing+" projectcalico.org/ipreservations", writing+" projectcalico.org/kubecontrollersconfigurations")
+		"update,patch,delete,deletecollection projectcalico.org/ipamconfigurations", writing+" projectcalico.org/ipreservations")
 	c.refused(t, own, "create", object(v3API, "IPPool", "", "mine", map[string]any{"cidr": "192.0.2.0/24"}), byPolicy)
 	c.refused(t, own, "create", object(v3API, "FelixConfiguration", "", "node.n9", map[string]any{"bpfEnabled": true}), byPolicy)
 	first, felix, err := DefaultObjects("10.98.0.0/16,fd00:98::/56", "Never")

@@ -62,6 +62,7 @@ func TestHostileAdmission(t *testing.T) {
 		{"a node writes the CalicoNodeStatus of another node, or what is asked for in its own", hostile.Node, otherNodesRouting},
 		{"a node keeps its objects from being collected when it is gone", hostile.Node, nodeKeepsObjects},
 		{"a node writes events in the name of others", hostile.Node, nodeEvents},
+		{"a node or a user changes what clients are shown of addresses", hostile.Node, mirrors},
 		{"the token of a node writes Services and policies and nodes", hostile.Node, nodeRights},
 		{"the token of the controller creates pods or workloads", hostile.Controller, controllerWorkloads},
 		{"the token of the controller reads secrets or makes tokens", hostile.Controller, controllerSecrets},

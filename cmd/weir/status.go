@@ -13,6 +13,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,6 +26,7 @@ import (
 	"github.com/weir-net/weir/internal/kinds"
 	"github.com/weir-net/weir/internal/relay/live"
 	"github.com/weir-net/weir/internal/terminal"
+	"github.com/weir-net/weir/internal/watch"
 )
 
 // clockSkew is by how much the clocks of a node and of this machine may differ.
@@ -180,6 +182,9 @@ func readReport(ctx context.Context, source statuses, only string, now time.Time
 		return nil, err
 	}
 	if err := r.readUnsupportedKinds(ctx, c); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(r.readControllersConfiguration(ctx, c), r.readLeftovers(c)); err != nil {
 		return nil, err
 	}
 	return r, nil
@@ -367,6 +372,36 @@ func (r *report) readUnsupportedKinds(ctx context.Context, c *clientset.Clients)
 	return nil
 }
 
+// readControllersConfiguration names the fields without effect of the object that no agent reads.
+func (r *report) readControllersConfiguration(ctx context.Context, c *clientset.Clients) error {
+	u, err := c.Dynamic.Resource(v3.SchemeGroupVersion.WithResource("kubecontrollersconfigurations")).Get(ctx, "default", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("get KubeControllersConfiguration default: %w", err)
+	}
+	for _, p := range watch.Check(u) {
+		r.unsupported = append(r.unsupported, p.String())
+	}
+	return nil
+}
+
+// readLeftovers says where there are definitions of crd.projectcalico.org: clients may read these
+// in the place of those that Weir acts on.
+func (r *report) readLeftovers(c *clientset.Clients) error {
+	groups, err := c.Kube.Discovery().ServerGroups()
+	if err != nil {
+		return fmt.Errorf("read the groups of the API: %w", err)
+	}
+	for _, g := range groups.Groups {
+		if g.Name == "crd.projectcalico.org" {
+			r.unsupported = append(r.unsupported, "CustomResourceDefinitions of "+g.Name+" are left over: clients such as calicoctl may read them and show lists that are empty or old; when nothing else uses them, delete them (docs/guides/calicoctl.md)")
+		}
+	}
+	return nil
+}
+
 func (r *report) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NODE\tSTATE\tDATAPLANE\tADDRESS\tPODS\tSERVICES\tPOLICIES\tHEARTBEAT\tVERSION")
@@ -388,13 +423,13 @@ func (r *report) print(out io.Writer) error {
 	}
 	section(out, "Not healthy", append(bad, r.faults...))
 	section(out, "Not in force as written", r.problems)
-	section(out, "Not supported yet", r.unsupported)
-	section(out, "Services are left to others", r.leftToOthers)
-	section(out, "Fan-outs", r.replicas)
-	section(out, "Agents that have the cluster from a fan-out", r.fed())
-	section(out, "Addresses of load balancers that nodes answer for on their link", r.announced)
-	section(out, "Clients whose direct answers (DSR) did not arrive, and go through the node that they asked", r.fallbacks)
-	section(out, "Most frequent drops", r.drops)
+	section(out, "Without effect", r.unsupported)
+	firstOf(out, "Services are left to others", r.leftToOthers)
+	firstOf(out, "Fan-outs", r.replicas)
+	firstOf(out, "Agents that have the cluster from a fan-out", r.fed())
+	firstOf(out, "Addresses of load balancers that nodes answer for on their link", r.announced)
+	firstOf(out, "Clients whose direct answers (DSR) did not arrive, and go through the node that they asked", r.fallbacks)
+	firstOf(out, "Most frequent drops", r.drops)
 	if r.healthy() {
 		fmt.Fprintf(out, "\nWeir is healthy on %d of %d nodes%s.\n", len(r.nodes), len(r.nodes), r.asOf())
 		return nil
@@ -409,18 +444,24 @@ func (r *report) print(out io.Writer) error {
 	return nil
 }
 
+// section prints all lines under a title, if there are any.
 func section(out io.Writer, title string, lines []string) {
 	if len(lines) == 0 {
 		return
 	}
-	const most = 15
 	fmt.Fprintf(out, "\n%s:\n", title)
-	for i, l := range lines {
-		if i == most {
-			fmt.Fprintf(out, "  and %d more; see `weir get nodestatuses -o yaml`\n", len(lines)-most)
-			return
-		}
+	for _, l := range lines {
 		fmt.Fprintln(out, "  "+terminal.OneLine(l))
+	}
+}
+
+// firstOf is section for what there may be much of and is not to be repaired: it prints the first
+// lines.
+func firstOf(out io.Writer, title string, lines []string) {
+	const most = 15
+	section(out, title, lines[:min(len(lines), most)])
+	if len(lines) > most {
+		fmt.Fprintf(out, "  and %d more; see `weir get nodestatuses -o yaml`\n", len(lines)-most)
 	}
 }
 

@@ -16,12 +16,19 @@ import (
 // other scope than its default from these types.
 var namespaced = []string{"NetworkPolicy", "NetworkSet", "StagedNetworkPolicy", "StagedKubernetesNetworkPolicy"}
 
+// tiered are the kinds of policies that have tiers.
+var tiered = []string{"NetworkPolicy", "GlobalNetworkPolicy", "StagedNetworkPolicy", "StagedGlobalNetworkPolicy"}
+
 // inForce are the kinds of projectcalico.org that Weir acts on. The API server answers every
 // request for another one with a warning, which kubectl shows.
 var inForce = []string{"IPPool", "IPReservation", "IPAMConfiguration", "FelixConfiguration", "KubeControllersConfiguration",
 	"NetworkPolicy", "GlobalNetworkPolicy", "Tier", "NetworkSet", "GlobalNetworkSet", "HostEndpoint",
 	"StagedNetworkPolicy", "StagedGlobalNetworkPolicy", "StagedKubernetesNetworkPolicy",
-	"BGPConfiguration", "BGPPeer", "BGPFilter", "CalicoNodeStatus"}
+	"BGPConfiguration", "BGPPeer", "BGPFilter", "CalicoNodeStatus", "ClusterInformation",
+	"IPAMBlock", "IPAMHandle", "BlockAffinity"}
+
+// withStatus are the kinds whose status is written by itself, by those who may.
+var withStatus = []string{"CalicoNodeStatus", "KubeControllersConfiguration", "Tier", "IPPool"}
 
 var shortNames = map[string][]string{
 	"GlobalNetworkPolicy": {"gnp"}, "NetworkPolicy": {"cnp"}, "GlobalNetworkSet": {"gns"}, "NetworkSet": {"netset"},
@@ -101,14 +108,31 @@ func adaptCalico(crd map[string]any, kind, plural string) error {
 		}
 		version["additionalPrinterColumns"] = list
 	}
-	if kind == "CalicoNodeStatus" {
-		// Agents write the status alone, and follow the objects of their own nodes.
+	if slices.Contains(withStatus, kind) {
 		version["subresources"] = map[string]any{"status": map[string]any{}}
+	}
+	if slices.Contains(tiered, kind) {
+		version["selectableFields"] = []any{map[string]any{"jsonPath": ".spec.tier"}}
+	}
+	if kind == "CalicoNodeStatus" { // agents follow the objects of their own nodes
 		version["selectableFields"] = []any{map[string]any{"jsonPath": ".spec.node"}}
 	}
 	schema := version["schema"].(map[string]any)["openAPIV3Schema"].(map[string]any)
 	adaptSchema(schema)
+	if kind == "Tier" || kind == "IPPool" { // fields of newer servers
+		schema["properties"].(map[string]any)["status"] = conditionsStatus()
+	}
 	return adaptKind(kind, schema["properties"].(map[string]any)["spec"].(map[string]any))
+}
+
+// conditionsStatus is a status that has conditions (metav1.Condition) alone.
+func conditionsStatus() map[string]any {
+	text := func() map[string]any { return map[string]any{"type": "string"} }
+	return map[string]any{"type": "object", "properties": map[string]any{"conditions": map[string]any{"type": "array",
+		"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": []any{"type"},
+		"items": map[string]any{"type": "object", "required": []any{"type", "status"}, "properties": map[string]any{
+			"type": text(), "status": text(), "reason": text(), "message": text(),
+			"lastTransitionTime": map[string]any{"type": "string", "format": "date-time"}, "observedGeneration": map[string]any{"type": "integer", "format": "int64"}}}}}}
 }
 
 // adaptSchema replaces the inner form of types that are written as a number or a string.
@@ -185,6 +209,13 @@ func adaptKind(kind string, spec map[string]any) error {
 		props["keepaliveTime"] = map[string]any{"type": "string"}
 		props["failureDetectionMode"] = map[string]any{"type": "string", "enum": []any{"None", "BFDIfDirectlyConnected"}}
 		props["restartMode"] = map[string]any{"type": "string", "enum": []any{"GracefulRestart", "LongLivedGracefulRestart"}}
+	case "BlockAffinity": // a field of newer servers
+		props["type"] = map[string]any{"type": "string"}
+	case "IPAMBlock": // a free address is a null, which controller-gen does not know
+		return limit(props, map[string]any{"nullable": true}, "allocations", "items")
+	case "KubeControllersConfiguration": // a field of newer servers, in the place of interfaceSelector
+		return limit(props, map[string]any{"interfacePattern": map[string]any{"type": "string"}},
+			"controllers", "properties", "node", "properties", "hostEndpoint", "properties", "templates", "items", "properties")
 	case "BGPFilter":
 		return adaptFilter(props)
 	case "IPAMConfiguration":

@@ -31,6 +31,8 @@ func settings() (string, error) {
 			fmt.Fprintf(&page, "| %s | %s | %s | %s | %s |\n", name, code(f.Env), code(f.Default), cell(f.Allowed), cell(f.Doc))
 		case f.Lacks != "":
 			fmt.Fprintf(&without, "| %s | %s | the node is degraded: %s |\n", code(f.Name), code(f.Default), cell(f.Lacks))
+		case f.Never != "":
+			fmt.Fprintf(&without, "| %s | %s | not applicable: %s |\n", code(f.Name), code(f.Default), cell(f.Never))
 		default:
 			fmt.Fprintf(&without, "| %s | %s | `weir status` lists the field as unsupported |\n", code(f.Name), code(f.Default))
 		}

@@ -32,6 +32,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/apiserver"
 	"github.com/weir-net/weir/internal/agent/bgp"
 	"github.com/weir-net/weir/internal/agent/conflist"
+	"github.com/weir-net/weir/internal/agent/datastore"
 	"github.com/weir-net/weir/internal/agent/httpserve"
 	"github.com/weir-net/weir/internal/agent/lbhealth"
 	"github.com/weir-net/weir/internal/agent/machine"
@@ -54,6 +55,7 @@ import (
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/gctuner"
 	"github.com/weir-net/weir/internal/ipam"
+	"github.com/weir-net/weir/internal/ipam/mirror"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/kubeproxy"
 	"github.com/weir-net/weir/internal/localsock"
@@ -135,6 +137,8 @@ type Agent struct {
 	published       published
 	podEvents       *podevents.Writer
 	programming     *metrics.Programming
+	datastore       *datastore.Follower
+	mirror          *mirror.Mirror
 	changing        atomic.Pointer[string] // the data plane that is about to carry packets; nil = the node has the one that it is to have
 	statusDue       chan struct{}          // publish the status soon
 	checksDue       chan struct{}          // look at the health checks of Services
@@ -209,16 +213,18 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.bgp = &feed.Agent{Log: o.Log.With("part", "bgp")}
 	a.cluster.noteBGP = a.noteBGP
 	a.bgpStatuses = &bgp.Writer{Node: o.Node, API: a.clients.Dynamic, Process: a.bgp, State: a.cluster.state, Peers: a.cluster.bgpPeers, Log: o.Log.With("part", "bgp")}
+	a.datastore = datastore.New(a.clients.Dynamic, o.Log.With("part", "datastore"))
 	a.ipam, err = ipam.Open(filepath.Join(o.StateDir, ipamDir), o.Node, ipam.NewAPIBlocks(a.clients.Dynamic, o.Node),
-		ipam.Options{Owner: a.cluster.owner, Refuse: a.cluster.refusePodAddr}, o.Log.With("part", "ipam"))
+		ipam.Options{Owner: a.cluster.owner, Refuse: a.cluster.refusePodAddr, Locked: a.datastore.Locked}, o.Log.With("part", "ipam"))
 	if err != nil {
 		return nil, errors.Join(err, a.driver.Close())
 	}
+	a.mirror = mirror.New(a.clients.Dynamic, o.Node, a.ipam, o.Log.With("part", "ipam mirror"))
 	a.cluster.setPools = a.ipam.Configure
 	a.podEvents = podevents.New(a.clients.Dynamic, o.Node, o.Log.With("part", "podevents"))
 	a.cluster.unfitPod = a.podEvents.NotInForce
 	a.cni, err = cni.New(cni.Options{
-		IPAM: a.ipam, Pods: pods{a.source, o.Node}, Settings: a.cluster.cniSettings, Ready: a.cniReady, Waits: a.noteWaiting, Log: o.Log.With("part", "cni"),
+		IPAM: a.ipam, Pods: pods{a.source, a.podEvents, o.Node}, Settings: a.cluster.cniSettings, Ready: a.cniReady, Waits: a.noteWaiting, Log: o.Log.With("part", "cni"),
 		Enforcer: &enforcer{cluster: a.cluster, loop: a.loop, driver: a.driver, pods: a.source, log: o.Log},
 	})
 	if err != nil {
@@ -378,7 +384,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	})
 	run("filling CalicoNodeStatuses", a.bgpStatuses.Run)
 	run("looking after kube-proxies", a.proxies.Run)
+	run("following the lock of the datastore", a.datastore.Run)
 	run("keeping blocks of addresses", a.ipam.Run)
+	run("showing clients the use of addresses", a.mirror.Run)
 	run("answering the CNI plugin", func(ctx context.Context) error { return a.cni.Serve(ctx, listener) })
 	run("writing the network configuration", func(ctx context.Context) error {
 		return a.conf.Keep(ctx, socket, a.ready, a.podsGetIPv6, a.familiesChanged, a.log)

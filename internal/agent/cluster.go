@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/agent/apiserver"
 	"github.com/weir-net/weir/internal/agent/machine"
 	"github.com/weir-net/weir/internal/agent/problems"
@@ -52,7 +53,7 @@ type cluster struct {
 	noteClaims func(nodes map[string]*model.Node, full bool)
 	// unfitPod is called with a pod of this node of which something is not in force as it is
 	// written, and what.
-	unfitPod func(pod model.Name, uid, what string)
+	unfitPod func(pod model.Name, uid string, found []weirv1.Problem)
 
 	queue chan func()
 	ended chan struct{} // closed when run returns: nothing in queue is done any more
@@ -93,7 +94,7 @@ func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, lo
 		model: model.NewCluster(), calc: calc.New(), resolver: resolver, changed: func() {}, setPools: func(ipam.Config) {},
 		noteConfig: func(map[string]string) {}, saveWireGuard: func(map[string]model.KnownWireGuard) {},
 		announce: func(map[netip.Addr]bool, map[netip.Addr][6]byte) {}, noteClaims: func(map[string]*model.Node, bool) {},
-		noteEndpoints: func(map[netip.Addr]model.Name) {}, noteBGP: func(*nodestate.BGP) {}, unfitPod: func(model.Name, string, string) {},
+		noteEndpoints: func(map[netip.Addr]model.Name) {}, noteBGP: func(*nodestate.BGP) {}, unfitPod: func(model.Name, string, []weirv1.Problem) {},
 		programmed: func(uint64, []time.Time) {},
 		earlyPods:  map[model.Name]*model.Pod{}, proxies: map[string]bool{},
 		servers: map[model.Name]*model.EndpointSlice{}, controllers: map[model.Name]*model.EndpointSlice{},

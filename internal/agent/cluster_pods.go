@@ -4,7 +4,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -33,29 +32,24 @@ func (c *cluster) noteProxies(changes map[model.Name]*model.Pod) {
 // noteUnfitPods has events written about pods of this node of which something else than before is
 // not in force as it is written.
 func (c *cluster) noteUnfitPods(before, now []weirv1.Problem) {
-	was, is := problemsOfPods(before), problemsOfPods(now)
-	for name, text := range is {
-		if p := c.model.Pods.Get(name); p != nil && p.Node == c.node && was[name] != text {
-			c.unfitPod(name, p.UID, text)
+	was := problemsOfPods(before)
+	for name, found := range problemsOfPods(now) {
+		if p := c.model.Pods.Get(name); p != nil && p.Node == c.node && !slices.Equal(was[name], found) {
+			c.unfitPod(name, p.UID, found)
 		}
 	}
 }
 
-// problemsOfPods puts what is said of each pod into one text.
-func problemsOfPods(all []weirv1.Problem) map[model.Name]string {
-	out := map[model.Name]string{}
+// problemsOfPods returns those of each pod.
+func problemsOfPods(all []weirv1.Problem) map[model.Name][]weirv1.Problem {
+	out := map[model.Name][]weirv1.Problem{}
 	for _, p := range all {
 		rest, is := strings.CutPrefix(p.Object, "Pod ")
 		namespace, pod, ok := strings.Cut(rest, "/")
-		if !is || !ok {
-			continue
+		if is && ok {
+			name := model.Name{Namespace: namespace, Name: pod}
+			out[name] = append(out[name], p)
 		}
-		name := model.Name{Namespace: namespace, Name: pod}
-		text := fmt.Sprintf("%s %q %s; %s", p.Field, p.Value, p.Message, p.Action)
-		if out[name] != "" {
-			text = out[name] + "\n" + text
-		}
-		out[name] = text
 	}
 	return out
 }

@@ -35,6 +35,7 @@ type snapshot struct {
 	machine      machine.Facts
 	// hostEndpoints are those of this node, by name.
 	hostEndpoints []*model.HostEndpoint
+	ipv6Pool      bool          // the cluster has an IPPool of IPv6
 	nodeAddrs     [2]netip.Addr // IPv4, IPv6
 	leaving       bool          // this node is about to be removed
 	endpoints     int
@@ -47,7 +48,7 @@ type snapshot struct {
 
 // node is what problems of the node are about.
 func (s snapshot) node(name string) problems.Node {
-	return problems.Node{Name: name, State: s.state, Machine: s.machine, HostEndpoints: s.hostEndpoints}
+	return problems.Node{Name: name, State: s.state, Machine: s.machine, HostEndpoints: s.hostEndpoints, IPv6Pool: s.ipv6Pool}
 }
 
 // publish renews what others see.
@@ -63,6 +64,10 @@ func (c *cluster) publish(state *nodestate.State) {
 	c.snap.refused, c.snap.replaced = c.calc.Refused(), problems.EncryptedPools(c.model)
 	c.snap.gateways, c.snap.serviceCIDRs = c.model.Local.Gateways, c.model.ServiceCIDRs
 	c.snap.hostEndpoints = hostEndpointsOf(c.model, c.node)
+	c.snap.ipv6Pool = false
+	for _, p := range c.model.Pools {
+		c.snap.ipv6Pool = c.snap.ipv6Pool || p.CIDR.Addr().Is6()
+	}
 	if own := c.model.Nodes[c.node]; own != nil {
 		c.snap.leaving = own.Leaving
 	}

@@ -13,6 +13,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/weir-net/weir/internal/agent/podevents"
 	"github.com/weir-net/weir/internal/agent/source"
 	"github.com/weir-net/weir/internal/cni"
 	"github.com/weir-net/weir/internal/dataplane"
@@ -106,6 +107,7 @@ func concerning(ep model.LocalEndpoint) func(*dataplane.KeyError) bool {
 // pods is cni.Pods.
 type pods struct {
 	source *source.Chooser
+	events *podevents.Writer
 	node   string
 }
 
@@ -118,6 +120,7 @@ func (p pods) PodForAdd(ctx context.Context, name model.Name, uid string) (cni.P
 	case err != nil:
 		return cni.Pod{}, err
 	}
+	p.events.NotInForce(name, pod.UID, pod.Problems)
 	out := cni.Pod{Name: name, UID: pod.UID, Labels: pod.Pod.Labels, Annotations: pod.Annotations, NamespaceAnnotations: pod.NamespaceAnnotations}
 	if pod.Namespace != nil {
 		out.NamespaceLabels = map[string]string{}

@@ -311,6 +311,7 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	n := snap.node(a.opts.Node)
 	out := slices.Clone(snap.config.Problems)
 	out = append(out, a.ipam.Problems()...)
+	out = append(out, a.mirror.Problems()...)
 	out = append(out, problems.Addresses(n)...)
 	out = append(out, problems.BGP(n, a.bgp.Status(), a.started, time.Now())...)
 	out = append(out, a.bgpStatuses.Problems()...)

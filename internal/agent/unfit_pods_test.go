@@ -21,14 +21,18 @@ func TestUnfitPods(t *testing.T) {
 		c.model.Pods.Put(&model.Pod{Name: model.Name{Namespace: "shop", Name: name}, Node: node, UID: name})
 	}
 	var got []string
-	c.unfitPod = func(_ model.Name, uid, what string) { got = append(got, uid+": "+what) }
+	c.unfitPod = func(_ model.Name, uid string, found []weirv1.Problem) {
+		for _, p := range found {
+			got = append(got, uid+": "+p.Message)
+		}
+	}
 	problem := func(object, message string) weirv1.Problem {
 		return weirv1.Problem{Object: object, Field: "f", Value: "v", Message: message, Action: "do"}
 	}
 	first := []weirv1.Problem{problem("Pod shop/here", "a"), problem("Pod shop/there", "a"), problem("Service shop/here", "a"), problem("Pod shop/here", "b")}
 	c.noteUnfitPods(nil, first)
 	c.noteUnfitPods(first, append(first, problem("Pod shop/gone", "a")))
-	if want := []string{"here: f \"v\" a; do\nf \"v\" b; do"}; !slices.Equal(got, want) {
+	if want := []string{"here: a", "here: b"}; !slices.Equal(got, want) {
 		t.Errorf("events %q, want %q", got, want)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-net/weir/internal/cni/wire"
 	"github.com/weir-net/weir/internal/ipam"
+	"github.com/weir-net/weir/internal/noeffect"
 )
 
 // The annotations of pods, as manifests in the field have them.
@@ -23,16 +24,11 @@ const (
 	annotationFamilies = annotationPrefix + "ipFamilies"
 )
 
-// unsupported are annotations that change what a pod gets, and that Weir does not act on yet.
-var unsupported = []string{annotationPrefix + "floatingIPs", annotationPrefix + "allowedSourcePrefixes", annotationPrefix + "ipAddrsNoIpam"}
-
 // applyAnnotations changes the request as the pod's annotations say. The error names the
 // annotation.
 func applyAnnotations(p Pod, req *ipam.Request, log *slog.Logger) *wire.Error {
-	for _, name := range unsupported {
-		if _, ok := p.Annotations[name]; ok {
-			log.Warn("annotation is not supported yet and has no effect", "pod", p.Name.String(), "annotation", name)
-		}
+	for _, a := range noeffect.Of("Pod", p.Annotations) {
+		log.Warn("an annotation has no effect", "pod", p.Name.String(), "annotation", a.Name, "reason", a.Why)
 	}
 	bad := func(name, format string, args ...any) *wire.Error {
 		args = append([]any{p.Name, name}, args...)

@@ -193,6 +193,8 @@ func (r *Resolver) Resolve() Result {
 		if f.apply == nil {
 			switch {
 			case f.isDefault(s.text):
+			case f.never != "":
+				out.Unsupported = append(out.Unsupported, fmt.Sprintf("%s %s = %s: not applicable: %s", s.object, s.path, s.text, f.never))
 			case f.lacks != "":
 				out.Problems = append(out.Problems, weirv1.Problem{Object: s.object, Field: s.path, Value: s.text,
 					Message: "is not supported, and has no effect: " + f.lacks, Action: "remove it, and do not rely on it"})

@@ -27,6 +27,8 @@ type field struct {
 	// lacks says, of a field without effect, what is not protected although the field asks for it:
 	// that is a problem.
 	lacks string
+	// never says, of a field about something that Weir does not have, what that is.
+	never string
 	// apply puts a value in force, or says why it is none. Notes are about parts that have no
 	// effect. nil = the field has no effect yet.
 	apply func(e *Effective, text string) (notes []string, err error)

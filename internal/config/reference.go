@@ -12,6 +12,10 @@ type Reference struct {
 	Doc     string // one line; empty where the field has no effect
 	// Lacks says, of a field that asks for protection which is not there, what is not protected.
 	Lacks string
+	// Never says, of a field about something that Weir does not have, why it has no effect.
+	Never string
+	// Same are further values, as texts, with which a field without effect says what is so anyway.
+	Same []string
 }
 
 // InForce reports whether the field has an effect.
@@ -25,7 +29,7 @@ func All() []Reference {
 	all := make([]Reference, 0, len(fields))
 	for i := range fields {
 		f := &fields[i]
-		r := Reference{Name: f.name, Env: envPrefix + f.env, Default: f.def, Lacks: f.lacks}
+		r := Reference{Name: f.name, Env: envPrefix + f.env, Default: f.def, Lacks: f.lacks, Never: f.never, Same: f.same}
 		if f.apply != nil {
 			r.Allowed, r.Doc = f.allow, docs[f.name]
 		}

@@ -28,7 +28,7 @@ var defaultFailsafesIn, defaultFailsafesOut = model.DefaultFailsafes()
 
 // fields is the table of everything that may be configured: the name in the FelixConfiguration, the
 // name in the environment, the default, and how a value is read.
-var fields = []field{
+var fields = append([]field{
 	// Health port and timeouts.
 	boolean("healthEnabled", "HealthEnabled", false, func(e *Effective, v bool) { e.Health.Enabled = v }),
 	text("healthHost", "HealthHost", "localhost", hostPattern, hostWords, func(e *Effective, v string) { e.Health.Host = v }),
@@ -212,7 +212,7 @@ var fields = []field{
 
 	// AWS integration.
 	unsupported("awsSrcDstCheck", "AWSSrcDstCheck", "DoNothing"),
-}
+}, otherAgents...)
 
 // connectTimeEnabled is the older form of bpfConnectTimeLoadBalancing; true means Enabled, and
 // false leaves the decision to the newer field, whose default is TCP.

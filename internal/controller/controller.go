@@ -2,11 +2,12 @@
 
 // Package controller does for the whole cluster what no node can do for itself: it gives back the
 // blocks of nodes that are gone, removes their NodeStatus, points at pools that overlap, makes the
-// first pool of a new installation, says in the status of cluster-wide policies whether they are
-// enforced as written, keeps tiers that have policies and pools that have addresses, writes events
-// about Services that ask for what they may not have, keeps the certificate authorities of Weir's
-// own connections, and has parts that give addresses to load balancers (internal/loadbalancer) and
-// that look after the fan-out (package fanout). One instance leads at a time.
+// first pool of a new installation and the objects that clients expect, says in the status of
+// cluster-wide policies whether they are enforced as written, keeps tiers that have policies and
+// pools that have addresses, writes events about Services that ask for what they may not have and
+// about objects that are not in force as written, keeps the certificate authorities of Weir's own
+// connections, and has parts that give addresses to load balancers (internal/loadbalancer) and that
+// look after the fan-out (package fanout). One instance leads at a time.
 package controller
 
 import (
@@ -83,7 +84,9 @@ type Controller struct {
 	fanout   *fanout.Controller
 	bgp      *bgp.Controller // likewise after the nodes with a BGP process
 	refusals serviceRefusals
-	peers    *peerauth.Keeper
+	// notInForce is what was said of objects that are not in force as written.
+	notInForce notInForce
+	peers      *peerauth.Keeper
 }
 
 // metrics count what was done.
@@ -124,7 +127,7 @@ func newMetrics(c *Controller) metrics {
 func New(cfg Config) *Controller {
 	c := &Controller{cfg: cfg, log: cfg.Log, blocks: client.Blocks(cfg.Dynamic), statuses: client.NodeStatuses(cfg.Dynamic),
 		gone: map[string]time.Time{}, reported: map[string]bool{}, warned: map[string]bool{}, now: time.Now,
-		refusals: serviceRefusals{reported: map[types.UID]string{}}}
+		refusals: serviceRefusals{reported: map[types.UID]string{}}, notInForce: notInForce{said: map[types.UID]string{}}}
 	c.peers = &peerauth.Keeper{Kube: cfg.Kube, Namespace: cfg.Namespace, Domain: cfg.Namespace + ".svc", Now: func() time.Time { return c.now() }}
 	c.metrics = newMetrics(c)
 	c.balancers = loadbalancer.New(loadbalancer.Config{Kube: cfg.Kube, Dynamic: cfg.Dynamic, Log: cfg.Log})
@@ -211,11 +214,13 @@ func (c *Controller) Reconcile(ctx context.Context) error {
 	err := errors.Join(
 		c.keepAuthorities(ctx),
 		c.ensureDefaults(ctx),
+		c.standing(ctx),
 		c.reportOverlaps(ctx),
 		c.collectNodes(ctx),
 		c.reportPolicies(ctx),
 		c.hostEndpoints(ctx),
 		c.reportRefusals(ctx),
+		c.reportNotInForce(ctx),
 	)
 	if err != nil {
 		c.metrics.failures.Inc()

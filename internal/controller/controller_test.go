@@ -38,13 +38,20 @@ type fixture struct {
 
 func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	peers := metav1.ObjectMeta{Namespace: "kube-system", Name: peerauth.ObjectName}
-	objects = append(slices.Clip(objects), &corev1.Secret{ObjectMeta: peers}, &corev1.ConfigMap{ObjectMeta: peers})
+	objects = append(slices.Clip(objects), &corev1.Secret{ObjectMeta: peers}, &corev1.ConfigMap{ObjectMeta: peers},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", UID: "0b7d0f0e-3f7f-4a5c-9a55-0c3b1a2d4e5f"}})
 	f := &fixture{t: t, kube: kubefake.NewClientset(objects...), clock: time.Unix(1e9, 0)}
-	f.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
+	kinds := map[schema.GroupVersionResource]string{
 		poolResource: "IPPoolList", felixResource: "FelixConfigurationList", weirv1.IPAMBlocks: "IPAMBlockList", weirv1.NodeStatuses: "NodeStatusList",
 		policyResources[0]: "ClusterNetworkPolicyList", policyResources[1]: "AdminNetworkPolicyList", policyResources[2]: "BaselineAdminNetworkPolicyList",
 		hostEndpointResource: "HostEndpointList", tierResource: "TierList", reservationResource: "IPReservationList", controllersResource: "KubeControllersConfigurationList",
-		v3.SchemeGroupVersion.WithResource("bgpconfigurations"): "BGPConfigurationList", v3.SchemeGroupVersion.WithResource("bgppeers"): "BGPPeerList"})
+	}
+	for _, name := range slices.Concat(few, many, []string{"clusterinformations", "ipamconfigurations"}) {
+		if r := v3.SchemeGroupVersion.WithResource(name); kinds[r] == "" {
+			kinds[r] = name + "List"
+		}
+	}
+	f.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
 	f.Controller = New(Config{Kube: f.kube, Dynamic: f.dynamic, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Namespace: "kube-system", PodCIDR: "10.244.0.0/16", VXLANMode: "Never", Grace: time.Minute, Interval: time.Second})
 	f.now = func() time.Time { return f.clock }

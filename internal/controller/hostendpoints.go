@@ -114,6 +114,13 @@ func (c *Controller) wantedHostEndpoints(ctx context.Context) (wanted map[string
 	if node == nil || node.HostEndpoint == nil || node.HostEndpoint.AutoCreate != "Enabled" {
 		return nil, nil, nil
 	}
+	// The published types know interfacePattern by the name that it had before.
+	raw, _, _ := unstructured.NestedSlice(u.Object, "spec", "controllers", "node", "hostEndpoint", "templates")
+	for i := range min(len(raw), len(node.HostEndpoint.Templates)) {
+		if m, is := raw[i].(map[string]any); is && m["interfacePattern"] != nil {
+			node.HostEndpoint.Templates[i].InterfaceSelector = fmt.Sprint(m["interfacePattern"])
+		}
+	}
 	templates := c.hostTemplates(node.HostEndpoint.Templates)
 	nodes, err := c.cfg.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
@@ -178,7 +185,7 @@ func (c *Controller) hostTemplates(list []v3.Template) (out []hostTemplate) {
 		switch {
 		case err != nil:
 		case t.InterfaceSelector != "":
-			err = errors.New("interfaceSelector is not supported: the names of nodes' interfaces are not known here")
+			err = errors.New("interfacePattern (interfaceSelector) is not supported: the names of nodes' interfaces are not known here")
 		case len(t.nets) == 0:
 			err = errors.New("no interfaceCIDRs")
 		case t.GenerateName == "":

@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -93,24 +94,31 @@ func refusalMessage(list []nodestate.Refusal) string {
 			words = append(words, r.Field+" "+r.Value+": "+r.Message+" ("+r.Action+")")
 		}
 	}
-	text := strings.Join(words, "; ")
-	return strings.ToValidUTF8(text[:min(len(text), 1000)], "") // the API takes 1,024 bytes
+	return eventText(strings.Join(words, "; "))
 }
 
-// serviceEvent writes a warning about a Service. Its name is made from what it says, so that
-// another leader does not say it again.
+// eventText shortens a message to what an event takes: 1,024 bytes.
+func eventText(text string) string { return strings.ToValidUTF8(text[:min(len(text), 1000)], "") }
+
+// serviceEvent writes a warning about a Service.
 func (c *Controller) serviceEvent(ctx context.Context, s *corev1.Service, reason, message string) error {
+	return c.warn(ctx, corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: s.Namespace, Name: s.Name,
+		UID: s.UID, ResourceVersion: s.ResourceVersion}, reason, message)
+}
+
+// warn writes an event about an object. Its name is made from what it says, so that another leader
+// does not say it again.
+func (c *Controller) warn(ctx context.Context, about corev1.ObjectReference, reason, message string) error {
 	now := metav1.NewTime(c.now())
-	sum := sha256.Sum256([]byte(string(s.UID) + "\n" + reason + "\n" + message))
-	_, err := c.cfg.Kube.CoreV1().Events(s.Namespace).Create(ctx, &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", s.Name, sum[:8]), Namespace: s.Namespace},
-		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: s.Namespace, Name: s.Name,
-			UID: s.UID, ResourceVersion: s.ResourceVersion},
-		Reason: reason, Message: message, Type: corev1.EventTypeWarning, FirstTimestamp: now, LastTimestamp: now, Count: 1,
+	sum := sha256.Sum256([]byte(string(about.UID) + "\n" + reason + "\n" + message))
+	namespace := cmp.Or(about.Namespace, metav1.NamespaceDefault)
+	_, err := c.cfg.Kube.CoreV1().Events(namespace).Create(ctx, &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%.230s.%x", about.Name, sum[:8]), Namespace: namespace},
+		InvolvedObject: about, Reason: reason, Message: message, Type: corev1.EventTypeWarning, FirstTimestamp: now, LastTimestamp: now, Count: 1,
 		Source: corev1.EventSource{Component: "weir-controller"},
 	}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) { // its namespace may be going
-		return fmt.Errorf("write event %s about Service %s/%s: %w", reason, s.Namespace, s.Name, err)
+		return fmt.Errorf("write event %s about %s %s: %w", reason, about.Kind, model.Name{Namespace: about.Namespace, Name: about.Name}, err)
 	}
 	return nil
 }

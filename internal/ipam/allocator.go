@@ -44,6 +44,9 @@ type Options struct {
 	// InUse reports whether the interface of a record exists: the record is kept then, also when
 	// somebody removed its file. cni.New sets it (UseInterfaces). May be nil.
 	InUse func(Record) bool
+	// Locked reports whether no address is to be given and no block to be claimed for the time
+	// being. May be nil.
+	Locked func() bool
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 }
@@ -213,6 +216,9 @@ func (a *Allocator) Allocate(ctx context.Context, req Request) ([]Record, error)
 		}
 		return nil, err
 	}
+	if a.locked() {
+		return nil, &Error{"the datastore is locked (ClusterInformation default, datastoreReady: false): no pod gets an address until it is unlocked"}
+	}
 	if err := a.canRecord(); err != nil {
 		return nil, err
 	}
@@ -246,6 +252,9 @@ func (a *Allocator) Allocate(ctx context.Context, req Request) ([]Record, error)
 	a.kick()
 	return out, nil
 }
+
+// locked reports whether nothing is given.
+func (a *Allocator) locked() bool { return a.opt.Locked != nil && a.opt.Locked() }
 
 // allocateAny takes a free address of the blocks of this node, and claims a block when there is
 // none.

@@ -341,6 +341,9 @@ func (a *Allocator) Refresh(ctx context.Context) error {
 // Maintain claims blocks until each family has as many free addresses as the low-water mark says,
 // if there are blocks to claim.
 func (a *Allocator) Maintain(ctx context.Context) error {
+	if a.locked() {
+		return nil
+	}
 	a.claiming.Lock()
 	defer a.claiming.Unlock()
 	return errors.Join(a.claimAhead(ctx, false), a.claimAhead(ctx, true))

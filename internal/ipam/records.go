@@ -21,6 +21,39 @@ func (a *Allocator) Records() []Record {
 	return sorted(slices.Collect(maps.Values(a.taken)))
 }
 
+// OwnBlocks returns the blocks of the node, by address. Those that are being given back are left
+// out.
+func (a *Allocator) OwnBlocks() []netip.Prefix {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var out []netip.Prefix
+	for cidr, b := range a.own {
+		if !b.releasing {
+			out = append(out, cidr)
+		}
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return out
+}
+
+// ReleaseUnused frees an address as ReleaseAddress does, unless the kernel has a route for it to a
+// pod, its interface is there, or a pod of this node has it by the API: held says so then.
+func (a *Allocator) ReleaseUnused(addr netip.Addr) (held string, err error) {
+	a.mu.Lock()
+	r, ok := a.taken[addr]
+	a.mu.Unlock()
+	if !ok {
+		return "", nil
+	}
+	if held, err = a.heldElsewhere(addr, &Request{}); held != "" || err != nil {
+		return held, err
+	}
+	if r.ContainerID == "" || a.opt.InUse != nil && a.opt.InUse(r) {
+		return r.holder() + " has it", nil
+	}
+	return "", a.release(r, true)
+}
+
 // Lookup returns the allocations of one interface of a container.
 func (a *Allocator) Lookup(containerID, ifname string) []Record {
 	return a.find(func(r Record) bool { return r.ContainerID == containerID && r.IfName == ifname })

@@ -7,6 +7,7 @@
 package kinds
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sort"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/deploy"
 )
 
@@ -60,8 +62,17 @@ var All = sync.OnceValues(func() ([]Kind, error) {
 			out = append(out, kindOf(u))
 		}
 	}
+	// Of two kinds with one name, Weir's own is meant: the other one is its mirror.
+	slices.SortStableFunc(out, func(a, b Kind) int { return cmp.Compare(rank(a), rank(b)) })
 	return append(out, foreign...), nil
 })
+
+func rank(k Kind) int {
+	if k.Resource.Group == weirv1.GroupVersion.Group {
+		return 0
+	}
+	return 1
+}
 
 func kindOf(crd *unstructured.Unstructured) Kind {
 	text := func(path ...string) string {

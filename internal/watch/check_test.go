@@ -32,6 +32,10 @@ func TestCheckNamesTheField(t *testing.T) {
 		{`{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, spec: {doNotTrack: true, applyOnForward: true, ingress: [{action: Log}]}}`, "spec.ingress[0].action"},
 		{`{apiVersion: projectcalico.org/v3, kind: IPPool, spec: {cidr: 10.0.0}}`, "spec.cidr"},
 		{`{apiVersion: projectcalico.org/v3, kind: IPReservation, spec: {reservedCIDRs: [10.0.0]}}`, "spec.reservedCIDRs[0]"},
+		{`{apiVersion: projectcalico.org/v3, kind: KubeControllersConfiguration, spec: {controllers: {node: {syncLabels: Disabled}}}}`, "spec.controllers.node.syncLabels"},
+		{`{apiVersion: projectcalico.org/v3, kind: KubeControllersConfiguration, spec: {controllers: {node: {hostEndpoint: {templates: [{interfaceCIDRs: [10.0.0.0/8]}, {interfacePattern: eth0}]}}}}}`,
+			"spec.controllers.node.hostEndpoint.templates[1].interfacePattern"},
+		{`{apiVersion: projectcalico.org/v3, kind: IPPool, spec: {cidr: 10.0.0.0/16, allowedUses: [Tunnel]}}`, "spec.allowedUses"},
 		{`{apiVersion: projectcalico.org/v3, kind: BGPPeer, spec: {peerIP: 192.0.2.9}}`, "spec.asNumber"},
 		{`{apiVersion: projectcalico.org/v3, kind: BGPConfiguration, spec: {}}`, "metadata.name"},
 		{`{apiVersion: projectcalico.org/v3, kind: BGPFilter, spec: {}}`, ""}, // not converted

@@ -54,6 +54,7 @@ func ConvertPod(p *corev1.Pod) (*model.Pod, []weirv1.Problem) {
 	if !out.HostNetwork { // its interface is the node's
 		out.QoS = f.QoS(p.Annotations)
 	}
+	f.noEffect("Pod", p.Annotations)
 	ips := p.Status.PodIPs
 	if len(ips) == 0 && p.Status.PodIP != "" {
 		ips = []corev1.PodIP{{IP: p.Status.PodIP}}
@@ -223,6 +224,7 @@ func ConvertService(s *corev1.Service) (*model.Service, []weirv1.Problem) {
 		ExternalLocal: s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 		InternalLocal: s.Spec.InternalTrafficPolicy != nil && *s.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
 	}
+	f.noEffect("Service", s.Annotations)
 	ips := s.Spec.ClusterIPs
 	if len(ips) == 0 {
 		ips = []string{s.Spec.ClusterIP}

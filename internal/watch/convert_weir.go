@@ -87,6 +87,9 @@ func ConvertPool(p *v3.IPPool) (*model.Pool, []weirv1.Problem) {
 			f.Add(fmt.Sprintf("spec.allowedUses[%d]", i), string(use), "is none of Workload, Tunnel, LoadBalancer; it is ignored", "correct it")
 		}
 	}
+	if slices.Contains(p.Spec.AllowedUses, v3.IPPoolAllowedUseTunnel) && !out.Workload {
+		f.Add("spec.allowedUses", string(v3.IPPoolAllowedUseTunnel), "has no effect: tunnels have the addresses of their nodes, and take none of a pool", "remove it")
+	}
 	if s := p.Spec.NodeSelector; s != "" && s != "all()" && out.LoadBalancer && !out.Workload {
 		f.Add("spec.nodeSelector", s, "has no effect on the addresses of load balancers", "remove it")
 	}

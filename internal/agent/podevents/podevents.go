@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podevents writes Events about pods that wait for the agent, or of which something is not
-// in force as it is written, so that `kubectl describe pod` says why. The kubelet writes the CNI
-// plugin's error, too, but among all others of the pod's sandbox, and words of its own first.
+// Package podevents writes Events about pods that wait for the agent, and about what of a pod has
+// no effect, so that `kubectl describe pod` says so. The kubelet writes the CNI plugin's error,
+// too, but among all others of the pod's sandbox, and words of its own first.
 package podevents
 
 import (
@@ -12,6 +12,7 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"maps"
+	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -32,7 +33,7 @@ const (
 	Component = "weir-agent"
 	// ReasonWaits says that a pod is not started because no fan-out can be reached.
 	ReasonWaits = "WaitsForFanOut"
-	// ReasonNotInForce says that something of a pod is not in force as it is written.
+	// ReasonNotInForce says that something of a pod, such as an annotation, has no effect.
 	ReasonNotInForce = "NotInForce"
 )
 
@@ -74,9 +75,17 @@ func (w *Writer) Waits(pod model.Name, uid string, why error) {
 	w.say(about{pod, uid, ReasonWaits, weirv1.Clip(why.Error()+"; it is started when a fan-out can be reached", weirv1.MaxProblemMessage)})
 }
 
-// NotInForce says what of a pod is not in force as it is written. It does not wait either.
-func (w *Writer) NotInForce(pod model.Name, uid, what string) {
-	w.say(about{pod, uid, ReasonNotInForce, weirv1.Clip(what, weirv1.MaxProblemMessage)})
+// NotInForce says what of a pod has no effect; as Waits, it does not wait. No problem is nothing to
+// say.
+func (w *Writer) NotInForce(pod model.Name, uid string, found []weirv1.Problem) {
+	if len(found) == 0 {
+		return
+	}
+	words := make([]string, len(found))
+	for i, p := range found {
+		words[i] = p.Field + " " + p.Value + ": " + p.Message
+	}
+	w.say(about{pod, uid, ReasonNotInForce, weirv1.Clip(strings.Join(words, "; "), weirv1.MaxProblemMessage)})
 }
 
 func (w *Writer) say(a about) {

@@ -20,6 +20,7 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/apitest"
 	"github.com/weir-net/weir/internal/model"
@@ -75,7 +76,7 @@ func TestReasons(t *testing.T) {
 		pod := model.Name{Namespace: "a", Name: "web"}
 		for range 2 {
 			w.Waits(pod, "1", errWaits)
-			w.NotInForce(pod, "1", "an annotation")
+			w.NotInForce(pod, "1", []weirv1.Problem{{Field: "metadata.annotations[x]", Value: "1", Message: "has no effect"}})
 			synctest.Wait()
 		}
 		var got []string
@@ -144,7 +145,7 @@ func TestDescribe(t *testing.T) {
 		return shown(1)()
 	})
 	stop()
-	a, now := about{pod: name, uid: uid, message: errWaits.Error()}, time.Now()
+	a, now := about{pod: name, uid: uid, reason: ReasonWaits, message: errWaits.Error()}, time.Now()
 	s, err := w.write(t.Context(), a, said{}, now) // another agent, which does not know of it
 	if err != nil {
 		t.Fatal(err)

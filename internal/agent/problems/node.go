@@ -98,7 +98,7 @@ func Addresses(n Node) []weirv1.Problem {
 			Message: "IPv6 needs 1280 bytes at least: the kernel of a pod takes no IPv6 address",
 			Action:  "raise the MTU of the uplink or spec.vxlanMTU of FelixConfiguration default, less 20 bytes for VXLAN over IPv6, or do without IPv6"})
 	}
-	if s := n.State; s != nil && s.Settings.IPv6 && !s.Settings.Node6.IsValid() {
+	if s := n.State; s != nil && n.IPv6Pool && s.Settings.IPv6 && !s.Settings.Node6.IsValid() {
 		out = append(out, weirv1.Problem{Object: "Node " + n.Name, Field: "status.addresses",
 			Message: "the cluster has an IPPool of IPv6, and this node no IPv6 address: no other node reaches the IPv6 addresses of its pods",
 			Action:  "name one in kubelet's --node-ip, or set ipv6Support: false in FelixConfiguration node." + n.Name})
@@ -143,6 +143,7 @@ type Node struct {
 	State         *nodestate.State // nil = the cluster was not read yet
 	Machine       machine.Facts
 	HostEndpoints []*model.HostEndpoint // of this node, by name
+	IPv6Pool      bool                  // the cluster has an IPPool of IPv6
 }
 
 // Repairs says what somebody else removed of late; nothing while that is long ago.

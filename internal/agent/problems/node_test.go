@@ -22,3 +22,18 @@ func TestPoliciesThatDoNotFitAreNamed(t *testing.T) {
 		t.Errorf("before there is a state: %v", got)
 	}
 }
+
+// A node that carries IPv6 for a host endpoint alone is not said to lack an address for a pool.
+func TestHostEndpointIsNoPoolOfIPv6(t *testing.T) {
+	t.Parallel()
+	s := nodestate.New()
+	s.Settings.IPv6 = true
+	n := Node{Name: "n1", State: s}
+	if got := Addresses(n); len(got) > 0 {
+		t.Errorf("without a pool of IPv6: %v", got)
+	}
+	n.IPv6Pool = true
+	if got := Addresses(n); len(got) != 1 || !strings.Contains(got[0].Message, "IPPool of IPv6") {
+		t.Errorf("with one: %v", got)
+	}
+}

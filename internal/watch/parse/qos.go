@@ -21,10 +21,6 @@ const (
 	AnnotationEgress  = "kubernetes.io/egress-bandwidth"
 )
 
-// withoutEffect are annotations of the field that nothing is limited by; those of a direction come
-// after its name.
-var withoutEffect = []string{"PacketRate", "PacketBurst", "MaxConnections"}
-
 // quantities are the annotations of a direction, with the least and the largest value of each and
 // what it goes without.
 var quantities = []struct {
@@ -58,21 +54,11 @@ func (f *Finding) QoS(annotations map[string]string) *model.QoS {
 			}
 		}
 		f.alone(annotations, d.direction, d.to)
-		for _, name := range withoutEffect {
-			f.unused(annotations, PrefixQoS+d.direction+name)
-		}
 	}
-	f.unused(annotations, PrefixQoS+"dscp")
 	if out == (model.QoS{}) {
 		return nil
 	}
 	return &out
-}
-
-func (f *Finding) unused(annotations map[string]string, name string) {
-	if text, has := annotations[name]; has {
-		f.Add(annotationName(name), text, "has no effect yet", "nothing is limited or marked by it")
-	}
 }
 
 func annotationName(name string) string { return "metadata.annotations[" + name + "]" }

@@ -28,8 +28,6 @@ func TestQoS(t *testing.T) {
 		"all": {annotations: map[string]string{PrefixQoS + "egressBandwidth": "1G", PrefixQoS + "egressBurst": "1M", PrefixQoS + "egressPeakrate": "2G",
 			PrefixQoS + "egressMinburst": "9k"},
 			want: model.QoS{Egress: model.Limits{Bandwidth: 1e9, Burst: 1e6, Peakrate: 2e9, Minburst: 9000}}},
-		"without effect": {annotations: map[string]string{PrefixQoS + "egressPacketRate": "100", PrefixQoS + "ingressMaxConnections": "7", PrefixQoS + "dscp": "AF11"},
-			found: []string{"egressPacketRate", "ingressMaxConnections", "dscp"}},
 		"no quantity": {annotations: map[string]string{PrefixQoS + "egressBandwidth": "fast", PrefixQoS + "egressBurst": "1M"},
 			found: []string{"egressBandwidth", "egressBurst"}},
 		"out of range": {annotations: map[string]string{PrefixQoS + "ingressBandwidth": "1", PrefixQoS + "egressBandwidth": "9E"},

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mirror
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	ipamv3 "github.com/weir-net/weir/api/ipam/v3"
+	"github.com/weir-net/weir/internal/ipam"
+)
+
+// HandleOf is the name of the handle under which all addresses of a node are allocated: one for
+// each container would be a write for each pod that starts.
+func HandleOf(node string) string { return "weir-node." + node }
+
+// affinityOf is how a block says whose it is.
+func affinityOf(node string) string { return "host:" + node }
+
+// position is that of an address in its block.
+func position(block netip.Prefix, addr netip.Addr) int {
+	a, b := block.Addr().As16(), addr.As16()
+	return int(binary.BigEndian.Uint64(b[8:]) - binary.BigEndian.Uint64(a[8:]))
+}
+
+// at is the address at a position of a block.
+func at(block netip.Prefix, i int) netip.Addr {
+	a := block.Addr().As16()
+	binary.BigEndian.PutUint64(a[8:], binary.BigEndian.Uint64(a[8:])+uint64(i))
+	return netip.AddrFrom16(a).Unmap()
+}
+
+// blockSpec is the mirror of a block with the allocations that are in it. Its SequenceNumber is not
+// set.
+func blockSpec(node string, block netip.Prefix, all []ipam.Record) ipamv3.IPAMBlockSpec {
+	affinity, handle := affinityOf(node), HandleOf(node)
+	size := 1 << (block.Addr().BitLen() - block.Bits())
+	out := ipamv3.IPAMBlockSpec{CIDR: block.String(), Affinity: &affinity, Allocations: make([]*int, size),
+		Unallocated: []int{}, Attributes: []ipamv3.AllocationAttribute{}, SequenceNumberForAllocation: map[string]int64{}}
+	for _, r := range all {
+		if !block.Contains(r.Address) {
+			continue
+		}
+		of := map[string]string{"node": node}
+		if r.Pod != "" {
+			of["namespace"], of["pod"] = r.Namespace, r.Pod
+		}
+		if !r.Time.IsZero() {
+			of["timestamp"] = r.Time.UTC().Format(time.RFC3339)
+		}
+		i, index := position(block, r.Address), len(out.Attributes)
+		out.Allocations[i] = &index
+		out.Attributes = append(out.Attributes, ipamv3.AllocationAttribute{HandleID: &handle, Secondary: of})
+		out.SequenceNumberForAllocation[strconv.Itoa(i)] = sequence(r.Time)
+	}
+	for i, a := range out.Allocations {
+		if a == nil {
+			out.Unallocated = append(out.Unallocated, i)
+		}
+	}
+	return out
+}
+
+// sequence is a time as clients compare it: later is more.
+func sequence(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+// allocated are the addresses that a mirror says are allocated.
+func allocated(block netip.Prefix, spec *ipamv3.IPAMBlockSpec) map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	size := 1 << (block.Addr().BitLen() - block.Bits())
+	for i, a := range spec.Allocations {
+		if a != nil && i < size {
+			out[at(block, i)] = true
+		}
+	}
+	return out
+}
+
+// handleSpec counts the addresses of each block.
+func handleSpec(node string, blocks []netip.Prefix, all []ipam.Record) ipamv3.IPAMHandleSpec {
+	out := ipamv3.IPAMHandleSpec{HandleID: HandleOf(node), Block: map[string]int{}}
+	for _, b := range blocks {
+		if n := len(slices.DeleteFunc(slices.Clone(all), func(r ipam.Record) bool { return !b.Contains(r.Address) })); n > 0 {
+			out.Block[b.String()] = n
+		}
+	}
+	return out
+}
+
+// affinitySpec says whose a block is; type is a field of newer clients.
+func affinitySpec(node string, block netip.Prefix) map[string]any {
+	return map[string]any{"state": "confirmed", "node": node, "type": "host", "cidr": block.String()}
+}
