@@ -53,8 +53,8 @@ type Options struct {
 	// between; VXLANMode is Never, Always or CrossSubnet.
 	PodCIDR, VXLANMode string
 	// On is the CNI plugin that gives pods their addresses and interfaces in the place of Weir's:
-	// one of Networks; empty = Weir's. It gives those of PodCIDR, and VXLANMode has no meaning then.
-	// InterfacePrefix begins the names of pods' interfaces on the host.
+	// one of Networks; empty = Weir's. It gives those of PodCIDR, and VXLANMode has no meaning
+	// then. InterfacePrefix begins the names of pods' interfaces on the host.
 	On, InterfacePrefix string
 	// APIServerHost and APIServerPort are how nodes reach the API server without any Service; empty
 	// = by its cluster IP, for which kube-proxy must run.
