@@ -61,6 +61,9 @@ enum flow_state {
 	 * that hands its packets on, 0 = none; when that changes, the way back follows */
 	STATE_WATCHED = 16,
 	STATE_RESET = 32, /* with STATE_CLOSING: by RST */
+	/* both directions are left to the kernel's stack, translated, by the way that the entry
+	 * says: SET_CHAINED */
+	STATE_STACK = 64,
 };
 
 /* Where packets of an entry's direction come from. The programs compare each packet with it

@@ -34,6 +34,9 @@ enum settings_flag {
 	SET_IPIP_FROM_PODS = 32768, /* allowIPIPPacketsFromWorkloads */
 	SET_IPIP = 131072, /* what nodes send in IP in IP is taken */
 	SET_IPIP_NODES = 262144, /* nodes hand on by it what they would by VXLAN */
+	/* another CNI plugin's network: what pods send out of the node, but to pods, is left to the
+	 * stack, for that network's routing rules and source NAT */
+	SET_CHAINED = 524288,
 	/* user space is writing a change, and has not moved the epoch on yet; nothing to the
 	 * programs */
 	SET_CHANGING = 64,

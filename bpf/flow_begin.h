@@ -104,6 +104,12 @@ __noinline int flow_begin(struct __sk_buff *skb)
 			return ret;
 	}
 	svc = w->fwd.svc.proto;
+	/* The interface of a pod that is not known yet. */
+	if ((s->flags & SET_CHAINED) && p->hook == HOOK_TO_WORKLOAD) {
+		b = bpf_map_lookup_elem(&weir_addrs, &w->fwd.daddr);
+		if (!b || b->kind != ADDR_ENDPOINT || b->ifindex != skb->ifindex)
+			return DROP_NO_ENDPOINT;
+	}
 	hand_on = !addr_is_none(&w->balance.hand_on);
 	b = bpf_map_lookup_elem(&weir_addrs, &w->fwd.daddr);
 	if (tunnel_by_service(p, s, &w->fwd))
@@ -187,6 +193,11 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		if (snat) {
 			w->fwd.saddr = s->node;
 			w->fwd.flags |= FLOW_SNAT;
+		} else if ((s->flags & SET_CHAINED) && p->hook == HOOK_FROM_WORKLOAD &&
+			   w->fwd.action == ACT_NEIGH && !(b && b->kind == ADDR_POD) &&
+			   !route_find(&w->fwd.daddr)) {
+			w->fwd.state |= STATE_STACK;
+			w->rev.state |= STATE_STACK;
 		}
 	}
 	if (host_on(s)) {

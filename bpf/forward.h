@@ -157,6 +157,11 @@ static __always_inline int forward_flow(struct __sk_buff *skb, struct pkt *p, st
 		forward_trace(skb, ACT_PASS, 0, NULL, f->rule);
 		return TC_ACT_OK;
 	}
+	if ((f->state & STATE_STACK) && !host) {
+		forward_trace(skb, ACT_PASS, 0, NULL, f->rule);
+		forward_mark(skb, MARK_DONE);
+		return TC_ACT_OK;
+	}
 	forward_trace(skb, f->action == ACT_QUEUE ? ACT_LOCAL : f->action, f->action == ACT_PASS ? 0 : f->ifindex,
 		      f->action == ACT_NEIGH || f->action == ACT_TUNNEL ? &f->nexthop : NULL,
 		      f->rule);

@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"text/template"
@@ -51,6 +53,10 @@ type Options struct {
 	// PodCIDR is the first IPPool's, or those of the first two, one of each family, with a comma
 	// between; VXLANMode is Never, Always or CrossSubnet.
 	PodCIDR, VXLANMode string
+	// On is the CNI plugin that gives pods their addresses and interfaces in the place of Weir's:
+	// one of Networks; empty = Weir's. It gives those of PodCIDR, and VXLANMode has no meaning
+	// then. InterfacePrefix begins the names of pods' interfaces on the host.
+	On, InterfacePrefix string
 	// APIServerHost and APIServerPort are how nodes reach the API server without any Service; empty
 	// = by its cluster IP, for which kube-proxy must run.
 	APIServerHost, APIServerPort string
@@ -73,12 +79,36 @@ func Defaults() Options {
 	return Options{Image: "weir.local/weir:dev", PodCIDR: "10.244.0.0/16", VXLANMode: "CrossSubnet", FanOut: "auto"}
 }
 
+// Networks are the values of On.
+var Networks = []string{"generic"}
+
+// prefixRE is what config takes as interfacePrefix.
+var prefixRE = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9]{0,3}$`)
+
+// validateNetwork says what of On and InterfacePrefix cannot be.
+func (o Options) validateNetwork() error {
+	switch {
+	case o.On == "" && o.InterfacePrefix == "":
+		return nil
+	case o.On == "":
+		return errors.New("a prefix of the interfaces that another CNI plugin makes needs the name of that plugin")
+	case !slices.Contains(Networks, o.On):
+		return fmt.Errorf("CNI plugin %q is none of %s", o.On, strings.Join(Networks, ", "))
+	case !prefixRE.MatchString(o.InterfacePrefix):
+		return fmt.Errorf("interface prefix %q is not one to four letters and digits, such as veth", o.InterfacePrefix)
+	}
+	return nil
+}
+
 // Validate says which option cannot be, and what it may be.
 func (o Options) Validate() error {
 	if o.Image == "" || strings.ContainsAny(o.Image, " \t\n\"'{}#") {
 		return fmt.Errorf("image %q is not the name of an image", o.Image)
 	}
 	if _, err := podCIDRs(o.PodCIDR); err != nil {
+		return err
+	}
+	if err := o.validateNetwork(); err != nil {
 		return err
 	}
 	switch o.VXLANMode {
@@ -263,4 +293,12 @@ func DefaultObjects(podCIDR, vxlanMode string) (pools []*unstructured.Unstructur
 		pools = append(pools, object("IPPool", name, map[string]any{"cidr": p.String(), "vxlanMode": vxlanMode, "natOutgoing": true, "nodeSelector": "all()"}))
 	}
 	return pools, object("FelixConfiguration", "default", map[string]any{"bpfEnabled": true}), nil
+}
+
+// OfOther makes first IPPools those of another CNI plugin (Options.On): Weir gives no address of
+// them, encapsulates nothing and translates no source. They say which addresses pods may have.
+func OfOther(pools []*unstructured.Unstructured) {
+	for _, u := range pools {
+		u.Object["spec"] = map[string]any{"cidr": u.Object["spec"].(map[string]any)["cidr"], "disabled": true, "vxlanMode": "Never", "natOutgoing": false, "nodeSelector": "all()"}
+	}
 }

@@ -74,6 +74,18 @@ func imageOf(ctx context.Context, kube kubernetes.Interface) (string, error) {
 	return ds.Spec.Template.Spec.Containers[0].Image, nil
 }
 
+// onOther reports whether the agents work with another CNI plugin (weir install --on).
+func onOther(ctx context.Context, kube kubernetes.Interface) (bool, error) {
+	ds, err := kube.AppsV1().DaemonSets(deploy.Namespace).Get(ctx, nodeDaemon, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("get DaemonSet %s/%s: %w", deploy.Namespace, nodeDaemon, err)
+	}
+	return slices.ContainsFunc(ds.Spec.Template.Spec.Containers[0].Env, func(e corev1.EnvVar) bool { return e.Name == "FELIX_CNICHAINING" }), nil
+}
+
 // cleanNodes runs weir-agent clean-up on each node, and waits until it is done everywhere. The
 // DaemonSet of the agents is gone by then, or going.
 func cleanNodes(ctx context.Context, out io.Writer, kube kubernetes.Interface, image string, timeout time.Duration) error {

@@ -50,10 +50,17 @@ type installFlags struct {
 func newInstall(o *options) *cobra.Command {
 	f := &installFlags{Options: deploy.Defaults()}
 	cmd := &cobra.Command{Use: "install", Short: "Install Weir in the cluster, or bring an installation up to date", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), cmd.OutOrStdout(), o) }}
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.onOther(cmd.Flags().Changed); err != nil {
+				return err
+			}
+			return f.run(cmd.Context(), cmd.OutOrStdout(), o)
+		}}
 	flags := cmd.Flags()
 	flags.StringVar(&f.Image, "image", f.Image, "image with Weir's programs")
 	flags.StringVar(&f.PodCIDR, "pod-cidr", f.PodCIDR, "addresses of pods, for the first IPPool; of two families: IPv4,IPv6")
+	flags.StringVar(&f.On, "on", f.On, "CNI plugin that gives pods their addresses and interfaces in the place of Weir's, whose network carries what pods send out of their node: generic (any that makes a pair of interfaces for each pod, and a host route to its address)")
+	flags.StringVar(&f.InterfacePrefix, "interface-prefix", f.InterfacePrefix, "with --on: how the names of pods' interfaces on the host begin (default veth)")
 	flags.StringVar(&f.VXLANMode, "vxlan-mode", f.VXLANMode, "encapsulation of the first IPPool: Never, Always, CrossSubnet")
 	flags.StringVar(&f.ServiceExternalIPs, "service-external-ips", f.ServiceExternalIPs, "`CIDRs` that spec.externalIPs of Services may name, or none (default: every address that nobody else has)")
 	flags.StringVar(&f.FanOut, "fanout", f.FanOut, "from whom agents have the cluster: auto (the fan-out, Deployment weir-fanout, from 100 nodes on, otherwise the API server), never (the API server), always (the fan-out; agents get no right to read the cluster)")
@@ -65,6 +72,23 @@ func newInstall(o *options) *cobra.Command {
 	flags.BoolVar(&f.wait, "wait", true, "wait until the agents are ready")
 	flags.DurationVar(&f.timeout, "timeout", 5*time.Minute, "how long to wait")
 	return cmd
+}
+
+// onOther completes what is said of another CNI plugin; given says which flags there are.
+func (f *installFlags) onOther(given func(flag string) bool) error {
+	if f.On == "" {
+		return nil
+	}
+	if given("vxlan-mode") {
+		return fmt.Errorf("--vxlan-mode has no meaning with --on %s: that plugin's network carries what pods send to other nodes", f.On)
+	}
+	if !given("pod-cidr") {
+		return fmt.Errorf("--on %s: name by --pod-cidr the networks from which that plugin gives pods their addresses", f.On)
+	}
+	if f.InterfacePrefix == "" {
+		f.InterfacePrefix = "veth"
+	}
+	return nil
 }
 
 func (f *installFlags) run(ctx context.Context, out io.Writer, o *options) error {
@@ -326,6 +350,9 @@ func hasCondition(u *unstructured.Unstructured, want string) bool {
 // createDefaults makes the first IPPools where there is none, and the FelixConfiguration "default".
 func (f *installFlags) createDefaults(ctx context.Context, out io.Writer, d dynamic.Interface) error {
 	first, felix, err := deploy.DefaultObjects(f.PodCIDR, f.VXLANMode)
+	if f.On != "" {
+		deploy.OfOther(first)
+	}
 	if err != nil {
 		return err
 	}
@@ -396,6 +423,12 @@ func newUninstall(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if !clean {
+				// What stays on nodes would be in the way of pods that the other plugin starts.
+				if clean, err = onOther(cmd.Context(), c.Kube); err != nil {
+					return err
+				}
+			}
 			if clean && image == "" {
 				if image, err = imageOf(cmd.Context(), c.Kube); err != nil {
 					return err
@@ -406,7 +439,7 @@ func newUninstall(o *options) *cobra.Command {
 			}
 			return cleanNodes(cmd.Context(), cmd.OutOrStdout(), c.Kube, image, timeout)
 		}}
-	cmd.Flags().BoolVar(&clean, "clean-nodes", false, "remove everything of Weir from each node's kernel and disk too; pods there lose their network")
+	cmd.Flags().BoolVar(&clean, "clean-nodes", false, "remove everything of Weir from each node's kernel and disk too; pods there lose their network, but for those that have it of another CNI plugin (weir install --on), with which it always is done")
 	cmd.Flags().StringVar(&image, "image", "", "image that cleans nodes up (default: that of the agents)")
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait for the nodes")
 	cmd.Flags().BoolVar(&purge, "purge", false, "remove the CustomResourceDefinitions too, and with them every pool, policy and setting")

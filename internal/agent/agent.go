@@ -6,9 +6,11 @@
 //	source ─ cluster (cluster*.go): the model, one goroutine ─ calc ─► dataplane.Loop ─► driver
 //	           ▲                                                           (dataplane*.go)
 //	machine ───┘      cni.go: pods come and go      status.go, metrics.go: what is in force
+//	chain ─────┘
 //
 // What needs nothing of the rest is a package below: apiserver (how the API server is found),
-// machine (interfaces, routes and neighbours), nodelock (which of two agents works), problems (what
+// machine (interfaces, routes and neighbours), chain (interfaces of pods that another CNI plugin
+// made), nodelock (which of two agents works), problems (what
 // is not in force), lbhealth (health checks of load balancers), httpserve (the HTTP ports), api
 // (the agent's API), statefile (small files on disk). The answers to `weir why` are internal/why.
 package agent
@@ -31,6 +33,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/api"
 	"github.com/weir-net/weir/internal/agent/apiserver"
 	"github.com/weir-net/weir/internal/agent/bgp"
+	"github.com/weir-net/weir/internal/agent/chain"
 	"github.com/weir-net/weir/internal/agent/conflist"
 	"github.com/weir-net/weir/internal/agent/datastore"
 	"github.com/weir-net/weir/internal/agent/httpserve"
@@ -201,6 +204,11 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.programming = metrics.NewProgramming()
 	a.cluster.programmed = a.programming.Note
 	a.cluster.opened = resolver.AtStart().Settings
+	if a.cluster.opened.Chained {
+		if a.cluster.chain, err = chain.New(o.Log.With("part", "chain")); err != nil {
+			return nil, errors.Join(err, a.driver.Close())
+		}
+	}
 	a.openWireGuard()
 	a.cluster.changed, a.cluster.reached = a.noteChange, a.reached.Addrs
 	a.cluster.noteConfig = a.lastGood.note
@@ -293,6 +301,9 @@ func (a *Agent) openDataPlane(lacks error, e config.Effective) error {
 	}
 	if errors.Is(err, ebpf.ErrRefused) {
 		nftables = a.planes.choose(e, err)
+	}
+	if nftables && e.Settings.Chained {
+		return errors.Join(errors.New("with another CNI plugin (FELIX_CNICHAINING) there is eBPF alone, and this node cannot have it, or has nftables of an earlier installation"), a.planes.lacking())
 	}
 	if nftables {
 		a.preloaded.Close()
@@ -388,9 +399,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("keeping blocks of addresses", a.ipam.Run)
 	run("showing clients the use of addresses", a.mirror.Run)
 	run("answering the CNI plugin", func(ctx context.Context) error { return a.cni.Serve(ctx, listener) })
-	run("writing the network configuration", func(ctx context.Context) error {
-		return a.conf.Keep(ctx, socket, a.ready, a.podsGetIPv6, a.familiesChanged, a.log)
-	})
+	if a.cluster.chain == nil {
+		run("writing the network configuration", func(ctx context.Context) error {
+			return a.conf.Keep(ctx, socket, a.ready, a.podsGetIPv6, a.familiesChanged, a.log)
+		})
+	} else {
+		run("looking for interfaces of pods", func(ctx context.Context) error { return a.cluster.chain.Run(ctx, a.cluster.noteLocal) })
+	}
 	run("looking for lost addresses", a.cni.Run)
 	run("writing events about pods", a.podEvents.Run)
 	run("serving health and metrics", a.serve)

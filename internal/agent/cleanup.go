@@ -110,6 +110,11 @@ func removeFiles(paths ...string) error {
 		if err == nil {
 			continue
 		}
+		// RemoveAll gives up at once where what the mount is on is read-only.
+		inside, _ := os.ReadDir(p)
+		for _, e := range inside {
+			_ = os.RemoveAll(filepath.Join(p, e.Name()))
+		}
 		left, readErr := os.ReadDir(p)
 		if errors.Is(readErr, fs.ErrNotExist) || readErr == nil && len(left) == 0 {
 			continue

@@ -13,6 +13,7 @@ import (
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/agent/apiserver"
+	"github.com/weir-net/weir/internal/agent/chain"
 	"github.com/weir-net/weir/internal/agent/machine"
 	"github.com/weir-net/weir/internal/agent/problems"
 	"github.com/weir-net/weir/internal/calc"
@@ -33,7 +34,8 @@ type cluster struct {
 	loop    *dataplane.Loop
 	log     *slog.Logger
 	machine *machine.Watcher
-	changed func() // after a state was handed on
+	chain   *chain.Watcher // finds the interfaces of pods; nil = Weir's own CNI plugin makes them
+	changed func()         // after a state was handed on
 	// noteConfig gets the configured values that are valid, by field, once the cluster was read. Of
 	// many no state is made: which data plane is asked for, for one.
 	noteConfig func(lastGood map[string]string)
@@ -69,6 +71,7 @@ type cluster struct {
 	earlyPods map[model.Name]*model.Pod // pods that an ADD brought before the watch did
 	// since are the times of changes of endpoints that no state that was handed on has yet.
 	since    []time.Time
+	nodePods map[model.Name]*model.Pod // of this node, with an interface of their own; where chain is set
 	ipamConf ipamInputs
 	// servers are the EndpointSlices of apiService, controllers those of controllerService.
 	servers, controllers map[model.Name]*model.EndpointSlice
@@ -96,7 +99,7 @@ func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, lo
 		announce: func(map[netip.Addr]bool, map[netip.Addr][6]byte) {}, noteClaims: func(map[string]*model.Node, bool) {},
 		noteEndpoints: func(map[netip.Addr]model.Name) {}, noteBGP: func(*nodestate.BGP) {}, unfitPod: func(model.Name, string, []weirv1.Problem) {},
 		programmed: func(uint64, []time.Time) {},
-		earlyPods:  map[model.Name]*model.Pod{}, proxies: map[string]bool{},
+		earlyPods:  map[model.Name]*model.Pod{}, nodePods: map[model.Name]*model.Pod{}, proxies: map[string]bool{},
 		servers: map[model.Name]*model.EndpointSlice{}, controllers: map[model.Name]*model.EndpointSlice{},
 		ipamConf: ipamInputs{reservations: map[string]*watch.Reservation{}, settings: watch.IPAMConfig{StrictAffinity: true}},
 	}
@@ -189,6 +192,9 @@ func (c *cluster) change(ctx context.Context, f func()) (uint64, error) {
 
 // compute hands on a state when something changed.
 func (c *cluster) compute() {
+	if c.chain != nil && c.complete && c.dirty.Has(model.KindLocal) {
+		c.findEndpoints()
+	}
 	if c.dirty.Has(model.KindLocal) {
 		c.noteEndpoints(nodeview.EndpointsOf(&c.model.Local))
 	}
@@ -241,12 +247,14 @@ func (c *cluster) merge(b *watch.Batch) {
 	if b.Full { // of another source than before, perhaps
 		b.Replace(c.model)
 		c.replaceSettings(b)
+		clear(c.nodePods)
 	}
 	c.noteChangesOfEndpoints(b)
 	c.mu.Lock()
 	c.dirty.Merge(b.Changes.Apply(c.model))
 	c.mu.Unlock()
 	c.noteProxies(b.Pods)
+	c.noteNodePods(b.Pods)
 	c.noteTiers(b)
 	if len(b.Nodes) > 0 {
 		c.noteClaims(b.Nodes, b.Full)

@@ -51,6 +51,11 @@ func (c *cluster) refreshLocal() {
 	if c.reached != nil {
 		l.APIServers = c.reached()
 	}
+	if c.chain != nil {
+		m.Addrs = slices.Concat(m.Addrs, c.machine.AddrsOf(c.model.Settings.InterfacePrefix))
+		slices.SortFunc(m.Addrs, netip.Addr.Compare)
+		m.Addrs = slices.Compact(m.Addrs)
+	}
 	l.HostAddrs, l.Subnets, l.LinkMTU, l.Interfaces = m.Addrs, m.Subnets, m.MTU, m.Links
 	l.Gateways, l.Neighbours = m.Gateways, c.machine.LinkAddresses(c.model.Nodes, m.Gateways)
 	c.mu.Lock()

@@ -138,6 +138,8 @@ func (p pods) PodLives(name model.Name, uid string) bool {
 func (a *Agent) cniReady() error {
 	st := a.source.Status()
 	switch {
+	case a.cluster.chain != nil:
+		return errors.New("another CNI plugin gives the pods of this node their interfaces (cniChaining): Weir's is not to be called")
 	case !st.Synced && a.source.Fed():
 		return fmt.Errorf("the cluster was not read yet: %w: no fan-out has sent it (%s)", source.ErrPodWaits, st.Err)
 	case !st.Synced:

@@ -88,7 +88,7 @@ const (
 	inputsSettings = model.KindBGP | model.KindSettings | model.KindBlocks | model.KindPools | model.KindNodes | model.KindLocal | model.KindServiceCIDRs
 	inputsRoutes   = model.KindBGP | model.KindSettings | model.KindPools | model.KindBlocks | model.KindNodes | model.KindLocal
 	inputsAddrs    = model.KindBGP | model.KindSettings | model.KindNodes | model.KindPods | model.KindPools | model.KindBlocks | model.KindLocal
-	inputsClients  = model.KindLocal
+	inputsClients  = model.KindLocal | model.KindSettings
 	inputsCrypto   = model.KindSettings | model.KindNodes | model.KindPools | model.KindLocal
 )
 
@@ -150,6 +150,7 @@ func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.S
 	}
 	if dirty.Has(inputsClients) {
 		table.StoreMap(&next.Clients, route.Clients(c), &keys, nodestate.TableClients)
+		table.StoreMap(&next.Held, route.Held(c), &keys, nodestate.TableAddrs)
 	}
 	if dirty.Has(route.InputsQoS) || route.ChangesQoS(c, dirty.Pods) {
 		table.StoreMap(&next.QoS, route.QoS(c), &keys, nodestate.TableQoS)

@@ -22,7 +22,7 @@ type Reference struct {
 func (r Reference) InForce() bool { return r.Doc != "" }
 
 // environmentOnly are fields that no FelixConfiguration has.
-var environmentOnly = map[string]bool{"nodePortAddresses": true, "serviceExternalIPs": true}
+var environmentOnly = map[string]bool{"nodePortAddresses": true, "serviceExternalIPs": true, "cniChaining": true}
 
 // All returns every field that is known, in the order of the table.
 func All() []Reference {
@@ -116,5 +116,6 @@ var docs = map[string]string{
 	"wireguardStrict":              "Send nothing to the pods of nodes that have published no key, rather than in clear.",
 
 	"nodePortAddresses":  "Addresses of the node at which node ports answer: networks, or `primary` for those by which nodes know each other. Empty is every address.",
+	"cniChaining":        "Another CNI plugin that gives pods their addresses and interfaces, as `weir install --on` sets it: see [with another CNI plugin](../guides/chaining.md).",
 	"serviceExternalIPs": "Networks that `spec.externalIPs` of Services may name, or `none`. Empty allows every address that nobody else has.",
 }

@@ -210,6 +210,10 @@ var fields = append([]field{
 	// What spec.externalIPs of Services may name. No FelixConfiguration has it either.
 	serviceExternalIPs(),
 
+	// Whose CNI plugin pods have. No FelixConfiguration has it: it is for the environment.
+	choice("cniChaining", "CNIChaining", "Disabled", []string{"Disabled", "generic"},
+		func(e *Effective, v string) { e.Settings.Chained = v != "Disabled" }),
+
 	// AWS integration.
 	unsupported("awsSrcDstCheck", "AWSSrcDstCheck", "DoNothing"),
 }, otherAgents...)

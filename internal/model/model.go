@@ -339,6 +339,7 @@ func (p *Pool) Gives() bool { return !p.Disabled && p.Deleted == 0 }
 type Local struct {
 	Node       string
 	Endpoints  map[netip.Addr]*LocalEndpoint
+	Held       map[int]string   // interfaces of pods of which nothing is known yet, by index: names (Settings.Chained)
 	HostAddrs  []netip.Addr     // every unicast address of the node, loopback, tunnel and the link-local ones of IPv6 aside
 	Subnets    []netip.Prefix   // on-link subnets of the uplinks
 	LinkMTU    int              // of the uplink that holds the node's address, bytes
@@ -359,7 +360,8 @@ type Local struct {
 	WireGuard  LocalWireGuard
 }
 
-// LocalEndpoint is a pod's interface on this node, as the CNI plugin made it.
+// LocalEndpoint is a pod's interface on this node, as the CNI plugin made it. NetnsCookie is 0, and
+// ContainerID empty, where that is another CNI plugin (Settings.Chained).
 type LocalEndpoint struct {
 	Pod         Name
 	ContainerID string

@@ -75,6 +75,9 @@ type Settings struct {
 	// every address that is nobody's, empty = none.
 	ServiceExternalIPs []netip.Prefix
 	WireGuard          WireGuardSettings
+	// Chained is cniChaining: another CNI plugin gives pods their addresses and interfaces, and its
+	// network carries what they send out of the node.
+	Chained bool
 }
 
 // DefaultAgentPorts are those of the fan-out, of the controller, of metrics, health, the proxy

@@ -77,6 +77,9 @@ func Dump(w io.Writer, s *State) error {
 	for _, c := range sortedKeys(s.Clients, cmp.Compare[uint64]) {
 		d.line("client", fmt.Sprintf("netns=%d", c), s.Clients[c].String())
 	}
+	for _, index := range sortedKeys(s.Held, cmp.Compare[int]) {
+		d.line("held", s.Held[index], fmt.Sprintf("interface=%d", index))
+	}
 	d.bgp(s.BGP)
 	for _, a := range sortedKeys(s.Announced, netip.Addr.Compare) {
 		d.line("announce", a.String())
@@ -118,7 +121,7 @@ func Equal(a, b *State) bool {
 		EqualMapsFunc(a.Refused, b.Refused, slices.Equal[[]Refusal]) && EqualMaps(a.Peers, b.Peers) &&
 		maps.Equal(a.PeerCIDRs, b.PeerCIDRs) && EqualMaps(a.Policy, b.Policy) && EqualMaps(a.Rules, b.Rules) &&
 		maps.Equal(a.Staged, b.Staged) && slices.Equal(a.Unfit, b.Unfit) && slices.Equal(a.Overdrawn, b.Overdrawn) &&
-		maps.Equal(a.Clients, b.Clients) && maps.Equal(a.Announced, b.Announced) && maps.Equal(a.Watched, b.Watched) &&
+		maps.Equal(a.Clients, b.Clients) && maps.Equal(a.Held, b.Held) && maps.Equal(a.Announced, b.Announced) && maps.Equal(a.Watched, b.Watched) &&
 		maps.Equal(a.HostEndpoints, b.HostEndpoints) && maps.Equal(a.HostStaged, b.HostStaged) &&
 		a.WireGuard4.Equal(&b.WireGuard4) && a.WireGuard6.Equal(&b.WireGuard6) && reflect.DeepEqual(a.BGP, b.BGP) && maps.Equal(a.QoS, b.QoS)
 }
@@ -167,7 +170,7 @@ func (d *dumper) line(words ...string) {
 
 func (d *dumper) settings(s *Settings) {
 	d.line("settings", settingsLine(s), flag(s.ToHost == model.ToHostDrop || s.ToHost == model.ToHostReturn, "to-host="+string(s.ToHost)),
-		flag(s.VXLANFromPods, "vxlan-from-pods"), flag(s.IPIPFromPods, "ipip-from-pods"), flag(s.RPFStrict, "rpf=strict"),
+		flag(s.VXLANFromPods, "vxlan-from-pods"), flag(s.IPIPFromPods, "ipip-from-pods"), flag(s.RPFStrict, "rpf=strict"), flag(s.Chained, "chained"),
 		flag(s.IPIP.Accept, fmt.Sprintf("ipip-mtu=%d", s.IPIP.MTU)), flag(s.IPIP.HandOn, "hands-on=ipip"), flag(s.KubeProxy, "services=kube-proxy"), flag(s.ProxyRules, "rules-of=kube-proxy"), flag(s.HandOver, "hand-over"))
 	for _, p := range s.DSROptOut {
 		d.line("no-dsr", p.String())

@@ -55,6 +55,9 @@ type State struct {
 	Rules Map[RuleID, Rule]
 	// Clients are the addresses of the pods behind network namespaces, by netns cookie.
 	Clients map[uint64]Client
+	// Held are the interfaces of pods of which nothing is known yet, by index: names. What comes by
+	// them, or is for them, is dropped. There are some where Settings.Chained alone.
+	Held map[int]string
 	// Announced are the addresses that this node answers neighbours for on its uplinks: load
 	// balancers' and, where asked for, pods'. Watched are the nodes whose silence on the link would
 	// change that, with the MAC addresses that they publish: the agent looks whether they are there
@@ -198,7 +201,11 @@ type Settings struct {
 	// RPFStrict: what comes in by an uplink begins nothing where the route to its source leads out
 	// by another interface.
 	RPFStrict bool
-	Timeouts  model.Timeouts
+	// Chained: another CNI plugin gives pods their addresses and interfaces. What pods send out of
+	// the node, but to pods, is left to the kernel's stack, so that its network's routing rules and
+	// source NAT apply.
+	Chained  bool
+	Timeouts model.Timeouts
 }
 
 // Tunnel is the VXLAN overlay.
@@ -415,6 +422,7 @@ func New() *State {
 	return &State{
 		Addrs: map[netip.Addr]Addr{}, Routes: map[netip.Prefix]Route{}, PeerCIDRs: map[netip.Prefix]Class{},
 		Clients:   map[uint64]Client{},
+		Held:      map[int]string{},
 		Staged:    map[netip.Addr]StagedIsolation{},
 		Announced: map[netip.Addr]bool{}, Watched: map[netip.Addr][6]byte{},
 		HostEndpoints: map[HostInterface]HostEndpoint{},

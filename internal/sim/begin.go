@@ -70,6 +70,9 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 		return nil, &dropped{reason: reason.TunnelFromPod, rule: fwd.rule}
 	}
 	b := n.state.Addrs[fwd.dst]
+	if n.state.Settings.Chained && in.Hook == ToWorkload && !n.owns(in.IfIndex, fwd.dst) {
+		return nil, &dropped{reason: reason.NoEndpoint}
+	}
 	own := !lb.found && (outside && b.Kind != nodestate.AddrEndpoint || in.Hook == ToUplink && in.IfIndex != n.opts.HostIfIndex)
 	if outside && (!own || n.hosts() || in.Hook == FromTunnel || b.Kind != nodestate.AddrHost) {
 		var ok bool
@@ -99,6 +102,8 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	snat := !fwd.handOn && n.mustTranslateSource(in, a, fwd, lb.found)
 	if snat {
 		fwd.src = n.self(k.src)
+	} else if n.leavesToStack(in, fwd) {
+		fwd.stack, rev.stack = true, true
 	}
 	if unseen, d := n.evaluateHostNew(in, k, fwd, rev, opening); d != nil || unseen {
 		return nil, d
@@ -183,6 +188,12 @@ func (n *Node) mustTranslateSource(in In, a nodestate.Addr, fwd *flow, service b
 		return service // the backend lives on no node, and must answer to us
 	}
 	return false
+}
+
+// leavesToStack: does another CNI plugin's network carry the flow out of the node?
+func (n *Node) leavesToStack(in In, fwd *flow) bool {
+	_, inRoute := n.routeOf(fwd.dst)
+	return n.state.Settings.Chained && in.Hook == FromWorkload && !fwd.handOn && fwd.path.action == Neigh && n.kind(fwd.dst) != nodestate.AddrPod && !inRoute
 }
 
 // untracked: may a direct connection between the same ends exist, of which there is no flow? Those

@@ -52,6 +52,7 @@ type flow struct {
 	backend      nodestate.Backend
 
 	reply, rewrite, viaNode, handOn, dsr bool
+	stack                                bool // left to the stack, translated, by the way of path
 	clamp                                bool // SYNs announce no larger segments than fit the tunnel
 	replied, fin, closing                bool
 	reset                                bool // closing by RST

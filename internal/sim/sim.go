@@ -424,6 +424,9 @@ func (n *Node) send(in In, key flowKey, f *flow, isError bool) (Result, *dropped
 	if r.Action == Pass {
 		return r, nil
 	}
+	if f.stack && in.Hook != ToUplink {
+		return Result{Action: Pass, Packet: p, Rule: f.rule, Marked: true}, nil
+	}
 	if size == inPieces {
 		return Result{Action: Pass, Packet: p, Rule: f.rule, Marked: true}, nil
 	}

@@ -256,6 +256,27 @@ func (l *Watcher) Facts(node []netip.Addr, isUplink func(string) bool, podPrefix
 	return m
 }
 
+// AddrsOf returns the addresses of the interfaces whose names begin with prefix, sorted, each once:
+// another CNI plugin may give the host side of a pod's interface an address of the node's own, by
+// which its processes reach the pod.
+func (l *Watcher) AddrsOf(prefix string) []netip.Addr {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []netip.Addr
+	for _, f := range l.links {
+		if !strings.HasPrefix(f.Name, prefix) {
+			continue
+		}
+		for _, p := range f.Addrs {
+			if a := p.Addr(); a.IsGlobalUnicast() {
+				out = append(out, a)
+			}
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out)
+}
+
 // modelled is the interface as the model has it.
 func (l Link) modelled() model.LocalInterface {
 	out := model.LocalInterface{Name: l.Name, IfIndex: l.Index}

@@ -97,7 +97,7 @@ func addPodsOutside(c *cluster.View, pools *cluster.Prefixes[*model.Pool], out m
 		pool, _ := pools.Lookup(a)
 		link, encrypted := linkTo(c, n, node)
 		through := encrypted || tunnelled(c, pool, link)
-		out[a] = nodestate.Addr{Kind: nodestate.AddrPod, Node: node, SameLink: link, Tunnel: through, IPIP: ipip(c, pool).To(link), Learned: learned(c, link, through), Owner: name}
+		out[a] = nodestate.Addr{Kind: nodestate.AddrPod, Node: node, SameLink: link, Tunnel: through, IPIP: ipip(c, pool).To(link), Learned: learned(c, link, through) || c.Settings.Chained && !through, Owner: name}
 	}
 }
 
@@ -121,6 +121,15 @@ func Clients(c *cluster.View) map[uint64]nodestate.Client {
 		if have := client.Of(a); !have.IsValid() || a.Less(have) {
 			out[ep.NetnsCookie] = client.With(a)
 		}
+	}
+	return out
+}
+
+// Held returns the interfaces of pods of which nothing is known yet, by index: their names.
+func Held(c *cluster.View) map[int]string {
+	out := make(map[int]string, len(c.Local.Held))
+	if c.Settings.Chained {
+		maps.Copy(out, c.Local.Held)
 	}
 	return out
 }

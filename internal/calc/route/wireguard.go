@@ -32,12 +32,13 @@ func encrypts(c *cluster.View, n *model.Node, six bool) bool {
 }
 
 // linkTo says how another node is reached at its primary address: on one link, which packets for
-// its pods may use as they are, or not.
+// its pods may use as they are, or not. Whether the network of another CNI plugin carries packets
+// for others' addresses, nobody knows.
 func linkTo(c *cluster.View, n *model.Node, a netip.Addr) (sameLink, encrypted bool) {
 	if encrypts(c, n, a.Is6()) {
 		return false, true
 	}
-	return cluster.SameLink(c, a), false
+	return !c.Settings.Chained && cluster.SameLink(c, a), false
 }
 
 // WireGuard returns what is encrypted in one family.

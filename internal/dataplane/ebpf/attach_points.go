@@ -73,6 +73,9 @@ func (d *Driver) findSites() (out map[attach.Site]string, lasting bool) {
 			both(index, a.Interface, attach.FromWorkload, attach.ToWorkload)
 		}
 	}
+	for index, name := range d.state.Held {
+		both(index, name, attach.FromWorkload, attach.ToWorkload)
+	}
 	for index, name := range d.uplinks {
 		if _, pod := out[attach.Site{Ifindex: index, Hook: attach.FromWorkload}]; !pod {
 			both(index, name, attach.FromUplink, attach.ToUplink)
@@ -208,6 +211,9 @@ func (d *Driver) findUplinks(s *nodestate.State) error {
 		if a.Kind == nodestate.AddrEndpoint {
 			pods[a.Interface] = true
 		}
+	}
+	for _, name := range s.Held {
+		pods[name] = true
 	}
 	found, addrs := map[int]string{}, map[uint32]abi.WeirLinkKey{}
 	for _, l := range links {

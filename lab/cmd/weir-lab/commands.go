@@ -73,7 +73,7 @@ func besideThis() string {
 
 func upCommand(name, cache *string) *cobra.Command {
 	o := cluster.Options{LaunchStage: launchStage}
-	var proxy, family string
+	var proxy, family, on string
 	var noInstall bool
 	c := &cobra.Command{
 		Use:   "up",
@@ -83,6 +83,14 @@ func upCommand(name, cache *string) *cobra.Command {
 			var err error
 			if o.Proxy, err = plan.ParseProxy(proxy); err != nil {
 				return err
+			}
+			if on != "" {
+				if o.Proxy != plan.ProxyWeir {
+					return errors.New("--on is a lab of Weir with another CNI plugin: leave --proxy out")
+				}
+				if o.Proxy, err = plan.ParseOn(on); err != nil {
+					return err
+				}
 			}
 			if o.Family, err = plan.ParseFamily(family); err != nil {
 				return err
@@ -100,6 +108,7 @@ func upCommand(name, cache *string) *cobra.Command {
 	f.IntVar(&o.Workers, "workers", 2, "number of worker nodes")
 	f.StringVar(&family, "ip-family", string(plan.IPv4), "IP families of the cluster: ipv4, or dual for IPv4 and IPv6")
 	f.StringVar(&proxy, "proxy", string(plan.ProxyWeir), "who carries Service traffic: weir, kube-proxy-iptables, kube-proxy-nftables, none; or weir+kube-proxy-nftables, weir+kube-proxy-iptables: Weir for pods and policy alongside a kube-proxy; or calico+kube-proxy-iptables: Calico for these")
+	f.StringVar(&on, "on", "", "the CNI plugin that Weir works with, in the place of its own: generic (the lab's: ptp, and a route to each node's pods)")
 	f.BoolVar(&o.BGP, "bgp", false, "every second worker is behind the router, which knows pods by BGP alone; no encapsulation")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "also write the administrator's kubeconfig to this file")
 	f.StringVar(&o.Weir, "weir-bin", besideThis(), "folder with Weir's programs")

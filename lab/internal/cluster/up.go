@@ -148,8 +148,8 @@ func check(o Options) error {
 	}
 	tools := []string{"containerd", "ctr", "runc", "nsenter", "mount", "iptables", "nft", "conntrack"}
 	if o.BGP {
-		if !o.Proxy.Weir() || !o.Install {
-			return errors.New("--bgp is for labs that Weir is installed in")
+		if !o.Proxy.Weir() || !o.Install || o.Proxy.RoutesPods() {
+			return errors.New("--bgp is for labs that Weir is installed in, without --on")
 		}
 		tools = append(tools, bird)
 	}
@@ -203,6 +203,9 @@ func (u *starter) run(ctx context.Context) error {
 		}
 	}
 	if u.o.Proxy.Weir() {
+		if !u.o.Install && u.o.Proxy.RoutesPods() {
+			return u.finish("pods are routed; nobody carries Services until Weir is installed (--no-install)")
+		}
 		if !u.o.Install {
 			return u.finish("nodes stay NotReady until Weir is installed (--no-install)")
 		}
@@ -387,6 +390,9 @@ func (u *starter) install(ctx context.Context) error {
 		"install", "--kubeconfig", KubeconfigPath(u.s.Name), "--image", images.WeirImage,
 		"--pod-cidr", u.l.PodCIDRs(), "--api-server", plan.APIServerAddress(),
 	}, u.bgpInstallArgs()...)
+	if u.o.Proxy == plan.ProxyWeirOnGeneric {
+		args = append(args, "--on", "generic")
+	}
 	args = append(args, u.o.InstallArgs...)
 	return u.inControlPlane(ctx, nil, filepath.Join(u.s.Weir, "weir"), args...)
 }

@@ -310,6 +310,8 @@ const (
 	ProxyNFTables Proxy = "kube-proxy-nftables"
 	// ProxyNone routes pods and carries no Service traffic.
 	ProxyNone Proxy = "none"
+	// ProxyWeirOnGeneric is Weir for Services and policy, where the lab itself routes pods.
+	ProxyWeirOnGeneric Proxy = "weir on generic"
 	// ProxyAlongsideIPTables is kube-proxy in iptables mode for Services and Weir, with its
 	// nftables data plane, for pods and policy.
 	ProxyAlongsideIPTables Proxy = "weir+kube-proxy-iptables"
@@ -329,6 +331,17 @@ func ParseProxy(s string) (Proxy, error) {
 	return "", fmt.Errorf("proxy %q: want one of %v", s, proxies)
 }
 
+// ParseOn checks an --on value: the CNI plugin that Weir works with.
+func ParseOn(s string) (Proxy, error) {
+	switch s {
+	case "":
+		return ProxyWeir, nil
+	case "generic":
+		return ProxyWeirOnGeneric, nil
+	}
+	return "", fmt.Errorf("CNI plugin %q: want generic", s)
+}
+
 // KubeProxyMode is the mode of kube-proxy, or empty when there is none.
 func (p Proxy) KubeProxyMode() string {
 	_, mode, _ := strings.Cut(string(p), "kube-proxy-")
@@ -336,7 +349,7 @@ func (p Proxy) KubeProxyMode() string {
 }
 
 // Weir says whether Weir is there.
-func (p Proxy) Weir() bool { return p == ProxyWeir || p.Alongside() }
+func (p Proxy) Weir() bool { return p == ProxyWeir || p == ProxyWeirOnGeneric || p.Alongside() }
 
 // Alongside reports whether Weir leaves Services to a kube-proxy.
 func (p Proxy) Alongside() bool { return p == ProxyAlongsideIPTables || p == ProxyAlongsideNFTables }
@@ -345,4 +358,4 @@ func (p Proxy) Alongside() bool { return p == ProxyAlongsideIPTables || p == Pro
 func (p Proxy) Calico() bool { return p == ProxyCalico }
 
 // RoutesPods says whether the lab itself sets up pod networking.
-func (p Proxy) RoutesPods() bool { return !p.Weir() && !p.Calico() }
+func (p Proxy) RoutesPods() bool { return !p.Weir() && !p.Calico() || p == ProxyWeirOnGeneric }

@@ -134,6 +134,15 @@ func TestProxy(t *testing.T) {
 			t.Errorf("%s: RoutesPods is %v, Weir %v, Alongside %v", in, p.RoutesPods(), p.Weir(), p.Alongside())
 		}
 	}
+	if p, err := ParseOn("generic"); err != nil || !p.Weir() || !p.RoutesPods() || p.Alongside() || p.KubeProxyMode() != "" {
+		t.Errorf("on generic: %q, %v", p, err)
+	}
+	if p, err := ParseOn(""); err != nil || p != ProxyWeir {
+		t.Errorf("on nothing: %q, %v", p, err)
+	}
+	if _, err := ParseOn("flannel"); err == nil {
+		t.Error("flannel was accepted")
+	}
 	for _, wrong := range []string{"ipvs", "", "weir+kube-proxy-ipvs", "kube-proxy-"} {
 		if _, err := ParseProxy(wrong); err == nil {
 			t.Errorf("%q was accepted", wrong)

@@ -125,6 +125,7 @@ const (
 	StateAnswered = 0x8
 	StateWatched  = 0x10
 	StateReset    = 0x20
+	StateStack    = 0x40
 )
 
 // enum host_flag.
@@ -213,6 +214,7 @@ const (
 	SetIPIPFromPods  = 0x8000
 	SetIPIP          = 0x20000
 	SetIPIPNodes     = 0x40000
+	SetChained       = 0x80000
 	SetChanging      = 0x40
 )
 

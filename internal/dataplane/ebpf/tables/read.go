@@ -124,6 +124,7 @@ func readSettings[A abi.Address](s *nodestate.State, v abi.Settings[A]) {
 	s.Settings.DSR, s.Settings.HostNAT = v.Flags&abi.SetDSR != 0, v.Flags&abi.SetHostNAT != 0
 	s.Settings.VXLANFromPods, s.Settings.IPIPFromPods = v.Flags&abi.SetVXLANFromPods != 0, v.Flags&abi.SetIPIPFromPods != 0
 	s.Settings.RPFStrict = v.Flags&abi.SetRPFStrict != 0
+	s.Settings.Chained = v.Flags&abi.SetChained != 0
 	s.Settings.ToHost = model.ToHostAccept
 	switch {
 	case v.Flags&abi.SetToHostDrop != 0:

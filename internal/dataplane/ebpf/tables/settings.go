@@ -141,6 +141,7 @@ func renderSettings[A abi.Address](s *nodestate.State, m Machine) abi.Settings[A
 			abi.FlagIf(c.IPIPFromPods, abi.SetIPIPFromPods) |
 			ipipFlags[A](c) |
 			abi.FlagIf(c.RPFStrict, abi.SetRPFStrict) |
+			abi.FlagIf(c.Chained, abi.SetChained) |
 			abi.FlagIf(c.ToHost == model.ToHostDrop, abi.SetToHostDrop) |
 			abi.FlagIf(c.ToHost == model.ToHostReturn, abi.SetToHostReturn) |
 			abi.SetPorts, // tables keep weir_ports
