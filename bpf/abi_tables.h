@@ -20,7 +20,7 @@ enum addr_kind {
 enum addr_flag {
 	ADDR_NAT_OUTGOING = 1, /* endpoint: traffic that leaves the pools gets the node's address */
 	ADDR_SAME_LINK = 2, /* node, pod: reached by MAC address, without a router between */
-	ADDR_TUNNEL = 4, /* pod: its pool asks for a tunnel towards that node: VXLAN, */
+	ADDR_TUNNEL = 4, /* node: it is reached through the tunnel. pod: the same, by VXLAN, */
 	ADDR_PRIMARY = 8, /* host: the node's own address (the one other nodes know) */
 	ADDR_LEARNED = 8, /* pod: as ROUTE_LEARNED */
 	ADDR_NODE_PORTS = 16, /* host, node: node ports answer here */

@@ -171,7 +171,9 @@ __noinline int flow_begin(struct __sk_buff *skb)
 				return ret;
 			}
 		}
-		if (w->fwd.action == ACT_NEIGH) {
+		/* To a node that is reached through the tunnel it is as to one by its link. */
+		if (w->fwd.action == ACT_NEIGH || (w->fwd.action == ACT_TUNNEL && !from_outside &&
+						   b && b->kind == ADDR_NODE)) {
 			if (p->hook == HOOK_FROM_WORKLOAD)
 				snat = a && (a->flags & ADDR_NAT_OUTGOING) &&
 				       !(b &&

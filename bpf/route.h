@@ -160,6 +160,10 @@ static __always_inline int route_known(struct __sk_buff *skb, const ip_addr *src
 					    a->flags & ADDR_LEARNED ? BY_LEARNED :
 								      BY_LINK,
 					    f);
+		case ADDR_NODE:
+			if (a->flags & ADDR_TUNNEL)
+				return route_node(skb, &a->node, BY_VXLAN, f);
+			break;
 		}
 		return route_fib(skb, src, dst, f);
 	}

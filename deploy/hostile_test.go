@@ -56,7 +56,6 @@ func TestHostileAdmission(t *testing.T) {
 		{"a writer of one named policy writes others of its tier", hostile.Tenant, tenantNamed},
 		{"a built-in tier is deleted", hostile.Operator, builtInDeleted},
 		{"a built-in tier gets another order or default action", hostile.Operator, builtInChanged},
-		{"encryption of what nodes themselves exchange is switched on and is not there", hostile.Operator, encryptionRefused("wireguardHostEncryptionEnabled")},
 		{"a token of a node that names no node writes for every node", hostile.Node, tokenWithoutNode},
 		{"a node writes or deletes objects of another node", hostile.Node, otherNodesObjects},
 		{"a node writes the CalicoNodeStatus of another node, or what is asked for in its own", hostile.Node, otherNodesRouting},

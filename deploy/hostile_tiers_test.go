@@ -138,14 +138,3 @@ func builtInChanged(t *testing.T, c cluster) {
 		c.taken(t, admin, "patch", labelled)
 	}
 }
-
-// Nothing that asks for encryption is stored while there is none: whoever wrote it would believe in
-// it.
-func encryptionRefused(field string) func(*testing.T, cluster) {
-	return func(t *testing.T, c cluster) {
-		admin := c.Clients.Dynamic
-		c.refused(t, admin, "create", object(v3API, "FelixConfiguration", "", "node.n1", map[string]any{field: true}), field)
-		c.Create(object(v3API, "FelixConfiguration", "", "default", map[string]any{field: false}))
-		c.refused(t, admin, "patch", object(v3API, "FelixConfiguration", "", "default", map[string]any{field: true}), field)
-	}
-}

@@ -14,4 +14,10 @@ var attacksWireGuard = []mutant{
 	{fault: fault{"pools ask for IP in IP where nodes encrypt, so that packets pass by WireGuard", "internal/calc/route/ipip.go",
 		"if !asksForIPIP(c, pool) || c.Settings.WireGuard.IPv4.Enabled {", "if !asksForIPIP(c, pool) {"},
 		pkg: "./internal/calc", run: "^TestHostileWireGuardIPIP$"},
+	{fault: fault{"a node bears the address of another one, to get what nodes send there", "internal/calc/route/wireguard.go",
+		"ok && olderNode(c.Nodes[have.Node], n) {", "ok && olderNode(n, c.Nodes[have.Node]) {"},
+		pkg: "./internal/calc", run: "^TestHostileWireGuardHosts$"},
+	{fault: fault{"a node bears an address of a machine outside, and has what is sent there follow it elsewhere", "internal/wireguard/guard.go",
+		"%[3]s saddr != @%[3]s-nodes counter drop", "%[3]s saddr != @%[3]s-nodes counter accept"},
+		pkg: "./internal/wireguard", run: "^TestHostileGuardTakesOuterPacketsOfNodesAlone$"},
 }

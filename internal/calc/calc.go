@@ -89,7 +89,7 @@ const (
 	inputsRoutes   = model.KindBGP | model.KindSettings | model.KindPools | model.KindBlocks | model.KindNodes | model.KindLocal
 	inputsAddrs    = model.KindBGP | model.KindSettings | model.KindNodes | model.KindPods | model.KindPools | model.KindBlocks | model.KindLocal
 	inputsClients  = model.KindLocal | model.KindSettings
-	inputsCrypto   = model.KindSettings | model.KindNodes | model.KindPools | model.KindLocal
+	inputsCrypto   = model.KindSettings | model.KindNodes | model.KindPools | model.KindLocal | model.KindSlices
 )
 
 // Refused returns the claims of nodes that do not count in the last state, in an order of its own.
@@ -116,7 +116,8 @@ func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.S
 	k.node, k.ipv6 = c.Local.Node, c.Ipv6
 	defer func() { k.owners = c.Owners }()
 
-	if _, servers := dirty.Slices[cluster.APIServerSlice]; servers || k.owners != c.Owners || dirty.Has(cluster.InputsCovered) {
+	_, servers := dirty.Slices[cluster.APIServerSlice]
+	if servers || k.owners != c.Owners || dirty.Has(cluster.InputsCovered) {
 		if by := cluster.CoveredBy(c); first || !by.Equal(k.covered) {
 			k.covered = by
 			dirty.Add(model.KindPools) // which of them count
@@ -134,7 +135,7 @@ func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.S
 	if dirty.Has(inputsRoutes) {
 		table.StoreMap(&next.Routes, route.Routes(c), &keys, nodestate.TableRoutes)
 	}
-	if dirty.Has(inputsCrypto) {
+	if servers || dirty.Has(inputsCrypto) {
 		four, six := route.WireGuard(c, false), route.WireGuard(c, true)
 		if !four.Equal(&next.WireGuard4) || !six.Equal(&next.WireGuard6) {
 			next.WireGuard4, next.WireGuard6, keys.Tables = four, six, keys.Tables|nodestate.TableWireGuard

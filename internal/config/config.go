@@ -217,6 +217,12 @@ func (r *Resolver) Resolve() Result {
 	}
 	out.Settings.AgentPorts = agentPorts(&out.Effective)
 	openWireGuard(&out.Settings)
+	if w := &out.Settings.WireGuard; w.Hosts && !w.IPv4.Enabled && !w.IPv6.Enabled {
+		const name = "wireguardHostEncryptionEnabled"
+		s := chosen[name]
+		out.Problems = append(out.Problems, weirv1.Problem{Object: s.object, Field: s.path, Value: s.text,
+			Message: "has no effect while neither wireguardEnabled nor wireguardEnabledV6 is true: nothing is encrypted", Action: "set one of these, or remove it"})
+	}
 	return out
 }
 

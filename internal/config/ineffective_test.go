@@ -17,7 +17,6 @@ import (
 func TestHostileIneffectiveProtectionIsAProblem(t *testing.T) {
 	hostile.Record(t, "a setting of protection that has no effect passes for one that has", hostile.Operator, hostile.ControlPlane, hostile.Both)
 	for _, c := range []struct{ field, env, value string }{
-		{"wireguardHostEncryptionEnabled", "felix_WireguardHostEncryptionEnabled", "yes"},
 		{"nftablesFilterAllowAction", "FELIX_NFTABLESFILTERALLOWACTION", "RETURN"},
 	} {
 		byEnv, bySpec := New("n1", []string{c.env + "=" + c.value}, nil), New("n1", nil, nil)
@@ -27,6 +26,14 @@ func TestHostileIneffectiveProtectionIsAProblem(t *testing.T) {
 			if len(got.Problems) != 1 || got.Problems[0].Field != where || !strings.Contains(got.Problems[0].Message, "has no effect") || got.Problems[0].Action == "" {
 				t.Errorf("%s = %s: problems %v, unsupported %v", where, c.value, got.Problems, got.Unsupported)
 			}
+		}
+	}
+	// Of what nodes exchange nothing is encrypted where nothing else is.
+	for on, want := range map[string]int{`{"wireguardHostEncryptionEnabled":true}`: 1, `{"wireguardHostEncryptionEnabled":true,"wireguardEnabledV6":true}`: 0, `{"wireguardHostEncryptionEnabled":false}`: 0} {
+		r := New("n1", nil, nil)
+		r.Set("default", spec(t, on))
+		if got := r.Resolve(); len(got.Problems) != want || want > 0 && !strings.Contains(got.Problems[0].Message, "has no effect") {
+			t.Errorf("%s: problems %v", on, got.Problems)
 		}
 	}
 	for _, off := range []string{"FELIX_WIREGUARDHOSTENCRYPTIONENABLED=false", "FELIX_WIREGUARDHOSTENCRYPTIONENABLED=0", "FELIX_WIREGUARDENABLEDV6=no", "FELIX_BPFJITHARDENING=Strict"} {
@@ -41,10 +48,10 @@ func TestHostileIneffectiveProtectionIsAProblem(t *testing.T) {
 func TestWireGuardSettings(t *testing.T) {
 	r := New("n1", []string{"FELIX_WIREGUARDSTRICT=true"}, nil)
 	r.Set("default", spec(t, `{"wireguardEnabled":true,"wireguardInterfaceName":"wg-a","wireguardInterfaceNameV6":"wg-b","wireguardListeningPort":51000,"wireguardListeningPortV6":51001,`+
-		`"wireguardMTU":1400,"wireguardMTUV6":1380,"wireguardKeepAlive":"25s","wireguardRoutingRulePriority":70}`))
+		`"wireguardMTU":1400,"wireguardMTUV6":1380,"wireguardKeepAlive":"25s","wireguardRoutingRulePriority":70,"wireguardHostEncryptionEnabled":true}`))
 	got := r.Resolve()
 	want := model.WireGuardSettings{IPv4: model.WireGuardDevice{Enabled: true, Interface: "wg-a", Port: 51000, MTU: 1400},
-		IPv6: model.WireGuardDevice{Interface: "wg-b", Port: 51001, MTU: 1380}, RulePriority: 70, KeepAlive: 25, Strict: true}
+		IPv6: model.WireGuardDevice{Interface: "wg-b", Port: 51001, MTU: 1380}, RulePriority: 70, KeepAlive: 25, Strict: true, Hosts: true}
 	if got.Settings.WireGuard != want || len(got.Problems)+len(got.Unsupported) > 0 {
 		t.Errorf("%+v, %v, %v", got.Settings.WireGuard, got.Problems, got.Unsupported)
 	}

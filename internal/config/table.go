@@ -17,12 +17,7 @@ const (
 
 	devicePattern = `^[A-Za-z0-9_.-]{1,15}$`
 	deviceWords   = "an interface name"
-
-	notEncrypted = "what nodes themselves exchange is not encrypted"
 )
-
-// off are words for false in addition to false.
-var off = []string{"0", "no", "n", "f"}
 
 var defaultFailsafesIn, defaultFailsafesOut = model.DefaultFailsafes()
 
@@ -189,7 +184,7 @@ var fields = append([]field{
 	// Wireguard.
 	boolean("wireguardEnabled", "WireguardEnabled", false, func(e *Effective, v bool) { e.Settings.WireGuard.IPv4.Enabled = v }),
 	boolean("wireguardEnabledV6", "WireguardEnabledV6", false, func(e *Effective, v bool) { e.Settings.WireGuard.IPv6.Enabled = v }),
-	ineffective("wireguardHostEncryptionEnabled", "WireguardHostEncryptionEnabled", "false", notEncrypted, off...),
+	boolean("wireguardHostEncryptionEnabled", "WireguardHostEncryptionEnabled", false, func(e *Effective, v bool) { e.Settings.WireGuard.Hosts = v }),
 	text("wireguardInterfaceName", "WireguardInterfaceName", "wireguard.cali", devicePattern, deviceWords, func(e *Effective, v string) { e.Settings.WireGuard.IPv4.Interface = v }),
 	text("wireguardInterfaceNameV6", "WireguardInterfaceNameV6", "wg-v6.cali", devicePattern, deviceWords, func(e *Effective, v string) { e.Settings.WireGuard.IPv6.Interface = v }),
 	integer("wireguardListeningPort", "WireguardListeningPort", 51820, 1, 65535, func(e *Effective, v int) { e.Settings.WireGuard.IPv4.Port = uint16(v) }),

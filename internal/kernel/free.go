@@ -12,12 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HostDevice is the device by which the node's own processes reach pods and Services, and
-// RouteProtocol what marks Weir's routes (rtnetlink(7), of the range for user space daemons). Both
-// data planes have both.
+// What both data planes have: HostDevice is the device by which the node's own processes reach pods
+// and Services, HostPeer its other end, TunnelDevice that of VXLAN. RouteProtocol marks Weir's
+// routes and routing rules (rtnetlink(7), of the range for user space daemons). NodeRouteTable has
+// the routes to other nodes' primary addresses through the tunnel, for what nodes themselves
+// exchange: package wireguard has the rules that lead there.
 const (
-	HostDevice    = "weir0"
-	RouteProtocol = 87
+	HostDevice     = "weir0"
+	HostPeer       = "weir0p"
+	TunnelDevice   = "vxlan.calico"
+	RouteProtocol  = 87
+	NodeRouteTable = 87051821
 )
 
 // FreeRoutes removes Weir's routes by HostDevice that cover one of the addresses, or a gateway of

@@ -71,6 +71,8 @@ type WireGuardSettings struct {
 	KeepAlive int
 	// Strict: what would go to another node's pods in clear is dropped.
 	Strict bool
+	// Hosts is wireguardHostEncryptionEnabled: what nodes themselves exchange is encrypted, too.
+	Hosts bool
 }
 
 // WireGuardDevice is one device of a node.

@@ -178,6 +178,9 @@ func (d *dumper) settings(s *Settings) {
 	for _, p := range sortedKeys(s.PoolRoutes, netip.Prefix.Compare) {
 		d.line("pool", p.String(), fmt.Sprintf("mtu=%d", s.PoolRoutes[p]))
 	}
+	for _, p := range sortedKeys(s.NodeRoutes, netip.Prefix.Compare) {
+		d.line("node-route", p.String(), fmt.Sprintf("mtu=%d", s.NodeRoutes[p]))
+	}
 }
 
 func settingsLine(s *Settings) string {

@@ -177,6 +177,9 @@ type Settings struct {
 	// PoolRoutes are prefixes that host processes reach by Weir's host device, with the MTU of the
 	// way: the pools, and the ranges of cluster IPs where they are known.
 	PoolRoutes map[netip.Prefix]int
+	// NodeRoutes are other nodes' primary addresses that host processes reach through the tunnel,
+	// with the MTU of the way.
+	NodeRoutes map[netip.Prefix]int
 	PodMTU     int // of new pod interfaces, bytes
 	// HostNAT says that what host processes send is balanced in the packet path, not in the sockets
 	// alone.
@@ -274,7 +277,7 @@ type Addr struct {
 	KeepSource      bool // node: pods reach it with their own addresses, also those that others reach with the node's
 	NATOutgoing     bool // endpoint
 	SameLink        bool // node, pod
-	Tunnel          bool // pod
+	Tunnel          bool // pod; node: what goes to the address itself, too
 	IPIP            bool // pod, with Tunnel: by IP in IP, not by VXLAN
 	Learned         bool // pod: as Route.Learned
 	MAC             [6]byte

@@ -176,7 +176,7 @@ func (n *Node) mustTranslateSource(in In, a nodestate.Addr, fwd *flow, service b
 	if service && in.Hook == FromWorkload && fwd.dst == in.Packet.IP.Src {
 		return true // a pod refuses packets from its own address
 	}
-	if fwd.path.action != Neigh {
+	if !n.leavesPods(in, fwd) {
 		return false
 	}
 	switch in.Hook {
@@ -204,9 +204,15 @@ func (n *Node) untracked(in In, fwd *flow) bool {
 		return fwd.path.action == Pass
 	case ToUplink:
 		_, inRoute := n.routeOf(fwd.dst)
-		return fwd.path.action == Neigh && n.kind(fwd.dst) != nodestate.AddrPod && !inRoute
+		return n.leavesPods(in, fwd) && n.kind(fwd.dst) != nodestate.AddrPod && !inRoute
 	}
 	return false
+}
+
+// leavesPods: does the packet leave the node by the link, or for another node itself, which may be
+// reached through the tunnel?
+func (n *Node) leavesPods(in In, fwd *flow) bool {
+	return fwd.path.action == Neigh || fwd.path.action == Tunnel && !fromOutside(in) && n.kind(fwd.dst) == nodestate.AddrNode
 }
 
 // pickPort makes the reply key unique by the source port. must: a port of the range is taken in any

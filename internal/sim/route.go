@@ -36,6 +36,10 @@ func (n *Node) route(dst netip.Addr) (path, bool, reason.Reason) {
 			w, ok := n.remote(dst, a.Node, routed(a.Tunnel, a.IPIP, a.Learned))
 			return w, ok, reason.NoRoute
 		}
+		if a.Tunnel {
+			w, ok := n.toNode(a.Node, byVXLAN)
+			return w, ok, reason.NoRoute
+		}
 		w, ok := n.fib(dst)
 		return w, ok, reason.NoRoute
 	}

@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/model"
@@ -112,7 +113,7 @@ func (i *inquiry) openConnection() (refused bool, err error) {
 		return false, err
 	}
 	if q.Hook == wire.ToUplink {
-		i.in.IfIndex, err = i.outInterface(to.Addr())
+		i.in.IfIndex, err = i.outInterface(to)
 	} else if q.Hook == wire.FromUplink {
 		i.in.IfIndex, err = i.inInterface(q.Source)
 	}
@@ -224,20 +225,25 @@ func (i *inquiry) inInterface(from netip.Addr) (int, error) {
 }
 
 // outInterface is the interface by which the node's own packets to an address leave.
-func (i *inquiry) outInterface(to netip.Addr) (int, error) {
+func (i *inquiry) outInterface(to netip.AddrPort) (int, error) {
 	for p := range i.state.Settings.PoolRoutes {
-		if p.Contains(to) && i.places.Host != 0 && !i.nftables {
+		if p.Contains(to.Addr()) && i.places.Host != 0 && !i.nftables {
 			return i.places.Host, nil
 		}
 	}
-	routes, err := netlink.RouteGet(to.AsSlice())
-	if err != nil || len(routes) == 0 {
-		return 0, fmt.Errorf("node %s has no route to %s: %w", i.answer.Node, to, err)
+	q := question{to: to.Addr()}
+	if i.ask.Protocol == model.ProtocolTCP {
+		q.protocol, q.port = unix.IPPROTO_TCP, to.Port()
 	}
-	if _, ok := i.places.Uplinks[routes[0].LinkIndex]; !ok && !i.nftables {
-		return 0, fmt.Errorf("packets of node %s to %s leave by an interface without Weir's programs", i.answer.Node, to)
+	r, ok := q.route()
+	if !ok {
+		return 0, fmt.Errorf("node %s has no route to %s", i.answer.Node, to.Addr())
 	}
-	return routes[0].LinkIndex, nil
+	at := r.hops[0].ifindex
+	if _, ok := i.places.Uplinks[at]; !ok && !i.nftables && at != i.places.Host {
+		return 0, fmt.Errorf("packets of node %s to %s leave by an interface without Weir's programs", i.answer.Node, to.Addr())
+	}
+	return at, nil
 }
 
 // gotWantedBackend reports whether the packet got the backend that was asked for, or none that is

@@ -37,9 +37,17 @@ const (
 	rtmFIBMatch = 0x2000
 )
 
-// routeTo asks the kernel for the route to an address; port is that of UDP, by which rules may
-// choose, 0 = of no matter which packet. ok is false where no route leads on.
-func routeTo(to netip.Addr, port uint16) (r fibRoute, ok bool) {
+// question asks the kernel for the route of what the node itself sends to an address. Rules may
+// choose by the protocol (IANA's number) and the port there; 0 = of no matter which packet.
+type question struct {
+	to       netip.Addr
+	protocol uint8
+	port     uint16
+}
+
+// route is the answer; ok is false where no route leads on.
+func (q question) route() (r fibRoute, ok bool) {
+	to := q.to
 	family := uint8(unix.AF_INET)
 	if to.Is6() {
 		family = unix.AF_INET6
@@ -50,9 +58,9 @@ func routeTo(to netip.Addr, port uint16) (r fibRoute, ok bool) {
 	msg.Table = 0
 	req.AddData(msg)
 	req.AddData(nl.NewRtAttr(unix.RTA_DST, to.AsSlice()))
-	if port != 0 {
-		req.AddData(nl.NewRtAttr(rtaIPProto, []byte{unix.IPPROTO_UDP}))
-		req.AddData(nl.NewRtAttr(rtaDPort, binary.BigEndian.AppendUint16(nil, port)))
+	if q.port != 0 {
+		req.AddData(nl.NewRtAttr(rtaIPProto, []byte{q.protocol}))
+		req.AddData(nl.NewRtAttr(rtaDPort, binary.BigEndian.AppendUint16(nil, q.port)))
 	}
 	answers, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE)
 	if err != nil || len(answers) != 1 || len(answers[0]) < unix.SizeofRtMsg {
@@ -168,7 +176,7 @@ func routeFor(ifindex int, neighbour netip.Addr, asked ...netip.Addr) *wire.Rout
 		if !to.IsValid() {
 			continue
 		}
-		if r, ok := routeTo(to, 0); ok && r.leads(to, ifindex, neighbour) {
+		if r, ok := (question{to: to}).route(); ok && r.leads(to, ifindex, neighbour) {
 			return r.said(to, ifindex, neighbour)
 		}
 	}
@@ -177,7 +185,7 @@ func routeFor(ifindex int, neighbour netip.Addr, asked ...netip.Addr) *wire.Rout
 
 // routeOut is the route to an address, where it leads out by an interface.
 func routeOut(to netip.Addr, ifindex int) *wire.Route {
-	r, ok := routeTo(to, 0)
+	r, ok := question{to: to}.route()
 	if !ok || r.hops[0].ifindex != ifindex {
 		return nil
 	}
@@ -191,7 +199,7 @@ func routeOut(to netip.Addr, ifindex int) *wire.Route {
 // outerRoute is the route of the tunnel's packets to a node; encrypted says that it leads into the
 // family's device of WireGuard. port is the tunnel's, 0 = it is IP in IP.
 func (i *inquiry) outerRoute(node netip.Addr, port uint16) (r *wire.Route, encrypted bool) {
-	found, ok := routeTo(node, port)
+	found, ok := question{node, unix.IPPROTO_UDP, port}.route()
 	if !ok {
 		return nil, false
 	}

@@ -99,11 +99,15 @@ func (m *Manager) writeGuard(s *nodestate.State, adding bool) error {
 	g := guard{port: s.Settings.Tunnel.Port}
 	for i, w := range []*nodestate.WireGuard{&s.WireGuard4, &s.WireGuard6} {
 		g.interfaces[i], g.nodes[i] = w.Interface, guarded(w.Peers)
+		g.hosts[i] = hostGuard{own: w.Hosts.Own, outer: w.Port, clear: w.Hosts.Clear}
 		if adding && m.known && m.guard.port == g.port && m.guard.interfaces[i] != "" {
 			if g.interfaces[i] == "" {
 				g.interfaces[i] = m.guard.interfaces[i]
 			}
 			g.nodes[i] = merged(m.guard.nodes[i], g.nodes[i])
+			if !g.hosts[i].own.IsValid() {
+				g.hosts[i] = m.guard.hosts[i]
+			}
 		}
 	}
 	if m.known && m.guard.equal(&g) {
@@ -136,7 +140,8 @@ func (m *Manager) reconcile(port uint16) {
 	for i := range m.wanted {
 		w := &m.wanted[i]
 		if !w.On() {
-			m.errs[i] = errors.Join(ensureRule(i == 1, 0, 0), ensureRoutes(i == 1, 0, nil))
+			_, err := ensureRule(i == 1, 0, 0)
+			m.errs[i] = errors.Join(ensureHostRules(i == 1, nil, false), err, ensureRoutes(i == 1, 0, nil))
 			continue
 		}
 		of, err := m.ensure(w, i == 1, port)
@@ -192,7 +197,11 @@ func (m *Manager) ensure(w *nodestate.WireGuard, six bool, port uint16) (silent 
 	if err := open(l, six); err != nil {
 		return silent, err
 	}
-	if err := errors.Join(ensureRoutes(six, index, guarded(w.Peers)), ensureRule(six, w.RulePriority, port)); err != nil {
+	if err := ensureRoutes(six, index, guarded(w.Peers)); err != nil {
+		return silent, err
+	}
+	made, err := ensureRule(six, w.RulePriority, port)
+	if err = errors.Join(err, ensureHostRules(six, hostRules(six, w), made)); err != nil {
 		return silent, err
 	}
 	if public := publicKey(key); m.keys.Of(six) != public {

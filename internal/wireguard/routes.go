@@ -28,12 +28,12 @@ func familyNumber(six bool) int {
 	return netlink.FAMILY_V4
 }
 
-// ensureRule makes the rule by which the tunnel's packets look for their node in RouteTable; no
-// priority: there is none.
-func ensureRule(six bool, priority int, port uint16) error {
+// ensureRule makes the rule by which the tunnel's packets look for their node in RouteTable, and
+// reports whether it was missing; no priority: there is none.
+func ensureRule(six bool, priority int, port uint16) (made bool, err error) {
 	found, err := kernel.Dump(func() ([]netlink.Rule, error) { return netlink.RuleList(familyNumber(six)) })
 	if err != nil {
-		return fmt.Errorf("listing routing rules: %w", err)
+		return false, fmt.Errorf("listing routing rules: %w", err)
 	}
 	have := false
 	var errs []error
@@ -52,12 +52,12 @@ func ensureRule(six bool, priority int, port uint16) error {
 		r := netlink.NewRule()
 		r.Family, r.Priority, r.Table, r.Protocol = familyNumber(six), priority, RouteTable, protocol
 		r.IPProto, r.Dport = unix.IPPROTO_UDP, netlink.NewRulePortRange(port, port)
-		errs = append(errs, netlink.RuleAdd(r))
+		made, errs = true, append(errs, netlink.RuleAdd(r))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("the routing rule of the tunnel's port: %w", err)
+		return made, fmt.Errorf("the routing rule of the tunnel's port: %w", err)
 	}
-	return nil
+	return made, nil
 }
 
 // ensureRoutes makes the routes of RouteTable equal to one to each node by the device; index 0:

@@ -270,6 +270,8 @@ func testWhyModes(t *testing.T, fam family) {
 	f.podsReachEachOther(t) // the devices know each other now
 	play("WireGuard", "WireGuard")
 
+	f.saysHowNodes(t)
+
 	// A packet that comes in clear from a node with a key is not taken, and weir why says so.
 	q := whywire.Request{Source: netip.MustParseAddr(fam.addr("10.244.1.2")), Destination: netip.MustParseAddr(fam.addr("10.244.2.2")), Protocol: model.ProtocolTCP, SourcePort: 50000, Port: 8080, Hook: whywire.FromWorkload}
 	answers := f.why(f.n1, q)
@@ -278,6 +280,27 @@ func testWhyModes(t *testing.T, fam family) {
 	if a := f.why(f.n2, q); a[0].Outcome.Verdict != whywire.Dropped || !strings.Contains(a[0].Outcome.Text, wireguard.Table) {
 		t.Errorf("a packet in clear of a node with a key: %+v", a[0].Outcome)
 	}
+}
+
+// saysHowNodes asks about what nodes exchange where that is encrypted, but for some ports.
+func (f *fixture) saysHowNodes(t *testing.T) {
+	t.Helper()
+	f.cluster.Settings.WireGuard.Hosts = true
+	f.apply()
+	ports := map[uint16]bool{9000: true, 6443: false}
+	if f.dataplane() == "nft" {
+		delete(ports, 6443) // the walk through rules asks for routes without ports
+	}
+	for port, encrypted := range ports {
+		answers := f.why(f.n1, whywire.Request{Hook: whywire.ToUplink, Source: netip.MustParseAddr(f.family.addr("172.30.0.8")), Destination: netip.MustParseAddr(f.family.addr("172.30.0.9")),
+			Protocol: model.ProtocolTCP, SourcePort: 50000, Port: port})
+		first, last := answers[0].Outcome, answers[len(answers)-1].Outcome
+		if len(answers) != 2 || first.Verdict != whywire.SentOn || last.Verdict != whywire.Delivered || (first.Encrypted != "") != encrypted {
+			t.Errorf("node to node, port %d: %+v, %+v", port, first, last)
+		}
+	}
+	f.cluster.Settings.WireGuard.Hosts = false
+	f.apply()
 }
 
 // TestIPIPWhy is TestWhyModes for IP in IP with nftables, where the kernel has the device.

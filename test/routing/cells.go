@@ -37,6 +37,7 @@ func cells() []Cell {
 		{"IPv4", ebpf, "/IPv4"}, {"IPv6", ebpf, "/IPv6"}, {"IPv4", nftables, "/nft-IPv4"}, {"IPv6", nftables, "/nft-IPv6"},
 	} {
 		add("WireGuard", of.family, of.plane, netns+"TestWireGuard"+of.test, "", "pod", "Service", "NodePort", "DSR", "policy", "live change")
+		add("WireGuard", of.family, of.plane, netns+"TestWireGuardHosts"+of.test, "", "what nodes exchange")
 		add("WireGuard", of.family, of.plane, netns+"TestWhyModes"+of.test, "", "why")
 	}
 	for _, family := range []string{"IPv4", "IPv6"} {

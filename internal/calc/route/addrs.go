@@ -52,7 +52,7 @@ func addNodes(c *cluster.View, out map[netip.Addr]nodestate.Addr) {
 			primary := n.AddrLike(a)
 			link, _ := linkTo(c, n, primary)
 			put(out, a, nodestate.Addr{Kind: nodestate.AddrNode, Node: primary, MAC: n.LinkAddress,
-				SameLink: link, KeepSource: c.Settings.NATExcludeHostIPs, Owner: model.Name{Name: n.Name},
+				SameLink: link, Tunnel: a == primary && encryptsHosts(c, n, a.Is6()), KeepSource: c.Settings.NATExcludeHostIPs, Owner: model.Name{Name: n.Name},
 				NodePorts: nodePortsAt(c, a, a == primary)})
 		}
 	}

@@ -5,6 +5,7 @@ package route
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/model"
@@ -31,6 +32,58 @@ func encrypts(c *cluster.View, n *model.Node, six bool) bool {
 		c.Local.WireGuard.WireGuardKeyOf(n, six) != (model.WireGuardKey{})
 }
 
+// encryptsHosts reports whether what this node itself exchanges with another one in a family, at
+// their primary addresses, goes through WireGuard as packets of the tunnel.
+func encryptsHosts(c *cluster.View, n *model.Node, six bool) bool {
+	return c.Settings.WireGuard.Hosts && ownAddr(c, six).IsValid() && encrypts(c, n, six)
+}
+
+// ownAddr is this node's primary address of a family.
+func ownAddr(c *cluster.View, six bool) netip.Addr {
+	n := c.Nodes[c.Local.Node]
+	switch {
+	case n == nil:
+		return netip.Addr{}
+	case six:
+		return n.NodeAddr6()
+	}
+	return n.NodeAddr()
+}
+
+// nodeRoutes are the addresses of other nodes that are reached through the tunnel.
+func nodeRoutes(c *cluster.View) map[netip.Prefix]int {
+	out := map[netip.Prefix]int{}
+	for _, n := range c.Nodes {
+		for a, mtu := range map[netip.Addr]int{n.NodeAddr(): tunnelMTU(c), n.NodeAddr6(): max(tunnelMTU(c)-ipv6Extra, 0)} {
+			if a.IsValid() && c.Carried(a) && encryptsHosts(c, n, a.Is6()) {
+				out[netip.PrefixFrom(a, a.BitLen())] = mtu
+			}
+		}
+	}
+	return out
+}
+
+// clearPorts are the TCP ports that nodes reach on each other in clear whatever is encrypted: those
+// that are failsafe, and those of API servers. A node that starts has to reach them before anything
+// of Weir runs on it.
+func clearPorts(c *cluster.View) []uint16 {
+	var out []uint16
+	for _, f := range c.Settings.FailsafeIn {
+		if f.Protocol == model.ProtocolTCP {
+			out = append(out, f.Port)
+		}
+	}
+	if sl := cluster.APIServersOf(c.Cluster); sl != nil {
+		for _, p := range sl.Ports {
+			if p.Protocol == model.ProtocolTCP {
+				out = append(out, p.Port)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
 // linkTo says how another node is reached at its primary address: on one link, which packets for
 // its pods may use as they are, or not. Whether the network of another CNI plugin carries packets
 // for others' addresses, nobody knows.
@@ -49,6 +102,9 @@ func WireGuard(c *cluster.View, six bool) nodestate.WireGuard {
 	}
 	out := nodestate.WireGuard{Interface: dev.Interface, Port: dev.Port, MTU: wireGuardMTU(c, six), KeepAlive: c.Settings.WireGuard.KeepAlive,
 		RulePriority: c.Settings.WireGuard.RulePriority, Peers: map[netip.Addr]nodestate.WireGuardPeer{}, Clear: map[netip.Addr]string{}}
+	if c.Settings.WireGuard.Hosts {
+		out.Hosts = nodestate.WireGuardHosts{Own: ownAddr(c, six), Clear: clearPorts(c), SNATFirst: c.Settings.SNATPortFirst, SNATLast: c.Settings.SNATPortLast}
+	}
 	own := c.Local.WireGuard.Own.Of(six)
 	for _, n := range c.Nodes {
 		a := n.NodeAddr()
@@ -58,6 +114,10 @@ func WireGuard(c *cluster.View, six bool) nodestate.WireGuard {
 		switch {
 		case n.Name == c.Local.Node || !a.IsValid():
 		case encrypts(c, n, six):
+			// Of two nodes with one address the older is the peer.
+			if have, ok := out.Peers[a]; ok && olderNode(c.Nodes[have.Node], n) {
+				continue
+			}
 			p := nodestate.WireGuardPeer{Node: n.Name, UID: n.UID}
 			if key := c.Local.WireGuard.WireGuardKeyOf(n, six); key != own && own != (model.WireGuardKey{}) {
 				p.Key = key
@@ -104,6 +164,10 @@ func olderHolder(c *cluster.View, a, b *model.Node) bool {
 	if used(a) != used(b) {
 		return used(a)
 	}
+	return olderNode(a, b)
+}
+
+func olderNode(a, b *model.Node) bool {
 	return cmp.Or(cmp.Compare(a.Created, b.Created), cmp.Compare(a.Name, b.Name)) < 0
 }
 

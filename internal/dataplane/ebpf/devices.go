@@ -123,16 +123,17 @@ type deviceWish struct {
 	six    bool
 	node6  netip.Addr
 	routes map[netip.Prefix]int
+	nodes  map[netip.Prefix]int // routes to these
 }
 
 func (d *Driver) wish(s *nodestate.State) deviceWish {
 	return deviceWish{made: true, tunnel: s.Settings.Tunnel, needed: d.needsTunnel, node: s.Settings.Node,
-		six: s.Settings.IPv6, node6: s.Settings.Node6, routes: s.Settings.PoolRoutes}
+		six: s.Settings.IPv6, node6: s.Settings.Node6, routes: s.Settings.PoolRoutes, nodes: s.Settings.NodeRoutes}
 }
 
 func (w deviceWish) equal(o deviceWish) bool {
 	return w.made == o.made && w.tunnel == o.tunnel && w.needed == o.needed && w.node == o.node &&
-		w.six == o.six && w.node6 == o.node6 && maps.Equal(w.routes, o.routes)
+		w.six == o.six && w.node6 == o.node6 && maps.Equal(w.routes, o.routes) && maps.Equal(w.nodes, o.nodes)
 }
 
 // callIPIP makes the programs unpack IP in IP of other nodes while the state asks for it. The

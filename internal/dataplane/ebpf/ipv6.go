@@ -5,9 +5,11 @@ package ebpf
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
@@ -117,15 +119,18 @@ func (d *Driver) both() []*object.Collection {
 	return []*object.Collection{d.loaded, d.six}
 }
 
-// openRoutes makes the routes of weir0 those of the pools and Services.
-func (d *Driver) openRoutes() []error {
+// openRoutes makes the routes of weir0 those of the pools and Services, and those to nodes that are
+// reached through the tunnel.
+func (d *Driver) openRoutes() (errs []error) {
 	c := d.state.Settings
-	n, errs := hostdev.EnsureRoutes(netlink.FAMILY_V4, d.devices.host.Index, hostdev.OfFamily(c.PoolRoutes, false), c.Node)
-	if d.six != nil && !d.narrow[hostdev.HostDevice] {
-		n6, errs6 := hostdev.EnsureRoutes(netlink.FAMILY_V6, d.devices.host.Index, hostdev.OfFamily(c.PoolRoutes, true), c.Node6)
-		n, errs = n+n6, append(errs, errs6...)
+	for table, routes := range map[int]map[netip.Prefix]int{unix.RT_TABLE_MAIN: c.PoolRoutes, kernel.NodeRouteTable: c.NodeRoutes} {
+		n, err := hostdev.EnsureRoutes(netlink.FAMILY_V4, d.devices.host.Index, table, hostdev.OfFamily(routes, false), c.Node)
+		d.count.routes, errs = d.count.routes+uint64(n), append(errs, err...)
+		if d.six != nil && !d.narrow[hostdev.HostDevice] {
+			n, err := hostdev.EnsureRoutes(netlink.FAMILY_V6, d.devices.host.Index, table, hostdev.OfFamily(routes, true), c.Node6)
+			d.count.routes, errs = d.count.routes+uint64(n), append(errs, err...)
+		}
 	}
-	d.count.routes += uint64(n)
 	return errs
 }
 

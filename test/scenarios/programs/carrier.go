@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"time"
 
@@ -155,7 +156,9 @@ func (c *carrier) Apply(s *nodestate.State) error {
 				return err
 			}
 		}
-		if err := c.ns.unroute(s.Settings.PoolRoutes); err != nil {
+		ranges := maps.Clone(s.Settings.PoolRoutes)
+		maps.Copy(ranges, s.Settings.NodeRoutes)
+		if err := c.ns.unroute(ranges); err != nil {
 			return err
 		}
 		for _, i := range append(indexes, scenario.Uplink) {
@@ -163,7 +166,7 @@ func (c *carrier) Apply(s *nodestate.State) error {
 				return err
 			}
 		}
-		for p := range s.Settings.PoolRoutes {
+		for p := range ranges {
 			if err := c.ns.route(p, scenario.HostDevice); err != nil {
 				return err
 			}

@@ -26,6 +26,10 @@ func sixState(s *nodestate.State) *nodestate.State {
 	for p, mtu := range s.Settings.PoolRoutes {
 		out.Settings.PoolRoutes[sixPrefix(p)] = mtu
 	}
+	out.Settings.NodeRoutes = map[netip.Prefix]int{}
+	for p, mtu := range s.Settings.NodeRoutes {
+		out.Settings.NodeRoutes[sixPrefix(p)] = mtu
+	}
 	for a, v := range s.Addrs {
 		v.Node = six(v.Node)
 		out.Addrs[six(a)] = v

@@ -175,9 +175,11 @@ func (m *Machine) Route(dst netip.Addr) (sim.Hop, bool) {
 			return sim.Hop{IfIndex: Uplink2, MTU: m.MTU(Uplink2)}, true // without an address there it has no broadcast address
 		}
 	}
-	for p := range m.State.Settings.PoolRoutes {
-		if p.Contains(dst) {
-			return sim.Hop{IfIndex: HostDevice}, true
+	for _, ranges := range []map[netip.Prefix]int{m.State.Settings.PoolRoutes, m.State.Settings.NodeRoutes} {
+		for p := range ranges {
+			if p.Contains(dst) {
+				return sim.Hop{IfIndex: HostDevice}, true
+			}
 		}
 	}
 	for _, p := range m.Subnets {

@@ -16,8 +16,10 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
 	"github.com/weir-net/weir/internal/sim"
@@ -62,7 +64,7 @@ func (r *Runner) New(m *scenario.Machine) (scenario.Carrier, error) {
 	}
 	c := &carrier{runner: r, place: p, machine: m, links: map[int]net.HardwareAddr{}, who: map[[6]byte]netip.Addr{}, pods: map[netip.Addr]pod{}, older: map[exchange]bool{}}
 	err = p.in(func() error {
-		if err := p.uplink(m); err != nil {
+		if err := errors.Join(p.uplink(m), leadToNodes(m)); err != nil {
 			return err
 		}
 		c.driver, err = r.driver(m)
@@ -73,6 +75,20 @@ func (r *Runner) New(m *scenario.Machine) (scenario.Carrier, error) {
 	}
 	r.open = append(r.open, c)
 	return c, nil
+}
+
+// leadToNodes leads what is for other nodes to their routes, as package wireguard does, but for the
+// tunnel's own packets.
+func leadToNodes(m *scenario.Machine) error {
+	var errs []error
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		r := netlink.NewRule()
+		r.Family, r.Priority, r.Table, r.Invert = family, 99, kernel.NodeRouteTable, true
+		port := m.State.Settings.Tunnel.Port
+		r.IPProto, r.Dport = unix.IPPROTO_UDP, netlink.NewRulePortRange(port, port)
+		errs = append(errs, netlink.RuleAdd(r))
+	}
+	return errors.Join(errs...)
 }
 
 // carrier is one node: the driver in its namespace, and the oracle alongside it.

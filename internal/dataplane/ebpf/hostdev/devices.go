@@ -18,13 +18,10 @@ import (
 // Devices of our own. All carry the alias; a device of one of these names without it belongs to
 // somebody else and is left alone.
 const (
-	HostDevice   = "weir0"  // host processes reach pool addresses through it
-	HostPeer     = "weir0p" // its other end, in the same network namespace; nothing arrives there
-	TunnelDevice = "vxlan.calico"
-
-	// RouteProtocol marks our routes (rtnetlink(7) RTA protocol, of the range for user space
-	// daemons).
-	RouteProtocol = 87
+	HostDevice    = kernel.HostDevice // host processes reach pool addresses through it
+	HostPeer      = kernel.HostPeer   // its other end, in the same network namespace; nothing arrives there
+	TunnelDevice  = kernel.TunnelDevice
+	RouteProtocol = kernel.RouteProtocol // marks our routes
 )
 
 // hostSideMAC is the MAC address of the host side of every pod's interface, and of weir0: the
@@ -170,13 +167,14 @@ func RemoveDevice(name string) error {
 	return nil
 }
 
-// EnsureRoutes makes the routes of a device of one family (netlink's number) equal to want (prefix
-// to MTU), all with source src, and returns how many it changed. Routes of others are not touched,
-// on other devices neither: a prefix that somebody else routes is an error.
-func EnsureRoutes(family, index int, want map[netip.Prefix]int, src netip.Addr) (int, []error) {
+// EnsureRoutes makes the routes of a device in a table, of one family (netlink's number), equal to
+// want (prefix to MTU), all with source src, and returns how many it changed. Routes of others are
+// not touched, on other devices neither: a prefix that somebody else routes is an error, but in
+// kernel.NodeRouteTable, where it was the other data plane.
+func EnsureRoutes(family, index, table int, want map[netip.Prefix]int, src netip.Addr) (int, []error) {
 	have, err := kernel.Dump(func() ([]netlink.Route, error) {
-		return netlink.RouteListFiltered(family,
-			&netlink.Route{LinkIndex: index, Protocol: RouteProtocol}, netlink.RT_FILTER_OIF|netlink.RT_FILTER_PROTOCOL)
+		return netlink.RouteListFiltered(family, &netlink.Route{LinkIndex: index, Protocol: RouteProtocol, Table: table},
+			netlink.RT_FILTER_OIF|netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
 		return 0, []error{fmt.Errorf("listing the routes of %s: %w", HostDevice, err)}
@@ -201,10 +199,10 @@ func EnsureRoutes(family, index int, want map[netip.Prefix]int, src netip.Addr) 
 			continue
 		}
 		put := netlink.RouteAdd
-		if ok {
+		if ok || table == kernel.NodeRouteTable {
 			put = netlink.RouteReplace
 		}
-		if err := put(hostRoute(index, p, mtu, src)); err != nil {
+		if err := put(hostRoute(index, table, p, mtu, src)); err != nil {
 			errs = append(errs, routeError(p, "adding", err))
 			continue
 		}
@@ -213,9 +211,9 @@ func EnsureRoutes(family, index int, want map[netip.Prefix]int, src netip.Addr) 
 	return changes, errs
 }
 
-func hostRoute(index int, p netip.Prefix, mtu int, src netip.Addr) *netlink.Route {
+func hostRoute(index, table int, p netip.Prefix, mtu int, src netip.Addr) *netlink.Route {
 	return &netlink.Route{
-		LinkIndex: index, Scope: netlink.SCOPE_LINK, Protocol: RouteProtocol, MTU: mtu,
+		LinkIndex: index, Table: table, Scope: netlink.SCOPE_LINK, Protocol: RouteProtocol, MTU: mtu,
 		Dst: &net.IPNet{IP: p.Masked().Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
 		Src: src.AsSlice(),
 	}

@@ -32,7 +32,7 @@ func (d Dropped) Why() (reason.Reason, nodestate.RuleID) {
 			return reason.ReversePath, 0
 		}
 		return reason.Spoofed, 0
-	case workloadChain, "translate", "admit", admitNewChain, blockSource, blockTunnel, frontSource, podSource, podTunnel, nodeSource,
+	case workloadChain, "translate", "admit", admitNewChain, blockSource, blockTunnel, frontSource, podSource, podTunnel, nodeSource, nodeInTunnel,
 		nodeRequest, sourceForged, handedChain, handedOpen, admitHanded, admitBackChain:
 		return reason.Spoofed, 0
 	case "tunnel", ipipName:

@@ -20,16 +20,17 @@ import (
 // packet pays anyway, finds the addresses of nodes and of pods outside of their nodes' blocks; all
 // other pods' are known by the prefixes of pools, and looked up by their blocks.
 const (
-	blockSource  = "block-source"      // an address of a pool
-	blockTunnel  = "block-from-tunnel" // the same, from the tunnel
-	frontSource  = "front-source"      // an address of a pool that no node has, from a node
-	podSource    = "pod-source"        // a pod outside of its node's blocks
-	podTunnel    = "pod-from-tunnel"   // the same, from the tunnel
-	nodeSource   = "node-source"       // the primary address of a node on the link, whose MAC address is known
-	nodeToOwn    = "node-to-own"       // the same from another machine, to an address of this node
-	nodeAny      = "node-source-any"   // any other address of a node
-	nodeTunnel   = "node-from-tunnel"  // a node's address, from the tunnel
-	nodeRequest  = "node-request"      // the same from another node, which hands it on if it is for a Service
+	blockSource  = "block-source"          // an address of a pool
+	blockTunnel  = "block-from-tunnel"     // the same, from the tunnel
+	frontSource  = "front-source"          // an address of a pool that no node has, from a node
+	podSource    = "pod-source"            // a pod outside of its node's blocks
+	podTunnel    = "pod-from-tunnel"       // the same, from the tunnel
+	nodeSource   = "node-source"           // the primary address of a node on the link, whose MAC address is known
+	nodeToOwn    = "node-to-own"           // the same from another machine, to an address of this node
+	nodeAny      = "node-source-any"       // any other address of a node
+	nodeInTunnel = "node-source-in-tunnel" // the primary address of a node that is reached through the tunnel
+	nodeTunnel   = "node-from-tunnel"      // a node's address, from the tunnel
+	nodeRequest  = "node-request"          // the same from another node, which hands it on if it is for a Service
 	nodeLinked   = "node-request-linked"
 	nodeProven   = "node-request-proven"
 	nodeOther    = "node-to-own-other"   // the same from another node
@@ -166,6 +167,12 @@ func remoteChains(f table.Family, t *table.Table, s *nodestate.State, at Indexes
 	chain(ownService, service(sourceForged)...)
 	chain(nodeService, service(nodeProven)...)
 	chain(nodeLinked, "meta mark set meta mark and $rest", "goto "+nodeRequest)
+	if reachesNodesByTunnel(f, s) {
+		chain(nodeInTunnel, slices.Concat([]string{"iifname $tunnel goto " + nodeTunnel}, local, []string{
+			"udp dport $vxlan goto " + sourceProven,
+			"$ip daddr @" + expr.SetOwn + " goto " + nodeToOwn, // by a failsafe port, or WireGuard's
+			"drop"})...)
+	}
 	chain(nodeAny, "iifname $tunnel goto "+nodeTunnel, "goto "+sourceProven)
 	chain(nodeTunnel, "$ip saddr"+sender+setNodeAddrMarks+" goto "+sourceProven, "goto "+nodeRequest)
 	chain(nodeRequest,
@@ -218,12 +225,16 @@ func remoteSets(f table.Family, t *table.Table) {
 	}
 }
 
-// addNode adds the elements of an address of another node, whose number is num.
-func addNode(f table.Family, t *table.Table, a netip.Addr, v nodestate.Addr, num int, numbered bool) {
+// addNode adds the elements of an address of another node, whose number is num. through: some nodes
+// are reached through the tunnel.
+func addNode(f table.Family, t *table.Table, a netip.Addr, v nodestate.Addr, num int, numbered, through bool) {
 	chain := nodeAny
 	switch {
 	case !v.SameLink:
 		t.Add(setNodesFar, a.String(), "")
+		if v.Tunnel && through {
+			chain = nodeInTunnel
+		}
 	case v.MAC == [6]byte{}:
 		t.Add(setNodesBare, a.String(), "")
 	default:
@@ -240,6 +251,16 @@ func addNode(f table.Family, t *table.Table, a netip.Addr, v nodestate.Addr, num
 			t.Add(setSameNode, table.Key(mark, mark), "")
 		}
 	}
+}
+
+// reachesNodesByTunnel reports whether some node itself is reached through the tunnel.
+func reachesNodesByTunnel(f table.Family, s *nodestate.State) bool {
+	for p := range s.Settings.NodeRoutes {
+		if f.Has(p.Addr()) {
+			return true
+		}
+	}
+	return false
 }
 
 // addRemote adds the elements of a block, or of a pod outside of its node's blocks.

@@ -38,6 +38,7 @@ func RenderElements(f table.Family, t *table.Table, s *nodestate.State, numbers 
 func renderAddrs(f table.Family, t *table.Table, s *nodestate.State, numbers *marks.Numbers, at Indexes) {
 	numbers.Follow(f, s)
 	addWorkloads(t, s)
+	through := reachesNodesByTunnel(f, s)
 	for a, v := range s.Addrs {
 		if !f.Has(a) {
 			continue
@@ -61,7 +62,7 @@ func renderAddrs(f table.Family, t *table.Table, s *nodestate.State, numbers *ma
 		case nodestate.AddrNode:
 			t.Add(expr.SetNodes, a.String(), "")
 			n, ok := numbers.Of(v.Node)
-			addNode(f, t, a, v, n, ok)
+			addNode(f, t, a, v, n, ok, through)
 			if ok {
 				mark := strconv.Itoa(n << marks.NodeShift)
 				t.Add(expr.MapNodes, a.String(), mark)

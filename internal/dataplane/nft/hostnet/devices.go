@@ -16,9 +16,9 @@ import (
 // plane keeps them. All carry the alias; a device of one of these names without it belongs to
 // somebody else and is left alone.
 const (
-	HostDevice   = "weir0"  // what is for pools and Services and has no other route ends there
-	HostPeer     = "weir0p" // its other end, in the same network namespace; nothing arrives there
-	TunnelDevice = "vxlan.calico"
+	HostDevice   = kernel.HostDevice // what is for pools and Services and has no other route ends there
+	HostPeer     = kernel.HostPeer   // its other end, in the same network namespace; nothing arrives there
+	TunnelDevice = kernel.TunnelDevice
 
 	vxlanOverhead = 14 + 8 + 8 + 20 // bytes: inner Ethernet, VXLAN, UDP, IPv4
 	defaultMTU    = 1500            // while the uplink's is not known

@@ -32,6 +32,7 @@ type Network struct {
 	remade       bool // the tunnel's device is another than before: what was attached to it is gone
 	routes       routes
 	policyRoutes policyRoutes
+	nodeRoutes   nodeRoutes
 
 	uplinks     []uplink             // by which announced addresses are answered for
 	answers     map[table.Family]int // how many addresses are answered for; nothing = an agent before this one may have left some
@@ -122,6 +123,9 @@ func (m *Network) Open(s *nodestate.State, written func(table.Family) bool, numb
 		}
 	}
 	errs = append(append(errs, errs2...), m.routes.ensure(want, m.log)...)
+	if all {
+		errs = append(errs, m.nodeRoutes.ensure(s, m, opened)...)
+	}
 	for _, f := range table.Families {
 		if opened(f) || !f.Carried(s) {
 			errs = append(errs, m.answer(s, f, m.uplinks)...)
@@ -253,7 +257,7 @@ func Remove() error {
 			}
 		}
 	}
-	return errors.Join(append(errs, removePolicyRoutes(), removeProxied(), RemoveIPIP())...)
+	return errors.Join(append(errs, removePolicyRoutes(), removeNodeRoutes(), removeProxied(), RemoveIPIP())...)
 }
 
 // New is one of which nothing is known yet; stateDir survives a reboot, "" = there is none.
@@ -286,4 +290,9 @@ func (m *Network) TunnelRemade() bool { return m.remade }
 
 // TunnelEnd is the node that the route of a prefix leads to through the tunnel; invalid = there is
 // none.
-func (m *Network) TunnelEnd(p netip.Prefix) netip.Addr { return m.routes.written[p].remote }
+func (m *Network) TunnelEnd(p netip.Prefix) netip.Addr {
+	if r, ok := m.nodeRoutes.written[p]; ok {
+		return r.remote
+	}
+	return m.routes.written[p].remote
+}

@@ -198,7 +198,7 @@ func ensureRules(f table.Family, want map[policyRule]bool) error {
 		if r.Protocol != routeProtocol || isLocal(r) { // putFirstRule's
 			continue
 		}
-		if r.Dport != nil { // WireGuard's, which leads the tunnel's packets into its device
+		if r.IPProto != 0 { // of package wireguard
 			continue
 		}
 		if k := ruleOf(r); want[k] && !have[k] {
