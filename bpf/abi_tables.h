@@ -26,6 +26,7 @@ enum addr_flag {
 	ADDR_NODE_PORTS = 16, /* host, node: node ports answer here */
 	ADDR_KEEP_SOURCE = 32, /* node: NAT_OUTGOING does not apply on the way there */
 	ADDR_IPIP = 128, /* pod, with ADDR_TUNNEL: by IP in IP */
+	ADDR_NO_IPIP = 128, /* node: it cannot take IP in IP */
 	ADDR_STAGED = 64, /* endpoint: staged policies select it; see weir_staged */
 };
 

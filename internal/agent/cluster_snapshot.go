@@ -37,6 +37,7 @@ type snapshot struct {
 	hostEndpoints []*model.HostEndpoint
 	nodeAddrs     [2]netip.Addr // IPv4, IPv6
 	leaving       bool          // this node is about to be removed
+	noIPIP        bool          // it has published that it cannot take IP in IP
 	endpoints     int
 	services      int
 	nodes         int
@@ -64,7 +65,7 @@ func (c *cluster) publish(state *nodestate.State) {
 	c.snap.gateways, c.snap.serviceCIDRs = c.model.Local.Gateways, c.model.ServiceCIDRs
 	c.snap.hostEndpoints = hostEndpointsOf(c.model, c.node)
 	if own := c.model.Nodes[c.node]; own != nil {
-		c.snap.leaving = own.Leaving
+		c.snap.leaving, c.snap.noIPIP = own.Leaving, own.NoIPIP
 	}
 	c.snap.apiServers, c.snap.controllers = apiserver.Addresses(c.servers), apiserver.Addresses(c.controllers)
 }

@@ -26,6 +26,7 @@ const (
 	AddrNodePorts   = 0x10
 	AddrKeepSource  = 0x20
 	AddrIPIP        = 0x80
+	AddrNoIPIP      = 0x80
 	AddrStaged      = 0x40
 )
 
