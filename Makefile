@@ -172,12 +172,14 @@ e2e-conformance: e2e-build ## those of conformance, in one lab (root)
 	go run ./test/e2e --conformance --second-try --install "$(INSTALL)" $(E2E)
 
 # The same in a lab with two racks, between which the router's only routes to pods are those that it learns by BGP.
+# SPECS="--group netpol" has others in such labs, here and in e2e-wireguard: those of NetworkPolicy.
+SPECS ?= --conformance --second-try
 e2e-bgp: e2e-build ## those of conformance, where BGP alone knows pods (root)
-	go run ./test/e2e --conformance --second-try --bgp --install "$(INSTALL)" $(E2E)
+	go run ./test/e2e $(SPECS) --bgp --install "$(INSTALL)" $(E2E)
 
 # The same in a lab whose nodes encrypt what they send to each other's pods.
 e2e-wireguard: e2e-build ## those of conformance, where all of pods' traffic between nodes is encrypted (root)
-	go run ./test/e2e --conformance --second-try --wireguard --install "$(INSTALL)" $(E2E)
+	go run ./test/e2e $(SPECS) --wireguard --install "$(INSTALL)" $(E2E)
 
 # weir migrate in a lab that runs Calico, which is built for it.
 e2e-migrate: lab-build ## the plan of a migration, in a lab with Calico (root)

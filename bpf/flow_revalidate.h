@@ -75,6 +75,8 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 			f->state &= ~STATE_WATCHED;
 		}
 		__builtin_memcpy(f->mac, way->mac, 6);
+	} else {
+		route_kept(s, f);
 	}
 	if (host_on(s)) {
 		w->rev = *f;

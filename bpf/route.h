@@ -93,6 +93,25 @@ enum route_by {
 	BY_LEARNED = 4, /* as the kernel routes the address itself, else BY_LINK */
 };
 
+/* Can that node not take IP in IP? */
+static __always_inline int route_no_ipip(const ip_addr *node)
+{
+	struct addr_value *a = bpf_map_lookup_elem(&weir_addrs, node);
+
+	return a && a->kind == ADDR_NODE && (a->flags & ADDR_NO_IPIP);
+}
+
+/* The open flow f keeps its way, but for IP in IP to a node that cannot take it any more: it goes
+ * on by VXLAN. */
+static __always_inline void route_kept(const struct settings *s, struct flow_value *f)
+{
+	if (WEIR_FAMILY != 4 || f->action != ACT_TUNNEL || !ipip_leads(f) ||
+	    !route_no_ipip(&f->nexthop))
+		return;
+	f->ifindex = 0;
+	f->mtu = mtu_bounded(s->tunnel_mtu);
+}
+
 /* To the node `node`, or to what lives there: enum route_by. */
 static __always_inline int route_node(struct __sk_buff *skb, const ip_addr *node, int by,
 				      struct flow_value *f)
@@ -105,7 +124,7 @@ static __always_inline int route_node(struct __sk_buff *skb, const ip_addr *node
 	if (by == BY_LINK)
 		return route_fib(skb, &s->node, node, f);
 	if (WEIR_FAMILY == 4 &&
-	    (by == BY_IPIP || (by == BY_TUNNEL && (s->flags & SET_IPIP_NODES)))) {
+	    (by == BY_IPIP || (by == BY_TUNNEL && (s->flags & SET_IPIP_NODES) && !route_no_ipip(node)))) {
 		ret = route_fib(skb, &s->node, node, f);
 		if (!ret)
 			ipip_route(f, s, node);

@@ -142,6 +142,7 @@ type Agent struct {
 	programming     *metrics.Programming
 	datastore       *datastore.Follower
 	mirror          *mirror.Mirror
+	nextLacksIPIP   atomic.Bool            // the data plane that is about to carry packets cannot take IP in IP
 	changing        atomic.Pointer[string] // the data plane that is about to carry packets; nil = the node has the one that it is to have
 	statusDue       chan struct{}          // publish the status soon
 	checksDue       chan struct{}          // look at the health checks of Services

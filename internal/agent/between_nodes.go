@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"path/filepath"
 
@@ -13,8 +14,10 @@ import (
 	"github.com/weir-net/weir/internal/agent/bgp"
 	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/bgp/fib"
+	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/sleep"
 	"github.com/weir-net/weir/internal/wireguard"
 )
 
@@ -112,4 +115,27 @@ func wireGuardStatus(s *wireguard.Status) *weirv1.WireGuardStatus {
 	return &weirv1.WireGuardStatus{PublicKey: s.Keys.IPv4.String(), PublicKeyIPv6: s.Keys.IPv6.String(), Implementation: s.By,
 		NextPublicKey: s.Next.IPv4.String(), NextPublicKeyIPv6: s.Next.IPv6.String(),
 		Peers: int32(s.Peers), Clear: s.Clear[:min(len(s.Clear), maxClear)]}
+}
+
+// noIPIP reports whether other nodes are to send this one VXLAN in the place of IP in IP: its data
+// plane cannot take that, or the one that is about to carry packets. Until a data plane has applied
+// a state, what was published last counts: nodes change to VXLAN and back at no agent's start.
+func (a *Agent) noIPIP(snap snapshot) bool {
+	if a.loop.Applied() == 0 {
+		return snap.noIPIP
+	}
+	return a.nextLacksIPIP.Load() || a.driver.Status().NoIPIP != ""
+}
+
+// announceNoIPIP tells other nodes that the data plane nftables, which is about to take eBPF's
+// place, cannot take IP in IP, and waits until they have read of it. The one in force takes both.
+func (a *Agent) announceNoIPIP(ctx context.Context, to nftablesPlane) {
+	s := a.cluster.snapshot().state
+	if s == nil || !errors.Is(to.LooksForIPIP(s), hostnet.ErrNoIPIP) {
+		return
+	}
+	a.log.Info("the kernel has no device of IP in IP: other nodes are told to send VXLAN before the data plane changes")
+	a.nextLacksIPIP.Store(true)
+	a.reportSwitch(ctx)
+	_ = sleep.For(ctx, nextKnownWithin)
 }

@@ -38,6 +38,7 @@ type snapshot struct {
 	ipv6Pool      bool          // the cluster has an IPPool of IPv6
 	nodeAddrs     [2]netip.Addr // IPv4, IPv6
 	leaving       bool          // this node is about to be removed
+	noIPIP        bool          // it has published that it cannot take IP in IP
 	endpoints     int
 	services      int
 	nodes         int
@@ -69,7 +70,7 @@ func (c *cluster) publish(state *nodestate.State) {
 		c.snap.ipv6Pool = c.snap.ipv6Pool || p.CIDR.Addr().Is6()
 	}
 	if own := c.model.Nodes[c.node]; own != nil {
-		c.snap.leaving = own.Leaving
+		c.snap.leaving, c.snap.noIPIP = own.Leaving, own.NoIPIP
 	}
 	c.snap.apiServers, c.snap.controllers = apiserver.Addresses(c.servers), apiserver.Addresses(c.controllers)
 }

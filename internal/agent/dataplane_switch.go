@@ -162,6 +162,9 @@ func (a *Agent) switchPlane(ctx context.Context, e config.Effective) error {
 	changing, stop := context.WithCancel(ctx)
 	defer stop()
 	go a.stopWhenUnwanted(changing, e.NFTables, stop)
+	if to, ok := change.To.(nftablesPlane); ok {
+		a.announceNoIPIP(changing, to)
+	}
 	if err = change.Run(changing); err != nil {
 		a.log.Error("the change of the data plane goes on with the next start", "error", err)
 		return ErrRestart

@@ -147,6 +147,7 @@ func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus
 	for _, p := range snap.machine.Subnets {
 		st.Subnets = append(st.Subnets, p.String())
 	}
+	st.NoIPIP = a.noIPIP(snap)
 	st.WireGuard = wireGuardStatus(a.wireguard.Status())
 	st.BGP = bgp.NodeStatus(snap.state, a.bgp.Status())
 	if f, err := a.driver.DSRFallback(); err == nil {
@@ -320,6 +321,7 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	out = append(out, problems.LateDrops(a.opts.Node, st.Arrival)...)
 	out = append(out, a.metricsTLS.Problems(a.opts.Node)...)
 	out = append(out, problems.WireGuard(a.opts.Node, a.wireguard.Status())...)
+	out = append(out, problems.NoIPIP(a.opts.Node, st.NoIPIP, snap.state)...)
 	out = append(out, a.planes.problem(a.opts.Node, snap.config.Effective)...)
 	if of.alongsideProxy {
 		out = append(out, a.limits.Of(a.opts.Node, snap.state, dataplane.Lacks(a.driver))...)

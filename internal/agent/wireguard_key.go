@@ -18,8 +18,9 @@ import (
 )
 
 const (
-	// nextKnownWithin is between a next key's publication and its use: other nodes have read of it
-	// by then. One that has not drops packets of this node until it has read of the change.
+	// nextKnownWithin is between the publication of what will be, as a next key, and its use: other
+	// nodes have read of it by then. One that has not drops packets of this node, or sends what it
+	// drops, until it has read of the change.
 	nextKnownWithin = 5 * time.Second
 	keysEvery       = 250 * time.Millisecond
 )

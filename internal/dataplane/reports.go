@@ -35,6 +35,7 @@ type Status struct {
 	Repairs   map[string]uint64 // by what: program, pin, device, route
 	Repaired  time.Time         // of the last repair; zero = none
 	Problems  []string          // what could not be put in place at the last try
+	NoIPIP    string            // why the node cannot take IP in IP; empty = it can, or nobody asked for it
 	Entries   map[string]int    // of the tables, by name
 	// Arrival says of each uplink where what doNotTrack policy denies is dropped, while there is
 	// any: XDPNative, XDPGeneric, or why not in XDP.

@@ -113,7 +113,9 @@ type Node struct {
 	WireGuard WireGuardKeys
 	// WireGuardNext are those that the node is about to have, while it changes its keys.
 	WireGuardNext WireGuardKeys
-	ASN           uint32 // annotation AnnotationASN, 0 = the cluster's
+	// NoIPIP: the node published that it cannot take IP in IP; it is sent VXLAN in its place.
+	NoIPIP bool
+	ASN    uint32 // annotation AnnotationASN, 0 = the cluster's
 	// ClusterID is annotation AnnotationClusterID: the node reflects BGP routes. Invalid = it does
 	// not.
 	ClusterID netip.Addr

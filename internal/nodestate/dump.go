@@ -171,7 +171,7 @@ func (d *dumper) line(words ...string) {
 func (d *dumper) settings(s *Settings) {
 	d.line("settings", settingsLine(s), flag(s.ToHost == model.ToHostDrop || s.ToHost == model.ToHostReturn, "to-host="+string(s.ToHost)),
 		flag(s.VXLANFromPods, "vxlan-from-pods"), flag(s.IPIPFromPods, "ipip-from-pods"), flag(s.RPFStrict, "rpf=strict"), flag(s.Chained, "chained"),
-		flag(s.IPIP.Accept, fmt.Sprintf("ipip-mtu=%d", s.IPIP.MTU)), flag(s.IPIP.HandOn, "hands-on=ipip"), flag(s.KubeProxy, "services=kube-proxy"), flag(s.ProxyRules, "rules-of=kube-proxy"), flag(s.HandOver, "hand-over"))
+		flag(s.IPIP.Accept, fmt.Sprintf("ipip-mtu=%d", s.IPIP.MTU)), flag(s.IPIP.HandOn, "hands-on=ipip"), flag(s.IPIP.Replaced, "ipip=by-vxlan"), flag(s.KubeProxy, "services=kube-proxy"), flag(s.ProxyRules, "rules-of=kube-proxy"), flag(s.HandOver, "hand-over"))
 	for _, p := range s.DSROptOut {
 		d.line("no-dsr", p.String())
 	}
@@ -202,7 +202,7 @@ func settingsLine(s *Settings) string {
 
 func (d *dumper) addr(a netip.Addr, v Addr) {
 	words := []string{"addr", a.String(), v.Kind.String(), flag(v.Primary, "primary"), flag(v.NATOutgoing, "nat-outgoing"),
-		flag(v.SameLink, "same-link"), flag(v.Tunnel && !v.IPIP, "tunnel"), flag(v.IPIP, "ipip"), flag(v.Learned, "learned"),
+		flag(v.SameLink, "same-link"), flag(v.Tunnel && !v.IPIP, "tunnel"), flag(v.IPIP, "ipip"), flag(v.NoIPIP, "no-ipip"), flag(v.Learned, "learned"),
 		flag(v.NodePorts, "node-ports"), flag(v.KeepSource, "keep-source")}
 	if v.MAC != [6]byte{} {
 		words = append(words, fmt.Sprintf("mac=%x", v.MAC))

@@ -222,7 +222,9 @@ type Tunnel struct {
 type IPIP struct {
 	Accept bool // what other nodes send by it is taken
 	HandOn bool // what nodes hand on to each other goes by it rather than by VXLAN
-	MTU    int  // bytes of an inner IP packet
+	// Replaced: this node takes none, and other nodes send VXLAN in its place.
+	Replaced bool
+	MTU      int // bytes of an inner IP packet
 }
 
 // Client is a pod as its sockets' programs see it: its address in each family, invalid where it has
@@ -279,6 +281,7 @@ type Addr struct {
 	SameLink        bool // node, pod
 	Tunnel          bool // pod; node: what goes to the address itself, too
 	IPIP            bool // pod, with Tunnel: by IP in IP, not by VXLAN
+	NoIPIP          bool // node: it cannot take IP in IP; what is handed on to it goes by VXLAN
 	Learned         bool // pod: as Route.Learned
 	MAC             [6]byte
 	Interface       string // endpoint: host side name; a driver that needs the index uses IfIndex

@@ -183,6 +183,8 @@ func (n *Node) revalidate(f *flow, in In, k flowKey) (again bool, _ *dropped) {
 		}
 		f.path = w
 		f.watched = f.watched && (w.action == Local || w.action == Pass)
+	} else if f.path.action == Tunnel && f.path.ifindex != 0 && n.state.Addrs[f.path.next].NoIPIP {
+		f.path, _ = n.toNode(f.path.next, byVXLAN)
 	}
 	hostRule, d := n.evaluateHostAgain(f, in, k)
 	if d != nil {

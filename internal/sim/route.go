@@ -74,7 +74,7 @@ func (n *Node) toNode(node netip.Addr, how by) (path, bool) {
 	switch {
 	case how == byLink:
 		return n.fib(node)
-	case how == byIPIP, how == byTunnel && n.handsOnByIPIP(node):
+	case how == byIPIP, how == byTunnel && n.takesByIPIP(node):
 		return n.throughIPIP(node)
 	}
 	return path{action: Tunnel, next: node, mtu: max(n.state.Settings.Tunnel.MTU-longer(node), 0)}, true

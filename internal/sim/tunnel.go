@@ -98,6 +98,11 @@ func (n *Node) handsOnByIPIP(like netip.Addr) bool {
 	return n.state.Settings.IPIP.HandOn && like.Is4()
 }
 
+// takesByIPIP reports whether this node hands on to that one by IP in IP: some cannot take it.
+func (n *Node) takesByIPIP(node netip.Addr) bool {
+	return n.handsOnByIPIP(node) && !n.state.Addrs[node].NoIPIP
+}
+
 // throughIPIP is the path to a node by IP in IP: where the kernel's routes lead to it.
 func (n *Node) throughIPIP(node netip.Addr) (path, bool) {
 	w, ok := n.fib(node)

@@ -179,12 +179,14 @@ type Published struct {
 	WireGuard   model.WireGuardKeys
 	// WireGuardNext are the keys that the node is about to have.
 	WireGuardNext model.WireGuardKeys
+	// NoIPIP: the node cannot take IP in IP.
+	NoIPIP bool
 }
 
 // ConvertNodeStatus converts the part of a NodeStatus that other nodes use.
 func ConvertNodeStatus(s *weirv1.NodeStatus) (*Published, []weirv1.Problem) {
 	f := newFinding("NodeStatus", s)
-	out := &Published{}
+	out := &Published{NoIPIP: s.Status.NoIPIP}
 	if text := s.Status.LinkAddress; text != "" {
 		mac, err := net.ParseMAC(text)
 		if err != nil || len(mac) != 6 || mac[0]&1 != 0 {
@@ -236,7 +238,7 @@ func AddNodeStatus(n *model.Node, published *Published) *model.Node {
 	}
 	out := *n
 	out.LinkAddress, out.Subnets = published.LinkAddress, published.Subnets
-	out.WireGuard, out.WireGuardNext = published.WireGuard, published.WireGuardNext
+	out.WireGuard, out.WireGuardNext, out.NoIPIP = published.WireGuard, published.WireGuardNext, published.NoIPIP
 	return &out
 }
 

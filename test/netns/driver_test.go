@@ -63,6 +63,7 @@ type applied struct {
 	Held   []string // such pods
 	Denied uint64   // packets that policy denied, as the nftables driver counts
 	Spent  []string // pods that used up their ports for source NAT a moment ago
+	NoIPIP bool     // the node cannot take IP in IP
 
 	Arrival map[string]string        // of the eBPF driver: Status.Arrival
 	Late    uint64                   // Status.Late
@@ -291,7 +292,7 @@ func nftMain(log *slog.Logger) error {
 			a.Err = err.Error()
 		}
 		st := drv.Status()
-		a.Writes, a.Tables = st.Writes, st.Repairs["table"]
+		a.Writes, a.Tables, a.NoIPIP = st.Writes, st.Repairs["table"], st.NoIPIP != ""
 		spent, err := drv.ExhaustedPods()
 		for _, p := range spent {
 			if p.Recent && p.Refused > 0 {

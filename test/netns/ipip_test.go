@@ -166,3 +166,108 @@ func TestIPIPSources(t *testing.T) {
 		})
 	}
 }
+
+// publishNoIPIP has a node say that it cannot take IP in IP, or no longer.
+func (n *node) publishNoIPIP(none bool) {
+	with := *n.lan.cluster.Nodes[n.name]
+	with.NoIPIP = none
+	n.lan.cluster.Nodes[n.name] = &with
+}
+
+// TestIPIPReplaced: a node with nftables whose kernel has no device of IP in IP, and nodes with
+// eBPF that send IP in IP to each other, send each other VXLAN: pods' packets, and what is handed
+// on. A node goes over to nftables and back while connections are open.
+func TestIPIPReplaced(t *testing.T) {
+	for _, name := range []string{"mixed-link", "mixed-routed"} {
+		t.Run(name, func(t *testing.T) {
+			if has, _ := hasIPIP(t); has {
+				t.Skip("this kernel has a device of IP in IP, which nodes with nftables use")
+			}
+			f := newFixture(t, ipv4)
+			f.routed = strings.HasSuffix(name, "routed")
+			f.ipip(model.EncapAlways)
+			f.cluster.Settings.ConnectTime = model.ConnectTimeDisabled
+			n3 := f.newNode("n3", "172.30.0.10")
+			run(t, "ip -n %s route add default via 172.30.0.1", n3.netns)
+			n3.driver.kill()
+			n3.driver.plane, n3.driver.same = "ebpf", true
+			n3.driver.start()
+			e := n3.newPod("e", nil)
+			for _, nw := range networks {
+				e.listen(nw, ":8080")
+			}
+			f.service("near", "10.96.0.1", 30001, f.a)
+			f.service("far", "10.96.0.2", 30002, f.c)
+			f.service("third", "10.96.0.3", 30003, e)
+			f.echoService("bulk", "10.96.0.4", 30004, f.c)
+			f.c.listen("tcp", ":8090")
+			f.a.listen("tcp", ":8090")
+			f.apply()
+			if !f.n2.driver.last.NoIPIP || f.n1.driver.last.NoIPIP || n3.driver.last.NoIPIP {
+				t.Fatal("the node with nftables does not say that it takes no IP in IP, or one with eBPF does")
+			}
+			f.n2.publishNoIPIP(true)
+			f.apply()
+			all := func(when string) {
+				t.Helper()
+				f.podsReachEachOther(t)
+				for _, nw := range networks {
+					want(t, when+" pod of a third node", e.reaches("c", nw, f.c.at("8080")), "10.244.3.2")
+					want(t, when+" Service", f.a.reaches("c", nw, "10.96.0.2:80"), "10.244.1.2")
+					want(t, when+" Service, the other way", f.c.reaches("a", nw, "10.96.0.1:80"), "10.244.2.2")
+					want(t, when+" handed on", f.client.reaches("c", nw, "172.30.0.8:30002"), "172.30.0.55")
+					want(t, when+" handed on, the other way", f.client.reaches("a", nw, "172.30.0.9:30001"), "172.30.0.55")
+				}
+				f.client.bulk(when+" handed on", "172.30.0.8:30004")
+				f.a.bulk(when+" pod", f.c.at("8090"))
+				f.c.bulk(when+" pod, the other way", f.a.at("8090"))
+			}
+			all("at first")
+			f.a.learns("pod", f.c.at("8080"), 1450)
+			f.c.learns("pod, the other way", f.a.at("8080"), 1450)
+			byIPIP := func(when string) {
+				t.Helper()
+				before := f.n1.sentByVXLAN(t) + n3.sentByVXLAN(t)
+				for _, nw := range networks {
+					want(t, when+" between nodes with eBPF", f.a.reaches("e", nw, e.at("8080")), "10.244.1.2")
+					want(t, when+" handed on between them", f.client.reaches("e", nw, "172.30.0.8:30003"), "172.30.0.55")
+				}
+				if f.n1.sentByVXLAN(t)+n3.sentByVXLAN(t) > before {
+					t.Errorf("%s: nodes with eBPF sent each other VXLAN", when)
+				}
+			}
+			byIPIP("at first")
+
+			for id, w := range map[int]struct {
+				from *worker
+				to   string
+			}{1: {f.a.worker, f.c.at("8080")}, 2: {e.worker, f.a.at("8080")}, 3: {f.client.worker, "172.30.0.10:30001"}, 4: {f.client.worker, "172.30.0.8:30003"}} {
+				if a := w.from.call(request{Op: "open", Net: "tcp", Addr: w.to, ID: id}); a.Err != "" {
+					t.Fatal(a.Err)
+				}
+			}
+			talk := func(when string) {
+				t.Helper()
+				for id, w := range map[int]*worker{1: f.a.worker, 2: e.worker, 3: f.client.worker, 4: f.client.worker} {
+					if a := w.call(request{Op: "talk", ID: id, Timeout: 20_000}); a.Err != "" {
+						t.Errorf("%s: open connection %d says %s", when, id, a.Err)
+					}
+				}
+			}
+			// A node says so before it goes over, and goes on to say so until it has gone back.
+			f.n1.publishNoIPIP(true)
+			f.apply()
+			talk("before the change")
+			f.n1.switchTo("nft")
+			talk("after the change")
+			all("after the change")
+			f.n1.switchTo("ebpf")
+			talk("after the way back")
+			all("after the way back")
+			f.n1.publishNoIPIP(false)
+			f.apply()
+			talk("at the end")
+			byIPIP("at the end")
+		})
+	}
+}

@@ -91,7 +91,7 @@ type IPAMBlockList struct {
 }
 
 // NodeStatus is what the agent of the node of the same name says about it. Other nodes read
-// LinkAddress, Subnets and the keys of WireGuard, `weir status` the rest.
+// LinkAddress, Subnets, the keys of WireGuard and NoIPIP, `weir status` the rest.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=nodestatuses,singular=nodestatus,categories=weir
@@ -126,6 +126,9 @@ type NodeStatusStatus struct {
 	// Subnets are the on-link subnets of the uplinks.
 	// +listType=set
 	Subnets []string `json:"subnets,omitempty"`
+	// NoIPIP: the node cannot take IP in IP, as its data plane is nftables and its kernel has no
+	// device for it. Other nodes send it VXLAN where a pool has an ipipMode.
+	NoIPIP bool `json:"noIPIP,omitempty"`
 	// WireGuard are the public keys of the node, where it encrypts what it sends to other nodes.
 	WireGuard *WireGuardStatus `json:"wireGuard,omitempty"`
 	// BGP says of the node's BGP sessions how many there are, where BGP is in use.

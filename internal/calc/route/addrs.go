@@ -52,7 +52,7 @@ func addNodes(c *cluster.View, out map[netip.Addr]nodestate.Addr) {
 			primary := n.AddrLike(a)
 			link, _ := linkTo(c, n, primary)
 			put(out, a, nodestate.Addr{Kind: nodestate.AddrNode, Node: primary, MAC: n.LinkAddress,
-				SameLink: link, Tunnel: a == primary && encryptsHosts(c, n, a.Is6()), KeepSource: c.Settings.NATExcludeHostIPs, Owner: model.Name{Name: n.Name},
+				SameLink: link, Tunnel: a == primary && encryptsHosts(c, n, a.Is6()), NoIPIP: n.NoIPIP && a.Is4(), KeepSource: c.Settings.NATExcludeHostIPs, Owner: model.Name{Name: n.Name},
 				NodePorts: nodePortsAt(c, a, a == primary)})
 		}
 	}
@@ -97,7 +97,7 @@ func addPodsOutside(c *cluster.View, pools *cluster.Prefixes[*model.Pool], out m
 		pool, _ := pools.Lookup(a)
 		link, encrypted := linkTo(c, n, node)
 		through := encrypted || tunnelled(c, pool, link)
-		out[a] = nodestate.Addr{Kind: nodestate.AddrPod, Node: node, SameLink: link, Tunnel: through, IPIP: ipip(c, pool).To(link), Learned: learned(c, link, through) || c.Settings.Chained && !through, Owner: name}
+		out[a] = nodestate.Addr{Kind: nodestate.AddrPod, Node: node, SameLink: link, Tunnel: through, IPIP: toByIPIP(c, pool, n, link), Learned: learned(c, link, through) || c.Settings.Chained && !through, Owner: name}
 	}
 }
 

@@ -34,12 +34,25 @@ func vxlan(c *cluster.View, pool *model.Pool) model.EncapMode {
 	return pool.VXLAN
 }
 
+// toByIPIP reports whether traffic to a pool's addresses on another node goes by IP in IP. A node
+// that cannot take it gets VXLAN in its place; pool may be nil.
+func toByIPIP(c *cluster.View, pool *model.Pool, n *model.Node, sameLink bool) bool {
+	return !n.NoIPIP && ipip(c, pool).To(sameLink)
+}
+
 // ipipMTU returns the bytes of an inner packet, 0 when neither the settings nor the uplink say.
+// Where a node cannot take IP in IP it is what fits VXLAN too: a pod has one MTU for all its peers.
 func ipipMTU(c *cluster.View) int {
-	if c.Settings.IPIPMTU > 0 {
-		return c.Settings.IPIPMTU
+	mtu := c.Settings.IPIPMTU
+	if mtu <= 0 {
+		mtu = max(c.Local.LinkMTU-ipipOverhead, 0)
 	}
-	return max(c.Local.LinkMTU-ipipOverhead, 0)
+	for _, n := range c.Nodes {
+		if n.NoIPIP && n.NodeAddr().IsValid() {
+			return min(mtu, tunnelMTU(c))
+		}
+	}
+	return mtu
 }
 
 // ipipSettings returns what of IP in IP is no single route's. A pool that asks for it towards some

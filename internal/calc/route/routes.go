@@ -137,7 +137,7 @@ func Routes(c *cluster.View) map[netip.Prefix]nodestate.Route {
 			pool, _ := pools.Lookup(b.CIDR.Addr())
 			r.Node = n.AddrLike(b.CIDR.Addr())
 			link, encrypted := linkTo(c, n, r.Node)
-			r.SameLink, r.Tunnel, r.IPIP = link, encrypted || tunnelled(c, pool, link), ipip(c, pool).To(link)
+			r.SameLink, r.Tunnel, r.IPIP = link, encrypted || tunnelled(c, pool, link), toByIPIP(c, pool, n, link)
 			r.Learned = learned(c, link, r.Tunnel)
 		}
 		out[b.CIDR.Masked()] = r

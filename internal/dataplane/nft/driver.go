@@ -63,7 +63,7 @@ type Driver struct {
 	tunnelTable *chains.TunnelTable
 	arpTable    *chains.ArpTable
 	problems    []string
-	noIPIP      string // a pool asks for IP in IP, which is not in force; empty = it is, or none does
+	noIPIP      string // why IP in IP, which the state has, is not in force; empty = it is, or it has none
 	ipipLacks   error  // the kernel has no IP in IP
 	count       counters
 	listening   bool // somebody wants to know of every flow that is evaluated

@@ -9,9 +9,6 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// ipipNotInForce is what a node says whose pools ask for IP in IP, and which has none.
-const ipipNotInForce = "ipipMode of a pool is not in force on this node, which has nftables: it sends VXLAN in its place, and does not take IP in IP of other nodes; set vxlanMode, give the node a kernel that has the device, or give all nodes eBPF"
-
 // openIPIP makes the device that a state with IP in IP needs, and returns the state that is in
 // force: where there is no device, one in which VXLAN has its place. A kernel that has none is
 // asked once.
@@ -29,14 +26,23 @@ func (d *Driver) openIPIP(s *nodestate.State) *nodestate.State {
 	if err == nil {
 		return s
 	}
-	d.noIPIP = ipipNotInForce + " (" + err.Error() + ")"
+	d.noIPIP = err.Error()
 	return withoutIPIP(s)
+}
+
+// LooksForIPIP asks the kernel for the device that a state with IP in IP needs, before the driver
+// has the state: nil = it is there, or not needed. Only ErrNoIPIP says that there is none.
+func (d *Driver) LooksForIPIP(s *nodestate.State) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.openIPIP(s)
+	return d.ipipLacks
 }
 
 // withoutIPIP is a state in which VXLAN has the place of IP in IP.
 func withoutIPIP(s *nodestate.State) *nodestate.State {
 	out := *s
-	out.Settings.IPIP = nodestate.IPIP{}
+	out.Settings.IPIP = nodestate.IPIP{Replaced: true}
 	out.Routes, out.Addrs = withoutFlag(s.Routes, func(r *nodestate.Route) *bool { return &r.IPIP }), withoutFlag(s.Addrs, func(a *nodestate.Addr) *bool { return &a.IPIP })
 	return &out
 }

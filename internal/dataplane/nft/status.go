@@ -37,9 +37,9 @@ func (d *Driver) Status() dataplane.Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	st := dataplane.Status{Tunnel: d.network.TunnelIndex() != 0 || d.network.IPIPIndex() != 0, Problems: slices.Clone(d.problems), Entries: map[string]int{},
-		Repairs: maps.Clone(d.count.repairs), Repaired: d.count.last}
-	if d.noIPIP != "" {
-		st.Problems = append(st.Problems, d.noIPIP)
+		Repairs: maps.Clone(d.count.repairs), Repaired: d.count.last, NoIPIP: d.noIPIP}
+	if d.noIPIP == "" && d.ipipLacks != nil {
+		st.NoIPIP = d.ipipLacks.Error()
 	}
 	for f, t := range d.tables {
 		st.Writes += t.Writes

@@ -28,6 +28,7 @@ const (
 	AddrKeepSource  = 0x20
 	AddrIPIP        = 0x80
 	AddrQueue       = 0x10
+	AddrNoIPIP      = 0x80
 	AddrStaged      = 0x40
 )
 

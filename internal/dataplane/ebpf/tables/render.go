@@ -36,7 +36,7 @@ func renderAddr[A abi.Address](a nodestate.Addr, staged, queued bool, ifindex fu
 		v.Ifindex = uint32(ifindex(a))
 	}
 	v.Flags = uint8(abi.FlagIf(a.NATOutgoing, abi.AddrNATOutgoing) | abi.FlagIf(a.SameLink, abi.AddrSameLink) |
-		abi.FlagIf(a.Tunnel, abi.AddrTunnel) | abi.FlagIf(a.IPIP, abi.AddrIPIP) | abi.FlagIf(a.Learned, abi.AddrLearned) | abi.FlagIf(a.Primary, abi.AddrPrimary) | abi.FlagIf(a.NodePorts, abi.AddrNodePorts) | abi.FlagIf(a.KeepSource, abi.AddrKeepSource) | abi.FlagIf(staged, abi.AddrStaged) | abi.FlagIf(queued, abi.AddrQueue))
+		abi.FlagIf(a.Tunnel, abi.AddrTunnel) | abi.FlagIf(a.IPIP, abi.AddrIPIP) | abi.FlagIf(a.NoIPIP, abi.AddrNoIPIP) | abi.FlagIf(a.Learned, abi.AddrLearned) | abi.FlagIf(a.Primary, abi.AddrPrimary) | abi.FlagIf(a.NodePorts, abi.AddrNodePorts) | abi.FlagIf(a.KeepSource, abi.AddrKeepSource) | abi.FlagIf(staged, abi.AddrStaged) | abi.FlagIf(queued, abi.AddrQueue))
 	return v
 }
 

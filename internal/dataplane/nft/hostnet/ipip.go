@@ -88,9 +88,10 @@ func (m *Network) through(s *nodestate.State, node netip.Addr, ipip bool) (route
 	return route{}, false
 }
 
-// handsOn is the route by which packets are handed on to a node through a tunnel.
+// handsOn is the route by which packets are handed on to a node through a tunnel: some nodes cannot
+// take IP in IP.
 func (m *Network) handsOn(s *nodestate.State, node netip.Addr) (route, bool) {
-	return m.through(s, node, s.Settings.IPIP.HandOn)
+	return m.through(s, node, s.Settings.IPIP.HandOn && !s.Addrs[node].NoIPIP)
 }
 
 // RemoveIPIP takes away the device, which the other data plane does not use.
