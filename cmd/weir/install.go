@@ -17,7 +17,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -235,37 +234,6 @@ func (f *installFlags) findAPIServer(ctx context.Context, out io.Writer, c *clie
 	fmt.Fprintf(out, "nodes reach the API server at %s\n", found[0])
 	if len(found) > 1 {
 		fmt.Fprintf(out, "  there are %d API servers: better name their load balancer with --api-server\n", len(found))
-	}
-	return nil
-}
-
-func resourceOf(d dynamic.Interface, u *unstructured.Unstructured) dynamic.ResourceInterface {
-	gvr, _ := meta.UnsafeGuessKindToResource(u.GroupVersionKind())
-	if ns := u.GetNamespace(); ns != "" {
-		return d.Resource(gvr).Namespace(ns)
-	}
-	return d.Resource(gvr)
-}
-
-func describe(u *unstructured.Unstructured) string {
-	if u.GetNamespace() != "" {
-		return u.GetKind() + " " + u.GetNamespace() + "/" + u.GetName()
-	}
-	return u.GetKind() + " " + u.GetName()
-}
-
-func applyAll(ctx context.Context, d dynamic.Interface, objects []*unstructured.Unstructured) error {
-	for _, u := range objects {
-		if err := apply(ctx, d, u, fieldManager); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func apply(ctx context.Context, d dynamic.Interface, u *unstructured.Unstructured, manager string) error {
-	if _, err := resourceOf(d, u).Apply(ctx, u.GetName(), u, metav1.ApplyOptions{FieldManager: manager, Force: true}); err != nil {
-		return fmt.Errorf("apply %s: %w", describe(u), err)
 	}
 	return nil
 }

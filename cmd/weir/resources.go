@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -371,4 +372,35 @@ func explain(verb, kind, name string, err error) error {
 		return fmt.Errorf("%s %s: %w; it was changed meanwhile: get it again", verb, object, err)
 	}
 	return fmt.Errorf("%s %s: %w", verb, object, err)
+}
+
+func resourceOf(d dynamic.Interface, u *unstructured.Unstructured) dynamic.ResourceInterface {
+	gvr, _ := meta.UnsafeGuessKindToResource(u.GroupVersionKind())
+	if ns := u.GetNamespace(); ns != "" {
+		return d.Resource(gvr).Namespace(ns)
+	}
+	return d.Resource(gvr)
+}
+
+func describe(u *unstructured.Unstructured) string {
+	if u.GetNamespace() != "" {
+		return u.GetKind() + " " + u.GetNamespace() + "/" + u.GetName()
+	}
+	return u.GetKind() + " " + u.GetName()
+}
+
+func applyAll(ctx context.Context, d dynamic.Interface, objects []*unstructured.Unstructured) error {
+	for _, u := range objects {
+		if err := apply(ctx, d, u, fieldManager); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func apply(ctx context.Context, d dynamic.Interface, u *unstructured.Unstructured, manager string) error {
+	if _, err := resourceOf(d, u).Apply(ctx, u.GetName(), u, metav1.ApplyOptions{FieldManager: manager, Force: true}); err != nil {
+		return fmt.Errorf("apply %s: %w", describe(u), err)
+	}
+	return nil
 }

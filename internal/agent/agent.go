@@ -43,6 +43,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/nodelock"
 	"github.com/weir-net/weir/internal/agent/podevents"
 	"github.com/weir-net/weir/internal/agent/problems"
+	"github.com/weir-net/weir/internal/agent/remembered"
 	"github.com/weir-net/weir/internal/agent/source"
 	apiwire "github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/announce"
@@ -113,7 +114,7 @@ type Agent struct {
 	servers        *apiserver.Dialer
 	reached        apiserver.Reached
 	source         *source.Chooser // of the cluster
-	claims         *nodeClaims
+	claims         *remembered.Claims
 	driver         dataPlane
 	programs       func(context.Context) error // waits for what the kernel says of the programs; nil = that is known
 	kernelFindings []kernel.Finding
@@ -129,7 +130,7 @@ type Agent struct {
 	ipam           *ipam.Allocator
 	cni            *cni.Server
 	conf           conflist.File
-	lastGood       *lastGoodFile
+	lastGood       *remembered.LastGood
 	conntrackSize  *conntrackSize
 	events         *events.Hub
 	why            *why.Engine
@@ -189,9 +190,9 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	if err := release(); err != nil {
 		o.Log.Warn("a change of the data plane was broken off", "error", err)
 	}
-	a.lastGood = openLastGood(o.StateDir, o.Log)
+	a.lastGood = remembered.OpenLastGood(o.StateDir, o.Log)
 	a.conntrackSize = openConntrackSize(o.StateDir, o.Log)
-	resolver := config.New(o.Node, o.Environ, a.lastGood.file.Load())
+	resolver := config.New(o.Node, o.Environ, a.lastGood.Load())
 	resolver.ReadLinux(kernel.Sysctl)
 	if err := a.openDataPlane(lacks, resolver.AtStart()); err != nil {
 		return nil, errors.Join(err, lacks)
@@ -212,8 +213,8 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	}
 	a.openWireGuard()
 	a.cluster.changed, a.cluster.reached = a.noteChange, a.reached.Addrs
-	a.cluster.noteConfig = a.lastGood.note
-	a.cluster.noteClaims = a.claims.note
+	a.cluster.noteConfig = a.lastGood.Note
+	a.cluster.noteClaims = a.claims.Note
 	a.cluster.noteEndpoints = a.source.SetEndpoints
 	a.reached.OnChange(a.cluster.noteLocal)
 	a.events = events.NewHub(o.Node, eventNames{a.cluster, a.source}, a.driver.Listen, o.Log.With("part", "events"))
@@ -327,9 +328,9 @@ func (a *Agent) connect(ctx context.Context) error {
 	if a.clients, err = client.New(cfg, "weir-agent"); err != nil {
 		return err
 	}
-	a.claims = newNodeClaims(filepath.Join(a.opts.StateDir, "nodes.json"), a.log)
+	a.claims = remembered.NewClaims(filepath.Join(a.opts.StateDir, "nodes.json"), a.log)
 	a.source, err = source.New(ctx, source.Connect(a.opts.FanOut, a.opts.Node, a.clients, trust.Folder(a.opts.PeersDir),
-		filepath.Join(a.opts.StateDir, "fanouts.json"), a.opts.LastResort, a.claims.all,
+		filepath.Join(a.opts.StateDir, "fanouts.json"), a.opts.LastResort, a.claims.All,
 		func(ctx context.Context, f func(*model.Cluster)) error { return a.cluster.look(ctx, f) }, a.log))
 	return err
 }
@@ -448,17 +449,6 @@ func (a *Agent) RestartEnviron(err error) []string {
 	return a.lock.RestartEnviron(errors.Is(err, nodelock.ErrHandOver))
 }
 
-// watchProxies finds out whether a kube-proxy carries Services here. It is called before the
-// cluster's goroutine runs.
-func (a *Agent) watchProxies() {
-	before, alongside := conntrack.Keep, a.driver.traits().alongsideProxy
-	if alongside {
-		before = nil // the data plane's own tables keep translation up
-	}
-	a.proxies = kubeproxy.New(kubeproxy.Config{Log: a.log.With("part", "kubeproxy"), Pod: a.cluster.kubeProxy, Alongside: alongside, Before: before,
-		Enabled: func() bool { return a.cluster.snapshot().config.KubeProxyCleanup }, Changed: a.cluster.noteHandling})
-}
-
 // tuneGC gives the memory of the start back to the kernel, which is more than what is needed
 // later, that of the program included, and then has the collector of garbage begin when changes are
 // over.
@@ -480,7 +470,7 @@ func (a *Agent) tuneGC(ctx context.Context) error {
 // noteChange is called after the cluster goroutine handed a state on.
 func (a *Agent) noteChange() {
 	a.servers.Learn(a.cluster.apiServers())
-	a.lastGood.note(a.cluster.lastGood())
+	a.lastGood.Note(a.cluster.lastGood())
 	for _, ch := range []chan struct{}{a.statusDue, a.checksDue, a.familiesChanged} {
 		select {
 		case ch <- struct{}{}:

@@ -12,11 +12,13 @@ import (
 	"github.com/weir-net/weir/internal/agent/problems"
 	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/config"
+	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/handover"
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/events"
+	"github.com/weir-net/weir/internal/kubeproxy"
 	"github.com/weir-net/weir/internal/why"
 )
 
@@ -179,3 +181,14 @@ const (
 	planeEBPF     = "eBPF"
 	planeNFTables = "nftables"
 )
+
+// watchProxies finds out whether a kube-proxy carries Services here. It is called before the
+// cluster's goroutine runs.
+func (a *Agent) watchProxies() {
+	before, alongside := conntrack.Keep, a.driver.traits().alongsideProxy
+	if alongside {
+		before = nil // the data plane's own tables keep translation up
+	}
+	a.proxies = kubeproxy.New(kubeproxy.Config{Log: a.log.With("part", "kubeproxy"), Pod: a.cluster.kubeProxy, Alongside: alongside, Before: before,
+		Enabled: func() bool { return a.cluster.snapshot().config.KubeProxyCleanup }, Changed: a.cluster.noteHandling})
+}

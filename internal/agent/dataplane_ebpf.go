@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/weir-net/weir/internal/agent/problems"
+	"github.com/weir-net/weir/internal/agent/remembered"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/dataplane/nft"
@@ -33,7 +34,7 @@ func (p ebpfPlane) Events() (events.Source, error) { return p.Driver.Events() }
 // as what it wrote down says, they are to be the same when its place is taken. Without them they
 // are loaded then.
 func (a *Agent) preload() {
-	resolver := config.New(a.opts.Node, a.opts.Environ, openLastGood(a.opts.StateDir, a.log).file.Load())
+	resolver := config.New(a.opts.Node, a.opts.Environ, remembered.OpenLastGood(a.opts.StateDir, a.log).Load())
 	resolver.ReadLinux(kernel.Sysctl)
 	e := resolver.AtStart()
 	o, err := a.ebpfOptions(e, openConntrackSize(a.opts.StateDir, a.log).entries(e))

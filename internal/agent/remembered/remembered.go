@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+// Package remembered has what an agent remembers over restarts, in files of its state folder, of the
+// cluster and of its configuration: since when Nodes claim their addresses (Claims), and the
+// configured values that were valid last (LastGood).
+package remembered
 
 import (
 	"log/slog"
@@ -13,32 +16,33 @@ import (
 	"github.com/weir-net/weir/internal/watch"
 )
 
-// nodeClaims remembers over restarts since when Nodes have their addresses: what a node claims
+// Claims remembers over restarts since when Nodes have their addresses: what a node claims
 // while no agent runs here came later, too.
-type nodeClaims struct {
+type Claims struct {
 	file *statefile.File[map[string]watch.NodeClaims]
 
 	mu    sync.Mutex
 	known map[string]watch.NodeClaims // by the name of the Node
 }
 
-func newNodeClaims(path string, log *slog.Logger) *nodeClaims {
-	c := &nodeClaims{file: statefile.New[map[string]watch.NodeClaims](path, log)}
+// NewClaims returns what the file has, or nothing.
+func NewClaims(path string, log *slog.Logger) *Claims {
+	c := &Claims{file: statefile.New[map[string]watch.NodeClaims](path, log)}
 	if c.known = c.file.Load(); c.known == nil {
 		c.known = map[string]watch.NodeClaims{}
 	}
 	return c
 }
 
-// all returns what is known.
-func (c *nodeClaims) all() map[string]watch.NodeClaims {
+// All returns what is known, by the name of the Node.
+func (c *Claims) All() map[string]watch.NodeClaims {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.known)
 }
 
-// note keeps what changed of nodes; nil = gone. full = they are all that there are.
-func (c *nodeClaims) note(nodes map[string]*model.Node, full bool) {
+// Note keeps what changed of nodes; nil = gone. full = they are all that there are.
+func (c *Claims) Note(nodes map[string]*model.Node, full bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	changed := false
@@ -63,18 +67,22 @@ func (c *nodeClaims) note(nodes map[string]*model.Node, full bool) {
 	}
 }
 
-// lastGoodFile keeps the configured values that were valid last, for a start with one that is not.
-type lastGoodFile struct {
+// LastGood keeps the configured values that were valid last, for a start with one that is not.
+type LastGood struct {
 	file    *statefile.File[map[string]string]
 	written map[string]string
 }
 
-func openLastGood(dir string, log *slog.Logger) *lastGoodFile {
-	return &lastGoodFile{file: statefile.New[map[string]string](filepath.Join(dir, "configuration.json"), log)}
+// OpenLastGood returns the file of a state folder.
+func OpenLastGood(dir string, log *slog.Logger) *LastGood {
+	return &LastGood{file: statefile.New[map[string]string](filepath.Join(dir, "configuration.json"), log)}
 }
 
-// note saves the values when they are others than before.
-func (f *lastGoodFile) note(values map[string]string) {
+// Load returns the values that were saved last; none = nil.
+func (f *LastGood) Load() map[string]string { return f.file.Load() }
+
+// Note saves the values when they are others than before.
+func (f *LastGood) Note(values map[string]string) {
 	if f.written != nil && maps.Equal(f.written, values) {
 		return
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package remembered
 
 import (
 	"log/slog"
@@ -13,17 +13,17 @@ import (
 
 func TestNodeClaimsAreKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "nodes.json")
-	c := newNodeClaims(path, slog.New(slog.DiscardHandler))
+	c := NewClaims(path, slog.New(slog.DiscardHandler))
 	a, b := netip.MustParseAddr("172.31.1.8"), netip.MustParseAddr("fd00:31:1::8")
-	c.note(map[string]*model.Node{"one": {UID: "1", Addrs: []netip.Addr{a, b}, Since: map[netip.Addr]int64{b: 7}}, "gone": {UID: "2", Addrs: []netip.Addr{a}},
+	c.Note(map[string]*model.Node{"one": {UID: "1", Addrs: []netip.Addr{a, b}, Since: map[netip.Addr]int64{b: 7}}, "gone": {UID: "2", Addrs: []netip.Addr{a}},
 		"deleted": {UID: "3"}}, true)
-	c.note(map[string]*model.Node{"deleted": nil}, false)
-	again := newNodeClaims(path, slog.New(slog.DiscardHandler))
+	c.Note(map[string]*model.Node{"deleted": nil}, false)
+	again := NewClaims(path, slog.New(slog.DiscardHandler))
 	if one := again.known["one"]; len(again.known) != 2 || one.UID != "1" || len(one.Addrs) != 2 || one.Addrs[a] != 0 || one.Addrs[b] != 7 {
 		t.Errorf("kept: %+v", again.known)
 	}
-	again.note(map[string]*model.Node{"one": {UID: "1", Addrs: []netip.Addr{a}}}, true)
-	if third := newNodeClaims(path, slog.New(slog.DiscardHandler)); len(third.known) != 1 || len(third.known["one"].Addrs) != 1 {
+	again.Note(map[string]*model.Node{"one": {UID: "1", Addrs: []netip.Addr{a}}}, true)
+	if third := NewClaims(path, slog.New(slog.DiscardHandler)); len(third.known) != 1 || len(third.known["one"].Addrs) != 1 {
 		t.Errorf("kept at last: %+v", third.known)
 	}
 }
