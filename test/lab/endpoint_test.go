@@ -57,7 +57,7 @@ func TestEndpointChange(t *testing.T) {
 	}()
 	const latency = "kubeproxy_network_programming_duration_seconds"
 	before := map[string]map[string]float64{}
-	for _, node := range nodes {
+	for node := range nodes {
 		b.metricsOn(t, node)
 		before[node] = b.metrics(t, node)
 	}
@@ -83,7 +83,7 @@ func TestEndpointChange(t *testing.T) {
 	}
 	// Every node measures each change itself, and one of them has the controller's metrics, too.
 	leaders := 0.0
-	for _, node := range nodes {
+	for node := range nodes {
 		eventually(t, 10*time.Second, "latency of changes at "+node, func() error {
 			now := b.metrics(t, node)
 			n, sum := now[latency+"_count"]-before[node][latency+"_count"], now[latency+"_sum"]-before[node][latency+"_sum"]

@@ -100,8 +100,8 @@ func TestTry(t *testing.T) {
 		spec, err := load()
 		nettest.Must(t, err)
 		want += len(spec.Programs)
-		// These are loaded where policy asks for them.
-		for _, name := range []string{object.ArriveProgram, object.EachProgram} {
+		// These are loaded where policy, or a pod with limited bandwidth, asks for them.
+		for _, name := range []string{object.ArriveProgram, object.EachProgram, object.LimitedProgram, object.QueueProgram} {
 			if spec.Programs[name] != nil {
 				want--
 			}
