@@ -129,7 +129,9 @@ func reconcile(hops map[netip.Prefix][]netip.Addr, want Config, settled bool) (S
 		}
 		there, was := have[p]
 		delete(have, p)
-		if was && r.is(there) {
+		// Routers come back one after the other: until all have said what they know, those of before
+		// stay.
+		if was && (r.is(there) || !settled && r.within(there)) {
 			st.Installed++
 			continue
 		}
@@ -209,6 +211,18 @@ func resolve(nexthop netip.Addr) resolved {
 func (r route) is(k netlink.Route) bool {
 	src, _ := netip.AddrFromSlice(k.Src)
 	return slices.Equal(hopsOf(k), r.hops) && src.Unmap() == r.src && k.Priority == Metric
+}
+
+// within reports whether the kernel's route has the routers of r, and more.
+func (r route) within(k netlink.Route) bool {
+	all := hopsOf(k)
+	for _, h := range r.hops {
+		if !slices.Contains(all, h) {
+			return false
+		}
+	}
+	r.hops = all
+	return r.is(k)
 }
 
 func (r route) put(p netip.Prefix, replace bool) error {
