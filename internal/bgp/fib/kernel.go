@@ -129,8 +129,8 @@ func reconcile(hops map[netip.Prefix][]netip.Addr, want Config, settled bool) (S
 		}
 		there, was := have[p]
 		delete(have, p)
-		// Routers come back one after the other: until all have said what they know, those of before
-		// stay.
+		// Routers come back one after the other: until all have said what they know, those
+		// of before stay.
 		if was && (r.is(there) || !settled && r.within(there)) {
 			st.Installed++
 			continue

@@ -61,8 +61,8 @@ func (s *State) ExecNetwork(machine string, args []string) error {
 	}
 	for k, v := range map[string]string{
 		"PATH": strings.Join(append(path, os.Getenv("PATH")), ":"), "KUBECONFIG": KubeconfigPath(s.Name),
-		// Labs have the same addresses, by which kubectl keeps what it knows of a cluster's kinds for
-		// hours: another lab's, with Calico's, would be taken for this one's.
+		// Labs have the same addresses, by which kubectl keeps what it knows of a cluster's
+		// kinds for hours: another lab's, with Calico's, would be taken for this one's.
 		"KUBECACHEDIR": filepath.Join(filepath.Dir(KubeconfigPath(s.Name)), "kubectl"),
 	} {
 		if err := os.Setenv(k, v); err != nil {
