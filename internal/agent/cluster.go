@@ -48,8 +48,8 @@ type cluster struct {
 	noteBGP func(*nodestate.BGP)
 	// noteEndpoints gets whose interfaces the node has, when they may be others.
 	noteEndpoints func(map[netip.Addr]model.Name)
-	// programmed gets when what led to changes of Services' endpoints happened, with the generation of
-	// the state that has them.
+	// programmed gets when what led to changes of Services' endpoints happened, with the generation
+	// of the state that has them.
 	programmed func(gen uint64, changes []time.Time)
 	// noteClaims is called with Nodes that changed; full = with all that there are.
 	noteClaims func(nodes map[string]*model.Node, full bool)

@@ -19,8 +19,8 @@ import (
 	"github.com/weir-net/weir/internal/nettest"
 )
 
-// podLink makes what a CNI plugin makes of a pod: a pair of interfaces, of which the one in the node
-// is called name, and a host route to each address.
+// podLink makes what a CNI plugin makes of a pod: a pair of interfaces, of which the one in the
+// node is called name, and a host route to each address.
 func podLink(t *testing.T, node, pod *nettest.Namespace, inside, name string, mac net.HardwareAddr, addrs ...string) {
 	t.Helper()
 	pod.Do(t, "the pair, made in the pod", func() error {

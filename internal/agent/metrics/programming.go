@@ -20,8 +20,8 @@ const pendingMost = 16384
 // kube-proxy's metric, for the tools that measure a cluster by it (ClusterLoader2).
 //
 // The time of a change is the annotation endpoints.kubernetes.io/last-change-trigger-time of its
-// EndpointSlice. Slices that a node read at its start are not measured; of changes of one slice that
-// were merged on their way, the last is.
+// EndpointSlice. Slices that a node read at its start are not measured; of changes of one slice
+// that were merged on their way, the last is.
 type Programming struct {
 	prometheus.Histogram
 	now func() time.Time

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package remembered has what an agent remembers over restarts, in files of its state folder, of the
-// cluster and of its configuration: since when Nodes claim their addresses (Claims), and the
+// Package remembered has what an agent remembers over restarts, in files of its state folder, of
+// the cluster and of its configuration: since when Nodes claim their addresses (Claims), and the
 // configured values that were valid last (LastGood).
 package remembered
 
