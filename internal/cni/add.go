@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-net/weir/internal/cni/wire"
 	"github.com/weir-net/weir/internal/ipam"
+	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -275,7 +276,7 @@ func (s *Server) undoAdd(req wire.Request, attempt string) {
 
 func makeResult(req wire.Request, records []ipam.Record, mtu int) *wire.Result {
 	res := &wire.Result{
-		Host: wire.Interface{Name: records[0].HostInterface, MAC: macText(hostMAC), MTU: mtu},
+		Host: wire.Interface{Name: records[0].HostInterface, MAC: macText(kernel.HostSideMAC), MTU: mtu},
 		Pod:  wire.Interface{Name: req.IfName, MAC: records[0].MAC, MTU: mtu, Sandbox: req.Netns},
 	}
 	for _, r := range records {

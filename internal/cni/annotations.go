@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-net/weir/internal/cni/wire"
 	"github.com/weir-net/weir/internal/ipam"
+	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/noeffect"
 )
 
@@ -94,7 +95,7 @@ func applyAnnotations(p Pod, req *ipam.Request, log *slog.Logger) *wire.Error {
 	}
 	if text, ok := p.Annotations[annotationMAC]; ok {
 		mac, perr := net.ParseMAC(text)
-		if perr != nil || len(mac) != 6 || mac[0]&1 != 0 || parseMAC(mac.String()) == [6]byte{} || parseMAC(mac.String()) == hostMAC {
+		if perr != nil || len(mac) != 6 || mac[0]&1 != 0 || parseMAC(mac.String()) == [6]byte{} || parseMAC(mac.String()) == kernel.HostSideMAC {
 			return bad(annotationMAC, "%.60q is not a unicast MAC address that a pod can have", text)
 		}
 		req.MAC = mac.String()

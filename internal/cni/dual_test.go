@@ -118,7 +118,7 @@ func checkPodSide(t *testing.T, ns *os.File, addr netip.Addr) {
 	if !found {
 		t.Errorf("addresses in the pod: %v", addrs)
 	}
-	wantNeigh(t, pod, eth0.Attrs().Index, gateway6, macText(hostMAC))
+	wantNeigh(t, pod, eth0.Attrs().Index, gateway6, macText(kernel.HostSideMAC))
 }
 
 func inPod(t *testing.T, ns *os.File) (*netlink.Handle, netlink.Link) {
@@ -193,7 +193,7 @@ func TestHostSideIsSilent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if ll, ok := from.(*unix.SockaddrLinklayer); !ok || ll.Pkttype == unix.PACKET_OUTGOING || string(buf[6:12]) != string(hostMAC[:]) {
+		if ll, ok := from.(*unix.SockaddrLinklayer); !ok || ll.Pkttype == unix.PACKET_OUTGOING || string(buf[6:12]) != string(kernel.HostSideMAC[:]) {
 			continue
 		}
 		switch frame := buf[:n]; {

@@ -23,9 +23,6 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// hostMAC is what every host side has: pods know it from a permanent neighbour entry.
-var hostMAC = [6]byte{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
-
 const netlinkTimeout = 10 * time.Second
 
 // Numbers of linux/ip.h (IPV4_DEVCONF_*), linux/if_link.h and linux/in6.h.

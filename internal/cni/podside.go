@@ -70,7 +70,7 @@ func netnsCookie(fd int) (uint64, error) {
 // its namespace at once.
 func (h *hostLinks) veth(name string, p *podSide, ifname, mac string, mtu int) (*netlink.Veth, error) {
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.HardwareAddr = name, mtu, hostMAC[:]
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = name, mtu, kernel.HostSideMAC[:]
 	v := netlink.NewVeth(attrs)
 	hw, err := net.ParseMAC(mac)
 	if err != nil {
@@ -147,7 +147,7 @@ func (p *podSide) awaitAddrs(ctx context.Context, addrs []netip.Addr) error {
 }
 
 func (p *podSide) defaultRoute(ifindex int, gw netip.Addr) error {
-	err := p.NeighSet(&netlink.Neigh{LinkIndex: ifindex, State: netlink.NUD_PERMANENT, IP: gw.AsSlice(), HardwareAddr: hostMAC[:]})
+	err := p.NeighSet(&netlink.Neigh{LinkIndex: ifindex, State: netlink.NUD_PERMANENT, IP: gw.AsSlice(), HardwareAddr: kernel.HostSideMAC[:]})
 	if err != nil {
 		return err
 	}

@@ -16,12 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/watch"
 )
-
-// reasonNotInForce is the reason of events about objects of which something has no effect.
-const reasonNotInForce = "NotInForce"
 
 // few are the kinds whose objects are read at each look, many those whose are at every
 // everyRounds-th.
@@ -83,7 +81,7 @@ func (c *Controller) sayNotInForce(ctx context.Context, u *unstructured.Unstruct
 		*left--
 		about := corev1.ObjectReference{APIVersion: u.GetAPIVersion(), Kind: u.GetKind(), Namespace: u.GetNamespace(), Name: u.GetName(),
 			UID: u.GetUID(), ResourceVersion: u.GetResourceVersion()}
-		if err := c.warn(ctx, about, reasonNotInForce, text); err != nil {
+		if err := c.warn(ctx, about, weirv1.ReasonNotInForce, text); err != nil {
 			return err
 		}
 	}
@@ -109,7 +107,7 @@ func partsNotInForce(u *unstructured.Unstructured) string {
 		}
 	}
 	for _, p := range problems {
-		words = append(words, p.Field+" "+p.Value+": "+p.Message)
+		words = append(words, p.WithoutObject())
 	}
 	return eventText(strings.Join(words, "; "))
 }

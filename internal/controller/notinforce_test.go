@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/apitest"
 )
 
@@ -22,7 +23,7 @@ func (f *fixture) notInForceEvents() map[string]corev1.Event {
 	}
 	out := map[string]corev1.Event{}
 	for _, e := range list.Items {
-		if e.Reason != reasonNotInForce {
+		if e.Reason != weirv1.ReasonNotInForce {
 			continue
 		}
 		key := e.InvolvedObject.Kind + " " + e.InvolvedObject.Name

@@ -17,6 +17,11 @@ import (
 // belongs to somebody else and is left alone.
 const DeviceAlias = "weir"
 
+// HostSideMAC is the MAC address of the host side of every pod's interface, which pods know from a
+// permanent neighbour entry, and of HostDevice: the programs address what they hand to the host's
+// stack to it.
+var HostSideMAC = [6]byte{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
+
 // ErrForeignDevice is returned by FindDevice for a device that is somebody else's.
 var ErrForeignDevice = errors.New("exists and is not Weir's")
 

@@ -4,7 +4,6 @@ package netns
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -30,39 +29,17 @@ func (w *wire) fromNodes(n *node, outer uint16) (inClear []string, exempt int) {
 			others = append(others, n.lan.pairOf(o.addr)...)
 		}
 	}
-	buf := make([]byte, 1<<16)
-	for {
-		k, from, err := unix.Recvfrom(w.fd, buf, 0)
-		if errors.Is(err, unix.EAGAIN) {
-			return inClear, exempt
-		}
-		if err != nil {
-			w.t.Fatalf("reading a frame: %v", err)
-		}
-		if l, ok := from.(*unix.SockaddrLinklayer); !ok || l.Pkttype != unix.PACKET_HOST {
-			continue
-		}
-		f := buf[:k]
-		var src netip.Addr
-		var proto byte
-		var l4 []byte
-		switch kind := binary.BigEndian.Uint16(f[12:]); {
-		case kind == unix.ETH_P_IP && k >= 14+20+8:
-			src, proto, l4 = netip.AddrFrom4([4]byte(f[26:30])), f[23], f[34:]
-		case kind == unix.ETH_P_IPV6 && k >= 14+40+8:
-			src, proto, l4 = netip.AddrFrom16([16]byte(f[22:38])), f[20], f[54:]
-		default:
-			continue
-		}
-		sport, dport := binary.BigEndian.Uint16(l4), binary.BigEndian.Uint16(l4[2:])
+	w.arrived(func(p ipPacket) {
+		sport, dport := binary.BigEndian.Uint16(p.l4), binary.BigEndian.Uint16(p.l4[2:])
 		switch {
-		case !slices.Contains(others, src), proto == unix.IPPROTO_ICMPV6 && l4[0] >= 133 && l4[0] <= 137, proto == unix.IPPROTO_UDP && dport == outer:
-		case proto == unix.IPPROTO_TCP && (sport == clearPort || dport == clearPort):
+		case !slices.Contains(others, p.src), p.proto == unix.IPPROTO_ICMPV6 && p.l4[0] >= 133 && p.l4[0] <= 137, p.proto == unix.IPPROTO_UDP && dport == outer:
+		case p.proto == unix.IPPROTO_TCP && (sport == clearPort || dport == clearPort):
 			exempt++
 		default:
-			inClear = append(inClear, fmt.Sprintf("from %s, protocol %d, %d to %d", src, proto, sport, dport))
+			inClear = append(inClear, fmt.Sprintf("from %s, protocol %d, %d to %d", p.src, p.proto, sport, dport))
 		}
-	}
+	})
+	return inClear, exempt
 }
 
 // TestWireGuardHosts: what nodes themselves exchange is encrypted where it is asked for, and so is

@@ -103,16 +103,20 @@ func (n *node) publishes() {
 	n.lan.cluster.Nodes[n.name] = &with
 }
 
-// inClear returns what came in by a node's uplink that should have been encrypted: packets of the
-// tunnel, and what is for somebody else.
-func (w *wire) inClear(n *node, port uint16) []string {
-	own := n.lan.pairOf(n.addr)
+// ipPacket is what is looked at of a frame.
+type ipPacket struct {
+	src, dst netip.Addr
+	proto    byte
+	l4       []byte // 8 bytes at least
+}
+
+// arrived hands over the IP packets that came in for this machine since the last time.
+func (w *wire) arrived(see func(ipPacket)) {
 	buf := make([]byte, 1<<16)
-	var out []string
 	for {
 		k, from, err := unix.Recvfrom(w.fd, buf, 0)
 		if errors.Is(err, unix.EAGAIN) {
-			return out
+			return
 		}
 		if err != nil {
 			w.t.Fatalf("reading a frame: %v", err)
@@ -121,22 +125,26 @@ func (w *wire) inClear(n *node, port uint16) []string {
 			continue
 		}
 		f := buf[:k]
-		var dst netip.Addr
-		var proto byte
-		var l4 []byte
 		switch kind := binary.BigEndian.Uint16(f[12:]); {
 		case kind == unix.ETH_P_IP && k >= 14+20+8:
-			dst, proto, l4 = netip.AddrFrom4([4]byte(f[30:34])), f[23], f[34:]
+			see(ipPacket{netip.AddrFrom4([4]byte(f[26:30])), netip.AddrFrom4([4]byte(f[30:34])), f[23], f[34:]})
 		case kind == unix.ETH_P_IPV6 && k >= 14+40+8:
-			dst, proto, l4 = netip.AddrFrom16([16]byte(f[38:54])), f[20], f[54:]
-		default:
-			continue
-		}
-		foreign := dst != own[0] && (len(own) < 2 || dst != own[1]) && !dst.IsLinkLocalUnicast()
-		if foreign || proto == unix.IPPROTO_UDP && binary.BigEndian.Uint16(l4[2:]) == port {
-			out = append(out, fmt.Sprintf("to %s, protocol %d, %x", dst, proto, l4[:4]))
+			see(ipPacket{netip.AddrFrom16([16]byte(f[22:38])), netip.AddrFrom16([16]byte(f[38:54])), f[20], f[54:]})
 		}
 	}
+}
+
+// inClear returns what came in by a node's uplink that should have been encrypted: packets of the
+// tunnel, and what is for somebody else.
+func (w *wire) inClear(n *node, port uint16) (out []string) {
+	own := n.lan.pairOf(n.addr)
+	w.arrived(func(p ipPacket) {
+		foreign := p.dst != own[0] && (len(own) < 2 || p.dst != own[1]) && !p.dst.IsLinkLocalUnicast()
+		if foreign || p.proto == unix.IPPROTO_UDP && binary.BigEndian.Uint16(p.l4[2:]) == port {
+			out = append(out, fmt.Sprintf("to %s, protocol %d, %x", p.dst, p.proto, p.l4[:4]))
+		}
+	})
+	return out
 }
 
 // TestWireGuard: all that nodes send to each other's pods is encrypted, whichever way it takes, and

@@ -18,6 +18,12 @@ func (p Problem) Clip() Problem {
 		Message: Clip(p.Message, MaxProblemMessage), Action: Clip(p.Action, MaxProblemMessage)}
 }
 
+// ReasonNotInForce is the reason of Events about objects of which something has no effect.
+const ReasonNotInForce = "NotInForce"
+
+// WithoutObject says what is wrong in one line, for an Event about the object itself.
+func (p Problem) WithoutObject() string { return p.Field + " " + p.Value + ": " + p.Message }
+
 // Clip returns s with at most n characters; "…" is the last one where some were cut off.
 func Clip(s string, n int) string {
 	if len(s) <= n {

@@ -10,7 +10,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-
 	"net/netip"
 	"slices"
 	"strings"
@@ -27,9 +26,6 @@ import (
 // refreshEvery bounds how long a change is missed whose notice was lost, and after how long it is
 // tried again to read an interface's other end.
 const refreshEvery = 10 * time.Second
-
-// noticeBuffer is the size of the netlink sockets' buffers, bytes.
-const noticeBuffer = 1 << 20
 
 // Watcher follows links and host routes. Its methods may be called by several goroutines.
 type Watcher struct {
@@ -58,14 +54,14 @@ func New(log *slog.Logger) (*Watcher, error) {
 
 // Run follows what changes until ctx ends, and calls changed after each change.
 func (w *Watcher) Run(ctx context.Context, changed func()) error {
-	var n *notices
-	defer func() { n.close() }()
+	var n *kernel.Notices
+	defer func() { n.Close() }()
 	refresh := time.NewTicker(refreshEvery)
 	defer refresh.Stop()
 	for {
 		if n == nil { // at first, or after notices were lost
 			var err error
-			if n, err = subscribe(); err != nil {
+			if n, err = kernel.Subscribe(); err != nil {
 				return err
 			}
 			if err := w.refresh(changed); err != nil {
@@ -75,18 +71,18 @@ func (w *Watcher) Run(ctx context.Context, changed func()) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case u, ok := <-n.links:
+		case u, ok := <-n.Links:
 			switch {
 			case !ok:
-				n.close()
+				n.Close()
 				n = nil
 			case w.noteLink(u):
 				changed()
 			}
-		case u, ok := <-n.routes:
+		case u, ok := <-n.Routes:
 			switch {
 			case !ok:
-				n.close()
+				n.Close()
 				n = nil
 			case w.noteRoute(u):
 				changed()
@@ -105,35 +101,6 @@ func (w *Watcher) refresh(changed func()) error {
 		changed()
 	}
 	return err
-}
-
-// notices are the kernel's messages.
-type notices struct {
-	links  chan netlink.LinkUpdate
-	routes chan netlink.RouteUpdate
-	done   chan struct{}
-}
-
-func subscribe() (*notices, error) {
-	n := &notices{links: make(chan netlink.LinkUpdate, 256), routes: make(chan netlink.RouteUpdate, 256), done: make(chan struct{})}
-	quiet := func(error) {} // the channel is closed then
-	err := netlink.LinkSubscribeWithOptions(n.links, n.done, netlink.LinkSubscribeOptions{
-		ErrorCallback: quiet, ReceiveBufferSize: noticeBuffer, ReceiveBufferForceSize: true})
-	if err == nil {
-		err = netlink.RouteSubscribeWithOptions(n.routes, n.done, netlink.RouteSubscribeOptions{
-			ErrorCallback: quiet, ReceiveBufferSize: noticeBuffer, ReceiveBufferForceSize: true})
-	}
-	if err != nil {
-		n.close()
-		return nil, fmt.Errorf("subscribing to changes of links and routes: %w", err)
-	}
-	return n, nil
-}
-
-func (n *notices) close() {
-	if n != nil {
-		close(n.done)
-	}
 }
 
 // readAll reports whether something is different from what was known.

@@ -33,8 +33,6 @@ const (
 	Component = "weir-agent"
 	// ReasonWaits says that a pod is not started because no fan-out can be reached.
 	ReasonWaits = "WaitsForFanOut"
-	// ReasonNotInForce says that something of a pod, such as an annotation, has no effect.
-	ReasonNotInForce = "NotInForce"
 )
 
 // Bounds of what one agent writes. Where no fan-out can be reached, pods of many nodes wait.
@@ -83,9 +81,9 @@ func (w *Writer) NotInForce(pod model.Name, uid string, found []weirv1.Problem) 
 	}
 	words := make([]string, len(found))
 	for i, p := range found {
-		words[i] = p.Field + " " + p.Value + ": " + p.Message
+		words[i] = p.WithoutObject()
 	}
-	w.say(about{pod, uid, ReasonNotInForce, weirv1.Clip(strings.Join(words, "; "), weirv1.MaxProblemMessage)})
+	w.say(about{pod, uid, weirv1.ReasonNotInForce, weirv1.Clip(strings.Join(words, "; "), weirv1.MaxProblemMessage)})
 }
 
 func (w *Writer) say(a about) {
@@ -185,7 +183,7 @@ func eventName(a about) string {
 	h := fnv.New64a()
 	h.Write([]byte(a.uid))
 	kind := "waits"
-	if a.reason == ReasonNotInForce {
+	if a.reason == weirv1.ReasonNotInForce {
 		kind = "not-in-force"
 	}
 	return fmt.Sprintf("%.200s.%s-%x", a.pod.Name, kind, h.Sum64())

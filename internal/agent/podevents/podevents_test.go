@@ -86,7 +86,7 @@ func TestReasons(t *testing.T) {
 				got = append(got, reason)
 			}
 		}
-		if len(got) != 2 || got[0] != ReasonWaits || got[1] != ReasonNotInForce {
+		if len(got) != 2 || got[0] != ReasonWaits || got[1] != weirv1.ReasonNotInForce {
 			t.Errorf("events %v", got)
 		}
 	})

@@ -131,7 +131,7 @@ func reconcile(hops map[netip.Prefix][]netip.Addr, want Config, settled bool) (S
 		delete(have, p)
 		// Routers come back one after the other: until all have said what they know, those
 		// of before stay.
-		if was && (r.is(there) || !settled && r.within(there)) {
+		if was && (r.is(there) || !settled && r.partOf(there)) {
 			st.Installed++
 			continue
 		}
@@ -208,21 +208,19 @@ func resolve(nexthop netip.Addr) resolved {
 	return r
 }
 
-func (r route) is(k netlink.Route) bool {
-	src, _ := netip.AddrFromSlice(k.Src)
-	return slices.Equal(hopsOf(k), r.hops) && src.Unmap() == r.src && k.Priority == Metric
+// is reports whether the kernel's route is as r.
+func (r route) is(k netlink.Route) bool { return r.alike(k) && slices.Equal(hopsOf(k), r.hops) }
+
+// partOf reports whether the kernel's route has the routers of r, and perhaps more.
+func (r route) partOf(k netlink.Route) bool {
+	have := hopsOf(k)
+	return r.alike(k) && !slices.ContainsFunc(r.hops, func(h hop) bool { return !slices.Contains(have, h) })
 }
 
-// within reports whether the kernel's route has the routers of r, and more.
-func (r route) within(k netlink.Route) bool {
-	all := hopsOf(k)
-	for _, h := range r.hops {
-		if !slices.Contains(all, h) {
-			return false
-		}
-	}
-	r.hops = all
-	return r.is(k)
+// alike reports whether the kernel's route is as r but for its routers.
+func (r route) alike(k netlink.Route) bool {
+	src, _ := netip.AddrFromSlice(k.Src)
+	return src.Unmap() == r.src && k.Priority == Metric
 }
 
 func (r route) put(p netip.Prefix, replace bool) error {

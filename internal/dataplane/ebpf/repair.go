@@ -5,7 +5,6 @@ package ebpf
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
+	"github.com/weir-net/weir/internal/kernel"
 )
 
 const (
@@ -26,8 +26,6 @@ const (
 	settle = 20 * time.Millisecond
 	// refreshEvery bounds how long a change is missed whose notice was lost.
 	refreshEvery = 10 * time.Second
-	// noticeBuffer is the size of the netlink sockets' buffers, bytes.
-	noticeBuffer = 1 << 20
 )
 
 // repairCounts are what the driver did alongside writing tables.
@@ -47,38 +45,15 @@ func (c *repairCounts) repaired(what string, log *slog.Logger, msg string, args 
 	log.Warn(msg, args...)
 }
 
-// notices are the kernel's messages about its network configuration.
-type notices struct {
-	links  chan netlink.LinkUpdate
-	routes chan netlink.RouteUpdate
-	done   chan struct{}
-}
-
-func subscribe() (*notices, error) {
-	n := &notices{links: make(chan netlink.LinkUpdate, 256), routes: make(chan netlink.RouteUpdate, 256), done: make(chan struct{})}
-	quiet := func(error) {} // the channel is closed then
-	err := netlink.LinkSubscribeWithOptions(n.links, n.done, netlink.LinkSubscribeOptions{
-		ErrorCallback: quiet, ReceiveBufferSize: noticeBuffer, ReceiveBufferForceSize: true})
-	if err == nil {
-		err = netlink.RouteSubscribeWithOptions(n.routes, n.done, netlink.RouteSubscribeOptions{
-			ErrorCallback: quiet, ReceiveBufferSize: noticeBuffer, ReceiveBufferForceSize: true})
-	}
-	if err != nil {
-		close(n.done)
-		return nil, fmt.Errorf("subscribing to changes of links and routes: %w", err)
-	}
-	return n, nil
-}
-
 // Run keeps the kernel as the last state wants it until ctx ends: programs that somebody detached,
 // devices and routes of ours that somebody removed are put back within a second, and new uplinks
 // get their programs. Changed routes and links of others make flows look for their way again.
 func (d *Driver) Run(ctx context.Context) error {
-	n, err := subscribe()
+	n, err := kernel.Subscribe()
 	if err != nil {
 		return err
 	}
-	defer func() { close(n.done) }()
+	defer func() { n.Close() }()
 	var sweep sync.WaitGroup
 	defer sweep.Wait()
 	ctx, stop := context.WithCancel(ctx)
@@ -99,7 +74,7 @@ func (d *Driver) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case u, ok := <-n.links:
+		case u, ok := <-n.Links:
 			if lost = !ok; ok && d.noteLink(u) {
 				links = true
 				soon.Reset(settle)
@@ -107,7 +82,7 @@ func (d *Driver) Run(ctx context.Context) error {
 			if !lost {
 				continue
 			}
-		case u, ok := <-n.routes:
+		case u, ok := <-n.Routes:
 			if lost = !ok; ok && d.noteRoute(u) {
 				soon.Reset(settle)
 			}
@@ -120,9 +95,9 @@ func (d *Driver) Run(ctx context.Context) error {
 		}
 		if lost {
 			d.log.Warn("changes of links or routes were lost; looking at everything")
-			close(n.done)
-			if n, err = subscribe(); err != nil {
-				n = &notices{done: make(chan struct{})}
+			n.Close()
+			if n, err = kernel.Subscribe(); err != nil {
+				n = &kernel.Notices{}
 				return err
 			}
 			d.Invalidate()

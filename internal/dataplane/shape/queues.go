@@ -3,6 +3,7 @@
 package shape
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -207,7 +208,7 @@ func (q *Queues) dropStrays(want map[string]nodestate.QoS) error {
 				errs = append(errs, dropLink(a.Name))
 			}
 		case Is(a.Name):
-		case !limited[a.Index] && a.HardwareAddr.String() == "ee:ee:ee:ee:ee:ee":
+		case !limited[a.Index] && isPods(a):
 			errs = append(errs, dropQueue(a.Index))
 		}
 	}
@@ -223,7 +224,7 @@ func Remove(by Means) error {
 	}
 	var errs []error
 	for _, l := range links {
-		if a := l.Attrs(); a.HardwareAddr.String() == "ee:ee:ee:ee:ee:ee" {
+		if a := l.Attrs(); isPods(a) {
 			errs = append(errs, dropFilter(by, a.Index))
 		}
 	}
@@ -234,6 +235,9 @@ func Remove(by Means) error {
 	}
 	return errors.Join(errs...)
 }
+
+// isPods reports whether an interface is the host side of a pod's.
+func isPods(a *netlink.LinkAttrs) bool { return bytes.Equal(a.HardwareAddr, kernel.HostSideMAC[:]) }
 
 func prefixOf(by Means) string {
 	if by == Pair {

@@ -5,7 +5,6 @@ package mirror
 import (
 	"encoding/binary"
 	"net/netip"
-	"slices"
 	"strconv"
 	"time"
 
@@ -88,8 +87,10 @@ func allocated(block netip.Prefix, spec *ipamv3.IPAMBlockSpec) map[netip.Addr]bo
 func handleSpec(node string, blocks []netip.Prefix, all []ipam.Record) ipamv3.IPAMHandleSpec {
 	out := ipamv3.IPAMHandleSpec{HandleID: HandleOf(node), Block: map[string]int{}}
 	for _, b := range blocks {
-		if n := len(slices.DeleteFunc(slices.Clone(all), func(r ipam.Record) bool { return !b.Contains(r.Address) })); n > 0 {
-			out.Block[b.String()] = n
+		for _, r := range all {
+			if b.Contains(r.Address) {
+				out.Block[b.String()]++
+			}
 		}
 	}
 	return out

@@ -24,10 +24,6 @@ const (
 	RouteProtocol = kernel.RouteProtocol // marks our routes
 )
 
-// hostSideMAC is the MAC address of the host side of every pod's interface, and of weir0: the
-// programs address what they hand to the host's stack to it.
-var hostSideMAC = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
-
 // VxlanOverhead is what an IPv4 packet grows by: inner Ethernet, VXLAN, UDP and outer IPv4 headers.
 const VxlanOverhead = 14 + 8 + 8 + 20
 
@@ -68,7 +64,7 @@ func EnsureHostDevice(mtu int) (*Device, bool, error) {
 		}
 	}
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.HardwareAddr = HostDevice, mtu, hostSideMAC
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = HostDevice, mtu, kernel.HostSideMAC[:]
 	err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: HostPeer, PeerMTU: uint32(mtu)})
 	if err != nil {
 		return nil, false, explainDevice(HostDevice, "veth", "CONFIG_VETH, since Linux 2.6.24", err)

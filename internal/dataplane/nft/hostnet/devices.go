@@ -24,8 +24,6 @@ const (
 	defaultMTU    = 1500            // while the uplink's is not known
 )
 
-var hostMAC = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
-
 type device struct {
 	index, mtu int
 	port       int // VXLAN
@@ -51,7 +49,7 @@ func ensureHostDevice(mtu int) (*device, error) {
 		return d, err
 	}
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.HardwareAddr = HostDevice, mtu, hostMAC
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = HostDevice, mtu, kernel.HostSideMAC[:]
 	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: HostPeer, PeerMTU: uint32(mtu)}); err != nil {
 		return nil, fmt.Errorf("making device %s: %w", HostDevice, err)
 	}
