@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -42,10 +43,20 @@ type Table struct {
 
 	mu      sync.Mutex
 	learned map[netip.Prefix][]path // none is empty
+	told    map[netip.Addr]bool     // peers that have told all that they had, or have had time to
 	want    Config
-	settled bool
+	stale   stale
 	status  Status
 }
+
+// stale says what stays in the kernel of what an earlier process left.
+type stale int
+
+const (
+	keepHops   stale = iota // routes, and next hops beside others but those of peers in told
+	keepRoutes              // routes that no peer has told
+	keepNone
+)
 
 // Config is what is in force besides what is learned.
 type Config struct {
@@ -74,7 +85,7 @@ type Status struct {
 
 // New returns a table without routes.
 func New(log *slog.Logger) *Table {
-	return &Table{log: log, wake: make(chan struct{}, 1), learned: map[netip.Prefix][]path{}}
+	return &Table{log: log, wake: make(chan struct{}, 1), learned: map[netip.Prefix][]path{}, told: map[netip.Addr]bool{}}
 }
 
 // Learn notes that a peer leads to a prefix by a next hop, or with an invalid one that it does no
@@ -101,10 +112,27 @@ func (t *Table) Configure(want Config) {
 	t.soon()
 }
 
+// SettlePeer says that a peer has told all that it had, or has had time to: it is the next hop of
+// a route that others have told only if it has told it, too.
+func (t *Table) SettlePeer(peer netip.Addr) {
+	t.mu.Lock()
+	t.told[peer] = true
+	t.mu.Unlock()
+	t.soon()
+}
+
+// SettleHops says so of all next hops. Routes that no peer has told stay until Settle.
+func (t *Table) SettleHops() {
+	t.mu.Lock()
+	t.stale = max(t.stale, keepRoutes)
+	t.mu.Unlock()
+	t.soon()
+}
+
 // Settle says that all is learned that there is: what is in the kernel and was not learned goes.
 func (t *Table) Settle() {
 	t.mu.Lock()
-	t.settled = true
+	t.stale = keepNone
 	t.mu.Unlock()
 	t.soon()
 }
@@ -112,7 +140,7 @@ func (t *Table) Settle() {
 // Clear forgets all routes, the fixed ones too, and takes them out of the kernel.
 func (t *Table) Clear() {
 	t.mu.Lock()
-	t.learned, t.want.Fixed, t.settled = map[netip.Prefix][]path{}, nil, true
+	t.learned, t.want.Fixed, t.stale = map[netip.Prefix][]path{}, nil, keepNone
 	t.mu.Unlock()
 	t.soon()
 }
@@ -120,7 +148,7 @@ func (t *Table) Clear() {
 // Forget forgets all routes, which stay in the kernel until Settle.
 func (t *Table) Forget() {
 	t.mu.Lock()
-	t.learned, t.settled = map[netip.Prefix][]path{}, false
+	t.learned, t.stale, t.told = map[netip.Prefix][]path{}, keepHops, map[netip.Addr]bool{}
 	t.mu.Unlock()
 }
 
@@ -219,7 +247,8 @@ func watchRoutes(ctx context.Context) (<-chan struct{}, error) {
 // pass makes the kernel's routes equal to those that are learned.
 func (t *Table) pass() {
 	t.mu.Lock()
-	hops, want, settled := make(map[netip.Prefix][]netip.Addr, len(t.learned)), t.want, t.settled
+	hops, want := make(map[netip.Prefix][]netip.Addr, len(t.learned)), t.want
+	old := leftover{keep: t.stale, told: maps.Clone(t.told)}
 	for p, paths := range t.learned {
 		hops[p] = used(paths)
 	}
@@ -228,7 +257,7 @@ func (t *Table) pass() {
 	for a, via := range want.Fixed {
 		hops[netip.PrefixFrom(a, a.BitLen())] = []netip.Addr{via}
 	}
-	status, err := reconcile(hops, want, settled)
+	status, err := reconcile(hops, want, old)
 	status.Learned = learned
 	t.mu.Lock()
 	defer t.mu.Unlock()

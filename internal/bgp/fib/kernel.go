@@ -94,9 +94,31 @@ func sorted(hops []hop) []hop {
 	return slices.Compact(hops)
 }
 
+// leftover says what stays of what an earlier process left. told are the peers that have told all
+// that they had.
+type leftover struct {
+	keep stale
+	told map[netip.Addr]bool
+}
+
+// stays reports whether the kernel's route stays though it has more next hops than r: peers come
+// back one after the other, and flows keep their router until it has said what it knows.
+func (l leftover) stays(r route, k netlink.Route) bool {
+	if l.keep != keepHops || !r.alike(k) {
+		return false
+	}
+	have := hopsOf(k)
+	for _, h := range r.hops {
+		if !slices.Contains(have, h) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(have, func(h hop) bool { return !slices.Contains(r.hops, h) && l.told[h.via] })
+}
+
 // reconcile makes the kernel's routes those by the next hops, which are sorted. Status.Learned is
 // not filled.
-func reconcile(hops map[netip.Prefix][]netip.Addr, want Config, settled bool) (Status, error) {
+func reconcile(hops map[netip.Prefix][]netip.Addr, want Config, old leftover) (Status, error) {
 	var st Status
 	have, err := listed()
 	if err != nil {
@@ -129,9 +151,7 @@ func reconcile(hops map[netip.Prefix][]netip.Addr, want Config, settled bool) (S
 		}
 		there, was := have[p]
 		delete(have, p)
-		// Routers come back one after the other: until all have said what they know, those
-		// of before stay.
-		if was && (r.is(there) || !settled && r.partOf(there)) {
+		if was && (r.is(there) || old.stays(r, there)) {
 			st.Installed++
 			continue
 		}
@@ -142,7 +162,7 @@ func reconcile(hops map[netip.Prefix][]netip.Addr, want Config, settled bool) (S
 		st.Installed++
 	}
 	for p, r := range have {
-		if _, known := hops[p]; !known && !settled {
+		if _, known := hops[p]; !known && old.keep != keepNone {
 			continue
 		}
 		if err := drop(p, r); err != nil {
@@ -210,12 +230,6 @@ func resolve(nexthop netip.Addr) resolved {
 
 // is reports whether the kernel's route is as r.
 func (r route) is(k netlink.Route) bool { return r.alike(k) && slices.Equal(hopsOf(k), r.hops) }
-
-// partOf reports whether the kernel's route has the routers of r, and perhaps more.
-func (r route) partOf(k netlink.Route) bool {
-	have := hopsOf(k)
-	return r.alike(k) && !slices.ContainsFunc(r.hops, func(h hop) bool { return !slices.Contains(have, h) })
-}
 
 // alike reports whether the kernel's route is as r but for its routers.
 func (r route) alike(k netlink.Route) bool {

@@ -10,8 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// TestPartOf: a route that is restored may stay where it has the routers that are known again.
-func TestPartOf(t *testing.T) {
+// TestStays: while routes are restored, one stays that has next hops of which no peer has told yet.
+func TestStays(t *testing.T) {
 	t.Parallel()
 	a, b, c := hop{2, netip.MustParseAddr("192.0.2.1")}, hop{2, netip.MustParseAddr("192.0.2.2")}, hop{3, netip.MustParseAddr("192.0.2.2")}
 	in := func(hops ...hop) netlink.Route {
@@ -26,9 +26,9 @@ func TestPartOf(t *testing.T) {
 	other.Priority = 1024
 	src := netip.MustParseAddr("10.0.0.1")
 	for name, x := range map[string]struct {
-		r        route
-		k        netlink.Route
-		is, part bool
+		r         route
+		k         netlink.Route
+		is, stays bool
 	}{
 		"the same":       {route{[]hop{a, b}, src}, in(b, a), true, true},
 		"one":            {route{[]hop{a}, src}, one, true, true},
@@ -38,8 +38,22 @@ func TestPartOf(t *testing.T) {
 		"another source": {route{[]hop{a}, netip.Addr{}}, in(a, b), false, false},
 		"another metric": {route{[]hop{a}, src}, other, false, false},
 	} {
-		if is, part := x.r.is(x.k), x.r.partOf(x.k); is != x.is || part != x.part {
-			t.Errorf("%s: is %v, part %v, want %v, %v", name, is, part, x.is, x.part)
+		if is, stays := x.r.is(x.k), (leftover{}).stays(x.r, x.k); is != x.is || stays != x.stays {
+			t.Errorf("%s: is %v, stays %v, want %v, %v", name, is, stays, x.is, x.stays)
+		}
+	}
+	r := route{[]hop{b}, src}
+	for name, x := range map[string]struct {
+		old   leftover
+		stays bool
+	}{
+		"its time is over":               {leftover{keep: keepRoutes}, false},
+		"all is settled":                 {leftover{keep: keepNone}, false},
+		"the other has told what it has": {leftover{told: map[netip.Addr]bool{a.via: true}}, false},
+		"the one there has":              {leftover{told: map[netip.Addr]bool{b.via: true}}, true},
+	} {
+		if stays := x.old.stays(r, in(a, b)); stays != x.stays {
+			t.Errorf("%s: stays %v, want %v", name, stays, x.stays)
 		}
 	}
 }

@@ -372,6 +372,7 @@ func TestLongLivedRestart(t *testing.T) {
 		n.start()
 		n.established(4)
 		isStale(false)
+		n.restored() // what the process before left looks the same
 		n.by(a, b)
 
 		a.Kill(t)

@@ -4,6 +4,7 @@ package process
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -151,6 +153,17 @@ func (n *node) established(want int) {
 	})
 }
 
+// restored waits until all peers have sent again what a process before had learned from them.
+func (n *node) restored() {
+	n.t.Helper()
+	n.eventually("restoration", func() error {
+		if st := n.agent.Status(); st == nil || st.Restoring {
+			return errors.New("it goes on")
+		}
+		return nil
+	})
+}
+
 // kernel waits until the learned routes in the kernel are these.
 func (n *node) kernel(want ...netip.Prefix) {
 	n.t.Helper()
@@ -198,8 +211,10 @@ func (n *node) knowsBlocks(r *routertest.Router) {
 
 // eachRouter plays a test with each kind of router, in a namespace of its own.
 func eachRouter(t *testing.T, play func(t *testing.T, kind string)) {
+	t.Parallel()
 	for _, kind := range routertest.Kinds {
 		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
 			routertest.Need(t, kind)
 			if nettest.Isolated(t) {
 				play(t, kind)
@@ -248,8 +263,8 @@ func wire(t *testing.T) *nettest.Namespace {
 }
 
 // stream sends datagrams from the node's pods to what is behind the router, which answers, until
-// the returned function, which says how many were sent and how many have no answer.
-func stream(t *testing.T, ns *nettest.Namespace) func() (sent, lost int) {
+// the returned function, which says how many were sent and which have no answer.
+func stream(t *testing.T, ns *nettest.Namespace) func() (sent int, lost []string) {
 	t.Helper()
 	var servers, clients []net.PacketConn
 	for i := range pods {
@@ -274,46 +289,80 @@ func stream(t *testing.T, ns *nettest.Namespace) func() (sent, lost int) {
 			}
 		}()
 	}
-	answers, stop, ended := make(chan struct{}, 100000), make(chan struct{}), make(chan int)
-	for _, c := range clients {
+	type datagram struct {
+		at       time.Time
+		err      error // one that the kernel refuses to send is one that is lost
+		answered bool
+	}
+	var mu sync.Mutex
+	sent, missing := make([][]datagram, len(clients)), 0
+	for i, c := range clients {
 		go func() {
 			buf := make([]byte, 100)
 			for {
-				if _, _, err := c.ReadFrom(buf); err != nil {
+				k, _, err := c.ReadFrom(buf)
+				if err != nil {
 					return
 				}
-				answers <- struct{}{}
+				mu.Lock()
+				if d := &sent[i][binary.BigEndian.Uint32(buf[:k])]; !d.answered {
+					d.answered = true
+					missing--
+				}
+				mu.Unlock()
 			}
 		}()
 	}
+	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {
-		sent := 0
+		defer close(ended)
 		tick := time.NewTicker(5 * time.Millisecond)
 		defer tick.Stop()
 		for {
 			select {
 			case <-stop:
-				ended <- sent
 				return
 			case <-tick.C:
 				for i, c := range clients {
-					// One that the kernel refuses to send is one that is lost.
-					_, _ = c.WriteTo([]byte("x"), net.UDPAddrFromAddrPort(netip.AddrPortFrom(behind[i].Addr(), 7)))
-					sent++
+					mu.Lock()
+					n := len(sent[i])
+					sent[i] = append(sent[i], datagram{at: time.Now()})
+					missing++
+					mu.Unlock()
+					if _, err := c.WriteTo(binary.BigEndian.AppendUint32(nil, uint32(n)), net.UDPAddrFromAddrPort(netip.AddrPortFrom(behind[i].Addr(), 7))); err != nil {
+						mu.Lock()
+						sent[i][n].err = err
+						mu.Unlock()
+					}
 				}
 			}
 		}
 	}()
-	return func() (int, int) {
+	return func() (all int, lost []string) {
 		close(stop)
-		sent := <-ended
-		for end := time.Now().Add(10 * time.Second); len(answers) < sent && time.Now().Before(end); {
-			time.Sleep(10 * time.Millisecond)
+		<-ended
+		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			mu.Lock()
+			left := missing
+			mu.Unlock()
+			if left == 0 {
+				break
+			}
 		}
 		for _, c := range append(servers, clients...) {
 			c.Close()
 		}
-		return sent, sent - len(answers)
+		mu.Lock()
+		defer mu.Unlock()
+		for i := range sent {
+			all += len(sent[i])
+			for n, d := range sent[i] {
+				if !d.answered {
+					lost = append(lost, fmt.Sprintf("%d to %s at %s (%v)", n, behind[i].Addr(), d.at.UTC().Format("15:04:05.000"), d.err))
+				}
+			}
+		}
+		return all, lost
 	}
 }
 
@@ -380,10 +429,10 @@ func TestRouter(t *testing.T) {
 		n.kernel(networks...)
 		n.knowsBlocks(r)
 		sent, lost := done()
-		if lost != 0 || sent == 0 {
-			t.Errorf("%d of %d packets were lost", lost, sent)
+		if len(lost) != 0 || sent == 0 {
+			t.Errorf("%d of %d packets were lost: %q", len(lost), sent, lost)
 		}
-		nettest.Figure(t, "BGP: packets lost while agent and process are killed and replaced", float64(lost))
+		nettest.Figure(t, "BGP: packets lost while agent and process are killed and replaced", float64(len(lost)))
 
 		// What is taken back goes, on either side.
 		less := nodeState()

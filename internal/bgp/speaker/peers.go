@@ -105,6 +105,9 @@ func (s *Speaker) noteState(srv *server.BgpServer, state *apiutil.PeerState) {
 		s.up[a] = true
 	} else {
 		delete(s.up, a)
+		if s.restoring {
+			s.settlePeer(a)
+		}
 	}
 	for _, err := range s.detect() {
 		s.cfg.Log.Error("failures of peers are not detected", "error", err)

@@ -166,26 +166,38 @@ func (s *Speaker) start(ctx context.Context, want *nodestate.BGP) error {
 		return errors.Join(fmt.Errorf("saying which routes are handed on: %w", err), s.stop(ctx, false))
 	}
 	if s.restoring {
-		time.AfterFunc(restoreWithin(want), func() {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if s.server == srv {
-				s.restored("the time is over in which peers should have sent them")
-			}
-		})
+		restart, kept := restoreWithin(want)
+		for _, p := range want.Peers {
+			s.after(srv, time.Duration(p.Restart)*time.Second, func() { s.cfg.Table.SettlePeer(p.Addr) })
+		}
+		s.after(srv, restart, func() { s.cfg.Table.SettleHops() })
+		s.after(srv, kept, func() { s.restored("the time is over in which peers should have sent them") })
 	}
 	s.cfg.Log.Info("BGP begins", "asn", want.ASN, "router", want.RouterID, "port", want.ListenPort, "restoring", s.restoring)
 	return nil
 }
 
-// restoreWithin is how long routes of an earlier process stay that no peer has sent again: as long
-// as the peers keep those of this node.
-func restoreWithin(want *nodestate.BGP) time.Duration {
-	most := uint32(1)
+// after calls f, with s.mu held, in d unless another server has taken srv's place.
+func (s *Speaker) after(srv *server.BgpServer, d time.Duration, f func()) {
+	time.AfterFunc(d, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.server == srv {
+			f()
+		}
+	})
+}
+
+// restoreWithin is how long what an earlier process left stays that no peer has sent again: next
+// hops beside others for the restart time (RFC 4724), routes as long as the peers keep those of
+// this node, so for the long-lived time, too, in which they come after all others (RFC 9494).
+func restoreWithin(want *nodestate.BGP) (restart, kept time.Duration) {
+	restart, kept = time.Second, time.Second
 	for _, p := range want.Peers {
-		most = max(most, p.Restart+p.LongLived)
+		restart = max(restart, time.Duration(p.Restart)*time.Second)
+		kept = max(kept, time.Duration(p.Restart+p.LongLived)*time.Second)
 	}
-	return time.Duration(most) * time.Second
+	return restart, kept
 }
 
 // listenOn is where to listen: on all addresses, those of IPv6 where the machine has it.
@@ -250,9 +262,10 @@ func (s *Speaker) noteComplete(peer netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.complete[peer] = true
-	if !s.restoring {
+	if !s.restoring || s.server == nil {
 		return
 	}
+	s.settlePeer(peer)
 	for a := range s.sessions {
 		if !s.complete[a] {
 			return
@@ -261,8 +274,13 @@ func (s *Speaker) noteComplete(peer netip.Addr) {
 	s.restored("all peers have sent theirs")
 }
 
-// restored ends the restoration. The event of the last peer may come before the last of its routes:
-// these have a moment.
+// settlePeer is called when nothing of what an earlier process learned is to be expected of a peer
+// any more. The event that says so may come before the last of its routes: these have a moment.
+func (s *Speaker) settlePeer(peer netip.Addr) {
+	s.after(s.server, time.Second, func() { s.cfg.Table.SettlePeer(peer) })
+}
+
+// restored ends the restoration, after a moment as for one peer.
 func (s *Speaker) restored(why string) {
 	if !s.restoring {
 		return
