@@ -109,10 +109,11 @@ kernels: export WEIR_SETUP_MORE := qemu-system-x86 cpio kmod xz-utils
 kernels: generate ## tests on other kernels, in an emulator (root)
 	go run ./test/kernels $(KERNELS)
 
-# What works of BGP, IP in IP and WireGuard, by their tests, with BIRD and FRR; writes out/routing.json. ROUTING="-doc docs/results/routing.md -out docs/results/routing.json" writes the results of the documents.
+# What works of BGP, IP in IP and WireGuard, by their tests, with BIRD 2 and 3 and FRR 8 and 10; writes out/routing.json. ROUTING="-doc docs/results/routing.md -out docs/results/routing.json" writes the results of the documents.
 e2e-routing: generate ## what works of BGP, IP in IP and WireGuard (root)
 	@mkdir -p out
-	go run ./test/routing $(ROUTING)
+	hack/routers.sh $(WEIR_CACHE)/routers
+	WEIR_ROUTERS=$(WEIR_CACHE)/routers go run ./test/routing $(ROUTING)
 
 # A night's worth of random policies and packets, the loaded programs against the oracle: PAIRS packets of IPv4, as many of IPv6, as many of both.
 PAIRS ?= 333334

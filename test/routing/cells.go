@@ -2,6 +2,12 @@
 
 package main
 
+import (
+	"slices"
+
+	"github.com/weir-net/weir/internal/bgp/routertest"
+)
+
 // Cell is something that has to work, and the test that shows it.
 type Cell struct {
 	Mode   string `json:"mode"`
@@ -50,6 +56,9 @@ func cells() []Cell {
 	add("IP in IP", "IPv4", ebpf, netns+"TestIPIPLive/ebpf-IPv4", "", "live change")
 	add("IP in IP", "IPv4", ebpf, scenarios+"TestPrograms/hostile-ipip", "", "no injection")
 	add("IP in IP", "IPv4", ebpf, netns+"TestWhyModes/IPv4", "", "why")
+	for _, of := range []struct{ what, test string }{{"a node beside it without the device", "mixed-link"}, {"one behind a router", "mixed-routed"}} {
+		add("IP in IP", "IPv4", ebpf, netns+"TestIPIPReplaced/"+of.test, "", of.what)
+	}
 	add("IP in IP", "IPv4", ebpf, netns+"TestIPIPThroughput/ebpf-IPv4", "", "throughput")
 	for _, of := range []struct{ family, plane, sub string }{
 		{"IPv4", ebpf, "/IPv4"}, {"IPv6", ebpf, "/IPv6"}, {"IPv4", nftables, "/nft-IPv4"}, {"IPv6", nftables, "/nft-IPv6"},
@@ -74,7 +83,7 @@ func cells() []Cell {
 	emulated(check, nftables, "TestIPIPLive/nft-IPv4", "live change")
 	emulated(check, nftables, "TestIPIPSources/nft-IPv4", "no injection")
 	emulated(check, nftables, "TestIPIPWhy/nft-IPv4", "why")
-	for _, kind := range []string{"bird", "frr"} {
+	for _, kind := range slices.Concat(routertest.Kinds, routertest.Newer) {
 		for _, of := range []struct{ what, test string }{
 			{"routes both ways, kills", "TestRouter"}, {"link failure", "TestBFD"}, {"filters", "TestFilters"}, {"communities", "TestCommunities"},
 			{"two routers at once", "TestTwoRouters"}, {"next hops", "TestNextHops"}, {"a peer behind a router", "TestReachableBy"}, {"priorities", "TestPriorities"},

@@ -212,7 +212,7 @@ func (n *node) knowsBlocks(r *routertest.Router) {
 // eachRouter plays a test with each kind of router, in a namespace of its own.
 func eachRouter(t *testing.T, play func(t *testing.T, kind string)) {
 	t.Parallel()
-	for _, kind := range routertest.Kinds {
+	for _, kind := range routertest.All() {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			routertest.Need(t, kind)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package routertest starts real routers for tests, BIRD and FRR, in network namespaces. Their
-// packages, bird2 and frr, are brought by make setup.
+// packages, bird2 and frr, are brought by make setup, those of a newer Debian by hack/routers.sh.
 package routertest
 
 import (
@@ -25,20 +25,44 @@ import (
 	"github.com/weir-net/weir/internal/nettest"
 )
 
-// Kinds are the programs.
+// Kinds are the programs of this Debian.
 var Kinds = []string{"bird", "frr"}
 
+// Newer are those of a newer one, which are in the folder that NewerVariable names.
+var Newer = []string{"bird-3", "frr-10"}
+
+// NewerVariable is the environment's that names the folder of hack/routers.sh.
+const NewerVariable = "WEIR_ROUTERS"
+
+// All are Kinds, and Newer where the environment has them.
+func All() []string {
+	if os.Getenv(NewerVariable) == "" {
+		return Kinds
+	}
+	return slices.Concat(Kinds, Newer)
+}
+
 const frrDir = "/usr/lib/frr"
+
+// program is what a kind of router is: whose language it speaks, and the root folder where it is.
+func program(kind string) (language, root string) {
+	language, _, newer := strings.Cut(kind, "-")
+	if newer {
+		root = os.Getenv(NewerVariable)
+	}
+	return language, root
+}
 
 // Need skips a test where a kind of router is not installed.
 func Need(t testing.TB, kind string) {
 	t.Helper()
+	language, root := program(kind)
 	path := frrDir + "/bgpd"
-	if kind == "bird" {
+	if language == "bird" {
 		path = "/usr/sbin/bird"
 	}
-	if _, err := os.Stat(path); err != nil {
-		t.Skipf("NOT RUN: %v: make setup brings it", err)
+	if _, err := os.Stat(root + path); err != nil {
+		t.Skipf("NOT RUN: %v: make setup or hack/routers.sh brings it", err)
 	}
 }
 
@@ -75,9 +99,10 @@ type Config struct {
 
 // Router is one that runs.
 type Router struct {
-	Kind string
+	Kind string // "bird" or "frr", of whatever version
+	root string // the folder that it takes for /; empty = the machine's
 	ns   *nettest.Namespace
-	dir  string
+	dir  string // for its files, within root
 	pids []*os.Process
 }
 
@@ -85,17 +110,19 @@ type Router struct {
 func Start(t *testing.T, ns *nettest.Namespace, kind string, c Config) *Router {
 	t.Helper()
 	Need(t, kind)
-	r := &Router{Kind: kind, ns: ns}
-	dir, err := os.MkdirTemp("/tmp", "weir-router-") //nolint:usetesting // a path of a socket is short
+	r := &Router{ns: ns}
+	r.Kind, r.root = program(kind)
+	made, err := os.MkdirTemp(r.root+"/tmp", "weir-router-") //nolint:usetesting // a path of a socket is short
 	if err != nil {
 		t.Fatal(err)
 	}
+	dir := strings.TrimPrefix(made, r.root)
 	r.dir = dir
 	t.Cleanup(func() {
 		r.Kill(t)
-		os.RemoveAll(dir)
+		os.RemoveAll(made)
 	})
-	if kind == "bird" {
+	if r.Kind == "bird" {
 		r.write(t, "bird.conf", birdConfig(c))
 		r.run(t, "/usr/sbin/bird", "-f", "-c", dir+"/bird.conf", "-s", dir+"/bird.ctl", "-P", dir+"/bird.pid")
 		return r
@@ -103,12 +130,20 @@ func Start(t *testing.T, ns *nettest.Namespace, kind string, c Config) *Router {
 	r.write(t, "zebra.conf", "hostname r\n")
 	r.write(t, "bgpd.conf", frrConfig(c))
 	r.write(t, "bfdd.conf", "hostname r\n")
-	r.own(t)
-	common := []string{"-u", "frr", "-g", "frr", "--vty_socket", dir, "-z", dir + "/z.sock"}
+	who := "root"
+	if r.root == "" {
+		who = "frr"
+		r.own(t)
+	}
+	common := []string{"-u", who, "-g", who, "--vty_socket", dir, "-z", dir + "/z.sock"}
 	r.run(t, frrDir+"/zebra", append([]string{"-f", dir + "/zebra.conf", "-i", dir + "/zebra.pid"}, common...)...)
 	r.wait(t, "z.sock")
 	if slices.ContainsFunc(c.Neighbours, func(n Neighbour) bool { return n.BFD }) {
-		r.run(t, frrDir+"/bfdd", append([]string{"-f", dir + "/bfdd.conf", "-i", dir + "/bfdd.pid", "--bfdctl", dir + "/bfdctl.sock"}, common...)...)
+		args := append([]string{"-f", dir + "/bfdd.conf", "-i", dir + "/bfdd.pid"}, common...)
+		if r.root == "" { // 10 has no such socket
+			args = append(args, "--bfdctl", dir+"/bfdctl.sock")
+		}
+		r.run(t, frrDir+"/bfdd", args...)
 		r.wait(t, "bfdd.pid")
 	}
 	r.run(t, frrDir+"/bgpd", append([]string{"-f", dir + "/bgpd.conf", "-i", dir + "/bgpd.pid"}, common...)...)
@@ -117,7 +152,7 @@ func Start(t *testing.T, ns *nettest.Namespace, kind string, c Config) *Router {
 
 func (r *Router) write(t *testing.T, name, text string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(r.dir, name), []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(r.root, r.dir, name), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -144,7 +179,7 @@ func (r *Router) own(t *testing.T) {
 func (r *Router) wait(t *testing.T, name string) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		if _, err := os.Stat(filepath.Join(r.dir, name)); err == nil {
+		if _, err := os.Stat(filepath.Join(r.root, r.dir, name)); err == nil {
 			return
 		} else if time.Now().After(end) {
 			t.Fatalf("%s: %v", r.Kind, err)
@@ -155,7 +190,11 @@ func (r *Router) wait(t *testing.T, name string) {
 func (r *Router) run(t *testing.T, path string, args ...string) {
 	t.Helper()
 	cmd := exec.Command(path, args...)
-	log, err := os.OpenFile(filepath.Join(r.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if r.root != "" {
+		const script = `mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && exec chroot "$0" "$@"`
+		cmd = exec.Command("unshare", append([]string{"-m", "sh", "-c", script, r.root, path}, args...)...)
+	}
+	log, err := os.OpenFile(filepath.Join(r.root, r.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,19 +212,32 @@ func (r *Router) Kill(t *testing.T) {
 	}
 	r.pids = nil
 	if t.Failed() {
-		if text, err := os.ReadFile(filepath.Join(r.dir, "log")); err == nil {
+		if text, err := os.ReadFile(filepath.Join(r.root, r.dir, "log")); err == nil {
 			t.Logf("%s: %s", r.Kind, text)
 		}
 	}
 }
 
+// tell gives an order to the router: by birdc, or by vtysh.
+func (r *Router) tell(args ...string) ([]byte, error) {
+	if r.Kind == "bird" {
+		args = append([]string{"/usr/sbin/birdc", "-s", r.dir + "/bird.ctl"}, args...)
+	} else {
+		args = append([]string{"/usr/bin/vtysh", "--vty_socket", r.dir}, args...)
+	}
+	if r.root != "" {
+		args = append([]string{"chroot", r.root}, args...)
+	}
+	return exec.Command(args[0], args[1:]...).CombinedOutput()
+}
+
 // Ask has the router say something, in its own language: birdc's or vtysh's.
 func (r *Router) Ask(bird, frr string) string {
-	cmd := exec.Command("birdc", "-r", "-s", r.dir+"/bird.ctl", bird)
+	args := []string{"-r", bird}
 	if r.Kind == "frr" {
-		cmd = exec.Command("vtysh", "--vty_socket", r.dir, "-c", frr)
+		args = []string{"-c", frr}
 	}
-	out, err := cmd.CombinedOutput()
+	out, err := r.tell(args...)
 	if err != nil {
 		return fmt.Sprintf("%v: %s", err, out)
 	}
@@ -207,8 +259,11 @@ func (r *Router) About(p netip.Prefix) string {
 	if p.Addr().Is6() {
 		family = "ipv6"
 	}
-	return r.Ask("show route for "+p.String()+" all", "show bgp "+family+" unicast "+p.String())
+	return names3.Replace(r.Ask("show route for "+p.String()+" all", "show bgp "+family+" unicast "+p.String()))
 }
+
+// names3 gives attributes that BIRD 3 names the names that BIRD 2 has for them.
+var names3 = strings.NewReplacer("bgp_path: ", "BGP.as_path: ", "bgp_", "BGP.")
 
 // Has reports whether a route has a community, standard or large.
 func (r *Router) Has(p netip.Prefix, community string) bool {
@@ -264,14 +319,14 @@ func (r *Router) Withdraw(t *testing.T, c Config) {
 	t.Helper()
 	if r.Kind == "bird" {
 		for _, of := range []string{"networks4", "networks6"} {
-			out, err := exec.Command("birdc", "-s", r.dir+"/bird.ctl", "disable "+of).CombinedOutput()
+			out, err := r.tell("disable " + of)
 			if err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
 		}
 		return
 	}
-	args := []string{"--vty_socket", r.dir, "-c", "configure terminal", "-c", fmt.Sprintf("router bgp %d", c.ASN)}
+	args := []string{"-c", "configure terminal", "-c", fmt.Sprintf("router bgp %d", c.ASN)}
 	for _, p := range c.Networks {
 		family := "ipv4"
 		if p.Addr().Is6() {
@@ -279,7 +334,7 @@ func (r *Router) Withdraw(t *testing.T, c Config) {
 		}
 		args = append(args, "-c", "address-family "+family+" unicast", "-c", "no network "+p.String(), "-c", "exit-address-family")
 	}
-	if out, err := exec.Command("vtysh", args...).CombinedOutput(); err != nil {
+	if out, err := r.tell(args...); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 }
@@ -289,7 +344,7 @@ func (r *Router) Withdraw(t *testing.T, c Config) {
 func (r *Router) Configure(t *testing.T, c Config) {
 	t.Helper()
 	r.write(t, "bird.conf", birdConfig(c))
-	if out, err := exec.Command("birdc", "-s", r.dir+"/bird.ctl", "configure").CombinedOutput(); err != nil || !strings.Contains(string(out), "Reconfigur") {
+	if out, err := r.tell("configure"); err != nil || !strings.Contains(string(out), "Reconfigur") {
 		t.Fatalf("%v: %s", err, out)
 	}
 }
@@ -298,7 +353,7 @@ func (r *Router) Configure(t *testing.T, c Config) {
 // FRR's peers would keep its routes then, for its graceful restart.
 func (r *Router) Leave(t *testing.T) {
 	t.Helper()
-	if out, err := exec.Command("birdc", "-s", r.dir+"/bird.ctl", "disable all").CombinedOutput(); err != nil {
+	if out, err := r.tell("disable all"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 }
