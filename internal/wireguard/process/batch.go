@@ -5,15 +5,16 @@ package process
 import (
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/tun"
 )
 
-// batched is a TUN device that hands on many packets at a time. Those of a tunnel come from the
-// kernel one by one, even where one TCP connection sends all of them: wireguard-go would encrypt
-// and send each on its own.
+// batched is a TUN device that hands on many packets at a time. Those of a tunnel come from kernels
+// before Linux 6.17 (tunnelled) one by one, even where one TCP connection sends all of them:
+// wireguard-go would encrypt and send each on its own.
 type batched struct {
 	tun.Device
 	raw syscall.RawConn
@@ -67,12 +68,12 @@ func (b *batched) Write(bufs [][]byte, offset int) (int, error) {
 
 // addChecksum gives a UDP datagram its checksum where it has none.
 func addChecksum(p []byte) {
-	head, from := 0, 0
+	head := 0
 	switch {
 	case len(p) >= 28 && p[0] == 0x45 && p[9] == unix.IPPROTO_UDP && binary.BigEndian.Uint16(p[6:])&0x3fff == 0 && int(binary.BigEndian.Uint16(p[2:])) == len(p):
-		head, from = 20, 12
+		head = 20
 	case len(p) >= 48 && p[0]>>4 == 6 && p[6] == unix.IPPROTO_UDP && int(binary.BigEndian.Uint16(p[4:]))+40 == len(p):
-		head, from = 40, 8
+		head = 40
 	default:
 		return
 	}
@@ -80,29 +81,29 @@ func addChecksum(p []byte) {
 	if int(binary.BigEndian.Uint16(udp[4:])) != len(udp) || udp[6] != 0 || udp[7] != 0 {
 		return
 	}
-	s := sum(uint64(unix.IPPROTO_UDP)+uint64(len(udp)), p[from:])
-	for s>>16 != 0 {
-		s = s&0xffff + s>>16
-	}
-	if s = ^s & 0xffff; s == 0 {
-		s = 0xffff
-	}
-	binary.BigEndian.PutUint16(udp[6:], uint16(s))
+	setUDPSum(p, udp)
 }
 
-// sum adds the 16-bit words of b to s, of a packet: the sum has room for all of them.
+// sum adds the 16-bit words of b to s, modulo 1<<16 - 1 (RFC 1071).
 func sum(s uint64, b []byte) uint64 {
+	var c uint64
+	for len(b) >= 32 {
+		s, c = bits.Add64(s, binary.BigEndian.Uint64(b), 0)
+		s, c = bits.Add64(s, binary.BigEndian.Uint64(b[8:]), c)
+		s, c = bits.Add64(s, binary.BigEndian.Uint64(b[16:]), c)
+		s, c = bits.Add64(s, binary.BigEndian.Uint64(b[24:]), c)
+		s, c = bits.Add64(s, 0, c)
+		s += c
+		b = b[32:]
+	}
 	for len(b) >= 8 {
-		v := binary.BigEndian.Uint64(b)
-		s += v>>32 + v&0xffffffff
+		s, c = bits.Add64(s, binary.BigEndian.Uint64(b), 0)
+		s, c = bits.Add64(s, 0, c)
+		s += c
 		b = b[8:]
 	}
-	for len(b) >= 2 {
-		s += uint64(binary.BigEndian.Uint16(b))
-		b = b[2:]
-	}
-	if len(b) == 1 {
-		s += uint64(b[0]) << 8
-	}
-	return s
+	var last [8]byte
+	copy(last[:], b)
+	s, c = bits.Add64(s, binary.BigEndian.Uint64(last[:]), 0)
+	return s + c
 }

@@ -52,7 +52,17 @@ func open(d Device, stateDir string, log *slog.Logger) (*running, error) {
 	if err != nil {
 		return nil, errors.Join(err, t.Close())
 	}
-	r.dev = device.NewDevice(many, conn.NewDefaultBind(), &device.Logger{
+	var given tun.Device = many
+	atOnce, err := newTunnelled(many)
+	switch {
+	case err == nil:
+		given = atOnce
+	case errors.Is(err, errors.ErrUnsupported):
+		r.log.Info("the kernel hands over packets of tunnels one by one: it is older than Linux 6.17")
+	default:
+		return nil, errors.Join(err, t.Close())
+	}
+	r.dev = device.NewDevice(given, conn.NewDefaultBind(), &device.Logger{
 		Verbosef: func(format string, args ...any) { r.log.Debug(fmt.Sprintf(format, args...)) },
 		Errorf:   func(format string, args ...any) { r.log.Error(fmt.Sprintf(format, args...)) },
 	})
