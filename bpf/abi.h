@@ -9,7 +9,7 @@
 #include <linux/types.h>
 #include "addr.h"
 
-#define WEIR_ABI 4
+#define WEIR_ABI 5
 
 /* Bits of skb->mark that Weir uses; the rest belong to others. */
 #define MARK_MASK 0x0ff00000u
@@ -45,9 +45,10 @@ _Static_assert(sizeof(struct staged_value) == 24, "staged_value");
 _Static_assert(sizeof(struct event) == 100, "event");
 _Static_assert(sizeof(struct host_value) == 128, "host_value");
 _Static_assert(sizeof(struct flow_key) == 16 + 2 * ADDR_MORE, "flow_key");
-_Static_assert(sizeof(struct flow_value) == 64 + 6 * ADDR_MORE, "flow_value");
-_Static_assert(__builtin_offsetof(struct flow_value, svc) == 48 + 4 * ADDR_MORE,
+_Static_assert(sizeof(struct flow_value) == (128 + 7 * ADDR_MORE + 7) / 8 * 8, "flow_value");
+_Static_assert(__builtin_offsetof(struct flow_value, svc) == 64 + 4 * ADDR_MORE,
 	       "flow_value: what each packet needs");
+_Static_assert(sizeof(struct flow_record) == 196, "flow_record");
 _Static_assert(sizeof(struct settings) == (96 + ADDR_MORE + 7) / 8 * 8, "settings");
 
 #endif

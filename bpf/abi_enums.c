@@ -22,6 +22,7 @@ enum abi_macros {
 
 struct abi_enums {
 	enum abi_macros macros;
+	enum account_flag account_flag;
 	enum addr_kind addr_kind;
 	enum addr_flag addr_flag;
 	enum answer answer;
@@ -36,6 +37,7 @@ struct abi_enums {
 	enum host_set host_set;
 	enum live_list live_list;
 	enum policy_proto policy_proto;
+	enum record_end record_end;
 	enum policy_verdict policy_verdict;
 	enum port_bit port_bit;
 	enum port_shift port_shift;

@@ -84,10 +84,9 @@ enum flow_from {
 };
 
 /* The order is by use, not by subject. A packet of an open flow reads and writes the fields up to
- * `mtu` alone: 48 bytes of IPv4. An element of IPv4's map has 64 bytes before its value, which so
- * fills one cache line. What comes later (counters of flow records, the other direction in the same
- * entry) goes behind `mtu`, where it displaces svc and backend, which only the slow path reads,
- * into a second cache line. An entry of another layout is carried over by the names of its fields
+ * `account` alone: 64 bytes of IPv4, with the counters of flow records. An element of IPv4's map
+ * has 64 bytes before its value and 192 in all, so these are one cache line. What follows only the
+ * slow path reads. An entry of another layout is carried over by the names of its fields
  * (migrate.go). */
 struct flow_value {
 	__u32 epoch; /* of the last evaluation */
@@ -106,8 +105,66 @@ struct flow_value {
 	__u32 rule; /* that allowed it */
 	__u8 mac[6]; /* ACT_LOCAL, ACT_QUEUE: of the pod; ACT_TUNNEL, IP in IP: the gateway */
 	__u16 mtu; /* of the way: bytes of an IP packet, host byte order; 0 = not known */
+	/* Of flow records (account.h), zero while there are none: packets in the upper 28 bits and
+	 * bytes of IP in the lower 36, of this direction, since it was reported last; */
+	__u64 count;
+	__u32 since; /* when that was, clock units; */
+	__u8 flags_seen; /* flags of TCP, and what stands for them of SCTP, of this direction; */
+	__u8 staged; /* enum event_staged, */
+	__u8 ends; /* and EVENT_EGRESS .. EVENT_HOST_OUT of the last evaluation */
+	__u8 account; /* enum account_flag */
 	struct svc_key svc; /* id of the service, zero when none */
 	struct backend backend; /* the one chosen */
+	/* Of flow records, too. */
+	struct svc_key asked; /* the frontend that the sending socket asked for by connect() */
+	__u32 started[2]; /* of the flow: monotonic clock, ns, low word first */
+	__u32 rules[2]; /* that decided at the source, at the destination; 0 = none did */
+	__u32 staged_rules[2];
+	__u32 room[4]; /* so that elements fill whole cache lines */
+};
+
+enum account_flag {
+	ACCOUNT_ENDED = 1, /* both ends closed it: what the next packet leaves is reported */
+};
+
+/* --- flow records: map weir_records, ring buffer of struct flow_record, of both families --------
+ * What one direction of a flow carried since it was reported last. */
+enum record_end {
+	RECORD_GOES_ON = 0, /* the interval is over */
+	RECORD_CLOSED = 1, /* by both ends, or reset by one */
+	RECORD_REPLACED = 2, /* the entry went to a newer flow */
+};
+
+struct flow_record {
+	struct flow_key_wide {
+		__be32 saddr[4]; /* addresses of IPv4 are mapped (RFC 4291 section 2.5.5.2) */
+		__be32 daddr[4];
+		__be16 sport;
+		__be16 dport;
+	} seen, sent; /* as it meets the hook, and as it goes on: of this direction */
+	__be32 svc_addr[4]; /* the Service's id */
+	__be32 asked_addr[4]; /* see flow_value.asked */
+	__be32 backend_addr[4];
+	__be32 nexthop[4];
+	__be16 svc_port; /* 0 = none */
+	__be16 asked_port;
+	__be16 backend_port;
+	__u8 svc_proto;
+	__u8 proto;
+	__u8 family; /* 4, 6 */
+	__u8 end; /* enum record_end */
+	__u8 action; /* enum flow_action */
+	__u8 state; /* enum flow_state */
+	__u8 flags; /* enum flow_flag */
+	__u8 flags_seen;
+	__u8 staged; /* enum event_staged */
+	__u8 ends;
+	__u32 ifindex;
+	__u32 rules[2];
+	__u32 staged_rules[2];
+	__u32 started[2]; /* monotonic clock, ns, low word first */
+	__u32 at[2]; /* when this was written, the same */
+	__u32 count[2]; /* as flow_value.count, low word first */
 };
 
 /* --- fragments ----------------------------------------------------------------------------------

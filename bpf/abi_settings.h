@@ -135,7 +135,9 @@ enum count {
 	/* packets of which XDP did not say what host endpoints say of each by itself, so that
 	 * from_uplink had to ask */
 	COUNT_UNTRACKED = 3,
-	COUNTS = 4,
+	COUNT_RECORDS_LOST = 4, /* records of flows that ended and found no room in weir_records */
+	COUNT_FLOWS_BEGUN = 5, /* that are accounted for */
+	COUNTS = 6,
 };
 
 /* map weir_announced: hash ip_addr -> __u8; addresses that this node answers neighbours for

@@ -28,6 +28,8 @@
 #include "mss.h"
 #include "frag.h"
 #include "events.h"
+#include "account.h"
+#include "foreign.h"
 #include "neigh.h"
 #include "resolve.h"
 #include "untracked.h"
@@ -194,6 +196,8 @@ __noinline int datapath_slow(struct __sk_buff *skb)
 		if (p->l4 == L4_ERROR)
 			return datapath_stray(skb);
 		ret = flow_begin(skb);
+		if (ret == STAGE_GO_ON && account_interval)
+			account_begin(skb);
 		if (ret == STAGE_GO_ON)
 			ret = flow_enter(skb);
 		event_report(skb, s, w, ret);
@@ -218,38 +222,12 @@ __noinline int datapath_slow(struct __sk_buff *skb)
 	}
 	if (!half_open && (f->flags & FLOW_REPLY) && !(f->state & STATE_REPLIED))
 		flow_replied(p, f, w);
+	if (account_interval)
+		w->account_was = f->state;
 	flow_closing(p, f, w, half_open);
+	if (account_interval)
+		account_state(skb, f);
 	return datapath_forward(skb, w, f);
-}
-
-/* Traffic of the host's own that no Service and no flow can concern: neither port is one of
- * ours. */
-static __always_inline int datapath_is_foreign(struct __sk_buff *skb, struct pkt *p,
-					       const struct settings *s)
-{
-	struct addr_value *a, *b;
-	__u16 port;
-
-	if (!parse_has_ports(p))
-		return 0;
-	if (p->hook != HOOK_FROM_UPLINK && p->hook != HOOK_TO_UPLINK)
-		return 0;
-	if ((s->flags & SET_HOSTS) || !lb_no_port(s, p->key.dport, p->key.proto, PORT_TCP_FRONTEND))
-		return 0;
-	if (p->hook == HOOK_TO_UPLINK)
-		return skb->ifindex != s->host_ifindex &&
-		       lb_no_port(s, p->key.sport, p->key.proto, PORT_TCP_HOST);
-	if (rpf_asked(p, s))
-		return 0;
-	port = bpf_ntohs(p->key.dport);
-	if (port >= s->snat_min && port <= s->snat_max)
-		return 0;
-	b = bpf_map_lookup_elem(&weir_addrs, &p->key.daddr);
-	if (!b || b->kind != ADDR_HOST)
-		return 0;
-	a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
-	return !a || (a->kind != ADDR_HOST && a->kind != ADDR_ENDPOINT &&
-		      !source_forges_tunnel(skb, p, s, a, b));
 }
 
 /* A fragment that is not the first, by the flow that the first one had. */
@@ -301,6 +279,7 @@ static __always_inline int datapath_later(struct __sk_buff *skb)
 	}
 	if (f->seen != now)
 		f->seen = now;
+	account_packet(skb, &p->key, f);
 	return datapath_forward(skb, w, f);
 }
 
@@ -364,7 +343,7 @@ static __always_inline int datapath_odd(struct __sk_buff *skb, struct pkt *p, __
 			return ret;
 		if (datapath_arrival(skb, hook))
 			return TC_ACT_SHOT;
-		ret = p->missed && datapath_is_foreign(skb, p, s) ? forward_pass(skb) :
+		ret = p->missed && foreign_is(skb, p, s) ? forward_pass(skb) :
 								    datapath_slow(skb);
 		return frag_first(skb, ret);
 	}
@@ -451,7 +430,7 @@ static __always_inline int datapath_parsed(struct __sk_buff *skb, struct pkt *p,
 	if (!f) {
 		if (hook == HOOK_FROM_UPLINK)
 			ipip_comes(skb, p);
-		if (datapath_is_foreign(skb, p, s))
+		if (foreign_is(skb, p, s))
 			return forward_pass(skb);
 		p->missed = 1;
 		return datapath_hard(skb, p, hook);
@@ -474,6 +453,11 @@ static __always_inline int datapath_parsed(struct __sk_buff *skb, struct pkt *p,
 			return datapath_hard(skb, p, hook);
 		f->seen = now;
 	}
+	/* Of IPv6 the packet is in scratch.pkt, and there is no stack to spare. */
+	if (WEIR_FAMILY == 4)
+		account_packet(skb, &p->key, f);
+	else if (account_interval)
+		account_scratch(skb, f);
 	return forward_flow(skb, p, f, s);
 }
 

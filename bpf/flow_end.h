@@ -9,6 +9,7 @@
 #include "scratch.h"
 #include "parse.h"
 #include "flow_table.h"
+#include "account.h"
 
 /* Forgets what an ended flow of this key left in the table of established ones. */
 static __always_inline void flow_forget(struct pkt *p, struct scratch *w)
@@ -16,10 +17,13 @@ static __always_inline void flow_forget(struct pkt *p, struct scratch *w)
 	struct flow_value *f = bpf_map_lookup_elem(&weir_flows, &p->key);
 
 	if (f) {
+		account_gone(&p->key, f);
 		flow_partner(&w->okey, f, p->key.proto);
 		f = bpf_map_lookup_elem(&weir_flows, &w->okey);
-		if (f && flow_leads_back(f, p))
+		if (f && flow_leads_back(f, p)) {
+			account_gone(&w->okey, f);
 			bpf_map_delete_elem(&weir_flows, &w->okey);
+		}
 		bpf_map_delete_elem(&weir_flows, &p->key);
 	}
 }
@@ -31,13 +35,18 @@ static __noinline int flow_end(struct pkt *p, struct flow_value *f)
 
 	if (!w || !p || !f)
 		return 0;
+	account_gone(&p->key, f);
 	flow_partner(&w->okey, f, p->key.proto);
 	f = bpf_map_lookup_elem(&weir_flows, &w->okey);
-	if (f && flow_leads_back(f, p))
+	if (f && flow_leads_back(f, p)) {
+		account_gone(&w->okey, f);
 		bpf_map_delete_elem(&weir_flows, &w->okey);
+	}
 	f = bpf_map_lookup_elem(&weir_flows_new, &w->okey);
-	if (f && flow_leads_back(f, p))
+	if (f && flow_leads_back(f, p)) {
+		account_gone(&w->okey, f);
 		bpf_map_delete_elem(&weir_flows_new, &w->okey);
+	}
 	bpf_map_delete_elem(&weir_flows, &p->key);
 	bpf_map_delete_elem(&weir_flows_new, &p->key);
 	return 0;

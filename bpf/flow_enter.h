@@ -18,6 +18,7 @@
 #include "flow_table.h"
 #include "flow_port.h"
 #include "flow_end.h"
+#include "account.h"
 #include "flow_balance.h"
 
 /* The way back of a new flow. */
@@ -85,13 +86,22 @@ static __always_inline void flow_rewrites(struct scratch *w, const struct pkt *p
  * would be taken for those of one. */
 static __always_inline int flow_claim(struct scratch *w, void *table)
 {
-	if (table != &weir_flows && w->port.stale)
+	struct flow_value *gone;
+
+	if (table != &weir_flows && w->port.stale) {
+		gone = account_interval ? bpf_map_lookup_elem(&weir_flows, &w->rkey) : NULL;
+		if (gone)
+			account_gone(&w->rkey, gone);
 		bpf_map_delete_elem(&weir_flows, &w->rkey);
+	}
 	if (!bpf_map_update_elem(table, &w->rkey, &w->rev, BPF_NOEXIST))
 		return 0;
 	if (!flow_reply_free(clock_now()))
 		return -1;
 	/* An ended flow had it, or this one has it. */
+	gone = account_interval ? bpf_map_lookup_elem(table, &w->rkey) : NULL;
+	if (gone)
+		account_gone(&w->rkey, gone);
 	bpf_map_update_elem(table, &w->rkey, &w->rev, BPF_ANY);
 	return 0;
 }
@@ -102,6 +112,7 @@ __noinline int flow_write(int established)
 {
 	struct scratch *w = scratch_get();
 	void *table = established ? (void *)&weir_flows : (void *)&weir_flows_new;
+	struct flow_value *gone;
 	int ret;
 
 	if (!w)
@@ -114,6 +125,9 @@ __noinline int flow_write(int established)
 			return ret;
 		flow_rewrites(w, &w->pkt);
 	}
+	gone = account_interval ? bpf_map_lookup_elem(&weir_flows_new, &w->pkt.key) : NULL;
+	if (gone)
+		account_gone(&w->pkt.key, gone);
 	bpf_map_update_elem(table, &w->pkt.key, &w->fwd, BPF_ANY);
 	return DROP_NONE;
 }

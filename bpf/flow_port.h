@@ -14,6 +14,7 @@
 #include "snat.h"
 #include "reasons.h"
 #include "flow_table.h"
+#include "account.h"
 
 /* May scratch.fwd take the reply key scratch.rkey, because it is free, or its own already?
  * scratch.port.own says whether it belongs to a flow of the same sender that is not established. */
@@ -52,7 +53,11 @@ static __noinline int flow_replace(void)
 	f = bpf_map_lookup_elem(&weir_flows_new, &w->rkey);
 	if (!f || !addr_same(&f->daddr, &w->pkt.key.saddr))
 		return 0;
+	account_gone(&w->rkey, f);
 	flow_partner(&w->okey, f, w->pkt.key.proto);
+	f = account_interval ? bpf_map_lookup_elem(&weir_flows_new, &w->okey) : NULL;
+	if (f)
+		account_gone(&w->okey, f);
 	bpf_map_delete_elem(&weir_flows_new, &w->okey);
 	bpf_map_delete_elem(&weir_flows_new, &w->rkey);
 	return 1;

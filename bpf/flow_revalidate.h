@@ -16,6 +16,7 @@
 #include "source.h"
 #include "reasons.h"
 #include "flow_table.h"
+#include "account.h"
 
 /* Evaluates a flow of an older epoch again. Returns enum stage: STAGE_GO_ON, STAGE_ANEW, or a drop
  * reason (w->fwd.rule). */
@@ -91,6 +92,7 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 	}
 	if (rule)
 		f->rule = rule;
+	account_again(w, f);
 	f->epoch = epoch;
 	return DROP_NONE;
 }

@@ -13,6 +13,7 @@
 #include "quota.h"
 #include "flow_table.h"
 #include "flow_balance.h"
+#include "account.h"
 
 /* Does the packet prove that both ends of the half-open flow f want it? Whoever forges a source
  * does not get the answer, and so does not go on after it. */
@@ -42,6 +43,8 @@ static __noinline int flow_promote(struct pkt *p, struct flow_value *f)
 	if (!w || !p || !f)
 		return 0;
 	w->fwd = *f;
+	if (account_interval)
+		w->fwd.count = account_take(&f->count);
 	w->fwd.state |= STATE_REPLIED;
 	flow_partner(&w->rkey, f, p->key.proto);
 	other = bpf_map_lookup_elem(&weir_flows_new, &w->rkey);
@@ -49,6 +52,8 @@ static __noinline int flow_promote(struct pkt *p, struct flow_value *f)
 		other = NULL; /* its port went to another flow since */
 	if (other) {
 		w->rev = *other;
+		if (account_interval)
+			w->rev.count = account_take(&other->count);
 		w->rev.state |= STATE_REPLIED;
 		bpf_map_update_elem(&weir_flows, &w->rkey, &w->rev, BPF_ANY);
 	}

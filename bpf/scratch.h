@@ -130,6 +130,7 @@ struct scratch {
 	__u32 hash; /* flow_hash */
 	/* datapath_slow: the packet is of a connection that was open, and is denied now */
 	__u32 reset;
+	__u32 account_was; /* account_state: enum flow_state before the packet at hand */
 	__u32 answered; /* reply_refuse: the packet is an answer now */
 	__u32 own; /* flow_begin: of the host's own traffic, which the stack routes */
 };

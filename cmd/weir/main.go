@@ -84,7 +84,7 @@ func newRoot() *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file` (default $KUBECONFIG or ~/.kube/config)")
 	root.PersistentFlags().BoolVar(&o.verbose, "verbose", false, "report how agents are asked: through the controller, or by exec in their pods")
-	root.AddCommand(newInstall(o), newUninstall(o), newStatus(o), newMonitor(o), newWhy(o), newBGP(o), newWireGuard(o), newIPAM(o), newMigrate(o), newVersion(), newLab(), newNode(), newBench(o))
+	root.AddCommand(newInstall(o), newUninstall(o), newStatus(o), newMonitor(o), newFlows(o), newWhy(o), newBGP(o), newWireGuard(o), newIPAM(o), newMigrate(o), newVersion(), newLab(), newNode(), newBench(o))
 	root.AddCommand(newResourceCommands(o)...)
 	return root
 }

@@ -36,6 +36,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/chain"
 	"github.com/weir-net/weir/internal/agent/conflist"
 	"github.com/weir-net/weir/internal/agent/datastore"
+	"github.com/weir-net/weir/internal/agent/flowlog"
 	"github.com/weir-net/weir/internal/agent/httpserve"
 	"github.com/weir-net/weir/internal/agent/lbhealth"
 	"github.com/weir-net/weir/internal/agent/machine"
@@ -57,6 +58,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/events"
+	"github.com/weir-net/weir/internal/flows"
 	"github.com/weir-net/weir/internal/gctuner"
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/ipam/mirror"
@@ -132,6 +134,7 @@ type Agent struct {
 	conf           conflist.File
 	lastGood       *remembered.LastGood
 	conntrackSize  *conntrackSize
+	flows          *flowlog.Log
 	events         *events.Hub
 	why            *why.Engine
 	proxies        *kubeproxy.Watch
@@ -218,6 +221,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.cluster.noteEndpoints = a.source.SetEndpoints
 	a.reached.OnChange(a.cluster.noteLocal)
 	a.events = events.NewHub(o.Node, eventNames{a.cluster, a.source}, a.driver.Listen, o.Log.With("part", "events"))
+	a.flows = &flowlog.Log{Collector: flows.New(o.Node, resolver.AtStart().FlowRecords, eventNames{a.cluster, a.source}), Events: a.events, Driver: a.flowSource, Lost: func() (dataplane.LostEvents, error) { return a.driver.LostEvents() }, Settings: a.flowSettings, Restart: ErrRestart, Log: o.Log}
 	a.announcer = announce.New(announce.Config{Log: o.Log.With("part", "announce"), Links: a.cluster.uplinks, Silent: a.cluster.noteSilent})
 	a.cluster.announce = a.announcer.Update
 	a.bgp = &feed.Agent{Log: o.Log.With("part", "bgp")}
@@ -420,6 +424,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	})
 	run("reading events", a.readEvents)
 	run("logging events", a.logEvents)
+	run("keeping records of flows", a.flows.Run)
 	run("publishing the node's status", a.publish)
 	run("collecting garbage", a.tuneGC)
 	run("sizing the connection table", a.growConntrack)

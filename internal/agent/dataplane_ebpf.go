@@ -83,17 +83,26 @@ func (a *Agent) ebpfOptions(e config.Effective, flows int) (o ebpf.Options, err 
 	}
 	return ebpf.Options{
 		Logger: a.log.With("part", "ebpf"), BPFFS: a.opts.BPFFS, BPFFSMount: a.opts.BPFFSMount, Cgroup: cgroup,
-		SetRetval: !lacks(kernel.FeatureSetRetval), NoTCX: lacks(kernel.FeatureTCX), Sizes: mapSizes(e, flows), InBackground: true,
+		SetRetval: !lacks(kernel.FeatureSetRetval), NoTCX: lacks(kernel.FeatureTCX), Sizes: mapSizes(e, flows), FlowRecords: e.FlowRecords, InBackground: true,
 	}, nil
 }
 
 // powerOf2 is the least power of 2 that is at least n.
 func powerOf2(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
 
+// recordsRing is the size of the ring of flow records, bytes: at 50,000 flows a second it is read
+// four times before it is full.
+const recordsRing = 16 << 20
+
 // mapSizes are the sizes of maps by the name of the map, with that of the connection table.
 func mapSizes(e config.Effective, flows int) map[string]uint32 {
+	records := uint32(0) // as compiled: nothing is written there
+	if e.FlowRecords > 0 {
+		records = recordsRing
+	}
 	return map[string]uint32{
-		flowMap: uint32(flows), "weir_flows_new": uint32(max(flows/4, 1024)),
+		"weir_records": records,
+		flowMap:        uint32(flows), "weir_flows_new": uint32(max(flows/4, 1024)),
 		"weir_services": uint32(e.MapSizes.NATFrontend), "weir_backends": uint32(e.MapSizes.NATBackend), "weir_live": uint32(e.MapSizes.NATBackend),
 		"weir_affinity": uint32(e.MapSizes.NATAffinity), "weir_addrs": uint32(e.MapSizes.Route), "weir_routes": uint32(e.MapSizes.Route),
 		"weir_peers": uint32(e.MapSizes.IPSets), "weir_peer_cidrs": uint32(e.MapSizes.IPSets), "weir_events": uint32(powerOf2(e.EventsMB)) << 20,

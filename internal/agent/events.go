@@ -14,7 +14,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 
+	"github.com/weir-net/weir/internal/agent/flowlog"
+	"github.com/weir-net/weir/internal/agent/remembered"
 	"github.com/weir-net/weir/internal/agent/source"
+	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -40,6 +43,35 @@ func (n eventNames) Pod(a netip.Addr) (model.Name, bool) {
 		return model.Name{}, false
 	}
 	return n.source.Owner(a)
+}
+
+// Describe implements flows.Namer. Labels are those of pods in this node's part of the cluster.
+func (n eventNames) Describe(pod model.Name, a netip.Addr) (labels map[string]string, node string) {
+	if state := n.snapshot().state; state != nil && state.Addrs[a].Owner.Name != "" {
+		node = n.node
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if p := n.model.Pods.Get(pod); p != nil {
+		return p.Labels, p.Node
+	}
+	return nil, node
+}
+
+// flowSettings is what is to be accounted for now, and what a start of the agent would find: that
+// is written down when it comes into force.
+func (a *Agent) flowSettings() (now, atStart time.Duration, known bool) {
+	snap := a.cluster.snapshot()
+	start := config.New(a.opts.Node, a.opts.Environ, remembered.OpenLastGood(a.opts.StateDir, a.log).Load()).AtStart()
+	return snap.config.FlowRecords, start.FlowRecords, snap.state != nil
+}
+
+// flowSource is the data plane as a source of flow records.
+func (a *Agent) flowSource() flowlog.DataPlane {
+	if p, ok := a.driver.(ebpfPlane); ok {
+		return p
+	}
+	return nil
 }
 
 // retryEvents is how long the agent waits after events could not be read.

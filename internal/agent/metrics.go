@@ -22,6 +22,9 @@ var (
 	descPackets     = describe("dropped_packets_total", "Packets dropped, by reason and by the rule that decided.", "reason", "rule")
 	descBytes       = describe("dropped_bytes_total", "Bytes of packets dropped, by reason and by the rule that decided.", "reason", "rule")
 	descDenied      = describe("policy_denied_packets_total", "Packets denied by policy, by the tier, policy and rule that denied. Directions host-ingress and host-egress are of host endpoints. For default-deny the policy is the list of those that isolate.", "direction", "tier", "kind", "policy", "rule")
+	descFlowsBegun  = describe("flows_begun_total", "Flows that began and are accounted for (flowLogsLocalReporter).")
+	descFlowsKept   = describe("flow_records_kept", "Flow records that the agent keeps.")
+	descFlowsLost   = describe("flow_records_lost_total", "Flow records that are not kept, by why: old (newer ones took their place), interval (too many connections in one), ring, expired (read too late), events (denied packets beyond the rate of events).", "why")
 	descEventsLost  = describe("events_lost_total", "Events of flows that nobody got to read, by why: full (the ring), limited (the rate of a CPU), slow (a listener).", "why")
 	descLate        = describe("untracked_late_packets_total", "Packets that doNotTrack policy evaluated behind XDP: it is not there, or they were fragments or ICMP errors.")
 	descAnswers     = describe("answered_packets_total", "Dropped packets that the node answered, by the kind of answer; limited: not answered, because of the rate limit.", "answer")
@@ -52,7 +55,7 @@ type collector struct{ agent *Agent }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descBuild, descPackets, descBytes, descDenied, descEventsLost, descAnswers, descEndpoints, descAttached, descEntries, descMapEntries, descMapCapacity, descEpoch,
+	for _, d := range []*prometheus.Desc{descBuild, descPackets, descBytes, descDenied, descEventsLost, descFlowsBegun, descFlowsKept, descFlowsLost, descAnswers, descEndpoints, descAttached, descEntries, descMapEntries, descMapCapacity, descEpoch,
 		descLate, descFallen, descFallbacks, descHeld, descReplaced, descRefused,
 		descWrites, descApplies, descFailures, descPending, descLast, descRepairs, descConnected, descProblems, descUnsupported} {
 		ch <- d
@@ -120,6 +123,13 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	if lost, err := a.driver.LostEvents(); err == nil {
 		count(descEventsLost, lost.Full, "full")
 		count(descEventsLost, lost.Limited, "limited")
+	}
+	if s, begun := a.flows.Status(); s.Interval > 0 {
+		gauge(descFlowsKept, float64(s.Kept))
+		count(descFlowsBegun, begun)
+		for why, n := range s.Lost {
+			count(descFlowsLost, n, why)
+		}
 	}
 	if answers, err := a.driver.Answers(); err == nil {
 		for answer, n := range answers {

@@ -24,6 +24,7 @@ import (
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/fanout/names"
+	"github.com/weir-net/weir/internal/flows"
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
@@ -178,6 +179,7 @@ func (a *Agent) apiHandlers() map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
 		"GET /version":              a.serveVersion,
 		"GET " + events.Path:        a.serveEvents,
+		"GET " + flows.Path:         a.flows.ServeHTTP,
 		"GET /status":               a.serveStatus,
 		"GET " + apiwire.SourcePath: a.serveSource,
 		"GET " + ipam.RecordsPath:   a.serveRecords,

@@ -40,8 +40,12 @@ type Effective struct {
 	MapSizes MapSizes
 	// EventsMB is the size of the ring of events, in force from the start of the agent on.
 	EventsMB int
+	// FlowRecords is after how long open flows are reported (flowLogsFlushInterval); 0 = flows are
+	// not accounted for (flowLogsLocalReporter). The agent starts anew when it changes.
+	FlowRecords time.Duration
 
-	linux map[string]time.Duration // see ReadLinux
+	flowInterval time.Duration            // flowLogsFlushInterval
+	linux        map[string]time.Duration // see ReadLinux
 }
 
 // MapSizes are entries of the data plane's maps. The size of the connection table is
@@ -83,6 +87,9 @@ const (
 // Wanted reports whether metrics are to be served by TLS alone.
 func (t MetricsTLS) Wanted() bool { return t != MetricsTLS{ClientAuth: NoClientCert} }
 
+// DefaultFlowInterval is the default of flowLogsFlushInterval.
+const DefaultFlowInterval = 15 * time.Second
+
 // Default returns the documented defaults.
 func Default() Effective {
 	return Effective{
@@ -92,7 +99,7 @@ func Default() Effective {
 
 		HealthzPort: 10256, KubeProxyCleanup: true,
 		MapSizes: MapSizes{NATFrontend: 65536, NATBackend: 262144, NATAffinity: 65536, Route: 262144, IPSets: 1048576, ConntrackDoubles: true},
-		EventsMB: 1,
+		EventsMB: 1, flowInterval: DefaultFlowInterval,
 	}
 }
 

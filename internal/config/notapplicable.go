@@ -70,10 +70,8 @@ var otherAgents = []field{
 	notApplicable("goMemoryLimitMB", "GoMemoryLimitMB", "-1", "GOMEMLIMIT in the agent's environment is for it"),
 	notApplicable("goMaxProcs", "GoMaxProcs", "-1", "GOMAXPROCS in the agent's environment is for it"),
 	unsupported("flowLogsPolicyEvaluationMode", "FlowLogsPolicyEvaluationMode", "Continuous"),
-	unsupported("flowLogsFlushInterval", "FlowLogsFlushInterval", ""),
 	unsupported("flowLogsCollectorDebugTrace", "FlowLogsCollectorDebugTrace", "false"),
 	unsupported("flowLogsGoldmaneServer", "FlowLogsGoldmaneServer", ""),
-	unsupported("flowLogsLocalReporter", "FlowLogsLocalReporter", "Disabled"),
 }
 
 // notApplicable is a field that is about what Weir does not have; why follows "not applicable: ".

@@ -66,6 +66,8 @@ var docs = map[string]string{
 	"defaultEndpointToHostAction":    "What happens to packets of pods to their own node, after the pod's policy. `RETURN`: the host endpoint `*` decides.",
 	"failsafeInboundHostPorts":       "Ports of the node that no policy of [host endpoints](policy.md#host-endpoints) closes.",
 	"failsafeOutboundHostPorts":      "Ports that the node may reach whatever the policy of [host endpoints](policy.md#host-endpoints) says.",
+	"flowLogsFlushInterval":          "After how long an open flow is reported, and what was reported of a flow becomes one record ([flow records](../guides/flows.md)). The agent starts anew.",
+	"flowLogsLocalReporter":          "`Enabled`: the node accounts for flows, and keeps records of them ([flow records](../guides/flows.md)). The agent starts anew.",
 	"interfacePrefix":                "How the names of pods' interfaces on the node begin.",
 	"ipv6Support":                    "Carry IPv6 where the cluster has it.",
 	"localSubnetL2Reachability":      "Answer ARP and neighbour solicitations for [addresses on the link](services.md#who-answers-for-these-addresses-on-the-link).",

@@ -92,6 +92,15 @@ var fields = append([]field{
 	unsupported("serviceLoopPrevention", "ServiceLoopPrevention", "Drop"),
 	unsupported("workloadSourceSpoofing", "WorkloadSourceSpoofing", "Disabled"),
 
+	// Flow records.
+	{name: "flowLogsFlushInterval", env: "FlowLogsFlushInterval", def: "15s", allow: "1s..1h", apply: applyFlowInterval},
+	choice("flowLogsLocalReporter", "FlowLogsLocalReporter", "Disabled", []string{"Disabled", "Enabled"}, func(e *Effective, v string) {
+		e.FlowRecords = 0
+		if v == "Enabled" {
+			e.FlowRecords = e.flowInterval
+		}
+	}),
+
 	// nftables.
 	ineffective("nftablesFilterAllowAction", "NftablesFilterAllowAction", "ACCEPT", "what policy allows does not pass other rules of the host's"),
 	unsupported("nftablesFilterDenyAction", "NftablesFilterDenyAction", "DROP"),

@@ -101,3 +101,18 @@ func timeoutValues(text string) (map[string]string, error) {
 	}
 	return values, nil
 }
+
+// applyFlowInterval reads flowLogsFlushInterval.
+func applyFlowInterval(e *Effective, text string) ([]string, error) {
+	d, err := duration(text)
+	if err != nil {
+		return nil, err
+	}
+	if d < time.Second || d > time.Hour {
+		return nil, fmt.Errorf("%s is not between 1s and 1h", d)
+	}
+	if e.flowInterval = d; e.FlowRecords > 0 {
+		e.FlowRecords = d
+	}
+	return nil, nil
+}

@@ -108,22 +108,30 @@ func name(d dataplane.Event, node string, by Namer, now time.Time) Event {
 			p.Pod = pod.String()
 		}
 	}
-	if d.Service != (nodestate.Frontend{}) {
-		e.Service = d.Service.String()
-		if s != nil {
-			if svc, ok := s.Frontends.Get(d.Service); ok {
-				if r := ruleOf(s, svc.Rule); r != nil {
-					e.Service = strings.TrimSpace(r.Name + " " + r.Detail)
-				}
-			}
-		}
-	}
-	e.Egress, e.Ingress = endOf(s, d.Egress), endOf(s, d.Ingress)
+	e.Service = ServiceOf(s, d.Service)
+	e.Egress, e.Ingress = EndOf(s, d.Egress), EndOf(s, d.Ingress)
 	e.HostIngress, e.HostEgress = hostEndOf(s, d, d.In, true), hostEndOf(s, d, d.Out, false)
 	return e
 }
 
-func endOf(s *nodestate.State, d dataplane.EventEnd) *End {
+// ServiceOf names a Service by one of its frontends: "namespace/name port http", or the frontend
+// where the state does not know it; empty for the zero value.
+func ServiceOf(s *nodestate.State, f nodestate.Frontend) string {
+	if f == (nodestate.Frontend{}) {
+		return ""
+	}
+	if s != nil {
+		if svc, ok := s.Frontends.Get(f); ok {
+			if r := ruleOf(s, svc.Rule); r != nil {
+				return strings.TrimSpace(r.Name + " " + r.Detail)
+			}
+		}
+	}
+	return f.String()
+}
+
+// EndOf names what policy said at one end; nil where that is no pod of this node.
+func EndOf(s *nodestate.State, d dataplane.EventEnd) *End {
 	if !d.Local {
 		return nil
 	}

@@ -214,7 +214,7 @@ func (r *Relay) handOn(w http.ResponseWriter, req *http.Request, a *agent, quest
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	left := int64(maxAnswer)
-	if question == "/events" {
+	if question == "/events" || question == "/flows" {
 		left = -1
 	}
 	if err := copyPieces(w, resp.Body, left, late); err != nil {

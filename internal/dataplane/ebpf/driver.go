@@ -20,6 +20,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/eventring"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/tables"
@@ -40,6 +41,9 @@ type Options struct {
 	Cgroup string
 	// Sizes are the maps' entries by name ("weir_flows"); 0 or absent = as compiled.
 	Sizes map[string]uint32
+	// FlowRecords is after how long an open flow is reported by its next packet; 0 = flows are not
+	// accounted for, and packets pay nothing.
+	FlowRecords time.Duration
 	// Trace makes programs leave their decisions in skb->cb, for tests.
 	Trace bool
 	// SetRetval says that the kernel has bpf_set_retval for socket-address programs (kernel.Probe).
@@ -67,7 +71,11 @@ type Options struct {
 }
 
 func (o Options) constants() object.Constants {
-	return object.Constants{Trace: o.Trace, SetRetval: o.SetRetval}
+	c := object.Constants{Trace: o.Trace, SetRetval: o.SetRetval}
+	if hz, err := kernel.HZ(); err == nil && o.FlowRecords > 0 { // New fails where there is none
+		c.AccountInterval = tables.Clock{HZ: hz}.Units(o.FlowRecords)
+	}
+	return c
 }
 
 // Driver is the eBPF data plane. It works in the network namespace of the process.
@@ -106,10 +114,13 @@ type Driver struct {
 	wished       deviceWish // what our devices were made for last
 	needsTunnel  bool       // the state that was applied last sends something through the tunnel
 	exhausted    map[netip.Addr]exhaustedNote
-	pins         map[string]uint64 // inodes of pinned maps, by path, that are ours
-	handingOver  bool              // Leave was called
-	loading      *loading          // programs are being loaded; nil = they are
-	endRun       func()            // ends Run
+	pins         map[string]uint64  // inodes of pinned maps, by path, that are ours
+	handingOver  bool               // Leave was called
+	reading      sync.Mutex         // of records
+	records      *eventring.Records // nil = nobody has read any
+	expired      expired            // records of flows that nobody met again
+	loading      *loading           // programs are being loaded; nil = they are
+	endRun       func()             // ends Run
 }
 
 var (
@@ -338,7 +349,7 @@ func (d *Driver) note(errs []error) {
 func (d *Driver) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	err := d.programs.Close()
+	err := errors.Join(d.programs.Close(), d.closeRecords())
 	d.dropImport()
 	d.opts.Preloaded.Close()
 	families := d.both()

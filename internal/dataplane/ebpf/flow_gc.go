@@ -97,6 +97,11 @@ func (d *Driver) keepTableGCs(all map[*object.Collection][]*flowtable.TableGC, f
 			d.log.Error("tables are not swept", "family", l.Family, "error", err)
 			continue
 		}
+		if d.opts.FlowRecords > 0 {
+			for _, s := range list {
+				s.Removed = d.expired.note(l, s.Name)
+			}
+		}
 		all[l] = list
 	}
 }

@@ -41,7 +41,7 @@ func Path(node, question string) string { return Root + "/" + Resource + "/" + n
 
 // Verbs of the questions, by their path at the agent.
 func Verbs() map[string]string {
-	return map[string]string{"/status": "get", "/events": "get", "/addresses": "get", "/bgp": "get", "/bgproutes": "get", "/why": "create", keyQuestion: "create"}
+	return map[string]string{"/status": "get", "/events": "get", "/addresses": "get", "/bgp": "get", "/bgproutes": "get", "/flows": "get", "/why": "create", keyQuestion: "create"}
 }
 
 // Parameters are those of a question's query: others are not handed on.
@@ -49,6 +49,8 @@ func Parameters(question string) []string {
 	switch question {
 	case "/events":
 		return []string{"type", "pod"}
+	case "/flows":
+		return []string{"since", "denied", "from", "to", "policy"}
 	case "/bgp":
 		return []string{"neighbor"}
 	case "/bgproutes":

@@ -4,7 +4,7 @@ package abi
 
 // enum abi_macros.
 const (
-	Number          = 0x4
+	Number          = 0x5
 	MarkMask        = 0xff00000
 	MarkDone        = 0xba00000
 	MarkAgain       = 0xbb00000
@@ -15,6 +15,11 @@ const (
 	PortWords       = 0x2000
 	SockAsked       = 0x100
 	UnansweredShift = 0x2
+)
+
+// enum account_flag.
+const (
+	AccountEnded = 0x1
 )
 
 // enum addr_flag.
@@ -60,7 +65,9 @@ const (
 	CountEventsLost    = 0x1
 	CountEventsLimited = 0x2
 	CountUntracked     = 0x3
-	Counts             = 0x4
+	CountRecordsLost   = 0x4
+	CountFlowsBegun    = 0x5
+	Counts             = 0x6
 )
 
 // enum event_flag.
@@ -182,6 +189,13 @@ const (
 const (
 	PortUDP  = 0x1
 	PortSCTP = 0x4
+)
+
+// enum record_end.
+const (
+	RecordGoesOn   = 0x0
+	RecordClosed   = 0x1
+	RecordReplaced = 0x2
 )
 
 // enum route_flag.

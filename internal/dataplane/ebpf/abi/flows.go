@@ -30,8 +30,27 @@ type FlowValue[A Address] struct {
 	Rule         uint32
 	Mac          [6]uint8
 	Mtu          uint16
+	Count        uint64 // see flow records in bpf/abi_flow.h, and Counted
+	Since        uint32
+	FlagsSeen    uint8
+	Staged       uint8
+	Ends         uint8
+	Account      uint8
 	Svc          SvcKey[A]
 	Backend      Backend[A]
+	Asked        SvcKey[A]
+	Started      [2]uint32
+	Rules        [2]uint32
+	StagedRules  [2]uint32
+	Room         [4]uint32
+}
+
+// packetsAt is ACCOUNT_PACKETS_AT of bpf/account.h.
+const packetsAt = 36
+
+// Counted takes flow_value.count apart: packets, and bytes of IP.
+func Counted(count uint64) (packets, bytes uint64) {
+	return count >> packetsAt, count & (1<<packetsAt - 1)
 }
 
 // EnterBy says that packets come from the pod behind an interface; 0 = from none, and from where is

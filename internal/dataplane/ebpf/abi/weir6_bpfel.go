@@ -118,26 +118,79 @@ type Weir6FlowKey struct {
 	Pad   [3]uint8
 }
 
+type Weir6FlowRecord struct {
+	_    structs.HostLayout
+	Seen struct {
+		_     structs.HostLayout
+		Saddr [4]uint32
+		Daddr [4]uint32
+		Sport uint16
+		Dport uint16
+	}
+	Sent struct {
+		_     structs.HostLayout
+		Saddr [4]uint32
+		Daddr [4]uint32
+		Sport uint16
+		Dport uint16
+	}
+	SvcAddr     [4]uint32
+	AskedAddr   [4]uint32
+	BackendAddr [4]uint32
+	Nexthop     [4]uint32
+	SvcPort     uint16
+	AskedPort   uint16
+	BackendPort uint16
+	SvcProto    uint8
+	Proto       uint8
+	Family      uint8
+	End         uint8
+	Action      uint8
+	State       uint8
+	Flags       uint8
+	FlagsSeen   uint8
+	Staged      uint8
+	Ends        uint8
+	Ifindex     uint32
+	Rules       [2]uint32
+	StagedRules [2]uint32
+	Started     [2]uint32
+	At          [2]uint32
+	Count       [2]uint32
+}
+
 type Weir6FlowValue struct {
-	_       structs.HostLayout
-	Epoch   uint32
-	Seen    uint32
-	Saddr   Weir6IpAddr
-	Daddr   Weir6IpAddr
-	Sport   uint16
-	Dport   uint16
-	Action  uint8
-	State   uint8
-	Flags   uint8
-	From    uint8
-	Source  Weir6IpAddr
-	Ifindex uint32
-	Nexthop Weir6IpAddr
-	Rule    uint32
-	Mac     [6]uint8
-	Mtu     uint16
-	Svc     Weir6SvcKey
-	Backend Weir6Backend
+	_           structs.HostLayout
+	Epoch       uint32
+	Seen        uint32
+	Saddr       Weir6IpAddr
+	Daddr       Weir6IpAddr
+	Sport       uint16
+	Dport       uint16
+	Action      uint8
+	State       uint8
+	Flags       uint8
+	From        uint8
+	Source      Weir6IpAddr
+	Ifindex     uint32
+	Nexthop     Weir6IpAddr
+	Rule        uint32
+	Mac         [6]uint8
+	Mtu         uint16
+	Count       uint64
+	Since       uint32
+	FlagsSeen   uint8
+	Staged      uint8
+	Ends        uint8
+	Account     uint8
+	Svc         Weir6SvcKey
+	Backend     Weir6Backend
+	Asked       Weir6SvcKey
+	Started     [2]uint32
+	Rules       [2]uint32
+	StagedRules [2]uint32
+	Room        [4]uint32
+	_           [4]byte
 }
 
 type Weir6FragKey struct {
@@ -313,6 +366,7 @@ type Weir6Scratch struct {
 		Untracked uint8
 		Hidden    uint8
 	}
+	_      [4]byte
 	Fwd    Weir6FlowValue
 	Rev    Weir6FlowValue
 	Rkey   Weir6FlowKey
@@ -336,7 +390,6 @@ type Weir6Scratch struct {
 		Maglev    uint32
 		FrontKind uint32
 	}
-	_      [4]byte
 	Policy struct {
 		_               structs.HostLayout
 		Src             Weir6IpAddr
@@ -412,11 +465,11 @@ type Weir6Scratch struct {
 		Ipv4Nh   uint32
 		_        [12]byte
 	}
-	Hash     uint32
-	Reset    uint32
-	Answered uint32
-	Own      uint32
-	_        [4]byte
+	Hash       uint32
+	Reset      uint32
+	AccountWas uint32
+	Answered   uint32
+	Own        uint32
 }
 
 type Weir6Settings struct {
@@ -543,6 +596,7 @@ const (
 	Weir6MapWeirPolicy        = "weir_policy"
 	Weir6MapWeirPorts         = "weir_ports"
 	Weir6MapWeirRanges        = "weir_ranges"
+	Weir6MapWeirRecords       = "weir_records"
 	Weir6MapWeirReply         = "weir_reply"
 	Weir6MapWeirResolves      = "weir_resolves"
 	Weir6MapWeirRoutes        = "weir_routes"
@@ -573,6 +627,7 @@ const (
 	Weir6ProgWeirToUplink     = "weir_to_uplink"
 	Weir6ProgWeirToUplinkEach = "weir_to_uplink_each"
 	Weir6ProgWeirToWorkload   = "weir_to_workload"
+	Weir6VarAccountInterval   = "account_interval"
 	Weir6VarCanSetRetval      = "can_set_retval"
 	Weir6VarEventBurst        = "event_burst"
 	Weir6VarEventIntervalNs   = "event_interval_ns"
@@ -674,6 +729,7 @@ type Weir6MapSpecs struct {
 	WeirPolicy      *ebpf.MapSpec `ebpf:"weir_policy"`
 	WeirPorts       *ebpf.MapSpec `ebpf:"weir_ports"`
 	WeirRanges      *ebpf.MapSpec `ebpf:"weir_ranges"`
+	WeirRecords     *ebpf.MapSpec `ebpf:"weir_records"`
 	WeirReply       *ebpf.MapSpec `ebpf:"weir_reply"`
 	WeirResolves    *ebpf.MapSpec `ebpf:"weir_resolves"`
 	WeirRoutes      *ebpf.MapSpec `ebpf:"weir_routes"`
@@ -695,6 +751,7 @@ type Weir6MapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type Weir6VariableSpecs struct {
+	AccountInterval *ebpf.VariableSpec `ebpf:"account_interval"`
 	CanSetRetval    *ebpf.VariableSpec `ebpf:"can_set_retval"`
 	EventBurst      *ebpf.VariableSpec `ebpf:"event_burst"`
 	EventIntervalNs *ebpf.VariableSpec `ebpf:"event_interval_ns"`
@@ -753,6 +810,7 @@ type Weir6Maps struct {
 	WeirPolicy      *ebpf.Map `ebpf:"weir_policy"`
 	WeirPorts       *ebpf.Map `ebpf:"weir_ports"`
 	WeirRanges      *ebpf.Map `ebpf:"weir_ranges"`
+	WeirRecords     *ebpf.Map `ebpf:"weir_records"`
 	WeirReply       *ebpf.Map `ebpf:"weir_reply"`
 	WeirResolves    *ebpf.Map `ebpf:"weir_resolves"`
 	WeirRoutes      *ebpf.Map `ebpf:"weir_routes"`
@@ -802,6 +860,7 @@ func (m *Weir6Maps) Close() error {
 		m.WeirPolicy,
 		m.WeirPorts,
 		m.WeirRanges,
+		m.WeirRecords,
 		m.WeirReply,
 		m.WeirResolves,
 		m.WeirRoutes,
@@ -824,6 +883,7 @@ func (m *Weir6Maps) Close() error {
 //
 // It can be passed to LoadWeir6Objects or ebpf.CollectionSpec.LoadAndAssign.
 type Weir6Variables struct {
+	AccountInterval *ebpf.Variable `ebpf:"account_interval"`
 	CanSetRetval    *ebpf.Variable `ebpf:"can_set_retval"`
 	EventBurst      *ebpf.Variable `ebpf:"event_burst"`
 	EventIntervalNs *ebpf.Variable `ebpf:"event_interval_ns"`

@@ -117,26 +117,78 @@ type WeirFlowKey struct {
 	Pad   [3]uint8
 }
 
+type WeirFlowRecord struct {
+	_    structs.HostLayout
+	Seen struct {
+		_     structs.HostLayout
+		Saddr [4]uint32
+		Daddr [4]uint32
+		Sport uint16
+		Dport uint16
+	}
+	Sent struct {
+		_     structs.HostLayout
+		Saddr [4]uint32
+		Daddr [4]uint32
+		Sport uint16
+		Dport uint16
+	}
+	SvcAddr     [4]uint32
+	AskedAddr   [4]uint32
+	BackendAddr [4]uint32
+	Nexthop     [4]uint32
+	SvcPort     uint16
+	AskedPort   uint16
+	BackendPort uint16
+	SvcProto    uint8
+	Proto       uint8
+	Family      uint8
+	End         uint8
+	Action      uint8
+	State       uint8
+	Flags       uint8
+	FlagsSeen   uint8
+	Staged      uint8
+	Ends        uint8
+	Ifindex     uint32
+	Rules       [2]uint32
+	StagedRules [2]uint32
+	Started     [2]uint32
+	At          [2]uint32
+	Count       [2]uint32
+}
+
 type WeirFlowValue struct {
-	_       structs.HostLayout
-	Epoch   uint32
-	Seen    uint32
-	Saddr   WeirIpAddr
-	Daddr   WeirIpAddr
-	Sport   uint16
-	Dport   uint16
-	Action  uint8
-	State   uint8
-	Flags   uint8
-	From    uint8
-	Source  WeirIpAddr
-	Ifindex uint32
-	Nexthop WeirIpAddr
-	Rule    uint32
-	Mac     [6]uint8
-	Mtu     uint16
-	Svc     WeirSvcKey
-	Backend WeirBackend
+	_           structs.HostLayout
+	Epoch       uint32
+	Seen        uint32
+	Saddr       WeirIpAddr
+	Daddr       WeirIpAddr
+	Sport       uint16
+	Dport       uint16
+	Action      uint8
+	State       uint8
+	Flags       uint8
+	From        uint8
+	Source      WeirIpAddr
+	Ifindex     uint32
+	Nexthop     WeirIpAddr
+	Rule        uint32
+	Mac         [6]uint8
+	Mtu         uint16
+	Count       uint64
+	Since       uint32
+	FlagsSeen   uint8
+	Staged      uint8
+	Ends        uint8
+	Account     uint8
+	Svc         WeirSvcKey
+	Backend     WeirBackend
+	Asked       WeirSvcKey
+	Started     [2]uint32
+	Rules       [2]uint32
+	StagedRules [2]uint32
+	Room        [4]uint32
 }
 
 type WeirFragKey struct {
@@ -412,10 +464,12 @@ type WeirScratch struct {
 		Ipv4Nh   uint32
 		_        [12]byte
 	}
-	Hash     uint32
-	Reset    uint32
-	Answered uint32
-	Own      uint32
+	Hash       uint32
+	Reset      uint32
+	AccountWas uint32
+	Answered   uint32
+	Own        uint32
+	_          [4]byte
 }
 
 type WeirSettings struct {
@@ -543,6 +597,7 @@ const (
 	WeirMapWeirPorts         = "weir_ports"
 	WeirMapWeirQueues        = "weir_queues"
 	WeirMapWeirRanges        = "weir_ranges"
+	WeirMapWeirRecords       = "weir_records"
 	WeirMapWeirReply         = "weir_reply"
 	WeirMapWeirResolves      = "weir_resolves"
 	WeirMapWeirRoutes        = "weir_routes"
@@ -576,6 +631,7 @@ const (
 	WeirProgWeirToUplink     = "weir_to_uplink"
 	WeirProgWeirToUplinkEach = "weir_to_uplink_each"
 	WeirProgWeirToWorkload   = "weir_to_workload"
+	WeirVarAccountInterval   = "account_interval"
 	WeirVarCanSetRetval      = "can_set_retval"
 	WeirVarEventBurst        = "event_burst"
 	WeirVarEventIntervalNs   = "event_interval_ns"
@@ -682,6 +738,7 @@ type WeirMapSpecs struct {
 	WeirPorts       *ebpf.MapSpec `ebpf:"weir_ports"`
 	WeirQueues      *ebpf.MapSpec `ebpf:"weir_queues"`
 	WeirRanges      *ebpf.MapSpec `ebpf:"weir_ranges"`
+	WeirRecords     *ebpf.MapSpec `ebpf:"weir_records"`
 	WeirReply       *ebpf.MapSpec `ebpf:"weir_reply"`
 	WeirResolves    *ebpf.MapSpec `ebpf:"weir_resolves"`
 	WeirRoutes      *ebpf.MapSpec `ebpf:"weir_routes"`
@@ -703,6 +760,7 @@ type WeirMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type WeirVariableSpecs struct {
+	AccountInterval *ebpf.VariableSpec `ebpf:"account_interval"`
 	CanSetRetval    *ebpf.VariableSpec `ebpf:"can_set_retval"`
 	EventBurst      *ebpf.VariableSpec `ebpf:"event_burst"`
 	EventIntervalNs *ebpf.VariableSpec `ebpf:"event_interval_ns"`
@@ -763,6 +821,7 @@ type WeirMaps struct {
 	WeirPorts       *ebpf.Map `ebpf:"weir_ports"`
 	WeirQueues      *ebpf.Map `ebpf:"weir_queues"`
 	WeirRanges      *ebpf.Map `ebpf:"weir_ranges"`
+	WeirRecords     *ebpf.Map `ebpf:"weir_records"`
 	WeirReply       *ebpf.Map `ebpf:"weir_reply"`
 	WeirResolves    *ebpf.Map `ebpf:"weir_resolves"`
 	WeirRoutes      *ebpf.Map `ebpf:"weir_routes"`
@@ -814,6 +873,7 @@ func (m *WeirMaps) Close() error {
 		m.WeirPorts,
 		m.WeirQueues,
 		m.WeirRanges,
+		m.WeirRecords,
 		m.WeirReply,
 		m.WeirResolves,
 		m.WeirRoutes,
@@ -836,6 +896,7 @@ func (m *WeirMaps) Close() error {
 //
 // It can be passed to LoadWeirObjects or ebpf.CollectionSpec.LoadAndAssign.
 type WeirVariables struct {
+	AccountInterval *ebpf.Variable `ebpf:"account_interval"`
 	CanSetRetval    *ebpf.Variable `ebpf:"can_set_retval"`
 	EventBurst      *ebpf.Variable `ebpf:"event_burst"`
 	EventIntervalNs *ebpf.Variable `ebpf:"event_interval_ns"`

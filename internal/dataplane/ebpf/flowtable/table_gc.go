@@ -41,6 +41,8 @@ type TableGC struct {
 	Entries, LastRemoved int     // of the last whole round
 	Quotas               *Quotas // of weir_flows
 	Begun                bool    // a round
+	// Removed is called with each entry that was taken out; nil = nobody wants to know.
+	Removed func(key, value []byte)
 }
 
 func NewTableGC(name string, maps map[string]*ebpf.Map, icmp uint8) (*TableGC, error) {
@@ -163,6 +165,9 @@ func (s *TableGC) Remove(key []byte) bool {
 		return false
 	}
 	s.removed++
+	if s.Removed != nil {
+		s.Removed(key, value)
+	}
 	return true
 }
 

@@ -58,7 +58,7 @@ var stateful = map[string]bool{
 func IsStateful(name string) bool { return stateful[name] }
 
 // shared maps are the same for both families: what they hold has no addresses.
-var shared = []string{"weir_policy", "weir_ports", "weir_drops", "weir_answers", "weir_events", "weir_event_rate", "weir_hosts", "weir_hosts_staged", "weir_trace_rule"}
+var shared = []string{"weir_policy", "weir_ports", "weir_drops", "weir_answers", "weir_events", "weir_event_rate", "weir_records", "weir_hosts", "weir_hosts_staged", "weir_trace_rule"}
 
 // ProgramsOfIPv6 is the map by which the programs of IPv4, which are the ones attached, call those
 // of IPv6.
@@ -100,9 +100,9 @@ func (l *Collection) CallIPv6(six *Collection) (int, error) {
 	return changed, nil
 }
 
-// unpinned maps hold nothing from one packet to the next, or, as that of events, nothing that
+// unpinned maps hold nothing from one packet to the next, or, as the rings, nothing that
 // outlives its reader.
-var unpinned = map[string]bool{"weir_events": true, "weir_event_rate": true, "weir_trace": true, "weir_trace_rule": true, "weir_scratch": true, "weir_reply": true, "weir_frag_saved": true, ".rodata": true, ".bss": true, ".data": true}
+var unpinned = map[string]bool{"weir_events": true, "weir_records": true, "weir_event_rate": true, "weir_trace": true, "weir_trace_rule": true, "weir_scratch": true, "weir_reply": true, "weir_frag_saved": true, ".rodata": true, ".bss": true, ".data": true}
 
 // IsUnpinned reports whether a map has no pin.
 func IsUnpinned(name string) bool { return unpinned[name] }
@@ -133,6 +133,9 @@ type Constants struct {
 	// Answers are how many packets a CPU may answer by itself in a second, and Burst how many at
 	// once; 0 = as compiled.
 	Answers, Burst uint32
+	// AccountInterval is after how long an open flow is reported by its next packet, units of the
+	// programs' clock; 0 = flows are not accounted for.
+	AccountInterval uint32
 }
 
 // Load puts the programs and maps into the kernel: see OpenMaps and Verify, also for the errors.
@@ -289,6 +292,11 @@ func Specialize(spec *ebpf.CollectionSpec, sizes map[string]uint32, c Constants)
 	if c.Unlimited || c.EventInterval > 0 {
 		if err := spec.Variables["event_interval_ns"].Set(uint64(c.EventInterval)); err != nil {
 			return fmt.Errorf("setting the rate of events: %w", err)
+		}
+	}
+	if c.AccountInterval > 0 {
+		if err := spec.Variables["account_interval"].Set(c.AccountInterval); err != nil {
+			return fmt.Errorf("setting the interval of flow records: %w", err)
 		}
 	}
 	if c.Answers == 0 {

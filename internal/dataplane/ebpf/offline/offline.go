@@ -59,16 +59,18 @@ type Options struct {
 	EventInterval time.Duration
 	// Listening makes the programs report every evaluated flow.
 	Listening bool
-	HostNetns uint64 // cookie of the network namespace that counts as the node's; 0 = the caller's
+	// AccountInterval is that of flow records, units of the programs' clock; 0 = there are none.
+	AccountInterval uint32
+	HostNetns       uint64 // cookie of the network namespace that counts as the node's; 0 = the caller's
 }
 
 // Load loads the programs without attaching or pinning anything. Flow tables are small.
 func Load(o Options) (*Node, error) {
-	sizes := map[string]uint32{"weir_flows": 16384, "weir_flows_new": 4096, "weir_affinity": 4096, "weir_sockets": 4096}
+	sizes := map[string]uint32{"weir_flows": 16384, "weir_flows_new": 4096, "weir_affinity": 4096, "weir_sockets": 4096, "weir_records": 1 << 20}
 	for name, n := range o.Sizes {
 		sizes[name] = n
 	}
-	c := object.Constants{Trace: o.Trace, SetRetval: true, Answers: o.Answers, Burst: o.Burst, Unlimited: true, EventInterval: o.EventInterval}
+	c := object.Constants{Trace: o.Trace, SetRetval: true, Answers: o.Answers, Burst: o.Burst, Unlimited: true, EventInterval: o.EventInterval, AccountInterval: o.AccountInterval}
 	l, err := object.Load(nil, "", sizes, c, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err

@@ -15,7 +15,8 @@ import (
 // second.
 type Clock struct{ HZ int }
 
-func (c Clock) units(d time.Duration) uint32 {
+// Units turns a duration into units of the programs' clock, 256 jiffies, rounded up.
+func (c Clock) Units(d time.Duration) uint32 {
 	u := math.Ceil(d.Seconds() * float64(c.HZ) / 256)
 	return uint32(min(max(u, 1), math.MaxInt32))
 }

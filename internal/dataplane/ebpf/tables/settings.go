@@ -152,23 +152,23 @@ func renderSettings[A abi.Address](s *nodestate.State, m Machine) abi.Settings[A
 		DsrPatience: m.Clock.fineUnits(c.DSRTimes.Patience),
 	}
 	t := c.Timeouts
-	v.Timeouts[abi.TimeoutTCPSyn] = m.Clock.units(t.TCPSynSent)
-	v.Timeouts[abi.TimeoutTCPEst] = m.Clock.units(t.TCPEstablished)
-	v.Timeouts[abi.TimeoutTCPClosing] = m.Clock.units(t.TCPReset)
-	v.Timeouts[abi.TimeoutTCPFins] = m.Clock.units(t.TCPFins)
-	v.Timeouts[abi.TimeoutUDP] = m.Clock.units(t.UDP)
-	v.Timeouts[abi.TimeoutICMP] = m.Clock.units(t.ICMP)
-	v.Timeouts[abi.TimeoutOther] = m.Clock.units(t.Generic)
+	v.Timeouts[abi.TimeoutTCPSyn] = m.Clock.Units(t.TCPSynSent)
+	v.Timeouts[abi.TimeoutTCPEst] = m.Clock.Units(t.TCPEstablished)
+	v.Timeouts[abi.TimeoutTCPClosing] = m.Clock.Units(t.TCPReset)
+	v.Timeouts[abi.TimeoutTCPFins] = m.Clock.Units(t.TCPFins)
+	v.Timeouts[abi.TimeoutUDP] = m.Clock.Units(t.UDP)
+	v.Timeouts[abi.TimeoutICMP] = m.Clock.Units(t.ICMP)
+	v.Timeouts[abi.TimeoutOther] = m.Clock.Units(t.Generic)
 	if t.Fragment > 0 {
-		v.Timeouts[abi.TimeoutFrag] = m.Clock.units(t.Fragment)
+		v.Timeouts[abi.TimeoutFrag] = m.Clock.Units(t.Fragment)
 	}
 	room := m.Flows
 	if room == 0 {
 		room = c.MaxFlows
 	}
 	v.FlowsMost, v.FlowsEach = uint32(room-room/16), uint32(room/8)
-	v.Timeouts[abi.TimeoutDSRTries] = m.Clock.units(c.DSRTimes.Tries)
-	v.Timeouts[abi.TimeoutDSRRetry] = m.Clock.units(c.DSRTimes.Retry)
+	v.Timeouts[abi.TimeoutDSRTries] = m.Clock.Units(c.DSRTimes.Tries)
+	v.Timeouts[abi.TimeoutDSRRetry] = m.Clock.Units(c.DSRTimes.Retry)
 	return v
 }
 

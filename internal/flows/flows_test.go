@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package flows
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/events"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// names knows two pods and a rule.
+type names struct{ state *nodestate.State }
+
+func (n names) State() *nodestate.State { return n.state }
+
+func (names) Pod(a netip.Addr) (model.Name, bool) {
+	switch a.String() {
+	case "10.0.0.1":
+		return model.Name{Namespace: "shop", Name: "web-5d8-abcde"}, true
+	case "10.0.0.2":
+		return model.Name{Namespace: "db", Name: "pg-0"}, true
+	}
+	return model.Name{}, false
+}
+
+func (names) Describe(pod model.Name, _ netip.Addr) (map[string]string, string) {
+	if pod.Namespace == "shop" {
+		return map[string]string{"pod-template-hash": "5d8"}, "n1"
+	}
+	return nil, ""
+}
+
+func newNames() names {
+	s := nodestate.New()
+	s.Rules.Set(7, nodestate.Rule{Kind: "NetworkPolicy", Name: "db/clients", Detail: "ingress[0]"})
+	s.Rules.Set(8, nodestate.Rule{Kind: "Service", Name: "db/pg", Detail: "port pg"})
+	s.Frontends.Set(frontend, nodestate.Service{ID: frontend, Rule: 8})
+	return names{s}
+}
+
+var (
+	frontend = nodestate.Frontend{Addr: netip.MustParseAddr("10.96.0.9"), Port: 5432, Proto: model.ProtocolTCP}
+	began    = time.Unix(1000, 0)
+)
+
+func record(reply bool, packets, bytes uint64) dataplane.FlowRecord {
+	return dataplane.FlowRecord{
+		Src: netip.MustParseAddr("10.0.0.1"), Sport: 40000, Dst: frontend.Addr, Dport: frontend.Port, Proto: model.ProtocolTCP,
+		ToSrc: netip.MustParseAddr("10.0.0.1"), ToSport: 40000, ToDst: netip.MustParseAddr("10.0.0.2"), ToDport: 5432,
+		Reply: reply, Packets: packets, Bytes: bytes, TCPFlags: 18, Started: began, Until: began.Add(time.Second), Service: frontend, Path: dataplane.PathLocal,
+		Egress: dataplane.EventEnd{Local: true}, Ingress: dataplane.EventEnd{Local: true, Rule: 7, Staged: true, StagedDenied: true, StagedRule: 7},
+	}
+}
+
+func all(c *Collector, f Filter) (out []*Flow) {
+	c.Each(f, func(r *Flow) bool { out = append(out, r); return true })
+	return out
+}
+
+// Both directions of a connection, and what comes in several pieces, are one record of an interval.
+func TestOneRecordAConnectionAndInterval(t *testing.T) {
+	t.Parallel()
+	c := New("n1", time.Minute, newNames())
+	c.Add(record(false, 3, 300))
+	c.Add(record(true, 2, 2000))
+	last := record(false, 1, 40)
+	last.End, last.Until, last.TCPFlags = dataplane.FlowClosed, began.Add(9*time.Second), 17
+	c.Add(last)
+	if got := all(c, Filter{}); len(got) != 0 {
+		t.Fatalf("before the interval is over: %+v", got)
+	}
+	c.Flush()
+	got := all(c, Filter{})
+	if len(got) != 1 {
+		t.Fatalf("%d records", len(got))
+	}
+	f := got[0]
+	if f.Sent != (Counters{4, 340}) || f.Received != (Counters{2, 2000}) || f.Ended != "closed" || f.TCPFlags != "SYN ACK FIN" || !f.Start.Equal(began) || !f.End.Equal(last.Until) {
+		t.Errorf("counted: %+v", f)
+	}
+	if f.Source.Workload != "Deployment web" || f.Source.Node != "n1" || f.Destination.String() != "db/pg-0" || f.Service != "db/pg port pg" || f.Asked != "10.96.0.9:5432" {
+		t.Errorf("named: %+v", f)
+	}
+	if f.Rule == nil || f.Rule.Name != "db/clients" || f.Ingress.Staged == nil || f.Ingress.Staged.Verdict != Denied {
+		t.Errorf("decided: %+v", f)
+	}
+	c.Add(record(false, 5, 500))
+	c.Flush()
+	if got := all(c, Filter{}); len(got) != 2 || got[1].Sent.Packets != 5 {
+		t.Errorf("the next interval: %+v", got)
+	}
+}
+
+func TestFilters(t *testing.T) {
+	t.Parallel()
+	c := New("n1", time.Minute, newNames())
+	c.Add(record(false, 1, 40))
+	denied := events.Event{Time: began.Add(time.Hour), Verdict: "denied", Reason: "POLICY_INGRESS", Protocol: "tcp", Source: events.Peer{Address: netip.MustParseAddr("192.0.2.1"), Port: 1},
+		Destination: events.Peer{Address: netip.MustParseAddr("10.0.0.2"), Port: 5432}, Ingress: &events.End{Rule: &events.Rule{Kind: "default-deny", Name: "db/clients"}}}
+	c.AddEvent(denied)
+	denied.Source.Port = 2 // another try
+	c.AddEvent(denied)
+	c.AddEvent(events.Event{Time: began, Verdict: "allowed"}) // nothing was dropped
+	c.Flush()
+	for _, x := range []struct {
+		name string
+		f    Filter
+		want []string // verdicts
+	}{
+		{"all", Filter{}, []string{Allowed, Denied}},
+		{"denied", Filter{Denied: true}, []string{Denied}},
+		{"since", Filter{Since: began.Add(time.Minute)}, []string{Denied}},
+		{"from a namespace", Filter{From: "shop"}, []string{Allowed}},
+		{"from a pod", Filter{From: "shop/web-5d8-abcde"}, []string{Allowed}},
+		{"from a workload", Filter{From: "shop/web"}, []string{Allowed}},
+		{"from another", Filter{From: "shop/we"}, nil},
+		{"from a network", Filter{From: "192.0.2.0/24"}, []string{Denied}},
+		{"to an address", Filter{To: "10.0.0.2"}, []string{Allowed, Denied}},
+		{"to a namespace", Filter{To: "shop"}, nil},
+		{"a policy", Filter{Policy: "clients"}, []string{Allowed, Denied}},
+		{"another policy", Filter{Policy: "lients"}, nil},
+	} {
+		parsed, err := ParseQuery(x.f.Query())
+		if err != nil {
+			t.Errorf("%s: %v", x.name, err)
+		}
+		got := map[string]int{}
+		for _, r := range all(c, parsed) {
+			got[r.Verdict]++
+		}
+		if len(got) != len(x.want) {
+			t.Errorf("%s: %v, want %v", x.name, got, x.want)
+		}
+		for _, v := range x.want {
+			if got[v] != 1 {
+				t.Errorf("%s: %v, want %v", x.name, got, x.want)
+			}
+		}
+	}
+	for _, r := range all(c, Filter{Denied: true}) {
+		if r.Sent.Packets != 2 || r.Rule.Name != "db/clients" {
+			t.Errorf("two tries: %+v", r)
+		}
+	}
+	for _, bad := range []string{"a/b/c"} {
+		if err := (Filter{From: bad}).Check(); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+	q := Filter{}.Query()
+	q.Set("since", "yesterday")
+	if _, err := ParseQuery(q); err == nil {
+		t.Error("a time that is none is taken")
+	}
+}
+
+// What is not kept is counted, by why; without an interval nothing is kept.
+func TestWhatIsNotKept(t *testing.T) {
+	t.Parallel()
+	c := New("n1", time.Minute, newNames())
+	r := record(false, 1, 40)
+	for i := range openMost + 3 {
+		r.Sport, r.Src = uint16(i), netip.AddrFrom4([4]byte{172, 16, byte(i >> 16), 1})
+		c.Add(r)
+	}
+	c.Flush()
+	s := c.Status()
+	if s.Kept != Kept || s.Lost["interval"] != 3 || s.Lost["old"] != openMost-Kept || !s.Oldest.Equal(r.Until) {
+		t.Errorf("%+v", s)
+	}
+	off := New("n1", 0, newNames())
+	off.AddEvent(events.Event{Verdict: "denied"})
+	off.Flush()
+	if s := off.Status(); s.Kept != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestWorkloadOf(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		pod    string
+		labels map[string]string
+		want   string
+	}{
+		{"web-5d8-abcde", map[string]string{"pod-template-hash": "5d8"}, "Deployment web"},
+		{"web-5d8-abcde", map[string]string{"pod-template-hash": "other"}, ""},
+		{"pg-0", map[string]string{"statefulset.kubernetes.io/pod-name": "pg-0", "controller-revision-hash": "x"}, "StatefulSet pg"},
+		{"agent-x2x4z", map[string]string{"controller-revision-hash": "x"}, "DaemonSet agent"},
+		{"once-zz", map[string]string{"batch.kubernetes.io/job-name": "once"}, "Job once"},
+		{"alone", nil, ""},
+		{"", map[string]string{"controller-revision-hash": "x"}, ""},
+	} {
+		if got := WorkloadOf(c.pod, c.labels); got != c.want {
+			t.Errorf("%s %v: %q, want %q", c.pod, c.labels, got, c.want)
+		}
+	}
+}
+
+func TestICMP(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		sport, dport uint16
+		want         string
+	}{{700, 708, "8/0"}, {65535, 7, "8/0"}, {3<<8 | 1, 3<<8 | 1 + 0x4000, "3/1"}} {
+		if got := icmpOf(c.sport, c.dport); got != c.want {
+			t.Errorf("%d, %d: %s, want %s", c.sport, c.dport, got, c.want)
+		}
+	}
+}
