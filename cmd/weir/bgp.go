@@ -14,7 +14,6 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weir-net/weir/internal/agentapi"
 	"github.com/weir-net/weir/internal/agentapi/wire"
@@ -134,20 +133,16 @@ func askBGP[T any](cmd *cobra.Command, f *bgpFlags, path string) (show.Answers[T
 		}
 		return askLocal[T](ctx, f.local, path)
 	}
-	c, err := f.connect()
+	c, asker, err := f.reach()
 	if err != nil {
 		return nil, err
 	}
-	asker, err := f.asker(c)
+	all, err := nodesOf(ctx, c, "")
 	if err != nil {
 		return nil, err
-	}
-	list, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("list nodes: %w", err)
 	}
 	var nodes []string
-	for _, name := range namesOf(list.Items) {
+	for _, name := range all {
 		if f.node == "" || name == f.node {
 			nodes = append(nodes, name)
 		}

@@ -76,6 +76,16 @@ func (o *options) asker(c *clientset.Clients) (*agentapi.Client, error) {
 	return asker, nil
 }
 
+// reach is connect, with what asks agents.
+func (o *options) reach() (*clientset.Clients, *agentapi.Client, error) {
+	c, err := o.connect()
+	if err != nil {
+		return nil, nil, err
+	}
+	asker, err := o.asker(c)
+	return c, asker, err
+}
+
 func newRoot() *cobra.Command {
 	o := &options{}
 	root := &cobra.Command{

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weir-net/weir/internal/agentapi"
 	"github.com/weir-net/weir/internal/agentapi/wire"
@@ -49,21 +48,13 @@ weir-wireguard-keys), or by exec in their pods.`,
 			if all == (node != "") {
 				return errors.New("name a node with --node, or all with --all")
 			}
-			c, err := o.connect()
+			c, asker, err := o.reach()
 			if err != nil {
 				return err
 			}
-			asker, err := o.asker(c)
+			nodes, err := nodesOf(cmd.Context(), c, node)
 			if err != nil {
 				return err
-			}
-			nodes := []string{node}
-			if all {
-				list, err := c.Kube.CoreV1().Nodes().List(cmd.Context(), metav1.ListOptions{})
-				if err != nil {
-					return fmt.Errorf("list nodes: %w", err)
-				}
-				nodes = namesOf(list.Items)
 			}
 			r.ask, r.out = asker.AskJSON, cmd.OutOrStdout()
 			return r.nodes(cmd.Context(), nodes)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package ask asks nodes for their records of flows, and writes the answers: one list by time, or
+// sums by ends and port. What records say is the nodes' word, so nothing of it controls a terminal.
+package ask
 
 import (
 	"bytes"
@@ -16,84 +18,54 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/weir-net/weir/internal/agentapi"
 	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/flows"
 	"github.com/weir-net/weir/internal/terminal"
 )
 
-// newFlows shows what nodes keep of flows.
-func newFlows(o *options) *cobra.Command {
-	var node, output string
-	var since time.Duration
-	var top int
-	var filter flows.Filter
-	cmd := &cobra.Command{Use: "flows", Short: "Show which connections there were, what they carried, and which rule decided", Args: cobra.NoArgs,
-		Long: `Show the records that nodes keep of connections: one for each connection and interval, with the bytes and packets of each
-direction, the verdict and the rule that decided. Records are kept while FelixConfiguration spec.flowLogsLocalReporter is Enabled,
-in the memory of the agents: the latest 32,768 of each node. What a node has not kept is said at the end.
-ClusterRole weir-viewer has the rights that are needed, or the right to run programs in the pods of weir-node.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "" && output != "json" && output != "wide" {
-				return fmt.Errorf("output %q: json, wide, or none for text", output)
-			}
-			if since < 0 || top < 0 {
-				return errors.New("--since and --top are not negative")
-			}
-			if since > 0 {
-				filter.Since = time.Now().Add(-since)
-			}
-			if err := filter.Check(); err != nil {
-				return err
-			}
-			clients, err := o.connect()
-			if err != nil {
-				return err
-			}
-			asker, err := o.asker(clients)
-			if err != nil {
-				return err
-			}
-			nodes := []string{node}
-			if node == "" {
-				list, err := clients.Kube.CoreV1().Nodes().List(cmd.Context(), metav1.ListOptions{})
-				if err != nil {
-					return fmt.Errorf("list nodes: %w", err)
-				}
-				nodes = namesOf(list.Items)
-			}
-			f := &flowsShown{out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), output: output, top: top, ask: asker.Ask}
-			return f.run(cmd.Context(), nodes, filter)
-		}}
-	cmd.Flags().StringVar(&node, "node", "", "only records of this `node`")
-	cmd.Flags().DurationVar(&since, "since", 0, "only connections that were seen within this time, such as 10m; 0 is all that is kept")
-	cmd.Flags().BoolVar(&filter.Denied, "denied", false, "only what was denied by policy or dropped")
-	cmd.Flags().StringVar(&filter.From, "from", "", "only connections that `this` began: an address, a network, a namespace, or namespace/name of a pod or a workload")
-	cmd.Flags().StringVar(&filter.To, "to", "", "only connections to `this`, in the same way")
-	cmd.Flags().StringVar(&filter.Policy, "policy", "", "only connections on which a rule of this `policy` decided, or would have where it is staged: name or namespace/name")
-	cmd.Flags().IntVar(&top, "top", 0, "sums of the `n` pairs of ends and ports with most bytes, with --denied of those with most packets")
-	cmd.Flags().StringVarP(&output, "output", "o", "", "json: one object a line; wide: with what each direction carried and the path")
-	return cmd
+// Options are what a user says of records.
+type Options struct {
+	Shown
+	Node  string        // empty = all
+	Since time.Duration // before now; 0 = all that is kept
+	Of    flows.Filter  // but its Since
 }
 
-// flowsShown writes records of nodes.
-type flowsShown struct {
-	out, errs io.Writer
-	output    string
-	top       int
-	ask       func(ctx context.Context, node string, q wire.Question, out io.Writer) error
+// Filter is what the options ask for, or says what is wrong with them.
+func (o *Options) Filter() (flows.Filter, error) {
+	f := o.Of
+	if o.Output != "" && o.Output != "json" && o.Output != "wide" {
+		return f, fmt.Errorf("output %q: json, wide, or none for text", o.Output)
+	}
+	if o.Since < 0 || o.Top < 0 {
+		return f, errors.New("--since and --top are not negative")
+	}
+	if o.Since > 0 {
+		f.Since = time.Now().Add(-o.Since)
+	}
+	return f, f.Check()
 }
 
-func (s *flowsShown) run(ctx context.Context, nodes []string, f flows.Filter) error {
+// Shown writes what nodes answer.
+type Shown struct {
+	Out, Errs io.Writer
+	Output    string // json, wide; empty = text
+	Top       int    // sums of so many pairs; 0 = the records
+	// Ask asks a node's agent.
+	Ask func(ctx context.Context, node string, q wire.Question, out io.Writer) error
+}
+
+// Run asks the nodes, and writes their records in one list by time. A node without an answer, and
+// what nodes have not kept, is written to Errs; the error is agentapi.ErrNoRight, or that no node
+// answered.
+func (s *Shown) Run(ctx context.Context, nodes []string, f flows.Filter) error {
 	q := wire.Question{Path: flows.Path + "?" + f.Query().Encode()}
 	found := make([][]*flows.Flow, len(nodes))
 	status := make([]*flows.Status, len(nodes))
 	errs := agentapi.Each(nodes, func(i int, node string) (err error) {
 		var answer bytes.Buffer
-		if err := s.ask(ctx, node, q, &answer); err != nil {
+		if err := s.Ask(ctx, node, q, &answer); err != nil {
 			return err
 		}
 		found[i], status[i], err = readFlows(&answer)
@@ -106,7 +78,7 @@ func (s *flowsShown) run(ctx context.Context, nodes []string, f flows.Filter) er
 		}
 		if err != nil {
 			failed++
-			fmt.Fprintf(s.errs, "weir: node %s has no answer: %s\n", nodes[i], terminal.OneLine(err.Error()))
+			fmt.Fprintf(s.Errs, "weir: node %s has no answer: %s\n", nodes[i], terminal.OneLine(err.Error()))
 		}
 	}
 	if failed == len(nodes) {
@@ -128,7 +100,7 @@ func (s *flowsShown) run(ctx context.Context, nodes []string, f flows.Filter) er
 			}
 		}
 		if len(lost) > 0 {
-			fmt.Fprintf(s.errs, "weir: node %s\n", terminal.OneLine(fmt.Sprintf("%s: records that it does not keep: %s", st.Node, strings.Join(lost, ", "))))
+			fmt.Fprintf(s.Errs, "weir: node %s\n", terminal.OneLine(fmt.Sprintf("%s: records that it does not keep: %s", st.Node, strings.Join(lost, ", "))))
 		}
 	}
 	return nil
@@ -157,13 +129,13 @@ func readFlows(r io.Reader) (out []*flows.Flow, status *flows.Status, err error)
 
 // show writes records. What they say is the node's word: nothing of it gets to the terminal as it
 // came.
-func (s *flowsShown) show(all []*flows.Flow, denied bool) error {
-	if s.top > 0 {
+func (s *Shown) show(all []*flows.Flow, denied bool) error {
+	if s.Top > 0 {
 		return s.showTop(all, denied)
 	}
 	for _, f := range all {
 		text := terminal.OneLine(f.String())
-		switch s.output {
+		switch s.Output {
 		case "json":
 			line, err := terminal.JSON(f, "")
 			if err != nil {
@@ -174,7 +146,7 @@ func (s *flowsShown) show(all []*flows.Flow, denied bool) error {
 			text = terminal.OneLine(fmt.Sprintf("%s; sent %d packets, %d bytes; received %d packets, %d bytes; path %s/%s; %s", f, f.Sent.Packets, f.Sent.Bytes,
 				f.Received.Packets, f.Received.Bytes, cmp.Or(f.Path, "-"), cmp.Or(f.Return, "-"), cmp.Or(f.Ended, "open")))
 		}
-		if _, err := fmt.Fprintln(s.out, text); err != nil {
+		if _, err := fmt.Fprintln(s.Out, text); err != nil {
 			return err
 		}
 	}
@@ -225,21 +197,21 @@ func topOf(all []*flows.Flow, n int, denied bool) []sum {
 	return out[:min(n, len(out))]
 }
 
-func (s *flowsShown) showTop(all []*flows.Flow, denied bool) error {
-	top := topOf(all, s.top, denied)
-	if s.output == "json" {
+func (s *Shown) showTop(all []*flows.Flow, denied bool) error {
+	top := topOf(all, s.Top, denied)
+	if s.Output == "json" {
 		for _, t := range top {
 			line, err := terminal.JSON(t, "")
 			if err != nil {
 				return err
 			}
-			if _, err := io.WriteString(s.out, line); err != nil {
+			if _, err := io.WriteString(s.Out, line); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	w := tabwriter.NewWriter(s.out, 0, 0, 3, ' ', 0)
+	w := tabwriter.NewWriter(s.Out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, "FROM\tTO\tPORT\tPACKETS\tBYTES\tVERDICT")
 	for _, t := range top {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\n", terminal.OneLine(t.From), terminal.OneLine(t.To), terminal.OneLine(fmt.Sprintf("%s:%d", t.Protocol, t.Port)), t.Packets, t.Bytes,

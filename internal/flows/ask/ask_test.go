@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package ask
 
 import (
 	"bytes"
@@ -54,8 +54,8 @@ func TestFlows(t *testing.T) {
 	}
 	run := func(output string, top int, nodes ...string) (string, string, error) {
 		var out, errs bytes.Buffer
-		s := &flowsShown{out: &out, errs: &errs, output: output, top: top, ask: ask}
-		err := s.run(t.Context(), nodes, flows.Filter{Denied: true})
+		s := &Shown{Out: &out, Errs: &errs, Output: output, Top: top, Ask: ask}
+		err := s.Run(t.Context(), nodes, flows.Filter{Denied: true})
 		return out.String(), errs.String(), err
 	}
 	out, errs, err := run("wide", 0, "n1", "n2", "cut", "away")
