@@ -29,8 +29,9 @@ const (
 // newTracking is a fixture whose first node takes tracked for the size of its connection tracking.
 func newTracking(t *testing.T, fam family) *fixture {
 	f := newFixture(t, fam)
-	// Connections stay for as long as a test takes.
-	run(t, "ip netns exec %s sysctl -qw net.netfilter.nf_conntrack_udp_timeout_stream=3600", f.n1.netns)
+	// Connections stay for as long as a test takes, those too that are answered within two seconds and
+	// then at rest: else a busy machine fills the table as slowly as they expire.
+	run(t, "ip netns exec %s sysctl -qw net.netfilter.nf_conntrack_udp_timeout=3600 net.netfilter.nf_conntrack_udp_timeout_stream=3600", f.n1.netns)
 	f.n1.driver.kill()
 	f.n1.driver.flows = tracked
 	f.n1.driver.start()
