@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/dataplane/nft/chains"
@@ -29,8 +30,8 @@ const (
 // newTracking is a fixture whose first node takes tracked for the size of its connection tracking.
 func newTracking(t *testing.T, fam family) *fixture {
 	f := newFixture(t, fam)
-	// Connections stay for as long as a test takes, those too that are answered within two seconds and
-	// then at rest: else a busy machine fills the table as slowly as they expire.
+	// Connections stay for as long as a test takes, those too that are answered within two seconds
+	// and then at rest: else a busy machine fills the table as slowly as they expire.
 	run(t, "ip netns exec %s sysctl -qw net.netfilter.nf_conntrack_udp_timeout=3600 net.netfilter.nf_conntrack_udp_timeout_stream=3600", f.n1.netns)
 	f.n1.driver.kill()
 	f.n1.driver.flows = tracked
@@ -50,10 +51,10 @@ func tracks(t *testing.T, n *node) int {
 }
 
 // fill lets pods make connections that are answered, each from the ports from `first` on, until
-// each is refused or the node has more than `enough` connections.
-func (f *fixture) fill(pods []*pod, first, enough int) {
+// each is refused or the node has more than `enough` connections. After each turn of so many ports
+// they pause: the driver counts once a second, and later on a busy machine.
+func (f *fixture) fill(pods []*pod, first, enough, turn int, pause time.Duration) {
 	f.t.Helper()
-	const turn = 1000
 	refused := make([]bool, len(pods))
 	for port := first; slices.Contains(refused, false) && tracks(f.t, f.n1) <= enough; port += turn {
 		if port+turn > 65535 {
@@ -62,6 +63,7 @@ func (f *fixture) fill(pods []*pod, first, enough int) {
 		for i, made := range f.hold(pods, refused, port, turn) {
 			refused[i] = refused[i] || made < turn/4
 		}
+		time.Sleep(pause)
 	}
 }
 
@@ -122,7 +124,7 @@ func testHostileConnections(t *testing.T, fam family) {
 			t.Fatalf("%s: %s", nw, a.Err)
 		}
 	}
-	f.fill([]*pod{f.a}, 10000, tracked*3/4)
+	f.fill([]*pod{f.a}, 10000, tracked*3/4, 1000, 0)
 	n := tracks(t, f.n1)
 	t.Logf("the node has %d connections", n)
 	if n > tracked*3/4 {
@@ -173,7 +175,7 @@ func testHostileConnectionsTogether(t *testing.T, fam family) {
 		pods = append(pods, f.n1.newPod(fmt.Sprint("attacker", i), nil))
 	}
 	f.apply()
-	f.fill(pods, f.fillHalf(pods), tracked)
+	f.fill(pods, f.fillHalf(pods), tracked, 64, 2*time.Second)
 	n := tracks(t, f.n1)
 	t.Logf("the node has %d connections", n)
 	if n > tracked*7/8 {
