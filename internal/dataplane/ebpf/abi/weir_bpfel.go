@@ -190,6 +190,12 @@ type WeirFragValue struct {
 	Seen  uint32
 }
 
+type WeirGatewayList struct {
+	_        structs.HostLayout
+	Count    uint32
+	Gateways [8]WeirIpAddr
+}
+
 type WeirHostKey struct {
 	_       structs.HostLayout
 	Ifindex uint32
@@ -530,6 +536,7 @@ const (
 	WeirMapWeirFragSaved     = "weir_frag_saved"
 	WeirMapWeirFragSlots     = "weir_frag_slots"
 	WeirMapWeirFrags         = "weir_frags"
+	WeirMapWeirGateways      = "weir_gateways"
 	WeirMapWeirHosts         = "weir_hosts"
 	WeirMapWeirHostsStaged   = "weir_hosts_staged"
 	WeirMapWeirIpip          = "weir_ipip"
@@ -669,6 +676,7 @@ type WeirMapSpecs struct {
 	WeirFragSaved   *ebpf.MapSpec `ebpf:"weir_frag_saved"`
 	WeirFragSlots   *ebpf.MapSpec `ebpf:"weir_frag_slots"`
 	WeirFrags       *ebpf.MapSpec `ebpf:"weir_frags"`
+	WeirGateways    *ebpf.MapSpec `ebpf:"weir_gateways"`
 	WeirHosts       *ebpf.MapSpec `ebpf:"weir_hosts"`
 	WeirHostsStaged *ebpf.MapSpec `ebpf:"weir_hosts_staged"`
 	WeirIpip        *ebpf.MapSpec `ebpf:"weir_ipip"`
@@ -750,6 +758,7 @@ type WeirMaps struct {
 	WeirFragSaved   *ebpf.Map `ebpf:"weir_frag_saved"`
 	WeirFragSlots   *ebpf.Map `ebpf:"weir_frag_slots"`
 	WeirFrags       *ebpf.Map `ebpf:"weir_frags"`
+	WeirGateways    *ebpf.Map `ebpf:"weir_gateways"`
 	WeirHosts       *ebpf.Map `ebpf:"weir_hosts"`
 	WeirHostsStaged *ebpf.Map `ebpf:"weir_hosts_staged"`
 	WeirIpip        *ebpf.Map `ebpf:"weir_ipip"`
@@ -801,6 +810,7 @@ func (m *WeirMaps) Close() error {
 		m.WeirFragSaved,
 		m.WeirFragSlots,
 		m.WeirFrags,
+		m.WeirGateways,
 		m.WeirHosts,
 		m.WeirHostsStaged,
 		m.WeirIpip,
