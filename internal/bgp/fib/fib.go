@@ -9,7 +9,6 @@ package fib
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -17,9 +16,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/sleep"
 )
 
@@ -53,7 +52,7 @@ type Table struct {
 type stale int
 
 const (
-	keepHops   stale = iota // routes, and next hops beside others but those of peers in told
+	keepHops   stale = iota // routes, and in those with other next hops the ones of peers not in told
 	keepRoutes              // routes that no peer has told
 	keepNone
 )
@@ -197,38 +196,25 @@ func (t *Table) Run(ctx context.Context) error {
 // watchRoutes reports changes of links and of routes that are not learned, until it loses some or
 // ctx ends: then the channel is closed.
 func watchRoutes(ctx context.Context) (<-chan struct{}, error) {
-	routes, links, done := make(chan netlink.RouteUpdate, 256), make(chan netlink.LinkUpdate, 64), make(chan struct{})
-	failed := make(chan struct{}, 2)
-	fail := func(error) {
-		select {
-		case failed <- struct{}{}:
-		default:
-		}
-	}
-	if err := netlink.RouteSubscribeWithOptions(routes, done, netlink.RouteSubscribeOptions{ErrorCallback: fail}); err != nil {
-		return nil, fmt.Errorf("subscribing to changes of routes: %w", err)
-	}
-	if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{ErrorCallback: fail}); err != nil {
-		close(done)
-		return nil, fmt.Errorf("subscribing to changes of links: %w", err)
+	n, err := kernel.Subscribe()
+	if err != nil {
+		return nil, err
 	}
 	out := make(chan struct{}, 1)
 	go func() {
 		defer close(out)
-		defer close(done)
+		defer n.Close()
 		for {
 			ours := false
 			select {
 			case <-ctx.Done():
 				return
-			case <-failed:
-				return
-			case u, ok := <-routes:
+			case u, ok := <-n.Routes:
 				if !ok {
 					return
 				}
 				ours = u.Protocol == Protocol && u.Type == unix.RTM_NEWROUTE
-			case _, ok := <-links:
+			case _, ok := <-n.Links:
 				if !ok {
 					return
 				}

@@ -37,8 +37,8 @@ func newTunnelled(b *batched) (*tunnelled, error) {
 	return &tunnelled{batched: b, in: make([]byte, vnetLen+0xffff)}, nil
 }
 
-// offloads sets the length of the struct before packets, and what the kernel may leave to us beside
-// what wireguard-go takes.
+// offloads sets the length of the struct before packets, and what the kernel may leave to us
+// besides what wireguard-go takes.
 func (b *batched) offloads(length, more int) error {
 	var set error
 	err := b.raw.Control(func(fd uintptr) {

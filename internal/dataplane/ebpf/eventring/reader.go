@@ -77,11 +77,8 @@ func toEvent(sample []byte) (dataplane.Event, error) {
 		Src: wideAddr(v.Saddr), Dst: wideAddr(v.Daddr), Sport: abi.Be16(v.Sport), Dport: abi.Be16(v.Dport), Proto: model.Protocol(v.Proto),
 		IfIndex: int(v.Ifindex), Reason: v.Reason,
 		Allowed: v.Flags&abi.EventAllowed != 0, Log: v.Flags&abi.EventLog != 0, Again: v.Flags&abi.EventAgain != 0,
-		Egress: dataplane.EventEnd{Local: v.Flags&abi.EventEgress != 0, Rule: nodestate.RuleID(v.Rules[0]),
-			Staged: v.Staged&abi.StagedEgress != 0, StagedDenied: v.Staged&abi.StagedEgressDenied != 0, StagedRule: nodestate.RuleID(v.StagedRules[0])},
-		Ingress: dataplane.EventEnd{Local: v.Flags&abi.EventIngress != 0, Rule: nodestate.RuleID(v.Rules[1]),
-			Staged: v.Staged&abi.StagedIngress != 0, StagedDenied: v.Staged&abi.StagedIngressDenied != 0, StagedRule: nodestate.RuleID(v.StagedRules[1])},
 	}
+	e.Egress, e.Ingress = endsOf(v.Flags, v.Staged, v.Rules, v.StagedRules)
 	e.In = dataplane.EventHost{Evaluated: v.Flags&abi.EventHostIn != 0, Rule: nodestate.RuleID(v.HostRules[0]),
 		Staged: v.Staged&abi.StagedHostIn != 0, StagedDenied: v.Staged&abi.StagedHostInDenied != 0, StagedRule: nodestate.RuleID(v.StagedHostRules[0])}
 	e.Out = dataplane.EventHost{Evaluated: v.Flags&abi.EventHostOut != 0, Rule: nodestate.RuleID(v.HostRules[1]),

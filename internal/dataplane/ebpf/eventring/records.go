@@ -122,6 +122,8 @@ func describe(r *dataplane.FlowRecord, action, flags uint8, ifindex uint32) {
 	}
 }
 
+// endsOf is what policy said at the source and at the destination, of an event or of a flow; at
+// has EVENT_EGRESS and EVENT_INGRESS.
 func endsOf(at, staged uint8, rules, stagedRules [2]uint32) (egress, ingress dataplane.EventEnd) {
 	egress = dataplane.EventEnd{Local: at&abi.EventEgress != 0, Rule: nodestate.RuleID(rules[0]),
 		Staged: staged&abi.StagedEgress != 0, StagedDenied: staged&abi.StagedEgressDenied != 0, StagedRule: nodestate.RuleID(stagedRules[0])}
