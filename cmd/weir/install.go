@@ -175,17 +175,17 @@ func (f *installFlags) install(ctx context.Context, out io.Writer, c *clientset.
 		}
 	}
 	fmt.Fprintf(out, "applying %d CustomResourceDefinitions\n", len(crds))
-	if err := applyAll(ctx, c.Dynamic, crds); err != nil {
+	if err := applyAll(ctx, out, c.Dynamic, crds); err != nil {
 		return err
 	}
 	if err := waitEstablished(ctx, c.Dynamic, crds); err != nil {
 		return err
 	}
 	fmt.Fprintln(out, "applying rights, configuration, DaemonSet weir-node, and Deployments weir-controller and weir-fanout")
-	if err := f.beginWithout(ctx, c.Dynamic, rest); err != nil {
+	if err := f.beginWithout(ctx, out, c.Dynamic, rest); err != nil {
 		return err
 	}
-	if err := applyAll(ctx, c.Dynamic, rest); err != nil {
+	if err := applyAll(ctx, out, c.Dynamic, rest); err != nil {
 		return err
 	}
 	if err := sayTierless(ctx, out, c.Kube); err != nil {
@@ -242,7 +242,7 @@ func (f *installFlags) findAPIServer(ctx context.Context, out io.Writer, c *clie
 // nobody waits for it: one that is applied without a number begins with one replica, and in a small
 // cluster the controller would end it seconds later. The number is of a field manager of its own,
 // so that what is applied next, which names none, leaves it, and the controller can change it.
-func (f *installFlags) beginWithout(ctx context.Context, d dynamic.Interface, objects []*unstructured.Unstructured) error {
+func (f *installFlags) beginWithout(ctx context.Context, out io.Writer, d dynamic.Interface, objects []*unstructured.Unstructured) error {
 	if f.FanOut == "always" {
 		return nil
 	}
@@ -264,10 +264,10 @@ func (f *installFlags) beginWithout(ctx context.Context, d dynamic.Interface, ob
 		if err := unstructured.SetNestedField(whole.Object, int64(0), "spec", "replicas"); err != nil {
 			return err
 		}
-		if err := apply(ctx, d, whole, fieldManager); err != nil {
+		if err := apply(ctx, out, d, whole, fieldManager); err != nil {
 			return err
 		}
-		if err := apply(ctx, d, number, fieldManager+"-replicas"); err != nil {
+		if err := apply(ctx, out, d, number, fieldManager+"-replicas"); err != nil {
 			return err
 		}
 	}

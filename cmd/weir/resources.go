@@ -5,11 +5,13 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,6 +24,7 @@ import (
 
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/kinds"
+	"github.com/weir-net/weir/internal/sleep"
 	"github.com/weir-net/weir/internal/terminal"
 	"github.com/weir-net/weir/internal/watch"
 )
@@ -389,18 +392,42 @@ func describe(u *unstructured.Unstructured) string {
 	return u.GetKind() + " " + u.GetName()
 }
 
-func applyAll(ctx context.Context, d dynamic.Interface, objects []*unstructured.Unstructured) error {
+func applyAll(ctx context.Context, out io.Writer, d dynamic.Interface, objects []*unstructured.Unstructured) error {
 	for _, u := range objects {
-		if err := apply(ctx, d, u, fieldManager); err != nil {
+		if err := apply(ctx, out, d, u, fieldManager); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func apply(ctx context.Context, d dynamic.Interface, u *unstructured.Unstructured, manager string) error {
-	if _, err := resourceOf(d, u).Apply(ctx, u.GetName(), u, metav1.ApplyOptions{FieldManager: manager, Force: true}); err != nil {
-		return fmt.Errorf("apply %s: %w", describe(u), err)
+// applyRetry is for how long an object is applied again after an error that passes.
+const applyRetry = 2 * time.Minute
+
+// apply makes an object what u says, by server-side apply, which may be repeated. While no API
+// server answers, or it says that it cannot now, it tries again for applyRetry: the network of the
+// node that this runs on may be changing at this very moment, or the API server be starting.
+func apply(ctx context.Context, out io.Writer, d dynamic.Interface, u *unstructured.Unstructured, manager string) error {
+	until := time.Now().Add(applyRetry)
+	for wait := time.Second; ; wait = min(2*wait, 10*time.Second) {
+		_, err := resourceOf(d, u).Apply(ctx, u.GetName(), u, metav1.ApplyOptions{FieldManager: manager, Force: true})
+		if err == nil {
+			return nil
+		}
+		err = fmt.Errorf("apply %s: %w", describe(u), err)
+		if !passes(err) || time.Now().After(until) {
+			return err
+		}
+		fmt.Fprintf(out, "%v; trying again\n", err)
+		if sleep.For(ctx, wait) != nil {
+			return err
+		}
 	}
-	return nil
+}
+
+// passes reports whether the same request may succeed later: it had no answer, or one that says so.
+func passes(err error) bool {
+	var status apierrors.APIStatus
+	return !errors.As(err, &status) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
+		apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err)
 }
