@@ -143,7 +143,9 @@ func (l *lab) metricsOn(t *testing.T, node string) {
 
 // load is traffic of all kinds that must not notice anything.
 type load struct {
+	*base
 	began                     time.Time
+	full                      int // packets that the machine had dropped before
 	streams, dials, datagrams []*running
 }
 
@@ -151,7 +153,7 @@ func (b *base) load(t *testing.T) *load {
 	t.Helper()
 	np := func(port int32) string { return at(cpAddr, nodePort2+port) }
 	return &load{
-		began: time.Now(),
+		base: b, began: time.Now(), full: b.machineDrops(t, b.pods()...),
 		streams: []*running{
 			b.client(1).begin(t, "stream", np(nodeEcho)),
 			b.cli1.begin(t, "stream", at(b.svc2, echoPort)),
@@ -168,14 +170,18 @@ func (b *base) load(t *testing.T) *load {
 	}
 }
 
-// unnoticed ends the load and fails the test for everything that was lost.
+// unnoticed ends the load and fails the test for everything that was lost. Where the machine has
+// other work (no -judge), what it dropped itself, and a share of all, are not counted: it holds
+// everything up for a second, which sends a SYN again whose answer is in flight.
 func (l *load) unnoticed(t *testing.T) {
 	t.Helper()
 	gap, attempts, slowest, datagrams := 0.0, 0, 0.0, 0
-	// A machine that holds everything up for a second sends a SYN again whose answer is in flight.
 	late := control.since(l.began, 1)
-	note(t, "lateness of the machine: max (ms)", late)
 	stopAll(l.streams, l.dials, l.datagrams)
+	full := l.machineDrops(t, l.pods()...) - l.full
+	note(t, "lateness of the machine: max (ms)", late)
+	note(t, "packets dropped by full queues and buffers of the machine", float64(full))
+	excused := func(n, of int) bool { return !*strictTiming && n <= full+int(busyShare*float64(of)) }
 	for _, r := range l.streams {
 		gap = max(gap, unbroken(t, r).GapMS)
 	}
@@ -183,16 +189,15 @@ func (l *load) unnoticed(t *testing.T) {
 		res := result[dialResult](t, r)
 		attempts += res.Attempts
 		slowest = max(slowest, res.MaxMS)
-		if res.Failed > 0 || *strictTiming && res.Slow > 0 && late < 200 || res.Slow > res.Attempts/20 || res.Attempts < 20 {
+		slow := res.Slow > 0 && !excused(res.Slow, res.Attempts) && (late < 200 || !*strictTiming)
+		if res.Failed > 0 || slow || res.Attempts < 20 {
 			t.Errorf("%s: %v", r.what, res)
 		}
 	}
 	for _, r := range l.datagrams {
 		res := result[dialResult](t, r)
 		datagrams += res.Attempts
-		// The kernel drops datagrams when a CPU's queue of packets is full, which is the whole
-		// machine's.
-		if *strictTiming && res.Failed > 0 || res.Failed > res.Attempts/50 || res.Attempts < 20 {
+		if res.Failed > 0 && !excused(res.Failed, res.Attempts) || res.Attempts < 20 {
 			t.Errorf("%s: %v", r.what, res)
 		}
 	}

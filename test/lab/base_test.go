@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -105,6 +106,8 @@ func (b *base) works(t *testing.T) {
 func (b *base) places() map[string]*place {
 	return map[string]*place{"srv1": b.srv1, "srv2": b.srv2, "cli1": b.cli1, "cli2": b.cli2}
 }
+
+func (b *base) pods() []*place { return slices.Collect(maps.Values(b.places())) }
 
 // intact is an error where the base's pods are not what they were when they were made.
 func (b *base) intact() error {

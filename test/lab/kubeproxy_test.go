@@ -108,7 +108,7 @@ func (p *proxied) thereAndBack(t *testing.T, mode, how string) {
 	p.awaitServices(t, "kube-proxy")
 	p.carriedBy(t, "kube-proxy")
 	p.client(1).begin(t, "server", "--until-stdin-ends", fmt.Sprintf("--echo=%d", echoPort), fmt.Sprintf("--udp=%d", udpPort))
-	r := &round{proxied: p, dropped: p.machineDrops(t)}
+	r := &round{proxied: p, dropped: p.machineDrops(t, p.pods()...)}
 	r.begin(t, "kube-proxy", false)
 	tries := p.newOnes(t)
 	r.measureMachine(t)
@@ -224,7 +224,7 @@ func (r *round) end(t *testing.T) {
 		g, lost, sent := o.end(t, ran)
 		gap, r.lost, r.sent = max(gap, g), r.lost+lost, r.sent+sent
 	}
-	full := r.machineDrops(t) - r.dropped
+	full := r.machineDrops(t, r.pods()...) - r.dropped
 	note(t, "longest gap of a connection (ms)", gap)
 	note(t, "datagrams lost", float64(r.lost))
 	note(t, "packets dropped by full queues and buffers of the machine", float64(full))

@@ -140,10 +140,19 @@ func setUp(ctx context.Context, dir string) error {
 	return all.connect(ctx)
 }
 
+// oneUp is held by the lab that is started. Several at once take as long in sum, and on a slow
+// machine each exceeds what its servers and their clients wait for.
+var oneUp sync.Mutex
+
 // up starts a lab of two workers, unless the run was interrupted.
 func (l *lab) up(ctx context.Context, args ...string) error {
+	oneUp.Lock()
+	defer oneUp.Unlock()
 	l.starting.Lock()
 	defer l.starting.Unlock()
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
 	args = append([]string{"--name", l.name, "up", "--proxy", "weir", "--workers", "2"}, args...)
 	for _, arg := range strings.Fields(*installFlag) {
 		args = append(args, "--install-arg="+arg)
