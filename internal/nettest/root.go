@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -61,12 +63,47 @@ func Isolated(t *testing.T, env ...string) bool {
 		return true
 	}
 	NeedRoot(t, "making a network namespace")
-	cmd := inside(0, "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd := inside(0, "-test.run="+onlyTest(t.Name()), "-test.v")
 	cmd.Env = append(cmd.Env, env...)
-	if out, err := cmd.CombinedOutput(); err != nil {
+	out, err := cmd.CombinedOutput()
+	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	skipped, err := outcome(string(out), t.Name())
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if skipped {
+		t.Skipf("%s", out)
+	}
 	return false
+}
+
+// onlyTest is the pattern of one test, each part of its name by itself.
+func onlyTest(name string) string {
+	parts := strings.Split(name, "/")
+	for i, part := range parts {
+		parts[i] = "^" + regexp.QuoteMeta(part) + "$"
+	}
+	return strings.Join(parts, "/")
+}
+
+// outcome reads what a test program that succeeded said of one test (-test.v): it ends well too
+// where the test skipped itself, or where it has no test of that name.
+func outcome(out, name string) (skipped bool, err error) {
+	for line := range strings.Lines(out) {
+		verdict, rest, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		if of, _, _ := strings.Cut(rest, " ("); of != name {
+			continue
+		}
+		switch verdict {
+		case "--- PASS":
+			return false, nil
+		case "--- SKIP":
+			return true, nil
+		}
+	}
+	return false, fmt.Errorf("the process of %s did not run it", name)
 }
 
 // inside is this program once more, in namespaces of its own.
