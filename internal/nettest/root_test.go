@@ -4,7 +4,6 @@ package nettest
 
 import "testing"
 
-
 // TestOutcome: a process that ends well may have skipped the test, or have no such test.
 func TestOutcome(t *testing.T) {
 	const out = `=== RUN   TestX

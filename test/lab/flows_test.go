@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package lab
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/weir-net/weir/internal/flows"
+)
+
+// flows asks all nodes for records of connections.
+func (l *lab) flows(t *testing.T, args ...string) ([]flows.Flow, error) {
+	t.Helper()
+	c := l.command(t.Context(), "exec", append([]string{"client1", "--", filepath.Join(l.bin, "weir"), "flows", "-o", "json"}, args...)...)
+	out, err := output(c, "")
+	if err != nil {
+		return nil, err
+	}
+	var all []flows.Flow
+	for line := range strings.Lines(out) {
+		var f flows.Flow
+		if err := json.Unmarshal([]byte(line), &f); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		all = append(all, f)
+	}
+	return all, nil
+}
+
+// TestFlowRecords switches flow records on and off under an open connection. While they are on,
+// nodes keep what a client did by a Service, with the rule that let it, and what policy denied.
+func TestFlowRecords(t *testing.T) {
+	b := sharedBase(t)
+	open := b.client(1).begin(t, "stream", at(cpAddr, nodePort2+nodeEcho))
+	b.policy(t, "recorded", `{podSelector: {matchLabels: {pod: srv1}}, ingress: [{from: [{podSelector: {matchLabels: {pod: cli1}}}]}]}`)
+	b.cli2.soon(t, at(b.srv1.addr, whoPort), false)
+	b.patchFelix(t, `{"flowLogsLocalReporter":"Enabled","flowLogsFlushInterval":"1s"}`, "flowLogsLocalReporter", "flowLogsFlushInterval")
+	cli1, cli2, srv1, rule := b.ns+"/cli1", b.ns+"/cli2", b.ns+"/srv1", "NetworkPolicy "+b.ns+"/recorded"
+	for _, c := range []struct {
+		what string
+		args []string
+		is   func(f *flows.Flow) bool
+	}{
+		{"a connection to a Service, of the node of both ends", []string{"--from", cli1, "--policy", b.ns + "/recorded"}, func(f *flows.Flow) bool {
+			return f.Node == "worker1" && f.Verdict == flows.Allowed && f.Source.String() == cli1 && f.Destination.String() == srv1 && f.Destination.Port == whoPort &&
+				strings.HasPrefix(f.Service, b.ns+"/svc1") && f.Asked == at(b.svc1, whoPort) && f.Rule != nil && strings.HasPrefix(f.Rule.String(), rule+" ingress[0]") &&
+				f.Path == "local" && f.Ended == "closed" && f.Sent.Packets >= 3 && f.Received.Packets >= 2 && f.Sent.Bytes >= 40*f.Sent.Packets
+		}},
+		{"what the client's node let go", []string{"--from", cli2, "--to", srv1}, func(f *flows.Flow) bool {
+			return f.Node == "worker2" && f.Verdict == flows.Allowed && f.Rule == nil && f.Received.Packets == 0
+		}},
+		{"what the server's node denied", []string{"--denied", "--to", srv1}, func(f *flows.Flow) bool {
+			return f.Node == "worker1" && f.Verdict == flows.Denied && f.Source.String() == cli2 && f.Source.Node == "worker2" && f.Reason == "POLICY_INGRESS" && f.Sent.Packets > 0
+		}},
+		{"a client from outside, at the node that it asked and at the backend's", []string{"--from", client1Addr}, func(f *flows.Flow) bool {
+			return f.Node == "worker2" && f.Verdict == flows.Allowed && f.Source.Address.String() == client1Addr && f.Destination.String() == b.ns+"/srv2" && f.Ended == "" && f.Sent.Packets > 0
+		}},
+	} {
+		eventually(t, 0, c.what, func() error {
+			b.cli1.dial(t, at(b.svc1, whoPort), 1)
+			b.cli2.dial(t, at(b.srv1.addr, whoPort), 1, "--timeout", "100ms")
+			all, err := b.flows(t, append(c.args, "--since", "1m")...)
+			for i := range all {
+				if c.is(&all[i]) {
+					return nil
+				}
+			}
+			if len(all) > 0 {
+				last, _ := json.Marshal(all[len(all)-1])
+				return fmt.Errorf("none of %d records, the last of which is %s", len(all), last)
+			}
+			return fmt.Errorf("no record: %v", err)
+		})
+	}
+	if out, code := b.weir(t, "flows", "--from", cli1, "--top", "1"); code != 0 || !strings.Contains(out, cli1) {
+		t.Errorf("the sums (%d):\n%s", code, out)
+	}
+	b.patchFelix(t, `{"flowLogsLocalReporter":null,"flowLogsFlushInterval":null}`)
+	eventually(t, 0, "an error says that records are off", func() error {
+		if all, err := b.flows(t); err == nil || !strings.Contains(err.Error(), "flowLogsLocalReporter") {
+			return fmt.Errorf("%d records, %v", len(all), err)
+		}
+		return nil
+	})
+	unbroken(t, open)
+}
