@@ -19,7 +19,8 @@ const farWorker = "172.31.2.208"
 // racksLab is the lab whose worker2 is behind a router that knows pods by BGP alone.
 func racksLab(t *testing.T) *lab {
 	t.Helper()
-	racks = &lab{name: *bgpFlag, bin: all.bin, traffic: all.traffic}
+	racks = &lab{name: *bgpFlag, bin: all.bin, traffic: all.traffic, tests: 1}
+	racks.inParallel(t)
 	if racks.name == "" {
 		racks.name, racks.own = fmt.Sprintf("weir-bgp-%d", os.Getpid()%1000000), true
 		if err := racks.up(interrupted, "--bgp", "--ip-family", "dual"); err != nil {
@@ -36,9 +37,6 @@ func racksLab(t *testing.T) *lab {
 // pods, Services, node ports and policy work between nodes in two racks, on both data planes, and
 // an open connection outlives the change of the data plane, and of the pool to VXLAN and back.
 func TestBGPRacks(t *testing.T) {
-	if !*strictTiming {
-		t.Parallel()
-	}
 	l := racksLab(t)
 	s := l.newSpace(t, "racks")
 	p := s.start(t, s.server("srv1", "worker1", nil), s.server("srv2", "worker2", nil), s.idle("cli1", "worker1", nil), s.idle("cli2", "worker2", nil))

@@ -20,7 +20,8 @@ const podNetwork = "10.244.0.0/16"
 // otherLab is a lab whose pods have addresses and interfaces of the plugin ptp, without Weir.
 func otherLab(t *testing.T) *lab {
 	t.Helper()
-	other = &lab{name: *otherFlag, bin: all.bin, traffic: all.traffic}
+	other = &lab{name: *otherFlag, bin: all.bin, traffic: all.traffic, tests: 1}
+	other.inParallel(t)
 	if other.name == "" {
 		other.name, other.own = fmt.Sprintf("weir-on-%d", os.Getpid()%1000000), true
 		if err := other.up(interrupted, "--on", "generic", "--no-install"); err != nil {
@@ -43,9 +44,6 @@ func (l *lab) mustWeir(t *testing.T, args ...string) {
 // over, carries Services with the client's address, and enforces policy; when it goes, that
 // plugin's network goes on. Connections between pods are open all the time.
 func TestOnGeneric(t *testing.T) {
-	if !*strictTiming {
-		t.Parallel()
-	}
 	l := otherLab(t)
 	s := l.newSpace(t, "other")
 	p := s.start(t, s.server("srv1", "worker1", nil), s.server("srv2", "worker2", nil), s.idle("cli1", "worker1", nil), s.idle("cli2", "worker2", nil))

@@ -33,7 +33,7 @@ type dual struct {
 // fan-out.
 func dualLab() *lab {
 	if both == nil {
-		both = &lab{name: *dualFlag, bin: all.bin, traffic: all.traffic}
+		both = &lab{name: *dualFlag, bin: all.bin, traffic: all.traffic, tests: 2}
 	}
 	return both
 }

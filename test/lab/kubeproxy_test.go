@@ -32,7 +32,7 @@ const (
 // rules are gone, before eBPF is switched on; "at once" does not wait, and "eBPF first" has eBPF
 // before kube-proxy goes.
 func TestFromKubeProxy(t *testing.T) {
-	alongside = &lab{name: *proxyFlag, bin: all.bin, traffic: all.traffic}
+	alongside = &lab{name: *proxyFlag, bin: all.bin, traffic: all.traffic, tests: 1}
 	alongside.inParallel(t)
 	p := newProxied(t)
 	cases := []struct{ mode, how string }{{"iptables", "by nftables"}, {"nftables", "at once"}}

@@ -140,14 +140,8 @@ func setUp(ctx context.Context, dir string) error {
 	return all.connect(ctx)
 }
 
-// oneUp is held by the lab that is started. Several at once take as long in sum, and on a slow
-// machine each exceeds what its servers and their clients wait for.
-var oneUp sync.Mutex
-
 // up starts a lab of two workers, unless the run was interrupted.
 func (l *lab) up(ctx context.Context, args ...string) error {
-	oneUp.Lock()
-	defer oneUp.Unlock()
 	l.starting.Lock()
 	defer l.starting.Unlock()
 	if err := context.Cause(ctx); err != nil {
@@ -191,5 +185,7 @@ func (l *lab) tearDown(code int) {
 	down.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := down.Run(); err != nil {
 		fmt.Println("lab tests: remove the lab:", err)
+		return
 	}
+	l.own, l.kube = false, nil // nothing is left for the end of the run
 }

@@ -81,8 +81,12 @@ func TestAPIServerAway(t *testing.T) {
 	time.Sleep(time.Until(stopped.Add(outage)))
 	b.client(2).refused(t, np)
 	resume()
+	// It answers reads before its admission is ready to take what is written.
 	eventually(t, 60*time.Second, "the API server is back", func() error {
-		_, err := b.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if _, err := b.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{}); err != nil {
+			return err
+		}
+		_, err := b.kubectl("", "annotate", "--dry-run=server", "--overwrite", "-n", b.ns, "networkpolicy", "only-client1", "tried=again")
 		return err
 	})
 	back := time.Now()
