@@ -44,7 +44,7 @@ func TestAPIServerAway(t *testing.T) {
 	b.client(1).soon(t, np, true)
 	b.client(2).soon(t, np, false)
 	l := &load{
-		began: time.Now(),
+		base: b, began: time.Now(), full: b.machineDrops(t, b.pods()...),
 		streams: []*running{
 			b.client(1).begin(t, "stream", at(cpAddr, 30740+nodeEcho)),
 			b.cli1.begin(t, "stream", at(b.srv2.addr, echoPort)),
