@@ -8,11 +8,13 @@
 package apitest
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
 	"encoding/pem"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,6 +36,7 @@ import (
 
 	"github.com/weir-net/weir/api/client/clientset"
 	"github.com/weir-net/weir/internal/await"
+	"github.com/weir-net/weir/internal/nettest"
 )
 
 const (
@@ -74,22 +77,19 @@ func IsolatedFor(t *testing.T, limit time.Duration) bool {
 		}
 		return true
 	}
-	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout="+limit.String())
+	cmd := exec.Command("/proc/self/exe", "-test.run="+nettest.OnlyTest(t.Name()), "-test.v", "-test.timeout="+limit.String())
 	cmd.Env = append(os.Environ(), insideEnv+"="+t.Name())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWPID | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	var out []byte
-	var err error
+	var out bytes.Buffer
+	cmd.Stdout = &out
 	if testing.Verbose() { // what takes long shows how it gets on
-		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-		err = cmd.Run()
-	} else {
-		out, err = cmd.CombinedOutput()
+		cmd.Stdout = io.MultiWriter(os.Stdout, &out)
 	}
-	if err != nil {
-		t.Errorf("%v\n%s", err, out)
-	} else if len(out) > 0 {
-		t.Logf("\n%s", out)
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v\n%s", err, out.Bytes())
 	}
+	nettest.Played(t, out.Bytes())
 	return false
 }
 

@@ -63,12 +63,29 @@ func Isolated(t *testing.T, env ...string) bool {
 		return true
 	}
 	NeedRoot(t, "making a network namespace")
-	cmd := inside(0, "-test.run="+onlyTest(t.Name()), "-test.v")
+	cmd := inside(0, "-test.run="+OnlyTest(t.Name()), "-test.v")
 	cmd.Env = append(cmd.Env, env...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	Played(t, out)
+	return false
+}
+
+// OnlyTest is the pattern of one test (-test.run), each part of its name by itself.
+func OnlyTest(name string) string {
+	parts := strings.Split(name, "/")
+	for i, part := range parts {
+		parts[i] = "^" + regexp.QuoteMeta(part) + "$"
+	}
+	return strings.Join(parts, "/")
+}
+
+// Played is for a test that ran once more in a process of this program, which ended well and said
+// out (-test.v): it is skipped where it skipped itself there, and fails where it was not run.
+func Played(t *testing.T, out []byte) {
+	t.Helper()
 	skipped, err := outcome(string(out), t.Name())
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -76,16 +93,6 @@ func Isolated(t *testing.T, env ...string) bool {
 	if skipped {
 		t.Skipf("%s", out)
 	}
-	return false
-}
-
-// onlyTest is the pattern of one test, each part of its name by itself.
-func onlyTest(name string) string {
-	parts := strings.Split(name, "/")
-	for i, part := range parts {
-		parts[i] = "^" + regexp.QuoteMeta(part) + "$"
-	}
-	return strings.Join(parts, "/")
 }
 
 // outcome reads what a test program that succeeded said of one test (-test.v): it ends well too

@@ -26,7 +26,7 @@ PASS
 			t.Errorf("%s %s, want %s", name, got, want)
 		}
 	}
-	if got := onlyTest("TestX/frr-10.3"); got != `^TestX$/^frr-10\.3$` {
+	if got := OnlyTest("TestX/frr-10.3"); got != `^TestX$/^frr-10\.3$` {
 		t.Errorf("the pattern is %s", got)
 	}
 }

@@ -152,22 +152,27 @@ type load struct {
 func (b *base) load(t *testing.T) *load {
 	t.Helper()
 	np := func(port int32) string { return at(cpAddr, nodePort2+port) }
-	return &load{
-		base: b, began: time.Now(), full: b.machineDrops(t, b.pods()...),
-		streams: []*running{
-			b.client(1).begin(t, "stream", np(nodeEcho)),
-			b.cli1.begin(t, "stream", at(b.svc2, echoPort)),
-			b.cli1.begin(t, "stream", at(b.srv1.addr, echoPort)),
-		},
-		dials: []*running{
-			b.client(1).begin(t, "dial", np(nodeWho)),
-			b.cli1.begin(t, "dial", at(b.svc2, whoPort)),
-		},
-		datagrams: []*running{
-			b.client(1).begin(t, "datagrams", np(nodeUDP)),
-			b.cli1.begin(t, "datagrams", at(b.svc2, udpPort)),
-		},
+	l := b.beginLoad(t)
+	l.streams = []*running{
+		b.client(1).begin(t, "stream", np(nodeEcho)),
+		b.cli1.begin(t, "stream", at(b.svc2, echoPort)),
+		b.cli1.begin(t, "stream", at(b.srv1.addr, echoPort)),
 	}
+	l.dials = []*running{
+		b.client(1).begin(t, "dial", np(nodeWho)),
+		b.cli1.begin(t, "dial", at(b.svc2, whoPort)),
+	}
+	l.datagrams = []*running{
+		b.client(1).begin(t, "datagrams", np(nodeUDP)),
+		b.cli1.begin(t, "datagrams", at(b.svc2, udpPort)),
+	}
+	return l
+}
+
+// beginLoad is a load of nothing yet: what is begun after it is held against what the machine drops.
+func (b *base) beginLoad(t *testing.T) *load {
+	t.Helper()
+	return &load{base: b, began: time.Now(), full: b.machineDrops(t, b.pods()...)}
 }
 
 // unnoticed ends the load and fails the test for everything that was lost. Where the machine has

@@ -72,10 +72,10 @@ func (l *lab) connect(ctx context.Context) error {
 	return err
 }
 
-// oneBesides is held by the test of a lab other than the first that runs. A lab takes a third of a
+// oneOther is held by the test of a lab other than the first that runs. A lab takes a third of a
 // CPU when nothing happens in it: five of them at once left an API server without an answer for
 // minutes on a machine of two.
-var oneBesides sync.Mutex
+var oneOther sync.Mutex
 
 // inParallel lets a test of this lab run in parallel with tests of other labs, when all that do not
 // ask for it have run: those that wait most of the time. Two of one lab run one after the other,
@@ -89,8 +89,8 @@ func (l *lab) inParallel(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
 	if l != all {
-		oneBesides.Lock()
-		t.Cleanup(oneBesides.Unlock)
+		oneOther.Lock()
+		t.Cleanup(oneOther.Unlock)
 	}
 	l.parallel.Lock()
 	t.Cleanup(func() {

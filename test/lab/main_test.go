@@ -144,9 +144,6 @@ func setUp(ctx context.Context, dir string) error {
 func (l *lab) up(ctx context.Context, args ...string) error {
 	l.starting.Lock()
 	defer l.starting.Unlock()
-	if err := context.Cause(ctx); err != nil {
-		return err
-	}
 	args = append([]string{"--name", l.name, "up", "--proxy", "weir", "--workers", "2"}, args...)
 	for _, arg := range strings.Fields(*installFlag) {
 		args = append(args, "--install-arg="+arg)

@@ -43,18 +43,16 @@ func TestAPIServerAway(t *testing.T) {
 	np := at(cpAddr, 30740+nodeWho)
 	b.client(1).soon(t, np, true)
 	b.client(2).soon(t, np, false)
-	l := &load{
-		base: b, began: time.Now(), full: b.machineDrops(t, b.pods()...),
-		streams: []*running{
-			b.client(1).begin(t, "stream", at(cpAddr, 30740+nodeEcho)),
-			b.cli1.begin(t, "stream", at(b.srv2.addr, echoPort)),
-		},
-		dials: []*running{
-			b.client(1).begin(t, "dial", np),
-			b.cli1.begin(t, "dial", at(ip, whoPort)),
-		},
-		datagrams: []*running{b.cli1.begin(t, "datagrams", at(ip, udpPort))},
+	l := b.beginLoad(t)
+	l.streams = []*running{
+		b.client(1).begin(t, "stream", at(cpAddr, 30740+nodeEcho)),
+		b.cli1.begin(t, "stream", at(b.srv2.addr, echoPort)),
 	}
+	l.dials = []*running{
+		b.client(1).begin(t, "dial", np),
+		b.cli1.begin(t, "dial", at(ip, whoPort)),
+	}
+	l.datagrams = []*running{b.cli1.begin(t, "datagrams", at(ip, udpPort))}
 	agent, err := b.agentPID("worker1")
 	if err != nil {
 		t.Fatal(err)
