@@ -169,7 +169,8 @@ func (b *base) load(t *testing.T) *load {
 	return l
 }
 
-// beginLoad is a load of nothing yet: what is begun after it is held against what the machine drops.
+// beginLoad is a load of nothing yet: what is begun after it is held against what the machine
+// drops.
 func (b *base) beginLoad(t *testing.T) *load {
 	t.Helper()
 	return &load{base: b, began: time.Now(), full: b.machineDrops(t, b.pods()...)}
