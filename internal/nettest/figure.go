@@ -35,3 +35,7 @@ func Figure(t testing.TB, name string, value float64) {
 	_, err = f.Write(append(text, '\n')) // one write: other processes append, too
 	Must(t, err)
 }
+
+// Measuring reports whether figures are recorded: times then count that a test bears longer ones of
+// elsewhere.
+func Measuring() bool { return os.Getenv(FiguresVariable) != "" }

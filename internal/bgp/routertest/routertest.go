@@ -358,9 +358,19 @@ func (r *Router) Leave(t *testing.T) {
 	}
 }
 
+// bfdInterval is how often BFD's packets come at most: as often as is said where the time is
+// measured until a failure is seen, and elsewhere so that nobody is taken for dead who lacks a CPU
+// for some seconds.
+func bfdInterval(measured time.Duration) time.Duration {
+	if nettest.Measuring() {
+		return measured
+	}
+	return 2 * time.Second
+}
+
 func birdConfig(c Config) string {
 	b := &strings.Builder{}
-	fmt.Fprintf(b, "router id %s;\nprotocol device { scan time 1; }\nprotocol bfd { interface \"*\" { min rx interval 100 ms; min tx interval 100 ms; multiplier 5; }; }\n", c.ID)
+	fmt.Fprintf(b, "router id %s;\nprotocol device { scan time 1; }\nprotocol bfd { interface \"*\" { min rx interval %[2]d ms; min tx interval %[2]d ms; multiplier 5; }; }\n", c.ID, bfdInterval(100*time.Millisecond).Milliseconds())
 	for _, f := range []string{"4", "6"} {
 		fmt.Fprintf(b, "protocol kernel kernel%s { ipv%s { import none; export where source = RTS_BGP; }; }\nprotocol static networks%s { ipv%s;\n", f, f, f, f)
 		for _, p := range c.Networks {
@@ -424,7 +434,7 @@ func frrConfig(c Config) string {
 			fmt.Fprintf(b, " neighbor %s password %s\n", n.Remote, n.Password)
 		}
 		if n.BFD {
-			fmt.Fprintf(b, " neighbor %s bfd\n", n.Remote)
+			fmt.Fprintf(b, " neighbor %s bfd 3 %[2]d %[2]d\n", n.Remote, bfdInterval(300*time.Millisecond).Milliseconds())
 		}
 		if n.Multihop {
 			fmt.Fprintf(b, " neighbor %s ebgp-multihop\n", n.Remote)
