@@ -18,33 +18,34 @@ import (
 
 	"github.com/weir-net/weir/api/client/clientset"
 	"github.com/weir-net/weir/deploy"
+	"github.com/weir-net/weir/internal/objects"
 )
 
 // readAdmission compares the policies of admission and their bindings with those that this program
 // installs: without them, or with ones that only audit, the rights of nodes and of the controller
 // are larger than they look.
 func (r *report) readAdmission(ctx context.Context, c *clientset.Clients) error {
-	objects, err := deploy.Objects(deploy.Defaults())
+	all, err := deploy.Objects(deploy.Defaults())
 	if err != nil {
 		return err
 	}
 	var missing []string
-	for _, want := range objects {
+	for _, want := range all {
 		if !strings.HasPrefix(want.GetKind(), "ValidatingAdmissionPolicy") {
 			continue
 		}
-		have, err := resourceOf(c.Dynamic, want).Get(ctx, want.GetName(), metav1.GetOptions{})
+		have, err := objects.Resource(c.Dynamic, want).Get(ctx, want.GetName(), metav1.GetOptions{})
 		switch {
 		case apierrors.IsForbidden(err):
 			r.components = append(r.components, "policies of admission not looked at (rights: ClusterRole weir-viewer)")
 			return nil
 		case apierrors.IsNotFound(err):
-			missing = append(missing, describe(want))
+			missing = append(missing, objects.Describe(want))
 		case err != nil:
-			return fmt.Errorf("get %s: %w", describe(want), err)
+			return fmt.Errorf("get %s: %w", objects.Describe(want), err)
 		default:
 			if at := differs("spec", want.Object["spec"], have.Object["spec"]); at != "" {
-				r.faults = append(r.faults, describe(want)+" is not the one that this weir installs ("+at+" differs): run `weir install` of the version that the cluster should have")
+				r.faults = append(r.faults, objects.Describe(want)+" is not the one that this weir installs ("+at+" differs): run `weir install` of the version that the cluster should have")
 			}
 		}
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/hostile"
+	"github.com/weir-net/weir/internal/objects"
 )
 
 // controls are what a terminal obeys: an escape, the same in eight bits, a return, a backspace, and
@@ -136,19 +137,19 @@ func TestHostileAdmissionThatIsGone(t *testing.T) {
 		"is for other objects": {policy, set(map[string]any{"matchLabels": map[string]any{"a": "b"}}, "spec", "matchConstraints", "objectSelector"), "objectSelector"},
 		"has an exception":     {policy, set([]any{map[string]any{"operations": []any{"*"}}}, "spec", "matchConstraints", "excludeResourceRules"), "excludeResourceRules"},
 	} {
-		objects, err := deploy.Objects(deploy.Defaults())
+		all, err := deploy.Objects(deploy.Defaults())
 		if err != nil {
 			t.Fatal(err)
 		}
 		dynamic := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
-		for _, u := range objects {
+		for _, u := range all {
 			if u.GetKind() != policy && u.GetKind() != binding {
 				continue
 			}
 			if u.GetName() == "weir-node-own-objects" && u.GetKind() == c.kind && !c.change(u) {
 				continue
 			}
-			if _, err := resourceOf(dynamic, u).Create(t.Context(), u, metav1.CreateOptions{}); err != nil {
+			if _, err := objects.Resource(dynamic, u).Create(t.Context(), u, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -25,6 +25,7 @@ import (
 	"github.com/weir-net/weir/api/client/clientset"
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/fanout/names"
+	"github.com/weir-net/weir/internal/objects"
 	"github.com/weir-net/weir/internal/sleep"
 )
 
@@ -147,12 +148,12 @@ func (f *installFlags) install(ctx context.Context, out io.Writer, c *clientset.
 	if err := endCleanUp(ctx, out, c.Kube); err != nil {
 		return err
 	}
-	objects, err := deploy.Objects(f.Options)
+	all, err := deploy.Objects(f.Options)
 	if err != nil {
 		return err
 	}
 	var crds, rest []*unstructured.Unstructured
-	for _, u := range objects {
+	for _, u := range all {
 		if u.GetKind() == "CustomResourceDefinition" {
 			crds = append(crds, u)
 		} else {
@@ -171,11 +172,11 @@ func (f *installFlags) install(ctx context.Context, out io.Writer, c *clientset.
 		if ours {
 			crds = append(crds, crd)
 		} else {
-			fmt.Fprintf(out, "left %s as it is\n", describe(crd))
+			fmt.Fprintf(out, "left %s as it is\n", objects.Describe(crd))
 		}
 	}
 	fmt.Fprintf(out, "applying %d CustomResourceDefinitions\n", len(crds))
-	if err := applyAll(ctx, out, c.Dynamic, crds); err != nil {
+	if err := objects.ApplyAll(ctx, out, c.Dynamic, crds, fieldManager); err != nil {
 		return err
 	}
 	if err := waitEstablished(ctx, c.Dynamic, crds); err != nil {
@@ -185,7 +186,7 @@ func (f *installFlags) install(ctx context.Context, out io.Writer, c *clientset.
 	if err := f.beginWithout(ctx, out, c.Dynamic, rest); err != nil {
 		return err
 	}
-	if err := applyAll(ctx, out, c.Dynamic, rest); err != nil {
+	if err := objects.ApplyAll(ctx, out, c.Dynamic, rest, fieldManager); err != nil {
 		return err
 	}
 	if err := sayTierless(ctx, out, c.Kube); err != nil {
@@ -242,19 +243,19 @@ func (f *installFlags) findAPIServer(ctx context.Context, out io.Writer, c *clie
 // nobody waits for it: one that is applied without a number begins with one replica, and in a small
 // cluster the controller would end it seconds later. The number is of a field manager of its own,
 // so that what is applied next, which names none, leaves it, and the controller can change it.
-func (f *installFlags) beginWithout(ctx context.Context, out io.Writer, d dynamic.Interface, objects []*unstructured.Unstructured) error {
+func (f *installFlags) beginWithout(ctx context.Context, out io.Writer, d dynamic.Interface, all []*unstructured.Unstructured) error {
 	if f.FanOut == "always" {
 		return nil
 	}
-	for _, u := range objects {
+	for _, u := range all {
 		if u.GetKind() != "Deployment" || u.GetName() != names.Name {
 			continue
 		}
-		switch _, err := resourceOf(d, u).Get(ctx, u.GetName(), metav1.GetOptions{}); {
+		switch _, err := objects.Resource(d, u).Get(ctx, u.GetName(), metav1.GetOptions{}); {
 		case err == nil:
 			return nil
 		case !apierrors.IsNotFound(err):
-			return fmt.Errorf("look at %s: %w", describe(u), err)
+			return fmt.Errorf("look at %s: %w", objects.Describe(u), err)
 		}
 		number := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"replicas": int64(0)}}}
 		number.SetGroupVersionKind(u.GroupVersionKind())
@@ -264,10 +265,10 @@ func (f *installFlags) beginWithout(ctx context.Context, out io.Writer, d dynami
 		if err := unstructured.SetNestedField(whole.Object, int64(0), "spec", "replicas"); err != nil {
 			return err
 		}
-		if err := apply(ctx, out, d, whole, fieldManager); err != nil {
+		if err := objects.Apply(ctx, out, d, whole, fieldManager); err != nil {
 			return err
 		}
-		if err := apply(ctx, out, d, number, fieldManager+"-replicas"); err != nil {
+		if err := objects.Apply(ctx, out, d, number, fieldManager+"-replicas"); err != nil {
 			return err
 		}
 	}
@@ -295,10 +296,10 @@ func waitEstablished(ctx context.Context, d dynamic.Interface, crds []*unstructu
 				break
 			}
 			if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
-				return fmt.Errorf("look at %s: %w", describe(crd), err)
+				return fmt.Errorf("look at %s: %w", objects.Describe(crd), err)
 			}
 			if err := sleep.For(ctx, 100*time.Millisecond); err != nil {
-				return fmt.Errorf("%s was not established in time; see `kubectl describe crd %s`", describe(crd), crd.GetName())
+				return fmt.Errorf("%s was not established in time; see `kubectl describe crd %s`", objects.Describe(crd), crd.GetName())
 			}
 		}
 	}
@@ -332,10 +333,10 @@ func (f *installFlags) createDefaults(ctx context.Context, out io.Writer, d dyna
 		for _, pool := range first {
 			_, err := d.Resource(poolResource).Create(ctx, pool, metav1.CreateOptions{FieldManager: fieldManager})
 			if err != nil && !apierrors.IsAlreadyExists(err) {
-				return fmt.Errorf("create %s: %w", describe(pool), err)
+				return fmt.Errorf("create %s: %w", objects.Describe(pool), err)
 			}
 			cidr, _, _ := unstructured.NestedString(pool.Object, "spec", "cidr")
-			fmt.Fprintf(out, "made %s with %s\n", describe(pool), cidr)
+			fmt.Fprintf(out, "made %s with %s\n", objects.Describe(pool), cidr)
 		}
 	} else {
 		fmt.Fprintf(out, "left the %d IPPools as they are\n", len(pools.Items))
@@ -415,7 +416,7 @@ func newUninstall(o *options) *cobra.Command {
 }
 
 // withOwnPolicyDefinitions adds those definitions of policy.networking.k8s.io that Weir brought.
-func withOwnPolicyDefinitions(ctx context.Context, d dynamic.Interface, objects []*unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
+func withOwnPolicyDefinitions(ctx context.Context, d dynamic.Interface, all []*unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
 	policies, err := deploy.PolicyDefinitions()
 	if err != nil {
 		return nil, err
@@ -426,34 +427,34 @@ func withOwnPolicyDefinitions(ctx context.Context, d dynamic.Interface, objects 
 			return nil, err
 		}
 		if ours {
-			objects = append(objects, crd)
+			all = append(all, crd)
 		}
 	}
-	return objects, nil
+	return all, nil
 }
 
 func uninstall(ctx context.Context, out io.Writer, d dynamic.Interface, purge bool) error {
-	objects, err := deploy.Objects(deploy.Defaults())
+	all, err := deploy.Objects(deploy.Defaults())
 	if err != nil {
 		return err
 	}
-	if objects, err = withOwnPolicyDefinitions(ctx, d, objects); err != nil {
+	if all, err = withOwnPolicyDefinitions(ctx, d, all); err != nil {
 		return err
 	}
 	propagation := metav1.DeletePropagationForeground
 	removed := 0
 	remove := func(definitions bool) error {
-		for _, u := range slices.Backward(objects) {
+		for _, u := range slices.Backward(all) {
 			if (u.GetKind() == "CustomResourceDefinition") != definitions {
 				continue
 			}
-			err := resourceOf(d, u).Delete(ctx, u.GetName(), metav1.DeleteOptions{PropagationPolicy: &propagation})
+			err := objects.Resource(d, u).Delete(ctx, u.GetName(), metav1.DeleteOptions{PropagationPolicy: &propagation})
 			switch {
 			case err == nil:
 				removed++
-				fmt.Fprintln(out, "removed", describe(u))
+				fmt.Fprintln(out, "removed", objects.Describe(u))
 			case !apierrors.IsNotFound(err):
-				return fmt.Errorf("remove %s: %w", describe(u), err)
+				return fmt.Errorf("remove %s: %w", objects.Describe(u), err)
 			}
 		}
 		return nil

@@ -27,6 +27,7 @@ import (
 	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/objects"
 	"github.com/weir-net/weir/internal/terminal"
 	"github.com/weir-net/weir/internal/watch"
 )
@@ -203,7 +204,7 @@ func listTyped[T any](ctx context.Context, c *clientset.Clients, resource string
 	out := make([]T, len(list.Items))
 	for i := range list.Items {
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, &out[i]); err != nil {
-			return nil, fmt.Errorf("read %s: %w", describe(&unstructured.Unstructured{Object: list.Items[i].Object}), err)
+			return nil, fmt.Errorf("read %s: %w", objects.Describe(&unstructured.Unstructured{Object: list.Items[i].Object}), err)
 		}
 	}
 	return out, nil

@@ -17,6 +17,7 @@ import (
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/migrate"
 	"github.com/weir-net/weir/internal/migrate/calico"
+	"github.com/weir-net/weir/internal/objects"
 	"github.com/weir-net/weir/internal/terminal"
 )
 
@@ -80,11 +81,11 @@ func (f *migrateFlags) cluster(ctx context.Context, stdin io.Reader) (*calico.Cl
 	if err != nil {
 		return nil, err
 	}
-	objects, err := deploy.Parse(raw)
+	all, err := deploy.Parse(raw)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.file, err)
 	}
-	return calico.FromObjects(objects)
+	return calico.FromObjects(all)
 }
 
 // printCopies writes the objects that are copied, as one YAML text.
@@ -92,7 +93,7 @@ func printCopies(out io.Writer, p *calico.Plan) error {
 	for _, u := range p.Copies {
 		text, err := yaml.Marshal(u.Object)
 		if err != nil {
-			return fmt.Errorf("print %s: %w", describe(u), err)
+			return fmt.Errorf("print %s: %w", objects.Describe(u), err)
 		}
 		fmt.Fprintf(out, "---\n%s", text)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/weir-net/weir/deploy"
+	"github.com/weir-net/weir/internal/objects"
 )
 
 const recordedCalico = "../../internal/migrate/calico/testdata/cluster.yaml"
@@ -61,13 +62,13 @@ func TestMigrateObjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := deploy.Parse([]byte(got))
-	if err != nil || len(objects) != 5 {
-		t.Fatalf("%d objects, %v:\n%s", len(objects), err, got)
+	all, err := deploy.Parse([]byte(got))
+	if err != nil || len(all) != 5 {
+		t.Fatalf("%d objects, %v:\n%s", len(all), err, got)
 	}
-	for _, u := range objects {
+	for _, u := range all {
 		if u.GetAPIVersion() != "projectcalico.org/v3" {
-			t.Errorf("%s is of %s", describe(u), u.GetAPIVersion())
+			t.Errorf("%s is of %s", objects.Describe(u), u.GetAPIVersion())
 		}
 	}
 }

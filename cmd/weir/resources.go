@@ -5,17 +5,14 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,7 +21,7 @@ import (
 
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/kinds"
-	"github.com/weir-net/weir/internal/sleep"
+	"github.com/weir-net/weir/internal/objects"
 	"github.com/weir-net/weir/internal/terminal"
 	"github.com/weir-net/weir/internal/watch"
 )
@@ -327,9 +324,9 @@ func (f *resourceFlags) eachObject(ctx context.Context, cmd *cobra.Command, do o
 		if err != nil {
 			return explain(cmd.Name(), it.k.Name, it.u.GetName(), err)
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", describe(it.u), done)
+		fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", objects.Describe(it.u), done)
 		if !it.k.InForce && cmd.Name() != "delete" {
-			fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s is stored, but %s is not supported yet: it has no effect\n", describe(it.u), it.k.Name)
+			fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s is stored, but %s is not supported yet: it has no effect\n", objects.Describe(it.u), it.k.Name)
 		}
 		if cmd.Name() != "delete" {
 			warn(cmd.ErrOrStderr(), it.u)
@@ -375,59 +372,4 @@ func explain(verb, kind, name string, err error) error {
 		return fmt.Errorf("%s %s: %w; it was changed meanwhile: get it again", verb, object, err)
 	}
 	return fmt.Errorf("%s %s: %w", verb, object, err)
-}
-
-func resourceOf(d dynamic.Interface, u *unstructured.Unstructured) dynamic.ResourceInterface {
-	gvr, _ := meta.UnsafeGuessKindToResource(u.GroupVersionKind())
-	if ns := u.GetNamespace(); ns != "" {
-		return d.Resource(gvr).Namespace(ns)
-	}
-	return d.Resource(gvr)
-}
-
-func describe(u *unstructured.Unstructured) string {
-	if u.GetNamespace() != "" {
-		return u.GetKind() + " " + u.GetNamespace() + "/" + u.GetName()
-	}
-	return u.GetKind() + " " + u.GetName()
-}
-
-func applyAll(ctx context.Context, out io.Writer, d dynamic.Interface, objects []*unstructured.Unstructured) error {
-	for _, u := range objects {
-		if err := apply(ctx, out, d, u, fieldManager); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// applyRetry is for how long an object is applied again after an error that passes.
-const applyRetry = 2 * time.Minute
-
-// apply makes an object what u says, by server-side apply, which may be repeated. While no API
-// server answers, or it says that it cannot now, it tries again for applyRetry: the network of the
-// node that this runs on may be changing at this very moment, or the API server be starting.
-func apply(ctx context.Context, out io.Writer, d dynamic.Interface, u *unstructured.Unstructured, manager string) error {
-	until := time.Now().Add(applyRetry)
-	for wait := time.Second; ; wait = min(2*wait, 10*time.Second) {
-		_, err := resourceOf(d, u).Apply(ctx, u.GetName(), u, metav1.ApplyOptions{FieldManager: manager, Force: true})
-		if err == nil {
-			return nil
-		}
-		err = fmt.Errorf("apply %s: %w", describe(u), err)
-		if !passes(err) || time.Now().After(until) {
-			return err
-		}
-		fmt.Fprintf(out, "%v; trying again\n", err)
-		if sleep.For(ctx, wait) != nil {
-			return err
-		}
-	}
-}
-
-// passes reports whether the same request may succeed later: it had no answer, or one that says so.
-func passes(err error) bool {
-	var status apierrors.APIStatus
-	return !errors.As(err, &status) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
-		apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err)
 }
