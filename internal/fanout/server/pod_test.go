@@ -125,7 +125,7 @@ func TestPodWithoutAPIServer(t *testing.T) {
 		t.Errorf("the API server was asked %d times", n)
 	}
 	// Neither has it: the pod waits, and what keeps it is said.
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	_, err := a.PodForAdd(ctx, model.Name{Namespace: "b", Name: "other"}, "x")
 	if !errors.Is(err, client.ErrPodWaits) || !strings.Contains(err.Error(), "connection refused") {
