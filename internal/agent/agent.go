@@ -221,7 +221,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.cluster.noteEndpoints = a.source.SetEndpoints
 	a.reached.OnChange(a.cluster.noteLocal)
 	a.events = events.NewHub(o.Node, eventNames{a.cluster, a.source}, a.driver.Listen, o.Log.With("part", "events"))
-	a.flows = &flowlog.Log{Collector: flows.New(o.Node, resolver.AtStart().FlowRecords, eventNames{a.cluster, a.source}), Events: a.events, Driver: a.flowSource, Lost: func() (dataplane.LostEvents, error) { return a.driver.LostEvents() }, Settings: a.flowSettings, Restart: ErrRestart, Log: o.Log}
+	a.flows = &flowlog.Log{Collector: flows.New(o.Node, resolver.AtStart().FlowRecords, resolver.AtStart().FlowsKept, eventNames{a.cluster, a.source}), Serve: a.serveHubble, Events: a.events, Driver: a.flowSource, Lost: func() (dataplane.LostEvents, error) { return a.driver.LostEvents() }, Settings: a.flowSettings, Restart: ErrRestart, Log: o.Log}
 	a.announcer = announce.New(announce.Config{Log: o.Log.With("part", "announce"), Links: a.cluster.uplinks, Silent: a.cluster.noteSilent})
 	a.cluster.announce = a.announcer.Update
 	a.bgp = &feed.Agent{Log: o.Log.With("part", "bgp")}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -19,8 +20,11 @@ import (
 	"github.com/weir-net/weir/internal/agent/source"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/events"
+	"github.com/weir-net/weir/internal/flows"
+	"github.com/weir-net/weir/internal/hubble"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/version"
 )
 
 // eventNames are the names that events get.
@@ -62,8 +66,39 @@ func (n eventNames) Describe(pod model.Name, a netip.Addr) (labels map[string]st
 // is written down when it comes into force.
 func (a *Agent) flowSettings() (now, atStart time.Duration, known bool) {
 	snap := a.cluster.snapshot()
-	start := config.New(a.opts.Node, a.opts.Environ, remembered.OpenLastGood(a.opts.StateDir, a.log).Load()).AtStart()
-	return snap.config.FlowRecords, start.FlowRecords, snap.state != nil
+	return snap.config.FlowRecords, a.atStart().FlowRecords, snap.state != nil
+}
+
+// atStart are the settings that a start of the agent would find.
+func (a *Agent) atStart() config.Effective {
+	return config.New(a.opts.Node, a.opts.Environ, remembered.OpenLastGood(a.opts.StateDir, a.log).Load()).AtStart()
+}
+
+// serveHubble answers about flow records by Hubble's API, until ctx ends.
+func (a *Agent) serveHubble(ctx context.Context) error {
+	at := a.atStart().Hubble // of the environment alone
+	s := &hubble.Server{Node: a.opts.Node, Port: at.Port, Records: a.flows.Collector, Nodes: a.cluster.nodes(ctx), Version: "Weir " + version.Version, Began: a.started,
+		Status: func() flows.Status { now, _ := a.flows.Status(); return now }}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.ServeSocket(ctx, filepath.Join(a.opts.RunDir, hubble.SocketName)) })
+	if at.Port != 0 {
+		g.Go(func() error {
+			return s.ServePort(ctx, hubble.Files{Cert: at.CertFile, Key: at.KeyFile, CA: at.CAFile}, a.log.With("part", "hubble"))
+		})
+	}
+	return g.Wait()
+}
+
+// nodes looks for those of the cluster; there are none once ctx has ended.
+func (c *cluster) nodes(ctx context.Context) func() []hubble.Node {
+	return func() (out []hubble.Node) {
+		_ = c.look(ctx, func(m *model.Cluster) {
+			for _, n := range m.Nodes {
+				out = append(out, hubble.Node{Name: n.Name, Addrs: n.Addrs})
+			}
+		})
+		return out
+	}
 }
 
 // flowSource is the data plane as a source of flow records.

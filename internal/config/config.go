@@ -43,6 +43,11 @@ type Effective struct {
 	// FlowRecords is after how long open flows are reported (flowLogsFlushInterval); 0 = flows are
 	// not accounted for (flowLogsLocalReporter). The agent starts anew when it changes.
 	FlowRecords time.Duration
+	// FlowsKept is how many records of flows are kept, in force from the start of the agent on.
+	FlowsKept int
+	// Hubble is where Hubble's API is served by TLS, besides its socket, in force from the start of
+	// the agent on.
+	Hubble Hubble
 
 	flowInterval time.Duration            // flowLogsFlushInterval
 	linux        map[string]time.Duration // see ReadLinux
@@ -53,6 +58,12 @@ type Effective struct {
 type MapSizes struct {
 	NATFrontend, NATBackend, NATAffinity, Route, IPSets int
 	ConntrackDoubles                                    bool // the connection table, when it is nearly full
+}
+
+// Hubble is a port, 0 = none, and the files that it is protected by.
+type Hubble struct {
+	Port                      uint16
+	CertFile, KeyFile, CAFile string
 }
 
 // Endpoint is where something listens.
@@ -99,7 +110,7 @@ func Default() Effective {
 
 		HealthzPort: 10256, KubeProxyCleanup: true,
 		MapSizes: MapSizes{NATFrontend: 65536, NATBackend: 262144, NATAffinity: 65536, Route: 262144, IPSets: 1048576, ConntrackDoubles: true},
-		EventsMB: 1, flowInterval: DefaultFlowInterval,
+		EventsMB: 1, flowInterval: DefaultFlowInterval, FlowsKept: 32768,
 	}
 }
 

@@ -22,7 +22,8 @@ type Reference struct {
 func (r Reference) InForce() bool { return r.Doc != "" }
 
 // environmentOnly are fields that no FelixConfiguration has.
-var environmentOnly = map[string]bool{"nodePortAddresses": true, "serviceExternalIPs": true, "cniChaining": true}
+var environmentOnly = map[string]bool{"nodePortAddresses": true, "serviceExternalIPs": true, "cniChaining": true,
+	"flowRecordsKept": true, "hubblePort": true, "hubbleCertFile": true, "hubbleKeyFile": true, "hubbleCAFile": true}
 
 // All returns every field that is known, in the order of the table.
 func All() []Reference {
@@ -67,6 +68,11 @@ var docs = map[string]string{
 	"failsafeInboundHostPorts":       "Ports of the node that no policy of [host endpoints](policy.md#host-endpoints) closes.",
 	"failsafeOutboundHostPorts":      "Ports that the node may reach whatever the policy of [host endpoints](policy.md#host-endpoints) says.",
 	"flowLogsFlushInterval":          "After how long an open flow is reported, and what was reported of a flow becomes one record ([flow records](../guides/flows.md)). The agent starts anew.",
+	"flowRecordsKept":                "How many [flow records](../guides/flows.md) the node keeps, the latest ones, some 1 KiB each.",
+	"hubblePort":                     "TCP port at which the agent serves [Hubble's API](../guides/hubble.md) by TLS while flow records are kept; 0: at the socket of the node alone.",
+	"hubbleCertFile":                 "File with the certificate for `FELIX_HubblePort`, which is not served without one.",
+	"hubbleKeyFile":                  "File with its key.",
+	"hubbleCAFile":                   "File with the authorities whose clients are answered there.",
 	"flowLogsLocalReporter":          "`Enabled`: the node accounts for flows, and keeps records of them ([flow records](../guides/flows.md)). The agent starts anew.",
 	"interfacePrefix":                "How the names of pods' interfaces on the node begin.",
 	"ipv6Support":                    "Carry IPv6 where the cluster has it.",

@@ -100,6 +100,14 @@ var fields = append([]field{
 			e.FlowRecords = e.flowInterval
 		}
 	}),
+	// How many are kept. No FelixConfiguration has it: it is for the environment.
+	integer("flowRecordsKept", "FlowRecordsKept", 32768, 1024, 1<<20, func(e *Effective, v int) { e.FlowsKept = v }),
+
+	// Hubble's API by TCP: for the environment, too.
+	integer("hubblePort", "HubblePort", 0, 0, 65535, func(e *Effective, v int) { e.Hubble.Port = uint16(v) }),
+	verbatim("hubbleCertFile", "HubbleCertFile", "", func(e *Effective, v string) { e.Hubble.CertFile = v }),
+	verbatim("hubbleKeyFile", "HubbleKeyFile", "", func(e *Effective, v string) { e.Hubble.KeyFile = v }),
+	verbatim("hubbleCAFile", "HubbleCAFile", "", func(e *Effective, v string) { e.Hubble.CAFile = v }),
 
 	// nftables.
 	ineffective("nftablesFilterAllowAction", "NftablesFilterAllowAction", "ACCEPT", "what policy allows does not pass other rules of the host's"),

@@ -14,12 +14,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-const (
-	// Kept is how many records a node keeps.
-	Kept = 32768
-	// openMost is how many connections one interval may have.
-	openMost = 131072
-)
+// openMost is how many connections one interval may have.
+const openMost = 131072
 
 // Namer knows what addresses and numbers mean.
 type Namer interface {
@@ -57,6 +53,7 @@ type key struct {
 type Collector struct {
 	node     string
 	interval time.Duration
+	most     int // records that are kept
 	by       Namer
 
 	mu          sync.Mutex
@@ -64,11 +61,13 @@ type Collector struct {
 	ring        []*Flow       // the latest, oldest at next once it is full
 	next        int
 	old, beyond uint64
+	flushed     chan struct{} // closed by the next Flush
 }
 
-// New returns a collector. With an interval of 0 it keeps nothing.
-func New(node string, interval time.Duration, by Namer) *Collector {
-	return &Collector{node: node, interval: interval, by: by, open: map[key]*Flow{}}
+// New returns a collector that keeps the latest records, most of them. With an interval of 0 it
+// keeps nothing.
+func New(node string, interval time.Duration, most int, by Namer) *Collector {
+	return &Collector{node: node, interval: interval, most: most, by: by, open: map[key]*Flow{}, flushed: make(chan struct{})}
 }
 
 // Interval is how long a record is about at most.
@@ -199,22 +198,42 @@ func (c *Collector) Flush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, f := range c.open {
-		if len(c.ring) < Kept {
+		if len(c.ring) < c.most {
 			c.ring = append(c.ring, f)
 			continue
 		}
 		c.ring[c.next] = f
-		c.next = (c.next + 1) % Kept
+		c.next = (c.next + 1) % c.most
 		c.old++
 	}
 	clear(c.open)
+	close(c.flushed)
+	c.flushed = make(chan struct{})
 }
+
+// From returns the records that are kept from number n on, in the order in which intervals ended,
+// and the number of the first: above n where newer ones took the place of some. Numbers count from
+// 0, from the start of the collector. flushed is closed when there may be more.
+func (c *Collector) From(n uint64) (records []*Flow, first uint64, flushed <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first = min(max(n, c.old), c.old+uint64(len(c.ring)))
+	at := int(first - c.old) // from the oldest
+	if len(c.ring) > 0 {
+		records = make([]*Flow, 0, len(c.ring)-at)
+		for ; at < len(c.ring); at++ {
+			records = append(records, c.ring[(c.next+at)%len(c.ring)])
+		}
+	}
+	return records, first, c.flushed
+}
+
+// Most is how many records are kept at most.
+func (c *Collector) Most() int { return c.most }
 
 // Each hands on the records that a filter wants, oldest interval first, until give returns false.
 func (c *Collector) Each(filter Filter, give func(*Flow) bool) {
-	c.mu.Lock()
-	all := append(append(make([]*Flow, 0, len(c.ring)), c.ring[c.next:]...), c.ring[:c.next]...)
-	c.mu.Unlock()
+	all, _, _ := c.From(0)
 	for _, f := range all { // what is kept does not change
 		if filter.Wants(f) && !give(f) {
 			return

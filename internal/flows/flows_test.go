@@ -4,6 +4,7 @@ package flows
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -43,6 +44,9 @@ func newNames() names {
 	return names{s}
 }
 
+// kept is how many records the tests' collectors keep.
+const kept = 32768
+
 var (
 	frontend = nodestate.Frontend{Addr: netip.MustParseAddr("10.96.0.9"), Port: 5432, Proto: model.ProtocolTCP}
 	began    = time.Unix(1000, 0)
@@ -65,7 +69,7 @@ func all(c *Collector, f Filter) (out []*Flow) {
 // Both directions of a connection, and what comes in several pieces, are one record of an interval.
 func TestOneRecordAConnectionAndInterval(t *testing.T) {
 	t.Parallel()
-	c := New("n1", time.Minute, newNames())
+	c := New("n1", time.Minute, kept, newNames())
 	c.Add(record(false, 3, 300))
 	c.Add(record(true, 2, 2000))
 	last := record(false, 1, 40)
@@ -98,7 +102,7 @@ func TestOneRecordAConnectionAndInterval(t *testing.T) {
 
 func TestFilters(t *testing.T) {
 	t.Parallel()
-	c := New("n1", time.Minute, newNames())
+	c := New("n1", time.Minute, kept, newNames())
 	c.Add(record(false, 1, 40))
 	denied := events.Event{Time: began.Add(time.Hour), Verdict: "denied", Reason: "POLICY_INGRESS", Protocol: "tcp", Source: events.Peer{Address: netip.MustParseAddr("192.0.2.1"), Port: 1},
 		Destination: events.Peer{Address: netip.MustParseAddr("10.0.0.2"), Port: 5432}, Ingress: &events.End{Rule: &events.Rule{Kind: "default-deny", Name: "db/clients"}}}
@@ -162,7 +166,7 @@ func TestFilters(t *testing.T) {
 // What is not kept is counted, by why; without an interval nothing is kept.
 func TestWhatIsNotKept(t *testing.T) {
 	t.Parallel()
-	c := New("n1", time.Minute, newNames())
+	c := New("n1", time.Minute, kept, newNames())
 	r := record(false, 1, 40)
 	for i := range openMost + 3 {
 		r.Sport, r.Src = uint16(i), netip.AddrFrom4([4]byte{172, 16, byte(i >> 16), 1})
@@ -170,14 +174,62 @@ func TestWhatIsNotKept(t *testing.T) {
 	}
 	c.Flush()
 	s := c.Status()
-	if s.Kept != Kept || s.Lost["interval"] != 3 || s.Lost["old"] != openMost-Kept || !s.Oldest.Equal(r.Until) {
+	if s.Kept != kept || s.Lost["interval"] != 3 || s.Lost["old"] != openMost-kept || !s.Oldest.Equal(r.Until) {
 		t.Errorf("%+v", s)
 	}
-	off := New("n1", 0, newNames())
+	off := New("n1", 0, kept, newNames())
 	off.AddEvent(events.Event{Verdict: "denied"})
 	off.Flush()
 	if s := off.Status(); s.Kept != 0 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// Who follows gets each record once, and learns how many took the place of ones that it did not
+// read in time.
+func TestFrom(t *testing.T) {
+	t.Parallel()
+	c := New("n1", time.Minute, 4, newNames())
+	add := func(ports ...uint16) {
+		for _, p := range ports {
+			r := record(false, 1, 40)
+			r.Sport = p
+			c.Add(r)
+			c.Flush()
+		}
+	}
+	read := func(from uint64) (ports []uint16, first uint64) {
+		records, first, _ := c.From(from)
+		for _, f := range records {
+			ports = append(ports, f.Source.Port)
+		}
+		return ports, first
+	}
+	for _, x := range []struct {
+		add   []uint16
+		from  uint64
+		ports []uint16
+		first uint64
+	}{
+		{nil, 0, nil, 0},
+		{[]uint16{1, 2, 3}, 0, []uint16{1, 2, 3}, 0},
+		{nil, 3, nil, 3},
+		{[]uint16{4, 5}, 3, []uint16{4, 5}, 3},
+		{[]uint16{6, 7, 8, 9, 10}, 5, []uint16{7, 8, 9, 10}, 6},
+		{nil, 0, []uint16{7, 8, 9, 10}, 6},
+		{nil, 99, nil, 10},
+	} {
+		add(x.add...)
+		if ports, first := read(x.from); !slices.Equal(ports, x.ports) || first != x.first {
+			t.Errorf("from %d: %v from %d on, want %v from %d on", x.from, ports, first, x.ports, x.first)
+		}
+	}
+	_, _, flushed := c.From(10)
+	add(11)
+	select {
+	case <-flushed:
+	default:
+		t.Error("nobody says that there are more")
 	}
 }
 

@@ -46,6 +46,8 @@ type Log struct {
 	Settings func() (now, atStart time.Duration, known bool)
 	Restart  error // what Run returns when the agent is to start again
 	Log      *slog.Logger
+	// Serve answers questions about records in another way than ServeHTTP, until ctx ends.
+	Serve func(context.Context) error
 }
 
 // Run works until ctx ends, or returns Restart.
@@ -55,6 +57,7 @@ func (l *Log) Run(ctx context.Context) error {
 	if l.Collector.Interval() > 0 {
 		g.Go(func() error { return l.collectDenied(ctx) })
 		g.Go(func() error { return l.read(ctx) })
+		g.Go(func() error { return l.Serve(ctx) })
 	}
 	return g.Wait()
 }

@@ -42,7 +42,7 @@ func (plane) LostRecords() (dataplane.LostRecords, error) {
 func newLog(interval time.Duration) *Log {
 	log := slog.New(slog.DiscardHandler)
 	return &Log{
-		Collector: flows.New("n1", interval, nobody{}), Events: events.NewHub("n1", nobody{}, func(bool) error { return nil }, log),
+		Collector: flows.New("n1", interval, 1024, nobody{}), Events: events.NewHub("n1", nobody{}, func(bool) error { return nil }, log),
 		Driver: func() DataPlane { return plane{} }, Lost: func() (dataplane.LostEvents, error) { return dataplane.LostEvents{Limited: 4}, nil },
 		Restart: errors.New("again"), Log: log,
 	}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hubble serves Hubble's API (observer.Observer, peer.Peer) over a node's flow records, for
+// the hubble CLI and hubble-relay as they are. A record of flows.Collector is one Flow: what one
+// connection did in one interval, in the direction in which it began. Records are converted when
+// somebody asks; nothing is kept twice. The API is for root at a socket of the node, and by TCP for
+// clients with a certificate of the authority that is given.
+package hubble
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/weir-net/weir/internal/flows"
+	"github.com/weir-net/weir/internal/hubble/api/observer"
+	"github.com/weir-net/weir/internal/hubble/api/peer"
+)
+
+// SocketName is the socket's in the agent's folder for what need not survive a reboot.
+const SocketName = "hubble.sock"
+
+// Node is a node of the cluster.
+type Node struct {
+	Name  string
+	Addrs []netip.Addr // the first is where its agent is asked
+}
+
+// Server answers for one node.
+type Server struct {
+	Node    string
+	Records *flows.Collector
+	// Status is that of the records, with what the data plane lost.
+	Status  func() flows.Status
+	Nodes   func() []Node // of the cluster, this one among them
+	Version string
+	Began   time.Time
+
+	// Port is where agents serve the API by TLS; 0 = they do not.
+	Port uint16
+}
+
+// register has g answer by s.
+func (s *Server) register(g *grpc.Server) {
+	g.RegisterService(&grpc.ServiceDesc{ServiceName: "observer.Observer", Metadata: "observer/observer.proto",
+		Methods: []grpc.MethodDesc{
+			unary("observer.Observer", "GetNodes", s.getNodes), unary("observer.Observer", "GetNamespaces", s.getNamespaces),
+			unary("observer.Observer", "ServerStatus", s.serverStatus),
+		},
+		Streams: []grpc.StreamDesc{
+			streaming("GetFlows", s.getFlows),
+			streaming("GetAgentEvents", func(*observer.GetAgentEventsRequest, grpc.ServerStreamingServer[observer.GetAgentEventsResponse]) error {
+				return status.Error(codes.Unimplemented, "Weir has no agent events: Events of Kubernetes and weir status say what its agents do")
+			}),
+			streaming("GetDebugEvents", func(*observer.GetDebugEventsRequest, grpc.ServerStreamingServer[observer.GetDebugEventsResponse]) error {
+				return status.Error(codes.Unimplemented, "Weir has no debug events: weir why says what becomes of a packet")
+			}),
+		}}, nil)
+	g.RegisterService(&grpc.ServiceDesc{ServiceName: "peer.Peer", Metadata: "peer/peer.proto",
+		Streams: []grpc.StreamDesc{streaming("Notify", func(_ *peer.NotifyRequest, to grpc.ServerStreamingServer[peer.ChangeNotification]) error {
+			return s.notify(to)
+		})}}, nil)
+}
+
+// unary describes a method with one answer.
+func unary[Request, Response any](service, name string, answer func(context.Context, *Request) (*Response, error)) grpc.MethodDesc {
+	return grpc.MethodDesc{MethodName: name, Handler: func(_ any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) {
+		in := new(Request)
+		if err := decode(in); err != nil {
+			return nil, err
+		}
+		if intercept == nil {
+			return answer(ctx, in)
+		}
+		return intercept(ctx, in, &grpc.UnaryServerInfo{FullMethod: "/" + service + "/" + name}, func(ctx context.Context, in any) (any, error) {
+			return answer(ctx, in.(*Request))
+		})
+	}}
+}
+
+// streaming describes a method with a stream of answers.
+func streaming[Request, Response any](name string, answer func(*Request, grpc.ServerStreamingServer[Response]) error) grpc.StreamDesc {
+	return grpc.StreamDesc{StreamName: name, ServerStreams: true, Handler: func(_ any, stream grpc.ServerStream) error {
+		in := new(Request)
+		if err := stream.RecvMsg(in); err != nil {
+			return err
+		}
+		return answer(in, &grpc.GenericServerStream[Request, Response]{ServerStream: stream})
+	}}
+}
