@@ -16,7 +16,7 @@ LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 GO_BUILD := GOGC=400 go build -trimpath -gcflags all=-dwarf=false -tags grpcnotrace
 BUILD_LAB := cd lab && $(GO_BUILD) -ldflags "-s -w" -o ../bin/weir-lab ./cmd/weir-lab
 
-.PHONY: all help check lint check-root soak house image setup build lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-bgp e2e-wireguard e2e-migrate e2e-policyapi e2e-routing e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate clean
+.PHONY: all help check lint check-root soak house image setup build hubble-cli lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-bgp e2e-wireguard e2e-migrate e2e-policyapi e2e-routing e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate clean
 
 all: build
 
@@ -96,12 +96,17 @@ apiserver: setup ## an API server and etcd for tests
 	@bin/weir-lab build kube-apiserver etcd
 	@bin/weir-lab build kube-apiserver etcd | while read -r f; do if [ -x "$$f" ]; then ln -sf "$$f" $(WEIR_CACHE)/apiserver/; fi; done
 
+# The hubble CLI of Cilium, for tests of its API; built once.
+HUBBLE_CLI := $(WEIR_CACHE)/hubble-cli
+hubble-cli: setup ## the hubble CLI, for tests
+	@hack/hubble.sh $(HUBBLE_CLI)
+
 # Unit tests, scenarios on the oracle and on the loaded programs, namespace tests. Needs root. What takes longest begins first: nothing is
 # left to run alongside it in the end. Results come in this order, so the first ones late.
 LONGEST := ./test/netns ./test/scenarios ./internal/dataplane/ebpf
-unit: apiserver ## lane 2: unit tests, scenarios, loaded programs, namespaces (root)
+unit: apiserver hubble-cli ## lane 2: unit tests, scenarios, loaded programs, namespaces (root)
 	go vet ./...
-	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver go test -timeout 60m $(LONGEST) ./...
+	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver WEIR_HUBBLE=$(HUBBLE_CLI) go test -timeout 60m $(LONGEST) ./...
 	cd test/policyapi && go vet . ./sctp && go test . ./sctp
 
 # Weir's tests on other kernels (Debian's 5.10, 6.1, 6.12 and the newest 7), in an emulator; writes out/kernels.json. KERNELS="-kernels 6.1 -only programs" sets more.
