@@ -3,6 +3,7 @@
 package flowlog
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -99,5 +100,28 @@ func TestRestart(t *testing.T) {
 	}
 	if err := l.Run(t.Context()); !errors.Is(err, l.Restart) || asked != 3 {
 		t.Errorf("%v after %d looks", err, asked)
+	}
+}
+
+// What else serves records works while they are kept, and not otherwise.
+func TestServes(t *testing.T) {
+	t.Parallel()
+	for _, interval := range []time.Duration{0, time.Minute} {
+		l, served := newLog(interval), false
+		l.Settings = func() (now, atStart time.Duration, known bool) { return interval, interval, true }
+		ctx, cancel := context.WithCancel(t.Context())
+		l.Serve = func(ctx context.Context) error {
+			served = true
+			cancel()
+			<-ctx.Done()
+			return nil
+		}
+		if interval == 0 {
+			cancel()
+		}
+		if err := l.Run(ctx); err != nil || served != (interval > 0) {
+			t.Errorf("interval %s: served %t, %v", interval, served, err)
+		}
+		cancel()
 	}
 }
