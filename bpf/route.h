@@ -138,14 +138,14 @@ static __always_inline int route_node(struct __sk_buff *skb, const ip_addr *node
 }
 
 /* To dst, which lives on the node `node`. Where the kernel was told no way to dst (BGP), it has the
- * pool's, by weir0, which route_fib refuses. */
-static __always_inline int route_remote(struct __sk_buff *skb, const ip_addr *dst,
-					const ip_addr *node, int by, struct flow_value *f)
+ * pool's, by weir0, which route_fib refuses. Another CNI plugin's routes may depend on the source:
+ * each interface with those of its own addresses. */
+static __always_inline int route_remote(struct __sk_buff *skb, const ip_addr *src,
+					const ip_addr *dst, const ip_addr *node, int by,
+					struct flow_value *f)
 {
-	struct settings *s = settings_get();
-
 	if (by == BY_LEARNED) {
-		if (s && !route_fib(skb, &s->node, dst, f))
+		if (!route_fib(skb, src, dst, f))
 			return DROP_NONE;
 		by = BY_LINK;
 	}
@@ -172,7 +172,7 @@ static __always_inline int route_known(struct __sk_buff *skb, const ip_addr *src
 			__builtin_memcpy(f->mac, a->mac, 6);
 			return DROP_NONE;
 		case ADDR_POD:
-			return route_remote(skb, dst, &a->node,
+			return route_remote(skb, src, dst, &a->node,
 					    a->flags & ADDR_TUNNEL  ? a->flags & ADDR_IPIP ?
 								      BY_IPIP :
 								      BY_VXLAN :
@@ -189,7 +189,7 @@ static __always_inline int route_known(struct __sk_buff *skb, const ip_addr *src
 	r = route_find(dst);
 	if (r) {
 		if (r->flags & ROUTE_REMOTE)
-			return route_remote(skb, dst, &r->node,
+			return route_remote(skb, src, dst, &r->node,
 					    r->flags & ROUTE_TUNNEL  ? r->flags & ROUTE_IPIP ?
 								       BY_IPIP :
 								       BY_VXLAN :

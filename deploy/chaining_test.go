@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
 )
 
 // TestOnOther: with another CNI plugin nothing of Weir's is in that one's way, and Weir gives no
@@ -50,6 +51,12 @@ func TestOnOther(t *testing.T) {
 		if s["cidr"] != cidr || s["disabled"] != true || s["natOutgoing"] != false || s["vxlanMode"] != "Never" {
 			t.Errorf("IPPool of %s: %v", cidr, s)
 		}
+	}
+	o.On, o.InterfacePrefix = "aws-vpc-cni", Networks["aws-vpc-cni"]
+	agent = find(t, o, "DaemonSet", "weir-node").Object
+	text, err := yaml.Marshal(agent)
+	if err != nil || !strings.Contains(string(text), "aws-vpc-cni") || !strings.Contains(string(text), "value: eni") {
+		t.Errorf("with Amazon VPC CNI, %v:\n%s", err, text)
 	}
 	for what, change := range map[string]func(*Options){
 		"unknown plugin":        func(o *Options) { o.On = "flannel" },

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -79,8 +80,11 @@ func Defaults() Options {
 	return Options{Image: "weir.local/weir:dev", PodCIDR: "10.244.0.0/16", VXLANMode: "CrossSubnet", FanOut: "auto"}
 }
 
-// Networks are the values of On.
-var Networks = []string{"generic"}
+// Networks are the values of On, with how the names of pods' interfaces begin there by default.
+var Networks = map[string]string{"generic": "veth", "aws-vpc-cni": "eni"}
+
+// NetworkNames are the values of On, sorted.
+func NetworkNames() []string { return slices.Sorted(maps.Keys(Networks)) }
 
 // prefixRE is what config takes as interfacePrefix.
 var prefixRE = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9]{0,3}$`)
@@ -92,8 +96,8 @@ func (o Options) validateNetwork() error {
 		return nil
 	case o.On == "":
 		return errors.New("a prefix of the interfaces that another CNI plugin makes needs the name of that plugin")
-	case !slices.Contains(Networks, o.On):
-		return fmt.Errorf("CNI plugin %q is none of %s", o.On, strings.Join(Networks, ", "))
+	case Networks[o.On] == "":
+		return fmt.Errorf("CNI plugin %q is none of %s", o.On, strings.Join(NetworkNames(), ", "))
 	case !prefixRE.MatchString(o.InterfacePrefix):
 		return fmt.Errorf("interface prefix %q is not one to four letters and digits, such as veth", o.InterfacePrefix)
 	}

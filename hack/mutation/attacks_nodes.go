@@ -40,6 +40,8 @@ var attacksNodes = []mutant{
 		"	case !inPool:\n", "	case !slices.Contains(p.Asked, a):\n		return \"\"\n	case !inPool:\n"}, "./internal/calc", "^TestHostilePodAddresses$/^many$"},
 	{fault{"a node writes an address of another node's block into the status of its pod where routes follow pods", "internal/calc/cluster/ownership_pods.go",
 		"	case !held && c.Settings.WorkloadRoutes:", "	case c.Settings.WorkloadRoutes:"}, "./internal/calc", "^TestHostilePodAddresses$/^by_workload$"},
+	{fault{"a node writes a node's, a gateway's or an API server's address into the status of its pod where pods are in the nodes' network", "internal/calc/cluster/ownership_pods.go",
+		"		return ofNetwork(c, first[a], p, a)", "		return \"\""}, "./internal/calc", "^TestHostilePodAddresses$/^in_the_nodes'_network$"},
 	{fault{"a node says that another node's address is its own", "internal/calc/cluster/ownership_nodes.go",
 		"	if first != n {", "	if first != n && first.Name == \"\" {"}, "./internal/calc", "^TestHostileNodeAddresses$/^a_node_says_that_another_node's_address_is_its_own$"},
 	{fault{"a node says that a pod's address is its own", "internal/calc/cluster/ownership_nodes.go",

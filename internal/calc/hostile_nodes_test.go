@@ -186,6 +186,25 @@ func TestHostilePodAddresses(t *testing.T) {
 		c.Settings.WorkloadRoutes = true
 		unmoved(t, c, func(c *model.Cluster) { pod(c, "aaa", "far", ours...) })
 	})
+	t.Run("in the nodes' network", func(t *testing.T) {
+		hostile.Record(t, "a node writes a node's, a gateway's or an API server's address into the status of its pod where pods are in the nodes' network", hostile.Node, hostile.ControlPlane, hostile.Both)
+		victims := []netip.Addr{addr("172.31.1.8"), addr("172.31.1.207"), addr("172.31.1.1"), addr("172.31.1.99"), addr("fd00:31:1::9"), addr("fd00:31:1::1"), addr("fd00:31:1::99")}
+		c := evil()
+		c.Settings.WorkloadRoutes, c.Settings.Chained = true, true
+		for name, cidr := range map[string]string{"vpc": "172.31.0.0/16", "vpc6": "fd00:31:1::/64"} {
+			c.Pools[name] = &model.Pool{Name: name, CIDR: prefix(cidr), VXLAN: model.EncapNever, Disabled: true, Workload: true}
+		}
+		c.Local.Gateways = []netip.Addr{addr("172.31.1.1"), addr("fd00:31:1::1")}
+		c.Local.APIServers = []netip.AddrPort{netip.AddrPortFrom(addr("172.31.1.99"), 6443), netip.AddrPortFrom(addr("fd00:31:1::99"), 6443)}
+		unmoved(t, c, func(c *model.Cluster) { pod(c, "aaa", "far", victims...) }, victims...)
+		// Nor does a node get the address of a pod that was there before it came to claim it.
+		pod(c, "near-pod", "near", addr("172.31.9.9"))
+		unmoved(t, c, func(c *model.Cluster) {
+			n := *c.Nodes["far"]
+			n.Addrs, n.Since = append([]netip.Addr{addr("172.31.9.9")}, n.Addrs...), map[netip.Addr]int64{addr("172.31.9.9"): 1 << 40}
+			c.Nodes["far"] = &n
+		}, addr("172.31.9.9"))
+	})
 }
 
 func TestHostileNodeAddresses(t *testing.T) {

@@ -80,13 +80,23 @@ func (r reference) firstOf(a netip.Addr) *model.Pod {
 			inPool = inPool || pool.CIDR.Contains(a)
 		}
 		if inPool && !slices.Contains(r.c.Local.HostAddrs, a) && !model.Within(r.c.ServiceCIDRs, a) {
-			title = title || model.Within(r.c.Reservations, a) && slices.Contains(p.Asked, a) || block == nil && r.c.Settings.WorkloadRoutes
+			title = title || model.Within(r.c.Reservations, a) && slices.Contains(p.Asked, a) || block == nil && r.c.Settings.WorkloadRoutes && !r.ofNode(a)
 		}
 		if title && (first == nil || p.Created < first.Created || p.Created == first.Created && p.UID < first.UID) {
 			first = p
 		}
 	}
 	return first
+}
+
+// ofNode reports whether a Node claims an address; here they do so from the start.
+func (r reference) ofNode(a netip.Addr) bool {
+	for _, n := range r.c.Nodes {
+		if slices.Contains(n.Addrs, a) {
+			return true
+		}
+	}
+	return false
 }
 
 // nodeHas reports whether one of a node's addresses is its own.

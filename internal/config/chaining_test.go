@@ -15,6 +15,7 @@ func TestChaining(t *testing.T) {
 		{nil, false, false, 0},
 		{[]string{"FELIX_BPFENABLED=false"}, false, true, 0},
 		{[]string{"FELIX_CNICHAINING=generic"}, true, false, 0},
+		{[]string{"FELIX_CNICHAINING=aws-vpc-cni"}, true, false, 0},
 		{[]string{"FELIX_CNICHAINING=generic", "FELIX_BPFENABLED=false"}, true, false, 1},
 		{[]string{"FELIX_CNICHAINING=Disabled"}, false, false, 0},
 		{[]string{"FELIX_CNICHAINING=calico"}, false, false, 1},

@@ -223,7 +223,7 @@ var fields = append([]field{
 	serviceExternalIPs(),
 
 	// Whose CNI plugin pods have. No FelixConfiguration has it: it is for the environment.
-	choice("cniChaining", "CNIChaining", "Disabled", []string{"Disabled", "generic"},
+	choice("cniChaining", "CNIChaining", "Disabled", []string{"Disabled", "generic", "aws-vpc-cni"},
 		func(e *Effective, v string) { e.Settings.Chained = v != "Disabled" }),
 
 	// AWS integration.

@@ -120,6 +120,9 @@ func rejectNodeAddr(c *model.Cluster, h *Ownership, claims *podClaims, n, first 
 	if p := claims.holder(h, a); p != nil && p.Node != n.Name {
 		return fmt.Sprintf("is the address of pod %s on node %s", p.Name, p.Node)
 	}
+	if p := claims.of[h.Pods[a]].pod; p != nil && c.Settings.WorkloadRoutes && p.Node != n.Name && n.Since[a] > p.Created {
+		return fmt.Sprintf("is the address of the older pod %s on node %s", p.Name, p.Node)
+	}
 	if b := h.BlockOf(a); b != nil && b.Node != n.Name && (b.Created <= n.ClaimedAt(a) || ofBalancer(b, n, a)) {
 		return fmt.Sprintf("lies in the older block %s of node %s", b.CIDR, b.Node)
 	}

@@ -110,22 +110,26 @@ func (x *podClaims) resolve(c *model.Cluster, h *Ownership) (map[netip.Addr]mode
 		return out, nil
 	}
 	pools := PoolIndex(&View{Cluster: c})
+	var first map[netip.Addr]*model.Node
+	if c.Settings.WorkloadRoutes {
+		first = firstNodes(c)
+	}
 	var refused []Refusal
 	for a, names := range x.at {
-		var first *model.Pod
+		var owner *model.Pod
 		why := make([]string, len(names))
 		for i, name := range names {
 			p := x.of[name].pod
-			if why[i] = rejectPodAddr(c, h, pools, p, a); why[i] == "" && (first == nil || firstPod(h, a, p, first) < 0) {
-				first = p
+			if why[i] = rejectPodAddr(c, h, pools, first, p, a); why[i] == "" && (owner == nil || firstPod(h, a, p, owner) < 0) {
+				owner = p
 			}
 		}
-		if first != nil {
-			out[a] = first.Name
+		if owner != nil {
+			out[a] = owner.Name
 		}
 		for i, name := range names {
-			if why[i] == "" && first.Name != name {
-				why[i] = fmt.Sprintf("is the address of pod %s on node %s, whose claim comes first", first.Name, first.Node)
+			if why[i] == "" && owner.Name != name {
+				why[i] = fmt.Sprintf("is the address of pod %s on node %s, whose claim comes first", owner.Name, owner.Node)
 			}
 			if p := x.of[name].pod; why[i] != "" && p.Node != c.Local.Node {
 				refused = append(refused, Refusal{Object: "Pod " + name.String(), Field: "status.podIPs", Value: a.String(), Why: why[i], Node: p.Node})
@@ -135,8 +139,9 @@ func (x *podClaims) resolve(c *model.Cluster, h *Ownership) (map[netip.Addr]mode
 	return out, refused
 }
 
-// rejectPodAddr says why an address cannot be a pod's, "" when it can be.
-func rejectPodAddr(c *model.Cluster, h *Ownership, pools *Prefixes[*model.Pool], p *model.Pod, a netip.Addr) string {
+// rejectPodAddr says why an address cannot be a pod's, "" when it can be. first are the nodes that
+// claimed addresses first, with routeSource WorkloadIPs.
+func rejectPodAddr(c *model.Cluster, h *Ownership, pools *Prefixes[*model.Pool], first map[netip.Addr]*model.Node, p *model.Pod, a netip.Addr) string {
 	node, held := h.ByAddr.Lookup(a)
 	if held && node == p.Node {
 		return ""
@@ -152,7 +157,7 @@ func rejectPodAddr(c *model.Cluster, h *Ownership, pools *Prefixes[*model.Pool],
 	case slices.Contains(p.Asked, a) && model.Within(c.Reservations, a):
 		return ""
 	case !held && c.Settings.WorkloadRoutes:
-		return ""
+		return ofNetwork(c, first[a], p, a)
 	case held:
 		return "lies in a block of " + node + ", and no IPReservation grants it"
 	}
@@ -173,6 +178,31 @@ func firstPod(h *Ownership, at netip.Addr, a, b *model.Pod) int {
 
 // ofMachine reports whether an address is this machine's own.
 func ofMachine(c *model.Cluster, a netip.Addr) bool { return slices.Contains(c.Local.HostAddrs, a) }
+
+// ofNetwork says whose an address is that a pod has by its status alone, "" when it may be the
+// pod's. A pool of another CNI plugin's may be the network that nodes and API servers are in: what
+// these have is nobody's pod, unless a Node that was there before came to claim it when the pod
+// had it. n is the node that claimed it first, nil = none.
+func ofNetwork(c *model.Cluster, n *model.Node, p *model.Pod, a netip.Addr) string {
+	switch {
+	case n != nil && (n.Since[a] == 0 || n.ClaimedAt(a) <= p.Created):
+		return "is the address of node " + n.Name
+	case slices.Contains(c.Local.Gateways, a):
+		return "is a gateway of node " + c.Local.Node
+	case ofServer(c, a):
+		return "is the address of an API server"
+	}
+	return ""
+}
+
+// ofServer reports whether an API server has an address, by the cluster or as this node reaches it.
+func ofServer(c *model.Cluster, a netip.Addr) bool {
+	if slices.ContainsFunc(c.Local.APIServers, func(at netip.AddrPort) bool { return at.Addr().Unmap() == a }) {
+		return true
+	}
+	sl := APIServersOf(c)
+	return sl != nil && slices.ContainsFunc(sl.Endpoints, func(e model.ServiceEndpoint) bool { return slices.Contains(e.Addrs, a) })
+}
 
 // ofService reports whether an address is in a range of cluster IPs.
 func ofService(c *model.Cluster, a netip.Addr) bool { return model.Within(c.ServiceCIDRs, a) }

@@ -192,7 +192,12 @@ func PoolOverlaps(all *model.Cluster) []PoolOverlap {
 	return PoolOverlapsIn(c)
 }
 
+// PoolOverlapsIn returns those of a view. Another CNI plugin's pools may be the nodes' own network:
+// they only say which addresses pods may have, and nothing is routed by one that covers nodes.
 func PoolOverlapsIn(c *View) []PoolOverlap {
+	if c.Settings.Chained {
+		return nil
+	}
 	var out []PoolOverlap
 	for _, p := range c.Pools {
 		if !p.CIDR.IsValid() {
