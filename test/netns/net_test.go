@@ -50,7 +50,8 @@ type node struct {
 	alongside bool // a kube-proxy carries Services on it
 	rules     bool // rules of a kube-proxy are there
 	keys      model.WireGuardKeys
-	speaks    *feed.Agent // to its BGP process; nil = it has none
+	speaks    *feed.Agent        // to its BGP process; nil = it has none
+	local     func(*model.Local) // what else the node finds on itself; nil = nothing
 }
 
 type pod struct {
@@ -172,8 +173,8 @@ func (l *lan) newClient(name, addr string) *host {
 	return &h
 }
 
-// newNode makes a node with a block 10.244.<n>.0/26.
-func (l *lan) newNode(name, addr string) *node {
+// newCgroup makes the cgroup of a node.
+func (l *lan) newCgroup(name string) string {
 	cg := filepath.Join("/sys/fs/cgroup/unified", l.prefix+"-"+name)
 	if _, err := os.Stat("/sys/fs/cgroup/unified"); err != nil {
 		cg = filepath.Join("/sys/fs/cgroup", l.prefix+"-"+name)
@@ -186,6 +187,12 @@ func (l *lan) newNode(name, addr string) *node {
 			l.t.Errorf("removing %s: %v", cg, err)
 		}
 	})
+	return cg
+}
+
+// newNode makes a node with a block 10.244.<n>.0/26.
+func (l *lan) newNode(name, addr string) *node {
+	cg := l.newCgroup(name)
 	n := &node{host: l.newHost(name, addr, cg), cgroup: cg}
 	run(l.t, "ip netns exec %s sysctl -qw net.ipv4.ip_forward=1", n.netns)
 	l.nodes = append(l.nodes, n)
@@ -304,6 +311,9 @@ func (n *node) state() *nodestate.State {
 		for _, a := range p.local.Addrs {
 			c.Local.Endpoints[a] = p.local
 		}
+	}
+	if n.local != nil {
+		n.local(&c.Local)
 	}
 	return calc.Calc(&c)
 }

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-net/weir/internal/model"
+)
+
+// TestOnAWS: with Amazon's CNI plugin and what its daemon writes, pods with addresses of a node's
+// primary and of its secondary interface are taken over while they run, and have Services, policy
+// and the client's address. All that a node sends leaves by the interface whose address it bears,
+// or the network drops it. When Weir goes, that network goes on.
+func TestOnAWS(t *testing.T) {
+	t.Parallel()
+	v := newVPC(t)
+	n1, n2 := v.newNode("n1", 1), v.newNode("n2", 2)
+	client, other := v.machine("client", "198.51.100.7"), v.machine("other", "10.0.0.250")
+	a, b, c, d := n1.newPod("a"), n1.newPod("b"), n2.newPod("c"), n2.newPod("d")
+	for _, on := range []struct {
+		p     *pod
+		first string
+	}{{a, "10.0.0.110"}, {b, "10.0.0.114"}, {c, "10.0.0.120"}, {d, "10.0.0.124"}} {
+		want(t, "address of "+on.p.name, on.p.local.Addrs[0].String(), on.first)
+	}
+	for _, h := range []*host{client, other, &n1.host} {
+		for _, nw := range networks {
+			h.listen(nw, ":7000")
+		}
+	}
+	for _, p := range []*pod{b, d} {
+		p.lines(":6000")
+	}
+	// Open from before Weir until after it.
+	open := []*running{a.stream(t, 1, 2, 50*time.Millisecond, "tcp", d.at("6000")), c.stream(t, 1, 2, 50*time.Millisecond, "tcp", b.at("6000")),
+		a.stream(t, 2, 2, 50*time.Millisecond, "tcp", b.at("6000")), other.stream(t, 1, 2, 50*time.Millisecond, "tcp", b.at("6000"))}
+	broken := 0
+	allGoOn(t, open, "without Weir", &broken)
+	for name, to := range map[string]*pod{"on-a": a, "on-b": b, "on-d": d} {
+		port := map[string]uint16{"on-a": 30081, "on-b": 30082, "on-d": 30083}[name]
+		v.service(name, fmt.Sprintf("10.96.0.%d", port-30000), port, to)
+	}
+	v.apply()
+	allGoOn(t, open, "taken over", &broken)
+	t.Run("pods and Services", func(t *testing.T) {
+		v.podsAndServices(t, []*pod{a, b, c, d}, map[*pod]uint16{a: 30081, b: 30082, d: 30083})
+	})
+	t.Run("outside", func(t *testing.T) {
+		for _, nw := range networks {
+			for p, leaves := range map[*pod]string{a: "10.0.0.10", b: "10.0.0.10", c: "10.0.0.20", d: "10.0.0.20"} {
+				want(t, p.name+" to outside by "+nw, p.reaches("client", nw, "198.51.100.7:7000"), leaves) // translated by that network
+				want(t, p.name+" to a machine by "+nw, p.reaches("other", nw, "10.0.0.250:7000"), p.local.Addrs[0].String())
+				want(t, p.name+" to another node by "+nw, p.reaches("n1", nw, "10.0.0.10:7000"), p.local.Addrs[0].String())
+				want(t, "a machine to "+p.name+" by "+nw, other.reaches(p.name, nw, p.local.Addrs[0].String()+":8080"), "10.0.0.250")
+				n1.reaches(p.name, nw, p.local.Addrs[0].String()+":8080")
+				n2.reaches(p.name, nw, p.local.Addrs[0].String()+":8080")
+			}
+		}
+	})
+	t.Run("node ports", func(t *testing.T) { v.nodePorts(t, client, []string{"10.0.0.10", "10.0.0.20"}) })
+	t.Run("policy", func(t *testing.T) {
+		only := allow("d", model.Peer{Pods: &model.Selector{Namespace: "default", Pods: hasApp("a")}})
+		v.cluster.Policies[only.ID()] = only
+		v.apply()
+		a.reaches("d", "tcp", d.at("8080"))
+		a.reaches("d", "tcp", "10.96.0.83:80")
+		for _, nw := range networks {
+			b.refused(nw, d.at("8080"))
+			b.refused(nw, "10.96.0.83:80")
+			c.refused(nw, d.at("8080"))
+			other.refused(nw, d.at("8080"))
+			client.refused(nw, "10.0.0.10:30083")
+		}
+		n2.reaches("d", "tcp", d.at("8080")) // as the kubelet's probes
+		delete(v.cluster.Policies, only.ID())
+		v.apply()
+		b.reaches("d", "tcp", d.at("8080"))
+	})
+	t.Run("a pod's start and end", func(t *testing.T) {
+		e := n1.newPod("e")
+		v.cluster.Pods.Delete(e.obj.Name)
+		v.apply()
+		e.refused("tcp", d.at("8080")) // the API says of nobody that he has this address
+		a.refused("tcp", e.at("8080"))
+		v.cluster.Pods.Put(e.obj)
+		v.apply()
+		want(t, "e to d", e.reaches("d", "tcp", d.at("8080")), e.local.Addrs[0].String())
+		d.reaches("e", "tcp", e.at("8080"))
+		n1.plugin("DEL", "e", v.prefix+"-e", n1.results["e"])
+		v.cluster.Pods.Delete(e.obj.Name)
+		v.apply()
+		if rules := run(t, "ip -n %s rule", n1.netns); strings.Contains(rules, e.local.Addrs[0].String()) {
+			t.Errorf("the plugin left rules of a pod that is gone:\n%s", rules)
+		}
+	})
+	allGoOn(t, open, "with Weir", &broken)
+	n1.clean()
+	n2.clean()
+	allGoOn(t, open, "without Weir again", &broken)
+	for _, p := range []*pod{a, b} {
+		want(t, p.name+" to d without Weir", p.reaches("d", "tcp", d.at("8080")), p.local.Addrs[0].String())
+		want(t, p.name+" to outside without Weir", p.reaches("client", "tcp", "198.51.100.7:7000"), "10.0.0.10")
+	}
+	for _, s := range open {
+		s.end(t)
+	}
+}
+
+// podsAndServices: every pod reaches every other one, and the Services, with its own address.
+func (v *vpc) podsAndServices(t *testing.T, pods []*pod, ports map[*pod]uint16) {
+	for _, from := range pods {
+		own := from.local.Addrs[0].String()
+		for _, nw := range networks {
+			for _, to := range pods {
+				if to != from {
+					want(t, from.name+" to "+to.name+" by "+nw, from.reaches(to.name, nw, to.at("8080")), own)
+				}
+			}
+			for to, port := range ports {
+				if to == from {
+					continue
+				}
+				want(t, from.name+" to the Service of "+to.name+" by "+nw, from.reaches(to.name, nw, fmt.Sprintf("10.96.0.%d:80", port-30000)), own)
+				want(t, from.name+" to the node port of "+to.name+" by "+nw, from.reaches(to.name, nw, fmt.Sprintf("10.0.0.20:%d", port)), own)
+			}
+		}
+	}
+}
+
+// nodePorts: a client outside is seen with its own address, whichever node and interface has the
+// backend.
+func (v *vpc) nodePorts(t *testing.T, client *host, nodes []string) {
+	for _, at := range nodes {
+		for port, server := range map[uint16]string{30081: "a", 30082: "b", 30083: "d"} {
+			for _, nw := range networks {
+				addr := netip.AddrPortFrom(netip.MustParseAddr(at), port).String()
+				want(t, "client to "+addr+" by "+nw, client.reaches(server, nw, addr), "198.51.100.7")
+			}
+		}
+	}
+}
