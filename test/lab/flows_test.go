@@ -6,7 +6,9 @@ package lab
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -81,6 +83,7 @@ func TestFlowRecords(t *testing.T) {
 	if out, code := b.weir(t, "flows", "--from", cli1, "--top", "1"); code != 0 || !strings.Contains(out, cli1) {
 		t.Errorf("the sums (%d):\n%s", code, out)
 	}
+	t.Run("hubble", func(t *testing.T) { hubbleObserves(t, b) })
 	b.patchFelix(t, `{"flowLogsLocalReporter":null,"flowLogsFlushInterval":null}`)
 	eventually(t, 0, "an error says that records are off", func() error {
 		if all, err := b.flows(t); err == nil || !strings.Contains(err.Error(), "flowLogsLocalReporter") {
@@ -89,4 +92,33 @@ func TestFlowRecords(t *testing.T) {
 		return nil
 	})
 	unbroken(t, open)
+}
+
+// hubbleObserves asks worker1's agent by the hubble CLI, as it is, for what policy denied.
+func hubbleObserves(t *testing.T, b *base) {
+	cli := os.Getenv("WEIR_HUBBLE")
+	if cli == "" {
+		t.Skip("NOT RUN: WEIR_HUBBLE does not name the hubble CLI, which hack/hubble.sh builds")
+	}
+	node := b.host("worker1", worker1Addr)
+	server := []string{cli, "--server", "unix:///run/weir/hubble.sock"}
+	eventually(t, 0, "a connection that policy denied", func() error {
+		b.cli2.dial(t, at(b.srv1.addr, whoPort), 1, "--timeout", "100ms")
+		out, err := node.do(append(server, "observe", "--last", "1", "--verdict", "DROPPED", "--from-pod", b.ns+"/cli2", "--to-pod", b.ns+"/srv1", "-o", "json")...)
+		var seen struct {
+			Flow struct {
+				By []struct{ Name, Namespace string } `json:"ingress_denied_by"`
+			}
+		}
+		if err := errors.Join(err, json.Unmarshal([]byte(out), &seen)); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		if by := seen.Flow.By; len(by) != 1 || by[0].Name != "recorded" || by[0].Namespace != b.ns {
+			return fmt.Errorf("denied by %v: %s", by, out)
+		}
+		return nil
+	})
+	if out, err := node.do(append(server, "status")...); err != nil || !strings.Contains(out, "Healthcheck") {
+		t.Errorf("hubble status: %v: %s", err, out)
+	}
 }
