@@ -103,13 +103,14 @@ hubble-cli: setup ## the hubble CLI, for tests
 	@hack/hubble.sh $(HUBBLE_CLI)
 
 # Unit tests, scenarios on the oracle and on the loaded programs, namespace tests. Needs root. What takes longest begins first: nothing is
-# left to run alongside it in the end. Results come in this order, so the first ones late.
+# left to run alongside it in the end. Results come in this order, so the first ones late. What a test builds is compiled before: Amazon's
+# CNI plugin needs minutes and GiB the first time.
 LONGEST := ./test/netns ./test/scenarios ./internal/dataplane/ebpf
 unit: apiserver hubble-cli ## lane 2: unit tests, scenarios, loaded programs, namespaces (root)
 	go vet ./...
+	cd test/awsvpc && go vet . && go build . github.com/aws/amazon-vpc-cni-k8s/cmd/routed-eni-cni-plugin
 	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver WEIR_HUBBLE=$(HUBBLE_CLI) go test -timeout 60m $(LONGEST) ./...
 	cd test/policyapi && go vet . ./sctp && go test . ./sctp
-	cd test/awsvpc && go vet .
 
 # Weir's tests on other kernels (Debian's 5.10, 6.1, 6.12 and the newest 7), in an emulator; writes out/kernels.json. KERNELS="-kernels 6.1 -only programs" sets more.
 kernels: export WEIR_SETUP_MORE := qemu-system-x86 cpio kmod xz-utils
