@@ -197,7 +197,8 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.conntrackSize = openConntrackSize(o.StateDir, o.Log)
 	resolver := config.New(o.Node, o.Environ, a.lastGood.Load())
 	resolver.ReadLinux(kernel.Sysctl)
-	if err := a.openDataPlane(lacks, resolver.AtStart()); err != nil {
+	atStart := resolver.AtStart()
+	if err := a.openDataPlane(lacks, atStart); err != nil {
 		return nil, errors.Join(err, lacks)
 	}
 	if began.Known && a.planes.choice.Other {
@@ -208,7 +209,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.cluster = newCluster(o.Node, a.loop, resolver, o.Log)
 	a.programming = metrics.NewProgramming()
 	a.cluster.programmed = a.programming.Note
-	a.cluster.opened = resolver.AtStart().Settings
+	a.cluster.opened = atStart.Settings
 	if a.cluster.opened.Chained {
 		if a.cluster.chain, err = chain.New(o.Log.With("part", "chain")); err != nil {
 			return nil, errors.Join(err, a.driver.Close())
@@ -216,12 +217,11 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	}
 	a.openWireGuard()
 	a.cluster.changed, a.cluster.reached = a.noteChange, a.reached.Addrs
-	a.cluster.noteConfig = a.lastGood.Note
-	a.cluster.noteClaims = a.claims.Note
+	a.cluster.noteConfig, a.cluster.noteClaims = a.lastGood.Note, a.claims.Note
 	a.cluster.noteEndpoints = a.source.SetEndpoints
 	a.reached.OnChange(a.cluster.noteLocal)
 	a.events = events.NewHub(o.Node, eventNames{a.cluster, a.source}, a.driver.Listen, o.Log.With("part", "events"))
-	a.flows = &flowlog.Log{Collector: flows.New(o.Node, resolver.AtStart().FlowRecords, resolver.AtStart().FlowsKept, eventNames{a.cluster, a.source}), Serve: a.serveHubble, Events: a.events, Driver: a.flowSource, Lost: func() (dataplane.LostEvents, error) { return a.driver.LostEvents() }, Settings: a.flowSettings, Restart: ErrRestart, Log: o.Log}
+	a.flows = &flowlog.Log{Collector: flows.New(o.Node, atStart.FlowRecords, atStart.FlowsKept, eventNames{a.cluster, a.source}), Serve: a.serveHubble, Events: a.events, Driver: a.flowSource, Lost: func() (dataplane.LostEvents, error) { return a.driver.LostEvents() }, Settings: a.flowSettings, Restart: ErrRestart, Log: o.Log}
 	a.announcer = announce.New(announce.Config{Log: o.Log.With("part", "announce"), Links: a.cluster.uplinks, Silent: a.cluster.noteSilent})
 	a.cluster.announce = a.announcer.Update
 	a.bgp = &feed.Agent{Log: o.Log.With("part", "bgp")}

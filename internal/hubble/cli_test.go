@@ -17,6 +17,14 @@ import (
 // cliVariable is the environment's that names the hubble CLI, to which hack/hubble.sh brings it.
 const cliVariable = "WEIR_HUBBLE"
 
+// needCLI skips a test where the hubble CLI is not there.
+func needCLI(t *testing.T) {
+	t.Helper()
+	if os.Getenv(cliVariable) == "" {
+		t.Skipf("NOT RUN: %s is not set: hack/hubble.sh builds the hubble CLI", cliVariable)
+	}
+}
+
 // cli is a command of the hubble CLI of its own project, for a server.
 func (s *testServer) cli(ctx context.Context, t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
@@ -27,9 +35,7 @@ func (s *testServer) cli(ctx context.Context, t *testing.T, args ...string) *exe
 
 // The hubble CLI as it is finds what it asks for.
 func TestCLI(t *testing.T) {
-	if os.Getenv(cliVariable) == "" {
-		t.Skipf("NOT RUN: %s is not set: hack/hubble.sh builds the hubble CLI", cliVariable)
-	}
+	needCLI(t)
 	t.Parallel()
 	s := newTestServer(t)
 	s.record(40000, 1)
@@ -104,9 +110,7 @@ func TestCLI(t *testing.T) {
 
 // The hubble CLI follows.
 func TestCLIFollows(t *testing.T) {
-	if os.Getenv(cliVariable) == "" {
-		t.Skipf("NOT RUN: %s is not set: hack/hubble.sh builds the hubble CLI", cliVariable)
-	}
+	needCLI(t)
 	t.Parallel()
 	s := newTestServer(t)
 	s.record(1, 1)
