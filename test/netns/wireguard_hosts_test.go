@@ -158,6 +158,7 @@ func testWireGuardHosts(t *testing.T, fam family) {
 	}
 	f.n2.driver.start()
 	f.apply()
+	seen() // until then it repeated in clear what open connections had for the other node
 	nodes("with another driver")
 	silent("with another driver")
 
