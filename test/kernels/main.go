@@ -50,7 +50,7 @@ var checks = []check{
 		passes("TestIPIPSources/nft", "    ", 1) + " && " + passes("TestIPIPWhy", "    ", 2) + "; }"},
 	// Nor WireGuard: the tests use that of the kernel where it is.
 	{name: "WireGuard between nodes", dir: "wireguard", command: "{ test -d /sys/module/wireguard && " + passes("TestEncryptsBetweenNodes|TestRotate|TestLeavesOthersAlone", "", 3) + "; }"},
-	{name: "WireGuard between pods", dir: "netns", command: "{ test -d /sys/module/wireguard && " + passes("TestWireGuard/(IPv4|nft-IPv4)$", "    ", 2) + "; }"},
+	{name: "WireGuard between pods", dir: "netns", command: "{ test -d /sys/module/wireguard && " + passes("TestWireGuard(Hosts)?$/(IPv4|nft-IPv4)$", "    ", 4) + "; }"},
 	{name: "namespaces, nftables", dir: "netns", command: "./test -test.run 'TestServices$/nft-IPv4/Enabled'", old: true},
 }
 

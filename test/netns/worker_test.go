@@ -5,6 +5,7 @@ package netns
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -280,8 +281,12 @@ func fromErr(err error) answer {
 	return answer{}
 }
 
+// noKeepAlive has a connection sent no probes: in some tests nothing may come through, on a slow
+// machine for longer than probes without an answer are borne.
+const noKeepAlive = -1
+
 func dial(r request, timeout time.Duration) (net.Conn, error) {
-	d := net.Dialer{Timeout: timeout}
+	d := net.Dialer{Timeout: timeout, KeepAlive: noKeepAlive}
 	if r.Own {
 		d.Control = kernel.MarkOwn
 	}
@@ -438,7 +443,7 @@ func listen(r request) error {
 
 // serveConns serves each connection to a TCP port on its own, and closes it then.
 func serveConns(addr string, each func(net.Conn)) error {
-	l, err := net.Listen("tcp", addr)
+	l, err := (&net.ListenConfig{KeepAlive: noKeepAlive}).Listen(context.Background(), "tcp", addr)
 	if err != nil {
 		return err
 	}
