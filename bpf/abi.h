@@ -33,6 +33,7 @@
 
 _Static_assert(sizeof(ip_addr) == 4 + ADDR_MORE && _Alignof(ip_addr) == 4, "ip_addr");
 _Static_assert(sizeof(struct addr_value) == (40 + ADDR_MORE + 7) / 8 * 8, "addr_value");
+_Static_assert(sizeof(struct gateway_list) == 36 + 8 * ADDR_MORE, "gateway_list");
 _Static_assert(sizeof(struct svc_key) == 8 + ADDR_MORE, "svc_key");
 _Static_assert(sizeof(struct backend_key) == 12 + ADDR_MORE, "backend_key");
 _Static_assert(sizeof(struct live_key) == 16 + 2 * ADDR_MORE, "live_key");

@@ -64,6 +64,9 @@ enum flow_state {
 	/* both directions are left to the kernel's stack, translated, by the way that the entry
 	 * says: SET_CHAINED */
 	STATE_STACK = 64,
+	/* original direction: it leaves the cluster by an egress gateway, on this node or, with
+	 * ACT_TUNNEL, on the node `nexthop` */
+	STATE_GATEWAY = 128,
 };
 
 /* Where packets of an entry's direction come from. The programs compare each packet with it

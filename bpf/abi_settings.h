@@ -37,6 +37,7 @@ enum settings_flag {
 	/* another CNI plugin's network: what pods send out of the node, but to pods, is left to the
 	 * stack, for that network's routing rules and source NAT */
 	SET_CHAINED = 524288,
+	SET_GATEWAYS = 1048576, /* weir_gateways may have entries, or pods of this node have none */
 	/* user space is writing a change, and has not moved the epoch on yet; nothing to the
 	 * programs */
 	SET_CHANGING = 64,

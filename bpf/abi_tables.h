@@ -19,6 +19,8 @@ enum addr_kind {
 
 enum addr_flag {
 	ADDR_NAT_OUTGOING = 1, /* endpoint: traffic that leaves the pools gets the node's address */
+	/* endpoint: what it sends out of the cluster leaves by egress gateways; see weir_gateways */
+	ADDR_GATEWAYS = 2,
 	ADDR_SAME_LINK = 2, /* node, pod: reached by MAC address, without a router between */
 	ADDR_TUNNEL = 4, /* node: it is reached through the tunnel. pod: the same, by VXLAN, */
 	ADDR_PRIMARY = 8, /* host: the node's own address (the one other nodes know) */
@@ -64,6 +66,17 @@ enum route_flag {
 struct route_value {
 	ip_addr node;
 	__u32 flags; /* enum route_flag */
+};
+
+/* --- egress gateways: map weir_gateways, hash ip_addr -> struct gateway_list -------------------
+ * The gateways of pods with ADDR_GATEWAYS, and, where a gateway is on this node, of those of other
+ * nodes. A list that is missing is an empty one. */
+
+#define GATEWAYS 8
+
+struct gateway_list {
+	__u32 count;
+	ip_addr gateways[GATEWAYS]; /* the addresses of pods; the rest 0 */
 };
 
 /* --- services --------------------------------------------------------------------------------- */

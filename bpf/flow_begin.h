@@ -16,6 +16,7 @@
 #include "rpf.h"
 #include "tunnel.h"
 #include "source.h"
+#include "egress.h"
 #include "host_socket.h"
 #include "reasons.h"
 #include "flow_balance.h"
@@ -37,7 +38,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	struct settings *s = settings_get();
 	struct addr_value *a, *b;
 	__u32 now = clock_now();
-	int ret, snat = 0, repoint = 0, from_outside, hand_on, svc, open;
+	int ret, snat = 0, repoint = 0, from_outside, hand_on, svc, open, egress = 0;
 	struct pkt *p;
 
 	if (!w || !s)
@@ -114,8 +115,11 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	b = bpf_map_lookup_elem(&weir_addrs, &w->fwd.daddr);
 	if (tunnel_by_service(p, s, &w->fwd))
 		return DROP_TUNNEL_FROM_POD;
+	if (p->hook == HOOK_FROM_TUNNEL ||
+	    (p->hook == HOOK_FROM_WORKLOAD && (s->flags & SET_GATEWAYS)))
+		egress = egress_asked();
 	if (!svc) {
-		if (from_outside && !(b && b->kind == ADDR_ENDPOINT))
+		if (from_outside && !egress && !(b && b->kind == ADDR_ENDPOINT))
 			w->own = 1;
 		if (p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex)
 			w->own = 1;
@@ -162,6 +166,15 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		} else {
 			policy_note(w, a, b, p->key.proto, p->key.sport, w->fwd.dport);
 		}
+		if (egress) {
+			ret = egress_lead(skb);
+			if (ret) {
+				w->fwd.rule = 0;
+				return ret;
+			}
+			snat = (w->fwd.flags & FLOW_SNAT) != 0;
+			goto routed;
+		}
 		if (p->hook == HOOK_TO_WORKLOAD || w->own) {
 			w->fwd.action = ACT_PASS;
 		} else {
@@ -202,6 +215,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 			w->rev.state |= STATE_STACK;
 		}
 	}
+routed:
 	if (host_on(s)) {
 		ret = host_begin(skb);
 		if (ret)

@@ -103,10 +103,13 @@ __noinline int flow_pick_port(int must_change)
 	struct settings *s = settings_get();
 	__u32 now = clock_now();
 	struct pkt *p;
+	int pod;
 
 	if (!w || !s)
 		return DROP_INTERNAL;
 	p = &w->pkt;
+	/* Of this node, or of another one whose gateway is here. */
+	pod = p->hook == HOOK_FROM_WORKLOAD || (w->fwd.state & STATE_GATEWAY);
 	flow_partner(&w->rkey, &w->fwd, p->key.proto);
 	if (!must_change && flow_reply_free(now))
 		return DROP_NONE;
@@ -114,12 +117,12 @@ __noinline int flow_pick_port(int must_change)
 		return must_change && flow_reply_free(now) ? DROP_NONE : DROP_NO_PORT;
 	if (s->snat_max < s->snat_min)
 		return DROP_NO_PORT;
-	snat_begin(&w->port.walk, s, p);
+	snat_begin(&w->port.walk, s, p, pod);
 	for (int i = 0; i < SNAT_TRIES; i++) {
 		if (flow_try_port(i, now))
 			return DROP_NONE;
 	}
-	if (p->hook != HOOK_FROM_WORKLOAD)
+	if (!pod)
 		return DROP_NO_PORT;
 	if (w->port.walk.own) {
 		flow_set_port(w, snat_at(&w->port.walk, w->port.walk.own - 1));

@@ -14,6 +14,7 @@
 #include "route.h"
 #include "tunnel.h"
 #include "source.h"
+#include "egress.h"
 #include "reasons.h"
 #include "flow_table.h"
 #include "account.h"
@@ -33,6 +34,8 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 	/* What changes while this evaluates is evaluated by the next packet. */
 	epoch = *(volatile __u32 *)&s->epoch;
 	if (f->svc.proto && f->svc.proto != IPPROTO_TCP && !lb_lists(&f->svc, &f->backend))
+		return STAGE_ANEW;
+	if (((s->flags & SET_GATEWAYS) || (f->state & STATE_GATEWAY)) && egress_differs(f))
 		return STAGE_ANEW;
 	w->fwd.rule = 0;
 	w->fwd.svc = f->svc;

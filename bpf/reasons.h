@@ -41,7 +41,8 @@
 	X(FAMILY_LINK, 51, "neighbour discovery of a family that is not carried")        \
 	X(REVERSE_PATH, 52, "the route to the source leads out by another interface (bpfEnforceRPF)")\
 	X(NEIGHBOURS, 53, "the pod, or all pods, asked for too many new neighbours in a second")\
-	X(INTERNAL, 54, "the programs' own tables were not there: a fault of Weir or the kernel")
+	X(INTERNAL, 54, "the programs' own tables were not there: a fault of Weir or the kernel")\
+	X(NO_GATEWAY, 60, "no egress gateway of the pod is known and ready")
 /* clang-format on */
 
 enum drop_reason {

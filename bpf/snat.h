@@ -43,7 +43,7 @@ static __always_inline __u32 snat_number(const ip_addr *pod)
 /* Which ports the sender of p may have: a pod its windows, those outside the first groups, the
  * node's own processes all. */
 static __always_inline void snat_begin(struct snat_walk *n, const struct settings *s,
-				       const struct pkt *p)
+				       const struct pkt *p, int pod)
 {
 	__u32 range = (__u32)s->snat_max - s->snat_min + 1;
 
@@ -55,7 +55,7 @@ static __always_inline void snat_begin(struct snat_walk *n, const struct setting
 	n->own = n->oldest = 0;
 	if (range < SNAT_WINDOWS * SNAT_WINDOW_LEAST)
 		return;
-	if (p->hook == HOOK_FROM_WORKLOAD) {
+	if (pod) {
 		n->size = range / SNAT_WINDOWS;
 		n->groups = SNAT_GROUPS;
 		n->number = snat_number(&p->key.saddr);

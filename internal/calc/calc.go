@@ -143,8 +143,9 @@ func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.S
 	}
 	bound := k.policy.Update(c, &dirty, &next, &keys)
 	ingress, egress := k.policy.Isolation()
+	gateways := route.ChangesGateways(c, &dirty)
 	switch {
-	case dirty.Has(inputsAddrs) || k.owners != c.Owners:
+	case dirty.Has(inputsAddrs) || gateways || k.owners != c.Owners:
 		table.StoreMap(&next.Addrs, route.Addrs(c, ingress, egress), &keys, nodestate.TableAddrs)
 	case bound:
 		table.StoreMap(&next.Addrs, route.Isolate(next.Addrs, ingress, egress), &keys, nodestate.TableAddrs)
@@ -155,6 +156,9 @@ func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.S
 	}
 	if dirty.Has(route.InputsQoS) || route.ChangesQoS(c, dirty.Pods) {
 		table.StoreMap(&next.QoS, route.QoS(c), &keys, nodestate.TableQoS)
+	}
+	if dirty.Has(route.InputsGateways) || gateways || k.owners != c.Owners {
+		table.StoreMapFunc(&next.Gateways, route.Gateways(c), slices.Equal, &keys, nodestate.TableGateways)
 	}
 	k.services.UpdateAll(c, &dirty, &next, &keys)
 	services := bgp.OfServices(c) && (dirty.Has(model.KindServices|model.KindSlices) || len(dirty.Services)+len(dirty.Slices) > 0 || keys.Tables&nodestate.TableServices != 0)

@@ -104,6 +104,7 @@ func (w *world) change(d *model.Dirty) {
 		w.c.Settings.NodePorts = model.NodePortAddresses{Primary: w.IntN(4) == 0, CIDRs: pick(w, nil, []netip.Prefix{w.cidr()}, []netip.Prefix{prefix("172.31.0.0/16"), prefix("fd00:31:1::/64")})}
 		w.c.Settings.ExcludeFromNAT = pick(w, nil, nil, []netip.Prefix{prefix("10.96.0.0/30"), prefix("fd01::/126")})
 		w.c.Settings.WorkloadRoutes = w.claims.IntN(3) == 0
+		w.c.Settings.Egress = pick(&world{Rand: w.later}, model.EgressDisabled, model.EgressPerNamespace, model.EgressPerNamespaceOrPerPod, model.EgressPerNamespaceOrPerPod)
 		w.c.Settings.ServiceExternalIPs = pick(&world{Rand: w.later}, nil, nil, []netip.Prefix{}, []netip.Prefix{prefix("198.51.100.0/24"), prefix("fd01::/112")})
 		w.c.Settings.MaxNetworks = pick(w, 1<<20, 1<<20, 5)
 		w.c.Settings.DSROptOut = pick(w, nil, []netip.Prefix{prefix("10.0.0.0/8"), prefix("2001:db8::/32")})
@@ -294,6 +295,8 @@ func checkKeys(t *testing.T, a, b *nodestate.State, keys nodestate.Keys) {
 			p.BGP = s.BGP
 		case nodestate.TableQoS:
 			p.QoS = s.QoS
+		case nodestate.TableGateways:
+			p.Gateways = s.Gateways
 		}
 		return p.String()
 	}

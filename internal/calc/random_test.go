@@ -170,6 +170,11 @@ func (w *world) addPolicy(i int) {
 	w.c.Policies[p.ID()] = p
 }
 
+func (w *world) egressClient() *model.EgressClient {
+	later := &world{Rand: w.later}
+	return &model.EgressClient{Selector: pick(later, "all()", "app == 'a'", "has(app)", "broken =="), Namespaces: pick(later, "", "all()", "has(app)"), Policy: pick(later, "", "", "", "p")}
+}
+
 func (w *world) addPod(i int) {
 	name := model.Name{Namespace: pick(w, worldNamespaces...), Name: fmt.Sprint("pod", i)}
 	p := &model.Pod{Name: name, Labels: w.labels(), Node: pick(w, "n0", "n1", "n2", "n9"),
@@ -193,6 +198,12 @@ func (w *world) addPod(i int) {
 	}
 	if w.claims.IntN(8) > 0 {
 		p.Asked = p.Addrs
+	}
+	if w.later.IntN(4) == 0 {
+		p.Egress = w.egressClient()
+	}
+	if w.later.IntN(3) == 0 {
+		p.Gateway = &model.EgressGateway{Ready: w.later.IntN(4) > 0, Labels: p.Labels}
 	}
 	if p.Node == "n0" && !p.HostNetwork && w.IntN(6) > 0 {
 		ep := &model.LocalEndpoint{Pod: name, Interface: fmt.Sprint("cali", i), IfIndex: 100 + i,
@@ -345,7 +356,11 @@ func (w *world) addBGP() {
 
 func (w *world) addNamespace(i int) {
 	n := worldNamespaces[i%len(worldNamespaces)]
-	w.c.Namespaces[n] = &model.Namespace{Name: n, Labels: w.labels()}
+	space := &model.Namespace{Name: n, Labels: w.labels(), EgressClients: pick(&world{Rand: w.later}, "", "all()", "has(app)")}
+	if w.later.IntN(4) == 0 {
+		space.Egress = w.egressClient()
+	}
+	w.c.Namespaces[n] = space
 	if w.later.IntN(4) == 0 {
 		w.c.Namespaces[n].Labels[service.LabelBackends] = service.BackendsAny
 	}
@@ -369,6 +384,7 @@ func (w *world) fill() *model.Cluster {
 	times(24, w.addPod)
 	w.addReservation()
 	w.c.Settings.WorkloadRoutes = w.claims.IntN(3) == 0
+	w.c.Settings.Egress = pick(&world{Rand: w.later}, model.EgressDisabled, model.EgressPerNamespace, model.EgressPerNamespaceOrPerPod, model.EgressPerNamespaceOrPerPod)
 	times(8, w.addService)
 	times(12, w.addSlice)
 	times(1+w.IntN(10), w.addPolicy)

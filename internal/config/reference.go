@@ -77,6 +77,7 @@ var docs = map[string]string{
 	"interfacePrefix":                "How the names of pods' interfaces on the node begin.",
 	"ipv6Support":                    "Carry IPv6 where the cluster has it.",
 	"localSubnetL2Reachability":      "Answer ARP and neighbour solicitations for [addresses on the link](services.md#who-answers-for-these-addresses-on-the-link).",
+	"egressIPSupport":                "Whose annotations `egress.projectcalico.org/…` lead pods out by [egress gateways](../guides/egress-gateways.md): nobody's, namespaces', or also pods'.",
 	"natOutgoingExclusions":          "Destinations that pods of a pool with `natOutgoing` reach without source NAT: addresses of pools, or those and nodes' addresses.",
 	"routeSource":                    "Routes to pods follow the nodes' blocks, or pods' addresses in the API.",
 

@@ -66,6 +66,10 @@ var fields = append([]field{
 	text("interfacePrefix", "InterfacePrefix", "cali", `^[a-zA-Z][a-zA-Z0-9]{0,3}$`, "a prefix of one to four letters and digits",
 		func(e *Effective, v string) { e.Settings.InterfacePrefix = v }),
 	unsupported("interfaceRefreshInterval", "InterfaceRefreshInterval", "90s"),
+	choice("egressIPSupport", "EgressIPSupport", "Disabled", []string{"Disabled", "EnabledPerNamespace", "EnabledPerNamespaceOrPerPod"},
+		func(e *Effective, v string) {
+			e.Settings.Egress = map[string]model.EgressSupport{"EnabledPerNamespace": model.EgressPerNamespace, "EnabledPerNamespaceOrPerPod": model.EgressPerNamespaceOrPerPod}[v]
+		}),
 	boolean("ipv6Support", "Ipv6Support", true, func(e *Effective, v bool) { e.Settings.IPv6Support = v }),
 	choice("localSubnetL2Reachability", "LocalSubnetL2Reachability", "Disabled", []string{"Disabled", "PodsAndLoadBalancers"},
 		func(e *Effective, v string) { e.Settings.L2Reachability = v == "PodsAndLoadBalancers" }),

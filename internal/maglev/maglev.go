@@ -89,13 +89,19 @@ const seed = 0x57656972
 
 // Slot returns the slot of a client's flow in a table of n slots. The port does not count for
 // Services with session affinity (affine). It is what nftables' `jhash ADDRESS . PORT mod n seed`
-// gives: the kernel's jhash over the address and, in a word of its own, the port, as a share of n.
+// gives: Hash as a share of n.
 func Slot(client netip.AddrPort, affine bool, n int) int {
+	return int(uint64(Hash(client, affine)) * uint64(n) >> 32)
+}
+
+// Hash is the kernel's jhash over an address and, unless affine, in a word of its own, the port. It
+// is never 0, as in bpf/maglev.h.
+func Hash(client netip.AddrPort, affine bool) uint32 {
 	key := client.Addr().AsSlice()
 	if !affine {
 		key = append(binary.BigEndian.AppendUint16(key, client.Port()), 0, 0)
 	}
-	return int(uint64(jhash.Sum(key, seed)) * uint64(n) >> 32)
+	return max(jhash.Sum(key, seed), 1)
 }
 
 // Expression is Slot's hash in the words of nft, for the family of addresses ip ("ip", "ip6").

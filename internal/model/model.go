@@ -67,6 +67,9 @@ func NewCluster() *Cluster {
 type Namespace struct {
 	Name   string
 	Labels map[string]string
+	Egress *EgressClient // what its pods say of gateways that say nothing themselves; nil = nothing
+	// EgressClients selects the namespaces whose pods may leave by its gateways; empty = none.
+	EgressClients string
 }
 
 // Pod is a v1 Pod as far as networking cares.
@@ -83,6 +86,8 @@ type Pod struct {
 	UID            string       // decides between pods of one second
 	Asked          []netip.Addr // annotation ipAddrs, of a pod that no kubelet made by itself
 	QoS            *QoS         // nil = no limit
+	Egress         *EgressClient
+	Gateway        *EgressGateway
 }
 
 // PodPort is a container port; Name and HostPort may be empty.

@@ -54,6 +54,8 @@ type podExtra struct {
 	created int64
 	asked   []netip.Addr
 	qos     *QoS
+	egress  *EgressClient
+	gateway *EgressGateway
 }
 
 // Len returns how many pods there are.
@@ -90,6 +92,20 @@ func (t *PodTable) QoS(name Name) *QoS {
 	return t.extra[r.row].qos
 }
 
+// Egress yields the pods that say something of egress gateways, or are one.
+func (t *PodTable) Egress() iter.Seq[*Pod] {
+	return func(yield func(*Pod) bool) {
+		if t == nil {
+			return
+		}
+		for row, extra := range t.extra {
+			if (extra.egress != nil || extra.gateway != nil) && !yield(PodRef{t, row}.Pod()) {
+				return
+			}
+		}
+	}
+}
+
 // Put stores a pod in the place of the one with its name, if there is one. Addresses with a zone,
 // which no pod has, are left out.
 func (t *PodTable) Put(p *Pod) {
@@ -109,6 +125,9 @@ func (t *PodTable) Put(p *Pod) {
 	}
 	if p.QoS != nil {
 		extra.qos, r.hasExtra = p.QoS, true
+	}
+	if p.Egress != nil || p.Gateway != nil {
+		extra.egress, extra.gateway, r.hasExtra = p.Egress, p.Gateway, true
 	}
 	if r.hasExtra {
 		if t.extra == nil {

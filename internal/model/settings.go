@@ -34,7 +34,8 @@ type Settings struct {
 	InterfacePrefix string // of pod interfaces on the host side
 	// L2Reachability is localSubnetL2Reachability PodsAndLoadBalancers.
 	L2Reachability    bool
-	NATExcludeHostIPs bool // natOutgoingExclusions IPPoolsAndHostIPs
+	NATExcludeHostIPs bool          // natOutgoingExclusions IPPoolsAndHostIPs
+	Egress            EgressSupport // egressIPSupport
 	// WorkloadRoutes is routeSource WorkloadIPs: an address of a pool that no block holds is the
 	// oldest pod's that has it.
 	WorkloadRoutes bool

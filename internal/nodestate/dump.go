@@ -97,6 +97,9 @@ func Dump(w io.Writer, s *State) error {
 		q := s.QoS[name]
 		d.line("qos", fmt.Sprintf("interface=%s/%d", name, q.IfIndex), "owner="+q.Owner.String(), q.QoS.String())
 	}
+	for _, a := range sortedKeys(s.Gateways, netip.Addr.Compare) {
+		d.line("gateways", a.String(), fmt.Sprint(s.Gateways[a]))
+	}
 	d.wireGuard(&s.WireGuard4)
 	d.wireGuard(&s.WireGuard6)
 	for _, id := range slices.Sorted(s.Rules.Keys()) {
@@ -123,7 +126,7 @@ func Equal(a, b *State) bool {
 		maps.Equal(a.Staged, b.Staged) && slices.Equal(a.Unfit, b.Unfit) && slices.Equal(a.Overdrawn, b.Overdrawn) &&
 		maps.Equal(a.Clients, b.Clients) && maps.Equal(a.Held, b.Held) && maps.Equal(a.Announced, b.Announced) && maps.Equal(a.Watched, b.Watched) &&
 		maps.Equal(a.HostEndpoints, b.HostEndpoints) && maps.Equal(a.HostStaged, b.HostStaged) &&
-		a.WireGuard4.Equal(&b.WireGuard4) && a.WireGuard6.Equal(&b.WireGuard6) && reflect.DeepEqual(a.BGP, b.BGP) && maps.Equal(a.QoS, b.QoS)
+		a.WireGuard4.Equal(&b.WireGuard4) && a.WireGuard6.Equal(&b.WireGuard6) && reflect.DeepEqual(a.BGP, b.BGP) && maps.Equal(a.QoS, b.QoS) && maps.EqualFunc(a.Gateways, b.Gateways, slices.Equal)
 }
 
 // Diff returns the lines of the dumps that are in one state only: "-" those of a, "+" those of b.
@@ -170,7 +173,7 @@ func (d *dumper) line(words ...string) {
 
 func (d *dumper) settings(s *Settings) {
 	d.line("settings", settingsLine(s), flag(s.ToHost == model.ToHostDrop || s.ToHost == model.ToHostReturn, "to-host="+string(s.ToHost)),
-		flag(s.VXLANFromPods, "vxlan-from-pods"), flag(s.IPIPFromPods, "ipip-from-pods"), flag(s.RPFStrict, "rpf=strict"), flag(s.Chained, "chained"),
+		flag(s.VXLANFromPods, "vxlan-from-pods"), flag(s.IPIPFromPods, "ipip-from-pods"), flag(s.RPFStrict, "rpf=strict"), flag(s.Chained, "chained"), flag(s.Gateways, "gateways"),
 		flag(s.IPIP.Accept, fmt.Sprintf("ipip-mtu=%d", s.IPIP.MTU)), flag(s.IPIP.HandOn, "hands-on=ipip"), flag(s.IPIP.Replaced, "ipip=by-vxlan"), flag(s.KubeProxy, "services=kube-proxy"), flag(s.ProxyRules, "rules-of=kube-proxy"), flag(s.HandOver, "hand-over"))
 	for _, p := range s.DSROptOut {
 		d.line("no-dsr", p.String())
@@ -201,7 +204,7 @@ func settingsLine(s *Settings) string {
 }
 
 func (d *dumper) addr(a netip.Addr, v Addr) {
-	words := []string{"addr", a.String(), v.Kind.String(), flag(v.Primary, "primary"), flag(v.NATOutgoing, "nat-outgoing"),
+	words := []string{"addr", a.String(), v.Kind.String(), flag(v.Primary, "primary"), flag(v.NATOutgoing, "nat-outgoing"), flag(v.Gateways, "gateways"),
 		flag(v.SameLink, "same-link"), flag(v.Tunnel && !v.IPIP, "tunnel"), flag(v.IPIP, "ipip"), flag(v.NoIPIP, "no-ipip"), flag(v.Learned, "learned"),
 		flag(v.NodePorts, "node-ports"), flag(v.KeepSource, "keep-source")}
 	if v.MAC != [6]byte{} {

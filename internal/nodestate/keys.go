@@ -19,6 +19,7 @@ const (
 	TableWireGuard
 	TableBGP
 	TableQoS
+	TableGateways
 
 	AllTables Table = 1<<iota - 1
 )

@@ -78,7 +78,15 @@ type State struct {
 	// QoS is how much pods of this node may send and get, by the host side of their interfaces.
 	// Most pods have no entry.
 	QoS map[string]QoS
+	// Gateways are the egress gateways of pods, by the addresses of these: of the node's own
+	// (Addr.Gateways) those that are ready, wherever they are, and of other nodes' pods the same
+	// where one of them is on this node. At most GatewaysMost, sorted, of the address's family.
+	// Lists that are there are not empty.
+	Gateways map[netip.Addr][]netip.Addr
 }
+
+// GatewaysMost is how many egress gateways share what a pod sends.
+const GatewaysMost = 8
 
 // QoS is how much a pod may send and get by an interface.
 type QoS struct {
@@ -204,6 +212,10 @@ type Settings struct {
 	// RPFStrict: what comes in by an uplink begins nothing where the route to its source leads out
 	// by another interface.
 	RPFStrict bool
+	// Gateways: pods may leave the cluster by egress gateways (State.Gateways). What comes by the
+	// tunnel from a pod of another node and is for somebody outside is for a gateway here, or
+	// nobody's.
+	Gateways bool
 	// Chained: another CNI plugin gives pods their addresses and interfaces. What pods send out of
 	// the node, but to pods, is left to the kernel's stack, so that its network's routing rules and
 	// source NAT apply.
@@ -278,6 +290,7 @@ type Addr struct {
 	NodePorts       bool // host, node: node ports answer here
 	KeepSource      bool // node: pods reach it with their own addresses, also those that others reach with the node's
 	NATOutgoing     bool // endpoint
+	Gateways        bool // endpoint: what it sends out of the cluster leaves by State.Gateways alone
 	SameLink        bool // node, pod
 	Tunnel          bool // pod; node: what goes to the address itself, too
 	IPIP            bool // pod, with Tunnel: by IP in IP, not by VXLAN
@@ -434,5 +447,6 @@ func New() *State {
 		HostEndpoints: map[HostInterface]HostEndpoint{},
 		HostStaged:    map[HostInterface]HostEndpoint{},
 		QoS:           map[string]QoS{},
+		Gateways:      map[netip.Addr][]netip.Addr{},
 	}
 }

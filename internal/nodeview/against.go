@@ -39,9 +39,18 @@ func (x *Index) needed(p *model.Pod) bool {
 	if p.HostNetwork {
 		return false
 	}
+	if p.Egress != nil || p.Gateway != nil || x.leaves(p.Name.Namespace) {
+		return true // the nodes of its gateways and of its clients need it
+	}
 	return slices.ContainsFunc(p.Addrs, func(a netip.Addr) bool {
 		return !x.owners.ByBlock(p.Node, a) || x.external[a] > 0 || x.foreign(a)
 	})
+}
+
+// leaves reports whether the pods of a namespace are to leave by egress gateways.
+func (x *Index) leaves(namespace string) bool {
+	n := x.c.Namespaces[namespace]
+	return n != nil && n.Egress != nil
 }
 
 // foreign reports whether EndpointSlices name an address that a pod of another namespace claims:

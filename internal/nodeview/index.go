@@ -217,6 +217,15 @@ func (x *Index) movedPods(ch *model.Changes) map[model.Name]struct{} {
 	for name := range ch.Pods {
 		out[name] = struct{}{}
 	}
+	for namespace, now := range ch.Namespaces { // its pods come to be every node's, or are so no more
+		if x.leaves(namespace) != (now != nil && now.Egress != nil) {
+			for name := range x.pods {
+				if name.Namespace == namespace {
+					out[name] = struct{}{}
+				}
+			}
+		}
+	}
 	if x.rekeyed {
 		for name, e := range x.pods {
 			if len(e.pod.Labels) > 0 && !maps.Equal(x.asPeer(e.pod).Labels, e.peer.Labels) {

@@ -38,6 +38,7 @@ const (
 	ReversePath      Reason = 52 // the route to the source leads out by another interface (bpfEnforceRPF)
 	Neighbours       Reason = 53 // the pod, or all pods, asked for too many new neighbours in a second
 	Internal         Reason = 54 // the programs' own tables were not there: a fault of Weir or the kernel
+	NoGateway        Reason = 60 // no egress gateway of the pod is known and ready
 )
 
 var names = map[Reason]string{
@@ -75,6 +76,7 @@ var names = map[Reason]string{
 	ReversePath:      "REVERSE_PATH",
 	Neighbours:       "NEIGHBOURS",
 	Internal:         "INTERNAL",
+	NoGateway:        "NO_GATEWAY",
 }
 
 var texts = map[Reason]string{
@@ -112,4 +114,5 @@ var texts = map[Reason]string{
 	ReversePath:      "the route to the source leads out by another interface (bpfEnforceRPF)",
 	Neighbours:       "the pod, or all pods, asked for too many new neighbours in a second",
 	Internal:         "the programs' own tables were not there: a fault of Weir or the kernel",
+	NoGateway:        "no egress gateway of the pod is known and ready",
 }

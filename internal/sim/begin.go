@@ -73,7 +73,8 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	if n.state.Settings.Chained && in.Hook == ToWorkload && !n.owns(in.IfIndex, fwd.dst) {
 		return nil, &dropped{reason: reason.NoEndpoint}
 	}
-	own := !lb.found && (outside && b.Kind != nodestate.AddrEndpoint || in.Hook == ToUplink && in.IfIndex != n.opts.HostIfIndex)
+	gateway := n.leavesByGateway(in, k.src, fwd.dst, lb.found)
+	own := !lb.found && !gateway && (outside && b.Kind != nodestate.AddrEndpoint || in.Hook == ToUplink && in.IfIndex != n.opts.HostIfIndex)
 	if outside && (!own || n.hosts() || in.Hook == FromTunnel || b.Kind != nodestate.AddrHost) {
 		var ok bool
 		if fwd.origin, ok = n.checkSource(in, k, claim{service: lb.found}); !ok {
@@ -96,12 +97,14 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 			return nil, &dropped{reason: reason.NoRoute, rule: fwd.rule}
 		}
 		fwd.path = w
-	} else if d := n.evaluateAndRoute(in, k, fwd, own); d != nil {
+	} else if d := n.evaluateAndRoute(in, k, fwd, own, gateway); d != nil {
 		return nil, d
 	}
-	snat := !fwd.handOn && n.mustTranslateSource(in, a, fwd, lb.found)
+	snat := !gateway && !fwd.handOn && n.mustTranslateSource(in, a, fwd, lb.found)
 	if snat {
 		fwd.src = n.self(k.src)
+	} else if gateway {
+		snat = fwd.src != k.src
 	} else if n.leavesToStack(in, fwd) {
 		fwd.stack, rev.stack = true, true
 	}
@@ -152,7 +155,7 @@ func isolated(a nodestate.Addr) bool {
 }
 
 // evaluateAndRoute is step 3 for a flow that is not handed on.
-func (n *Node) evaluateAndRoute(in In, k flowKey, fwd *flow, own bool) *dropped {
+func (n *Node) evaluateAndRoute(in In, k flowKey, fwd *flow, own, gateway bool) *dropped {
 	rule, d := n.evaluate(k.src, fwd.dst, k.proto, k.sport, fwd.dport)
 	if d != nil {
 		return d
@@ -162,6 +165,9 @@ func (n *Node) evaluateAndRoute(in In, k flowKey, fwd *flow, own bool) *dropped 
 	}
 	if in.Hook == ToWorkload || own {
 		return nil // Pass
+	}
+	if gateway {
+		return n.leadToGateway(in, k, fwd)
 	}
 	w, ok, why := n.route(fwd.dst)
 	if !ok {
@@ -229,11 +235,11 @@ func (n *Node) pickPort(in In, k flowKey, fwd *flow, must bool) bool {
 		return false
 	}
 	var pod netip.Addr
-	if in.Hook == FromWorkload && !n.opts.Undivided {
+	if (in.Hook == FromWorkload || fwd.gateway) && !n.opts.Undivided {
 		pod = k.src
 	}
 	own := -1
-	outside := !n.opts.Undivided && (in.Hook == FromUplink || in.Hook == FromTunnel)
+	outside := !n.opts.Undivided && !pod.IsValid() && (in.Hook == FromUplink || in.Hook == FromTunnel)
 	for _, port := range n.portsFor(first, last, pod, outside) {
 		n.setPort(k, fwd, port)
 		if n.replyFree(k, fwd) {

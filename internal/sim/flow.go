@@ -52,6 +52,7 @@ type flow struct {
 	backend      nodestate.Backend
 
 	reply, rewrite, viaNode, handOn, dsr bool
+	gateway                              bool // leaves the cluster by an egress gateway
 	stack                                bool // left to the stack, translated, by the way of path
 	clamp                                bool // SYNs announce no larger segments than fit the tunnel
 	replied, fin, closing                bool
@@ -153,6 +154,9 @@ func forget(table map[flowKey]*flow, f *flow, k flowKey) {
 // revalidate evaluates a flow of an older epoch. again: it begins anew.
 func (n *Node) revalidate(f *flow, in In, k flowKey) (again bool, _ *dropped) {
 	if f.svc.Proto != 0 && f.svc.Proto != model.ProtocolTCP && !n.live(f.svc, f.backend) {
+		return true, nil
+	}
+	if n.gatewayDiffers(f, in, k) {
 		return true, nil
 	}
 	n.again, n.service = true, f.svc

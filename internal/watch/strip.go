@@ -9,12 +9,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/watch/parse"
 )
 
 // Prefixes of the annotations that are kept.
 var keptAnnotations = []string{"cni.projectcalico.org/", "lb.projectcalico.org/", "service.kubernetes.io/", "projectcalico.org/", configHash, annotationMirror, corev1.EndpointsLastChangeTriggerTime,
-	parse.PrefixQoS, parse.AnnotationIngress, parse.AnnotationEgress}
+	parse.PrefixQoS, parse.PrefixEgress, model.AnnotationEgressGateway, parse.AnnotationIngress, parse.AnnotationEgress}
 
 // strip leaves of an object what the conversions look at: the caches hold every pod of the cluster.
 func strip(obj any) (any, error) {
@@ -84,6 +85,9 @@ func stripPod(p *corev1.Pod) *corev1.Pod {
 		}
 	}
 	out.Status = corev1.PodStatus{Phase: p.Status.Phase, PodIP: p.Status.PodIP, PodIPs: p.Status.PodIPs}
+	if p.Annotations[model.AnnotationEgressGateway] != "" && parse.IsReady(p) {
+		out.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	}
 	return out
 }
 

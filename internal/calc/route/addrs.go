@@ -26,7 +26,7 @@ func Addrs(c *cluster.View, ingress, egress map[netip.Addr]nodestate.Isolation) 
 		pool, _ := pools.Lookup(a)
 		out[a] = nodestate.Addr{
 			Kind: nodestate.AddrEndpoint, MAC: ep.MAC, Interface: ep.Interface, IfIndex: ep.IfIndex,
-			NATOutgoing: pool != nil && pool.NATOutgoing, Owner: ep.Pod,
+			NATOutgoing: pool != nil && pool.NATOutgoing, Gateways: mustLeaveByGateway(c, ep.Pod), Owner: ep.Pod,
 			Ingress: ingress[a], Egress: egress[a],
 		}
 	}

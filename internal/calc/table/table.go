@@ -24,6 +24,15 @@ func (t *Table[K, V]) Put(k K, v V) {
 	}
 }
 
+// StoreMapFunc is StoreMap for values that equal compares.
+func StoreMapFunc[K comparable, V any](have *map[K]V, want map[K]V, equal func(a, b V) bool, keys *nodestate.Keys, t nodestate.Table) {
+	if maps.EqualFunc(*have, want, equal) {
+		return
+	}
+	*have = want
+	keys.Tables |= t
+}
+
 // StoreMap puts a table into a state when it differs from the one there.
 func StoreMap[K, V comparable](have *map[K]V, want map[K]V, keys *nodestate.Keys, t nodestate.Table) {
 	if nodestate.SameMap(*have, want) || maps.Equal(*have, want) {

@@ -101,6 +101,8 @@ func optional[T any](w *writer, v *T, write func(*writer, *T)) {
 func (w *writer) namespace(n *model.Namespace) {
 	w.text(n.Name)
 	w.labels(n.Labels)
+	optional(w, n.Egress, (*writer).egressClient)
+	w.text(n.EgressClients)
 }
 
 func (w *writer) podPort(p model.PodPort) {
@@ -123,6 +125,19 @@ func (w *writer) pod(p *model.Pod) {
 	w.text(p.UID)
 	w.addrs(p.Asked)
 	optional(w, p.QoS, (*writer).qos)
+	optional(w, p.Egress, (*writer).egressClient)
+	optional(w, p.Gateway, (*writer).egressGateway)
+}
+
+func (w *writer) egressClient(c *model.EgressClient) {
+	w.text(c.Selector)
+	w.text(c.Namespaces)
+	w.text(c.Policy)
+}
+
+func (w *writer) egressGateway(g *model.EgressGateway) {
+	w.bools(g.Ready)
+	w.labels(g.Labels)
 }
 
 func (w *writer) qos(q *model.QoS) {

@@ -10,7 +10,7 @@ import (
 )
 
 func (r *reader) namespace(n *Namespace) (string, *model.Namespace) {
-	out := &model.Namespace{Name: r.key("name", n.Name), Labels: r.labels("labels", n.Labels)}
+	out := &model.Namespace{Name: r.key("name", n.Name), Labels: r.labels("labels", n.Labels), Egress: r.egressClient(n.Egress), EgressClients: string(n.EgressClients)}
 	return out.Name, out
 }
 
@@ -86,6 +86,7 @@ func (r *reader) group(g *PodGroup, total int, ch *model.Changes) {
 		pod.HostNetwork, pod.Finished, pod.Created = p.HostNetwork, p.Finished, g.Created+p.Created
 		pod.Addrs, pod.Asked = list(r, "addrs", p.Addrs, r.addr), list(r, "asked", p.Asked, r.addr)
 		pod.QoS = qosOf(p.Qos)
+		pod.Egress, pod.Gateway = r.egressClient(p.Egress), r.egressGateway(p.Gateway)
 		switch {
 		case len(p.Uid) == 0:
 			pod.UID = string(p.UidText)

@@ -11,7 +11,7 @@ import (
 )
 
 func (w *writer) namespace(n *model.Namespace) *Namespace {
-	return &Namespace{Name: []byte(n.Name), Labels: w.labels(n.Labels)}
+	return &Namespace{Name: []byte(n.Name), Labels: w.labels(n.Labels), Egress: w.egressClient(n.Egress), EgressClients: []byte(n.EgressClients)}
 }
 
 func (w *writer) node(n *model.Node) *Node {

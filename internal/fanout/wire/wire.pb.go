@@ -909,6 +909,8 @@ type Namespace struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          []byte                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Labels        *Labels                `protobuf:"bytes,2,opt,name=labels,proto3" json:"labels,omitempty"`
+	Egress        *EgressClient          `protobuf:"bytes,3,opt,name=egress,proto3" json:"egress,omitempty"` // absent: nothing is said
+	EgressClients []byte                 `protobuf:"bytes,4,opt,name=egress_clients,json=egressClients,proto3" json:"egress_clients,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -953,6 +955,20 @@ func (x *Namespace) GetName() []byte {
 func (x *Namespace) GetLabels() *Labels {
 	if x != nil {
 		return x.Labels
+	}
+	return nil
+}
+
+func (x *Namespace) GetEgress() *EgressClient {
+	if x != nil {
+		return x.Egress
+	}
+	return nil
+}
+
+func (x *Namespace) GetEgressClients() []byte {
+	if x != nil {
+		return x.EgressClients
 	}
 	return nil
 }
@@ -1055,6 +1071,8 @@ type Pod struct {
 	Finished      bool                   `protobuf:"varint,9,opt,name=finished,proto3" json:"finished,omitempty"`
 	Asked         [][]byte               `protobuf:"bytes,10,rep,name=asked,proto3" json:"asked,omitempty"`
 	Qos           *QoS                   `protobuf:"bytes,11,opt,name=qos,proto3" json:"qos,omitempty"` // absent: no limit
+	Egress        *EgressClient          `protobuf:"bytes,12,opt,name=egress,proto3" json:"egress,omitempty"`
+	Gateway       *EgressGateway         `protobuf:"bytes,13,opt,name=gateway,proto3" json:"gateway,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1166,6 +1184,132 @@ func (x *Pod) GetQos() *QoS {
 	return nil
 }
 
+func (x *Pod) GetEgress() *EgressClient {
+	if x != nil {
+		return x.Egress
+	}
+	return nil
+}
+
+func (x *Pod) GetGateway() *EgressGateway {
+	if x != nil {
+		return x.Gateway
+	}
+	return nil
+}
+
+type EgressClient struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Selector      uint32                 `protobuf:"varint,1,opt,name=selector,proto3" json:"selector,omitempty"`     // text
+	Namespaces    uint32                 `protobuf:"varint,2,opt,name=namespaces,proto3" json:"namespaces,omitempty"` // text
+	Policy        uint32                 `protobuf:"varint,3,opt,name=policy,proto3" json:"policy,omitempty"`         // text
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EgressClient) Reset() {
+	*x = EgressClient{}
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EgressClient) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EgressClient) ProtoMessage() {}
+
+func (x *EgressClient) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EgressClient.ProtoReflect.Descriptor instead.
+func (*EgressClient) Descriptor() ([]byte, []int) {
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *EgressClient) GetSelector() uint32 {
+	if x != nil {
+		return x.Selector
+	}
+	return 0
+}
+
+func (x *EgressClient) GetNamespaces() uint32 {
+	if x != nil {
+		return x.Namespaces
+	}
+	return 0
+}
+
+func (x *EgressClient) GetPolicy() uint32 {
+	if x != nil {
+		return x.Policy
+	}
+	return 0
+}
+
+type EgressGateway struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ready         bool                   `protobuf:"varint,1,opt,name=ready,proto3" json:"ready,omitempty"`
+	Labels        *Labels                `protobuf:"bytes,2,opt,name=labels,proto3" json:"labels,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EgressGateway) Reset() {
+	*x = EgressGateway{}
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EgressGateway) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EgressGateway) ProtoMessage() {}
+
+func (x *EgressGateway) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EgressGateway.ProtoReflect.Descriptor instead.
+func (*EgressGateway) Descriptor() ([]byte, []int) {
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *EgressGateway) GetReady() bool {
+	if x != nil {
+		return x.Ready
+	}
+	return false
+}
+
+func (x *EgressGateway) GetLabels() *Labels {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
 type QoS struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ingress       *Limits                `protobuf:"bytes,1,opt,name=ingress,proto3" json:"ingress,omitempty"`
@@ -1176,7 +1320,7 @@ type QoS struct {
 
 func (x *QoS) Reset() {
 	*x = QoS{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[10]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1188,7 +1332,7 @@ func (x *QoS) String() string {
 func (*QoS) ProtoMessage() {}
 
 func (x *QoS) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[10]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1201,7 +1345,7 @@ func (x *QoS) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QoS.ProtoReflect.Descriptor instead.
 func (*QoS) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{10}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *QoS) GetIngress() *Limits {
@@ -1230,7 +1374,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[11]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1242,7 +1386,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[11]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1255,7 +1399,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{11}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Limits) GetBandwidth() uint64 {
@@ -1299,7 +1443,7 @@ type PodPort struct {
 
 func (x *PodPort) Reset() {
 	*x = PodPort{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[12]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1311,7 +1455,7 @@ func (x *PodPort) String() string {
 func (*PodPort) ProtoMessage() {}
 
 func (x *PodPort) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[12]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1324,7 +1468,7 @@ func (x *PodPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodPort.ProtoReflect.Descriptor instead.
 func (*PodPort) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{12}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PodPort) GetName() uint32 {
@@ -1388,7 +1532,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[13]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1400,7 +1544,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[13]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1413,7 +1557,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{13}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Node) GetName() uint32 {
@@ -1552,7 +1696,7 @@ type AddrTime struct {
 
 func (x *AddrTime) Reset() {
 	*x = AddrTime{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[14]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1564,7 +1708,7 @@ func (x *AddrTime) String() string {
 func (*AddrTime) ProtoMessage() {}
 
 func (x *AddrTime) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[14]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1577,7 +1721,7 @@ func (x *AddrTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddrTime.ProtoReflect.Descriptor instead.
 func (*AddrTime) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{14}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AddrTime) GetAddr() []byte {
@@ -1620,7 +1764,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[15]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1632,7 +1776,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[15]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1645,7 +1789,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{15}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Service) GetNamespace() uint32 {
@@ -1786,7 +1930,7 @@ type ServicePort struct {
 
 func (x *ServicePort) Reset() {
 	*x = ServicePort{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[16]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1798,7 +1942,7 @@ func (x *ServicePort) String() string {
 func (*ServicePort) ProtoMessage() {}
 
 func (x *ServicePort) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[16]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1811,7 +1955,7 @@ func (x *ServicePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServicePort.ProtoReflect.Descriptor instead.
 func (*ServicePort) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{16}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ServicePort) GetName() uint32 {
@@ -1857,7 +2001,7 @@ type EndpointSlice struct {
 
 func (x *EndpointSlice) Reset() {
 	*x = EndpointSlice{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[17]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1869,7 +2013,7 @@ func (x *EndpointSlice) String() string {
 func (*EndpointSlice) ProtoMessage() {}
 
 func (x *EndpointSlice) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[17]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1882,7 +2026,7 @@ func (x *EndpointSlice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndpointSlice.ProtoReflect.Descriptor instead.
 func (*EndpointSlice) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{17}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *EndpointSlice) GetNamespace() uint32 {
@@ -1945,7 +2089,7 @@ type EndpointPort struct {
 
 func (x *EndpointPort) Reset() {
 	*x = EndpointPort{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[18]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1957,7 +2101,7 @@ func (x *EndpointPort) String() string {
 func (*EndpointPort) ProtoMessage() {}
 
 func (x *EndpointPort) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[18]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1970,7 +2114,7 @@ func (x *EndpointPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndpointPort.ProtoReflect.Descriptor instead.
 func (*EndpointPort) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{18}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *EndpointPort) GetName() uint32 {
@@ -2008,7 +2152,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[19]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2020,7 +2164,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[19]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2033,7 +2177,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{19}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Endpoint) GetAddrs() [][]byte {
@@ -2095,7 +2239,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[20]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2107,7 +2251,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[20]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2120,7 +2264,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{20}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Policy) GetKind() uint32 {
@@ -2238,7 +2382,7 @@ type StagedPolicy struct {
 
 func (x *StagedPolicy) Reset() {
 	*x = StagedPolicy{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[21]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2250,7 +2394,7 @@ func (x *StagedPolicy) String() string {
 func (*StagedPolicy) ProtoMessage() {}
 
 func (x *StagedPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[21]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2263,7 +2407,7 @@ func (x *StagedPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedPolicy.ProtoReflect.Descriptor instead.
 func (*StagedPolicy) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{21}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *StagedPolicy) GetPolicy() *Policy {
@@ -2300,7 +2444,7 @@ type Rule struct {
 
 func (x *Rule) Reset() {
 	*x = Rule{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[22]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2312,7 +2456,7 @@ func (x *Rule) String() string {
 func (*Rule) ProtoMessage() {}
 
 func (x *Rule) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[22]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2325,7 +2469,7 @@ func (x *Rule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rule.ProtoReflect.Descriptor instead.
 func (*Rule) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{22}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Rule) GetName() uint32 {
@@ -2419,7 +2563,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[23]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2431,7 +2575,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[23]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2444,7 +2588,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{23}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Peer) GetKind() PeerKind {
@@ -2497,7 +2641,7 @@ type Entity struct {
 
 func (x *Entity) Reset() {
 	*x = Entity{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[24]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2509,7 +2653,7 @@ func (x *Entity) String() string {
 func (*Entity) ProtoMessage() {}
 
 func (x *Entity) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[24]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2522,7 +2666,7 @@ func (x *Entity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Entity.ProtoReflect.Descriptor instead.
 func (*Entity) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{24}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Entity) GetInNets() bool {
@@ -2581,7 +2725,7 @@ type PortRange struct {
 
 func (x *PortRange) Reset() {
 	*x = PortRange{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[25]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2593,7 +2737,7 @@ func (x *PortRange) String() string {
 func (*PortRange) ProtoMessage() {}
 
 func (x *PortRange) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[25]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2606,7 +2750,7 @@ func (x *PortRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortRange.ProtoReflect.Descriptor instead.
 func (*PortRange) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{25}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PortRange) GetProtocol() uint32 {
@@ -2657,7 +2801,7 @@ type Selector struct {
 
 func (x *Selector) Reset() {
 	*x = Selector{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[26]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2669,7 +2813,7 @@ func (x *Selector) String() string {
 func (*Selector) ProtoMessage() {}
 
 func (x *Selector) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[26]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2682,7 +2826,7 @@ func (x *Selector) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Selector.ProtoReflect.Descriptor instead.
 func (*Selector) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{26}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Selector) GetNamespace() uint32 {
@@ -2723,7 +2867,7 @@ type LabelSelector struct {
 
 func (x *LabelSelector) Reset() {
 	*x = LabelSelector{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[27]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2735,7 +2879,7 @@ func (x *LabelSelector) String() string {
 func (*LabelSelector) ProtoMessage() {}
 
 func (x *LabelSelector) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[27]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2748,7 +2892,7 @@ func (x *LabelSelector) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelSelector.ProtoReflect.Descriptor instead.
 func (*LabelSelector) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{27}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *LabelSelector) GetRequirements() []*Requirement {
@@ -2770,7 +2914,7 @@ type Requirement struct {
 
 func (x *Requirement) Reset() {
 	*x = Requirement{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[28]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2782,7 +2926,7 @@ func (x *Requirement) String() string {
 func (*Requirement) ProtoMessage() {}
 
 func (x *Requirement) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[28]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2795,7 +2939,7 @@ func (x *Requirement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Requirement.ProtoReflect.Descriptor instead.
 func (*Requirement) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{28}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Requirement) GetKey() uint32 {
@@ -2830,7 +2974,7 @@ type Tier struct {
 
 func (x *Tier) Reset() {
 	*x = Tier{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[29]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2842,7 +2986,7 @@ func (x *Tier) String() string {
 func (*Tier) ProtoMessage() {}
 
 func (x *Tier) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[29]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2855,7 +2999,7 @@ func (x *Tier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tier.ProtoReflect.Descriptor instead.
 func (*Tier) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{29}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Tier) GetName() []byte {
@@ -2891,7 +3035,7 @@ type NetworkSet struct {
 
 func (x *NetworkSet) Reset() {
 	*x = NetworkSet{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[30]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2903,7 +3047,7 @@ func (x *NetworkSet) String() string {
 func (*NetworkSet) ProtoMessage() {}
 
 func (x *NetworkSet) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[30]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2916,7 +3060,7 @@ func (x *NetworkSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkSet.ProtoReflect.Descriptor instead.
 func (*NetworkSet) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{30}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *NetworkSet) GetNamespace() uint32 {
@@ -2958,7 +3102,7 @@ type ServiceAccount struct {
 
 func (x *ServiceAccount) Reset() {
 	*x = ServiceAccount{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[31]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2970,7 +3114,7 @@ func (x *ServiceAccount) String() string {
 func (*ServiceAccount) ProtoMessage() {}
 
 func (x *ServiceAccount) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[31]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2983,7 +3127,7 @@ func (x *ServiceAccount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceAccount.ProtoReflect.Descriptor instead.
 func (*ServiceAccount) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{31}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ServiceAccount) GetNamespace() uint32 {
@@ -3022,7 +3166,7 @@ type HostEndpoint struct {
 
 func (x *HostEndpoint) Reset() {
 	*x = HostEndpoint{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[32]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3034,7 +3178,7 @@ func (x *HostEndpoint) String() string {
 func (*HostEndpoint) ProtoMessage() {}
 
 func (x *HostEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[32]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3047,7 +3191,7 @@ func (x *HostEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostEndpoint.ProtoReflect.Descriptor instead.
 func (*HostEndpoint) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{32}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *HostEndpoint) GetName() []byte {
@@ -3121,7 +3265,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[33]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3133,7 +3277,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[33]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3146,7 +3290,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{33}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Pool) GetName() []byte {
@@ -3259,7 +3403,7 @@ type Block struct {
 
 func (x *Block) Reset() {
 	*x = Block{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[34]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3271,7 +3415,7 @@ func (x *Block) String() string {
 func (*Block) ProtoMessage() {}
 
 func (x *Block) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[34]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3284,7 +3428,7 @@ func (x *Block) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Block.ProtoReflect.Descriptor instead.
 func (*Block) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{34}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Block) GetCidr() []byte {
@@ -3336,7 +3480,7 @@ type BgpConfig struct {
 
 func (x *BgpConfig) Reset() {
 	*x = BgpConfig{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[35]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3348,7 +3492,7 @@ func (x *BgpConfig) String() string {
 func (*BgpConfig) ProtoMessage() {}
 
 func (x *BgpConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[35]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3361,7 +3505,7 @@ func (x *BgpConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BgpConfig.ProtoReflect.Descriptor instead.
 func (*BgpConfig) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{35}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *BgpConfig) GetName() []byte {
@@ -3465,7 +3609,7 @@ type BgpTag struct {
 
 func (x *BgpTag) Reset() {
 	*x = BgpTag{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[36]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3477,7 +3621,7 @@ func (x *BgpTag) String() string {
 func (*BgpTag) ProtoMessage() {}
 
 func (x *BgpTag) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[36]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3490,7 +3634,7 @@ func (x *BgpTag) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BgpTag.ProtoReflect.Descriptor instead.
 func (*BgpTag) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{36}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *BgpTag) GetCidr() []byte {
@@ -3535,7 +3679,7 @@ type BgpPeer struct {
 
 func (x *BgpPeer) Reset() {
 	*x = BgpPeer{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[37]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3547,7 +3691,7 @@ func (x *BgpPeer) String() string {
 func (*BgpPeer) ProtoMessage() {}
 
 func (x *BgpPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[37]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3560,7 +3704,7 @@ func (x *BgpPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BgpPeer.ProtoReflect.Descriptor instead.
 func (*BgpPeer) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{37}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *BgpPeer) GetName() []byte {
@@ -3716,7 +3860,7 @@ type BgpFilter struct {
 
 func (x *BgpFilter) Reset() {
 	*x = BgpFilter{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[38]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3728,7 +3872,7 @@ func (x *BgpFilter) String() string {
 func (*BgpFilter) ProtoMessage() {}
 
 func (x *BgpFilter) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[38]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3741,7 +3885,7 @@ func (x *BgpFilter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BgpFilter.ProtoReflect.Descriptor instead.
 func (*BgpFilter) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{38}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *BgpFilter) GetName() []byte {
@@ -3800,7 +3944,7 @@ type BgpRule struct {
 
 func (x *BgpRule) Reset() {
 	*x = BgpRule{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[39]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3812,7 +3956,7 @@ func (x *BgpRule) String() string {
 func (*BgpRule) ProtoMessage() {}
 
 func (x *BgpRule) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[39]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3825,7 +3969,7 @@ func (x *BgpRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BgpRule.ProtoReflect.Descriptor instead.
 func (*BgpRule) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{39}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *BgpRule) GetAccept() bool {
@@ -3930,7 +4074,7 @@ type SecretKey struct {
 
 func (x *SecretKey) Reset() {
 	*x = SecretKey{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[40]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3942,7 +4086,7 @@ func (x *SecretKey) String() string {
 func (*SecretKey) ProtoMessage() {}
 
 func (x *SecretKey) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[40]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3955,7 +4099,7 @@ func (x *SecretKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretKey.ProtoReflect.Descriptor instead.
 func (*SecretKey) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{40}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SecretKey) GetName() uint32 {
@@ -4040,17 +4184,19 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\x06Labels\x12\x14\n" +
 	"\x05pairs\x18\x01 \x03(\rR\x05pairs\"&\n" +
 	"\bPrefixes\x12\x1a\n" +
-	"\bprefixes\x18\x01 \x03(\fR\bprefixes\"O\n" +
+	"\bprefixes\x18\x01 \x03(\fR\bprefixes\"\xac\x01\n" +
 	"\tNamespace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12.\n" +
-	"\x06labels\x18\x02 \x01(\v2\x16.weir.fanout.v1.LabelsR\x06labels\"\xf3\x01\n" +
+	"\x06labels\x18\x02 \x01(\v2\x16.weir.fanout.v1.LabelsR\x06labels\x124\n" +
+	"\x06egress\x18\x03 \x01(\v2\x1c.weir.fanout.v1.EgressClientR\x06egress\x12%\n" +
+	"\x0eegress_clients\x18\x04 \x01(\fR\regressClients\"\xf3\x01\n" +
 	"\bPodGroup\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\rR\tnamespace\x12'\n" +
 	"\x0fservice_account\x18\x02 \x01(\rR\x0eserviceAccount\x12.\n" +
 	"\x06labels\x18\x03 \x01(\v2\x16.weir.fanout.v1.LabelsR\x06labels\x12-\n" +
 	"\x05ports\x18\x04 \x03(\v2\x17.weir.fanout.v1.PodPortR\x05ports\x12\x18\n" +
 	"\acreated\x18\x05 \x01(\x03R\acreated\x12'\n" +
-	"\x04pods\x18\x06 \x03(\v2\x13.weir.fanout.v1.PodR\x04pods\"\xa7\x02\n" +
+	"\x04pods\x18\x06 \x03(\v2\x13.weir.fanout.v1.PodR\x04pods\"\x96\x03\n" +
 	"\x03Pod\x12\x1f\n" +
 	"\vname_shared\x18\x01 \x01(\rR\n" +
 	"nameShared\x12\x12\n" +
@@ -4064,7 +4210,18 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\bfinished\x18\t \x01(\bR\bfinished\x12\x14\n" +
 	"\x05asked\x18\n" +
 	" \x03(\fR\x05asked\x12%\n" +
-	"\x03qos\x18\v \x01(\v2\x13.weir.fanout.v1.QoSR\x03qos\"g\n" +
+	"\x03qos\x18\v \x01(\v2\x13.weir.fanout.v1.QoSR\x03qos\x124\n" +
+	"\x06egress\x18\f \x01(\v2\x1c.weir.fanout.v1.EgressClientR\x06egress\x127\n" +
+	"\agateway\x18\r \x01(\v2\x1d.weir.fanout.v1.EgressGatewayR\agateway\"b\n" +
+	"\fEgressClient\x12\x1a\n" +
+	"\bselector\x18\x01 \x01(\rR\bselector\x12\x1e\n" +
+	"\n" +
+	"namespaces\x18\x02 \x01(\rR\n" +
+	"namespaces\x12\x16\n" +
+	"\x06policy\x18\x03 \x01(\rR\x06policy\"U\n" +
+	"\rEgressGateway\x12\x14\n" +
+	"\x05ready\x18\x01 \x01(\bR\x05ready\x12.\n" +
+	"\x06labels\x18\x02 \x01(\v2\x16.weir.fanout.v1.LabelsR\x06labels\"g\n" +
 	"\x03QoS\x120\n" +
 	"\aingress\x18\x01 \x01(\v2\x16.weir.fanout.v1.LimitsR\aingress\x12.\n" +
 	"\x06egress\x18\x02 \x01(\v2\x16.weir.fanout.v1.LimitsR\x06egress\"t\n" +
@@ -4374,7 +4531,7 @@ func file_internal_fanout_wire_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_internal_fanout_wire_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_internal_fanout_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_internal_fanout_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_internal_fanout_wire_wire_proto_goTypes = []any{
 	(Action)(0),            // 0: weir.fanout.v1.Action
 	(Family)(0),            // 1: weir.fanout.v1.Family
@@ -4390,58 +4547,60 @@ var file_internal_fanout_wire_wire_proto_goTypes = []any{
 	(*Namespace)(nil),      // 11: weir.fanout.v1.Namespace
 	(*PodGroup)(nil),       // 12: weir.fanout.v1.PodGroup
 	(*Pod)(nil),            // 13: weir.fanout.v1.Pod
-	(*QoS)(nil),            // 14: weir.fanout.v1.QoS
-	(*Limits)(nil),         // 15: weir.fanout.v1.Limits
-	(*PodPort)(nil),        // 16: weir.fanout.v1.PodPort
-	(*Node)(nil),           // 17: weir.fanout.v1.Node
-	(*AddrTime)(nil),       // 18: weir.fanout.v1.AddrTime
-	(*Service)(nil),        // 19: weir.fanout.v1.Service
-	(*ServicePort)(nil),    // 20: weir.fanout.v1.ServicePort
-	(*EndpointSlice)(nil),  // 21: weir.fanout.v1.EndpointSlice
-	(*EndpointPort)(nil),   // 22: weir.fanout.v1.EndpointPort
-	(*Endpoint)(nil),       // 23: weir.fanout.v1.Endpoint
-	(*Policy)(nil),         // 24: weir.fanout.v1.Policy
-	(*StagedPolicy)(nil),   // 25: weir.fanout.v1.StagedPolicy
-	(*Rule)(nil),           // 26: weir.fanout.v1.Rule
-	(*Peer)(nil),           // 27: weir.fanout.v1.Peer
-	(*Entity)(nil),         // 28: weir.fanout.v1.Entity
-	(*PortRange)(nil),      // 29: weir.fanout.v1.PortRange
-	(*Selector)(nil),       // 30: weir.fanout.v1.Selector
-	(*LabelSelector)(nil),  // 31: weir.fanout.v1.LabelSelector
-	(*Requirement)(nil),    // 32: weir.fanout.v1.Requirement
-	(*Tier)(nil),           // 33: weir.fanout.v1.Tier
-	(*NetworkSet)(nil),     // 34: weir.fanout.v1.NetworkSet
-	(*ServiceAccount)(nil), // 35: weir.fanout.v1.ServiceAccount
-	(*HostEndpoint)(nil),   // 36: weir.fanout.v1.HostEndpoint
-	(*Pool)(nil),           // 37: weir.fanout.v1.Pool
-	(*Block)(nil),          // 38: weir.fanout.v1.Block
-	(*BgpConfig)(nil),      // 39: weir.fanout.v1.BgpConfig
-	(*BgpTag)(nil),         // 40: weir.fanout.v1.BgpTag
-	(*BgpPeer)(nil),        // 41: weir.fanout.v1.BgpPeer
-	(*BgpFilter)(nil),      // 42: weir.fanout.v1.BgpFilter
-	(*BgpRule)(nil),        // 43: weir.fanout.v1.BgpRule
-	(*SecretKey)(nil),      // 44: weir.fanout.v1.SecretKey
+	(*EgressClient)(nil),   // 14: weir.fanout.v1.EgressClient
+	(*EgressGateway)(nil),  // 15: weir.fanout.v1.EgressGateway
+	(*QoS)(nil),            // 16: weir.fanout.v1.QoS
+	(*Limits)(nil),         // 17: weir.fanout.v1.Limits
+	(*PodPort)(nil),        // 18: weir.fanout.v1.PodPort
+	(*Node)(nil),           // 19: weir.fanout.v1.Node
+	(*AddrTime)(nil),       // 20: weir.fanout.v1.AddrTime
+	(*Service)(nil),        // 21: weir.fanout.v1.Service
+	(*ServicePort)(nil),    // 22: weir.fanout.v1.ServicePort
+	(*EndpointSlice)(nil),  // 23: weir.fanout.v1.EndpointSlice
+	(*EndpointPort)(nil),   // 24: weir.fanout.v1.EndpointPort
+	(*Endpoint)(nil),       // 25: weir.fanout.v1.Endpoint
+	(*Policy)(nil),         // 26: weir.fanout.v1.Policy
+	(*StagedPolicy)(nil),   // 27: weir.fanout.v1.StagedPolicy
+	(*Rule)(nil),           // 28: weir.fanout.v1.Rule
+	(*Peer)(nil),           // 29: weir.fanout.v1.Peer
+	(*Entity)(nil),         // 30: weir.fanout.v1.Entity
+	(*PortRange)(nil),      // 31: weir.fanout.v1.PortRange
+	(*Selector)(nil),       // 32: weir.fanout.v1.Selector
+	(*LabelSelector)(nil),  // 33: weir.fanout.v1.LabelSelector
+	(*Requirement)(nil),    // 34: weir.fanout.v1.Requirement
+	(*Tier)(nil),           // 35: weir.fanout.v1.Tier
+	(*NetworkSet)(nil),     // 36: weir.fanout.v1.NetworkSet
+	(*ServiceAccount)(nil), // 37: weir.fanout.v1.ServiceAccount
+	(*HostEndpoint)(nil),   // 38: weir.fanout.v1.HostEndpoint
+	(*Pool)(nil),           // 39: weir.fanout.v1.Pool
+	(*Block)(nil),          // 40: weir.fanout.v1.Block
+	(*BgpConfig)(nil),      // 41: weir.fanout.v1.BgpConfig
+	(*BgpTag)(nil),         // 42: weir.fanout.v1.BgpTag
+	(*BgpPeer)(nil),        // 43: weir.fanout.v1.BgpPeer
+	(*BgpFilter)(nil),      // 44: weir.fanout.v1.BgpFilter
+	(*BgpRule)(nil),        // 45: weir.fanout.v1.BgpRule
+	(*SecretKey)(nil),      // 46: weir.fanout.v1.SecretKey
 }
 var file_internal_fanout_wire_wire_proto_depIdxs = []int32{
 	5,  // 0: weir.fanout.v1.Message.gone:type_name -> weir.fanout.v1.Gone
 	11, // 1: weir.fanout.v1.Message.namespaces:type_name -> weir.fanout.v1.Namespace
 	12, // 2: weir.fanout.v1.Message.pods:type_name -> weir.fanout.v1.PodGroup
-	17, // 3: weir.fanout.v1.Message.nodes:type_name -> weir.fanout.v1.Node
-	19, // 4: weir.fanout.v1.Message.services:type_name -> weir.fanout.v1.Service
-	21, // 5: weir.fanout.v1.Message.slices:type_name -> weir.fanout.v1.EndpointSlice
-	24, // 6: weir.fanout.v1.Message.policies:type_name -> weir.fanout.v1.Policy
-	25, // 7: weir.fanout.v1.Message.staged:type_name -> weir.fanout.v1.StagedPolicy
-	33, // 8: weir.fanout.v1.Message.tiers:type_name -> weir.fanout.v1.Tier
-	34, // 9: weir.fanout.v1.Message.network_sets:type_name -> weir.fanout.v1.NetworkSet
-	35, // 10: weir.fanout.v1.Message.service_accounts:type_name -> weir.fanout.v1.ServiceAccount
-	36, // 11: weir.fanout.v1.Message.host_endpoints:type_name -> weir.fanout.v1.HostEndpoint
-	37, // 12: weir.fanout.v1.Message.pools:type_name -> weir.fanout.v1.Pool
-	38, // 13: weir.fanout.v1.Message.blocks:type_name -> weir.fanout.v1.Block
+	19, // 3: weir.fanout.v1.Message.nodes:type_name -> weir.fanout.v1.Node
+	21, // 4: weir.fanout.v1.Message.services:type_name -> weir.fanout.v1.Service
+	23, // 5: weir.fanout.v1.Message.slices:type_name -> weir.fanout.v1.EndpointSlice
+	26, // 6: weir.fanout.v1.Message.policies:type_name -> weir.fanout.v1.Policy
+	27, // 7: weir.fanout.v1.Message.staged:type_name -> weir.fanout.v1.StagedPolicy
+	35, // 8: weir.fanout.v1.Message.tiers:type_name -> weir.fanout.v1.Tier
+	36, // 9: weir.fanout.v1.Message.network_sets:type_name -> weir.fanout.v1.NetworkSet
+	37, // 10: weir.fanout.v1.Message.service_accounts:type_name -> weir.fanout.v1.ServiceAccount
+	38, // 11: weir.fanout.v1.Message.host_endpoints:type_name -> weir.fanout.v1.HostEndpoint
+	39, // 12: weir.fanout.v1.Message.pools:type_name -> weir.fanout.v1.Pool
+	40, // 13: weir.fanout.v1.Message.blocks:type_name -> weir.fanout.v1.Block
 	10, // 14: weir.fanout.v1.Message.service_cidrs:type_name -> weir.fanout.v1.Prefixes
 	10, // 15: weir.fanout.v1.Message.reserved:type_name -> weir.fanout.v1.Prefixes
-	39, // 16: weir.fanout.v1.Message.bgp_configs:type_name -> weir.fanout.v1.BgpConfig
-	41, // 17: weir.fanout.v1.Message.bgp_peers:type_name -> weir.fanout.v1.BgpPeer
-	42, // 18: weir.fanout.v1.Message.bgp_filters:type_name -> weir.fanout.v1.BgpFilter
+	41, // 16: weir.fanout.v1.Message.bgp_configs:type_name -> weir.fanout.v1.BgpConfig
+	43, // 17: weir.fanout.v1.Message.bgp_peers:type_name -> weir.fanout.v1.BgpPeer
+	44, // 18: weir.fanout.v1.Message.bgp_filters:type_name -> weir.fanout.v1.BgpFilter
 	6,  // 19: weir.fanout.v1.Gone.pods:type_name -> weir.fanout.v1.Names
 	6,  // 20: weir.fanout.v1.Gone.services:type_name -> weir.fanout.v1.Names
 	6,  // 21: weir.fanout.v1.Gone.slices:type_name -> weir.fanout.v1.Names
@@ -4450,58 +4609,62 @@ var file_internal_fanout_wire_wire_proto_depIdxs = []int32{
 	6,  // 24: weir.fanout.v1.Gone.network_sets:type_name -> weir.fanout.v1.Names
 	6,  // 25: weir.fanout.v1.Gone.service_accounts:type_name -> weir.fanout.v1.Names
 	9,  // 26: weir.fanout.v1.Namespace.labels:type_name -> weir.fanout.v1.Labels
-	9,  // 27: weir.fanout.v1.PodGroup.labels:type_name -> weir.fanout.v1.Labels
-	16, // 28: weir.fanout.v1.PodGroup.ports:type_name -> weir.fanout.v1.PodPort
-	13, // 29: weir.fanout.v1.PodGroup.pods:type_name -> weir.fanout.v1.Pod
-	14, // 30: weir.fanout.v1.Pod.qos:type_name -> weir.fanout.v1.QoS
-	15, // 31: weir.fanout.v1.QoS.ingress:type_name -> weir.fanout.v1.Limits
-	15, // 32: weir.fanout.v1.QoS.egress:type_name -> weir.fanout.v1.Limits
-	9,  // 33: weir.fanout.v1.Node.labels:type_name -> weir.fanout.v1.Labels
-	18, // 34: weir.fanout.v1.Node.since:type_name -> weir.fanout.v1.AddrTime
-	9,  // 35: weir.fanout.v1.Service.annotations:type_name -> weir.fanout.v1.Labels
-	20, // 36: weir.fanout.v1.Service.ports:type_name -> weir.fanout.v1.ServicePort
-	8,  // 37: weir.fanout.v1.EndpointSlice.service:type_name -> weir.fanout.v1.Name
-	22, // 38: weir.fanout.v1.EndpointSlice.ports:type_name -> weir.fanout.v1.EndpointPort
-	23, // 39: weir.fanout.v1.EndpointSlice.endpoints:type_name -> weir.fanout.v1.Endpoint
-	30, // 40: weir.fanout.v1.Policy.subject:type_name -> weir.fanout.v1.Selector
-	26, // 41: weir.fanout.v1.Policy.ingress:type_name -> weir.fanout.v1.Rule
-	26, // 42: weir.fanout.v1.Policy.egress:type_name -> weir.fanout.v1.Rule
-	24, // 43: weir.fanout.v1.StagedPolicy.policy:type_name -> weir.fanout.v1.Policy
-	0,  // 44: weir.fanout.v1.Rule.action:type_name -> weir.fanout.v1.Action
-	27, // 45: weir.fanout.v1.Rule.peers:type_name -> weir.fanout.v1.Peer
-	29, // 46: weir.fanout.v1.Rule.ports:type_name -> weir.fanout.v1.PortRange
-	1,  // 47: weir.fanout.v1.Rule.family:type_name -> weir.fanout.v1.Family
-	29, // 48: weir.fanout.v1.Rule.not_ports:type_name -> weir.fanout.v1.PortRange
-	29, // 49: weir.fanout.v1.Rule.source_ports:type_name -> weir.fanout.v1.PortRange
-	29, // 50: weir.fanout.v1.Rule.not_source_ports:type_name -> weir.fanout.v1.PortRange
-	28, // 51: weir.fanout.v1.Rule.other:type_name -> weir.fanout.v1.Entity
-	28, // 52: weir.fanout.v1.Rule.own:type_name -> weir.fanout.v1.Entity
-	2,  // 53: weir.fanout.v1.Peer.kind:type_name -> weir.fanout.v1.PeerKind
-	30, // 54: weir.fanout.v1.Peer.pods:type_name -> weir.fanout.v1.Selector
-	31, // 55: weir.fanout.v1.Peer.nodes:type_name -> weir.fanout.v1.LabelSelector
-	8,  // 56: weir.fanout.v1.Entity.service:type_name -> weir.fanout.v1.Name
-	8,  // 57: weir.fanout.v1.PortRange.service:type_name -> weir.fanout.v1.Name
-	31, // 58: weir.fanout.v1.Selector.namespaces:type_name -> weir.fanout.v1.LabelSelector
-	31, // 59: weir.fanout.v1.Selector.pods:type_name -> weir.fanout.v1.LabelSelector
-	32, // 60: weir.fanout.v1.LabelSelector.requirements:type_name -> weir.fanout.v1.Requirement
-	3,  // 61: weir.fanout.v1.Requirement.operator:type_name -> weir.fanout.v1.Operator
-	9,  // 62: weir.fanout.v1.NetworkSet.labels:type_name -> weir.fanout.v1.Labels
-	9,  // 63: weir.fanout.v1.ServiceAccount.labels:type_name -> weir.fanout.v1.Labels
-	9,  // 64: weir.fanout.v1.HostEndpoint.labels:type_name -> weir.fanout.v1.Labels
-	16, // 65: weir.fanout.v1.HostEndpoint.ports:type_name -> weir.fanout.v1.PodPort
-	44, // 66: weir.fanout.v1.BgpConfig.mesh_password:type_name -> weir.fanout.v1.SecretKey
-	9,  // 67: weir.fanout.v1.BgpConfig.communities:type_name -> weir.fanout.v1.Labels
-	40, // 68: weir.fanout.v1.BgpConfig.tagged:type_name -> weir.fanout.v1.BgpTag
-	44, // 69: weir.fanout.v1.BgpPeer.password:type_name -> weir.fanout.v1.SecretKey
-	43, // 70: weir.fanout.v1.BgpFilter.export4:type_name -> weir.fanout.v1.BgpRule
-	43, // 71: weir.fanout.v1.BgpFilter.import4:type_name -> weir.fanout.v1.BgpRule
-	43, // 72: weir.fanout.v1.BgpFilter.export6:type_name -> weir.fanout.v1.BgpRule
-	43, // 73: weir.fanout.v1.BgpFilter.import6:type_name -> weir.fanout.v1.BgpRule
-	74, // [74:74] is the sub-list for method output_type
-	74, // [74:74] is the sub-list for method input_type
-	74, // [74:74] is the sub-list for extension type_name
-	74, // [74:74] is the sub-list for extension extendee
-	0,  // [0:74] is the sub-list for field type_name
+	14, // 27: weir.fanout.v1.Namespace.egress:type_name -> weir.fanout.v1.EgressClient
+	9,  // 28: weir.fanout.v1.PodGroup.labels:type_name -> weir.fanout.v1.Labels
+	18, // 29: weir.fanout.v1.PodGroup.ports:type_name -> weir.fanout.v1.PodPort
+	13, // 30: weir.fanout.v1.PodGroup.pods:type_name -> weir.fanout.v1.Pod
+	16, // 31: weir.fanout.v1.Pod.qos:type_name -> weir.fanout.v1.QoS
+	14, // 32: weir.fanout.v1.Pod.egress:type_name -> weir.fanout.v1.EgressClient
+	15, // 33: weir.fanout.v1.Pod.gateway:type_name -> weir.fanout.v1.EgressGateway
+	9,  // 34: weir.fanout.v1.EgressGateway.labels:type_name -> weir.fanout.v1.Labels
+	17, // 35: weir.fanout.v1.QoS.ingress:type_name -> weir.fanout.v1.Limits
+	17, // 36: weir.fanout.v1.QoS.egress:type_name -> weir.fanout.v1.Limits
+	9,  // 37: weir.fanout.v1.Node.labels:type_name -> weir.fanout.v1.Labels
+	20, // 38: weir.fanout.v1.Node.since:type_name -> weir.fanout.v1.AddrTime
+	9,  // 39: weir.fanout.v1.Service.annotations:type_name -> weir.fanout.v1.Labels
+	22, // 40: weir.fanout.v1.Service.ports:type_name -> weir.fanout.v1.ServicePort
+	8,  // 41: weir.fanout.v1.EndpointSlice.service:type_name -> weir.fanout.v1.Name
+	24, // 42: weir.fanout.v1.EndpointSlice.ports:type_name -> weir.fanout.v1.EndpointPort
+	25, // 43: weir.fanout.v1.EndpointSlice.endpoints:type_name -> weir.fanout.v1.Endpoint
+	32, // 44: weir.fanout.v1.Policy.subject:type_name -> weir.fanout.v1.Selector
+	28, // 45: weir.fanout.v1.Policy.ingress:type_name -> weir.fanout.v1.Rule
+	28, // 46: weir.fanout.v1.Policy.egress:type_name -> weir.fanout.v1.Rule
+	26, // 47: weir.fanout.v1.StagedPolicy.policy:type_name -> weir.fanout.v1.Policy
+	0,  // 48: weir.fanout.v1.Rule.action:type_name -> weir.fanout.v1.Action
+	29, // 49: weir.fanout.v1.Rule.peers:type_name -> weir.fanout.v1.Peer
+	31, // 50: weir.fanout.v1.Rule.ports:type_name -> weir.fanout.v1.PortRange
+	1,  // 51: weir.fanout.v1.Rule.family:type_name -> weir.fanout.v1.Family
+	31, // 52: weir.fanout.v1.Rule.not_ports:type_name -> weir.fanout.v1.PortRange
+	31, // 53: weir.fanout.v1.Rule.source_ports:type_name -> weir.fanout.v1.PortRange
+	31, // 54: weir.fanout.v1.Rule.not_source_ports:type_name -> weir.fanout.v1.PortRange
+	30, // 55: weir.fanout.v1.Rule.other:type_name -> weir.fanout.v1.Entity
+	30, // 56: weir.fanout.v1.Rule.own:type_name -> weir.fanout.v1.Entity
+	2,  // 57: weir.fanout.v1.Peer.kind:type_name -> weir.fanout.v1.PeerKind
+	32, // 58: weir.fanout.v1.Peer.pods:type_name -> weir.fanout.v1.Selector
+	33, // 59: weir.fanout.v1.Peer.nodes:type_name -> weir.fanout.v1.LabelSelector
+	8,  // 60: weir.fanout.v1.Entity.service:type_name -> weir.fanout.v1.Name
+	8,  // 61: weir.fanout.v1.PortRange.service:type_name -> weir.fanout.v1.Name
+	33, // 62: weir.fanout.v1.Selector.namespaces:type_name -> weir.fanout.v1.LabelSelector
+	33, // 63: weir.fanout.v1.Selector.pods:type_name -> weir.fanout.v1.LabelSelector
+	34, // 64: weir.fanout.v1.LabelSelector.requirements:type_name -> weir.fanout.v1.Requirement
+	3,  // 65: weir.fanout.v1.Requirement.operator:type_name -> weir.fanout.v1.Operator
+	9,  // 66: weir.fanout.v1.NetworkSet.labels:type_name -> weir.fanout.v1.Labels
+	9,  // 67: weir.fanout.v1.ServiceAccount.labels:type_name -> weir.fanout.v1.Labels
+	9,  // 68: weir.fanout.v1.HostEndpoint.labels:type_name -> weir.fanout.v1.Labels
+	18, // 69: weir.fanout.v1.HostEndpoint.ports:type_name -> weir.fanout.v1.PodPort
+	46, // 70: weir.fanout.v1.BgpConfig.mesh_password:type_name -> weir.fanout.v1.SecretKey
+	9,  // 71: weir.fanout.v1.BgpConfig.communities:type_name -> weir.fanout.v1.Labels
+	42, // 72: weir.fanout.v1.BgpConfig.tagged:type_name -> weir.fanout.v1.BgpTag
+	46, // 73: weir.fanout.v1.BgpPeer.password:type_name -> weir.fanout.v1.SecretKey
+	45, // 74: weir.fanout.v1.BgpFilter.export4:type_name -> weir.fanout.v1.BgpRule
+	45, // 75: weir.fanout.v1.BgpFilter.import4:type_name -> weir.fanout.v1.BgpRule
+	45, // 76: weir.fanout.v1.BgpFilter.export6:type_name -> weir.fanout.v1.BgpRule
+	45, // 77: weir.fanout.v1.BgpFilter.import6:type_name -> weir.fanout.v1.BgpRule
+	78, // [78:78] is the sub-list for method output_type
+	78, // [78:78] is the sub-list for method input_type
+	78, // [78:78] is the sub-list for extension type_name
+	78, // [78:78] is the sub-list for extension extendee
+	0,  // [0:78] is the sub-list for field type_name
 }
 
 func init() { file_internal_fanout_wire_wire_proto_init() }
@@ -4509,14 +4672,14 @@ func file_internal_fanout_wire_wire_proto_init() {
 	if File_internal_fanout_wire_wire_proto != nil {
 		return
 	}
-	file_internal_fanout_wire_wire_proto_msgTypes[25].OneofWrappers = []any{}
+	file_internal_fanout_wire_wire_proto_msgTypes[27].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_fanout_wire_wire_proto_rawDesc), len(file_internal_fanout_wire_wire_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   41,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -12,6 +12,7 @@ const (
 	MarkOwn         = 0xbe00000
 	MarkSeen        = 0xbc00000
 	MarkQueued      = 0xbd00000
+	Gateways        = 0x8
 	PortWords       = 0x2000
 	SockAsked       = 0x100
 	UnansweredShift = 0x2
@@ -25,6 +26,7 @@ const (
 // enum addr_flag.
 const (
 	AddrNATOutgoing = 0x1
+	AddrGateways    = 0x2
 	AddrSameLink    = 0x2
 	AddrTunnel      = 0x4
 	AddrPrimary     = 0x8
@@ -134,6 +136,7 @@ const (
 	StateWatched  = 0x10
 	StateReset    = 0x20
 	StateStack    = 0x40
+	StateGateway  = 0x80
 )
 
 // enum host_flag.
@@ -230,6 +233,7 @@ const (
 	SetIPIP          = 0x20000
 	SetIPIPNodes     = 0x40000
 	SetChained       = 0x80000
+	SetGateways      = 0x100000
 	SetChanging      = 0x40
 )
 

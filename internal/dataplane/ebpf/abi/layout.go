@@ -38,6 +38,11 @@ func (v AddrValue[A]) SameSets(o AddrValue[A]) bool {
 	return v.IngressSet == o.IngressSet && v.EgressSet == o.EgressSet
 }
 
+type GatewayList[A Address] struct {
+	Count    uint32
+	Gateways [Gateways]A
+}
+
 type PrefixKey[A Address] struct {
 	Len  uint32
 	Addr A

@@ -244,6 +244,12 @@ type Weir6FragValue struct {
 	Seen  uint32
 }
 
+type Weir6GatewayList struct {
+	_        structs.HostLayout
+	Count    uint32
+	Gateways [8]Weir6IpAddr
+}
+
 type Weir6HostKey struct {
 	_       structs.HostLayout
 	Ifindex uint32
@@ -585,6 +591,7 @@ const (
 	Weir6MapWeirFragSaved     = "weir_frag_saved"
 	Weir6MapWeirFragSlots     = "weir_frag_slots"
 	Weir6MapWeirFrags         = "weir_frags"
+	Weir6MapWeirGateways      = "weir_gateways"
 	Weir6MapWeirHosts         = "weir_hosts"
 	Weir6MapWeirHostsStaged   = "weir_hosts_staged"
 	Weir6MapWeirIpv6          = "weir_ipv6"
@@ -718,6 +725,7 @@ type Weir6MapSpecs struct {
 	WeirFragSaved   *ebpf.MapSpec `ebpf:"weir_frag_saved"`
 	WeirFragSlots   *ebpf.MapSpec `ebpf:"weir_frag_slots"`
 	WeirFrags       *ebpf.MapSpec `ebpf:"weir_frags"`
+	WeirGateways    *ebpf.MapSpec `ebpf:"weir_gateways"`
 	WeirHosts       *ebpf.MapSpec `ebpf:"weir_hosts"`
 	WeirHostsStaged *ebpf.MapSpec `ebpf:"weir_hosts_staged"`
 	WeirIpv6        *ebpf.MapSpec `ebpf:"weir_ipv6"`
@@ -799,6 +807,7 @@ type Weir6Maps struct {
 	WeirFragSaved   *ebpf.Map `ebpf:"weir_frag_saved"`
 	WeirFragSlots   *ebpf.Map `ebpf:"weir_frag_slots"`
 	WeirFrags       *ebpf.Map `ebpf:"weir_frags"`
+	WeirGateways    *ebpf.Map `ebpf:"weir_gateways"`
 	WeirHosts       *ebpf.Map `ebpf:"weir_hosts"`
 	WeirHostsStaged *ebpf.Map `ebpf:"weir_hosts_staged"`
 	WeirIpv6        *ebpf.Map `ebpf:"weir_ipv6"`
@@ -849,6 +858,7 @@ func (m *Weir6Maps) Close() error {
 		m.WeirFragSaved,
 		m.WeirFragSlots,
 		m.WeirFrags,
+		m.WeirGateways,
 		m.WeirHosts,
 		m.WeirHostsStaged,
 		m.WeirIpv6,

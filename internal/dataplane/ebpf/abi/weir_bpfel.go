@@ -242,6 +242,12 @@ type WeirFragValue struct {
 	Seen  uint32
 }
 
+type WeirGatewayList struct {
+	_        structs.HostLayout
+	Count    uint32
+	Gateways [8]WeirIpAddr
+}
+
 type WeirHostKey struct {
 	_       structs.HostLayout
 	Ifindex uint32
@@ -584,6 +590,7 @@ const (
 	WeirMapWeirFragSaved     = "weir_frag_saved"
 	WeirMapWeirFragSlots     = "weir_frag_slots"
 	WeirMapWeirFrags         = "weir_frags"
+	WeirMapWeirGateways      = "weir_gateways"
 	WeirMapWeirHosts         = "weir_hosts"
 	WeirMapWeirHostsStaged   = "weir_hosts_staged"
 	WeirMapWeirIpip          = "weir_ipip"
@@ -725,6 +732,7 @@ type WeirMapSpecs struct {
 	WeirFragSaved   *ebpf.MapSpec `ebpf:"weir_frag_saved"`
 	WeirFragSlots   *ebpf.MapSpec `ebpf:"weir_frag_slots"`
 	WeirFrags       *ebpf.MapSpec `ebpf:"weir_frags"`
+	WeirGateways    *ebpf.MapSpec `ebpf:"weir_gateways"`
 	WeirHosts       *ebpf.MapSpec `ebpf:"weir_hosts"`
 	WeirHostsStaged *ebpf.MapSpec `ebpf:"weir_hosts_staged"`
 	WeirIpip        *ebpf.MapSpec `ebpf:"weir_ipip"`
@@ -808,6 +816,7 @@ type WeirMaps struct {
 	WeirFragSaved   *ebpf.Map `ebpf:"weir_frag_saved"`
 	WeirFragSlots   *ebpf.Map `ebpf:"weir_frag_slots"`
 	WeirFrags       *ebpf.Map `ebpf:"weir_frags"`
+	WeirGateways    *ebpf.Map `ebpf:"weir_gateways"`
 	WeirHosts       *ebpf.Map `ebpf:"weir_hosts"`
 	WeirHostsStaged *ebpf.Map `ebpf:"weir_hosts_staged"`
 	WeirIpip        *ebpf.Map `ebpf:"weir_ipip"`
@@ -860,6 +869,7 @@ func (m *WeirMaps) Close() error {
 		m.WeirFragSaved,
 		m.WeirFragSlots,
 		m.WeirFrags,
+		m.WeirGateways,
 		m.WeirHosts,
 		m.WeirHostsStaged,
 		m.WeirIpip,

@@ -71,6 +71,12 @@ func (t *familyTables[A]) read(s *nodestate.State) error {
 	for k, v := range t.clients.Tracker.All() {
 		s.Clients[k] = s.Clients[k].With(abi.FromAddr(v))
 	}
+	for k, v := range t.gateways.Tracker.All() {
+		for i := range min(v.Count, abi.Gateways) {
+			client := abi.FromAddr(k)
+			s.Gateways[client] = append(s.Gateways[client], abi.FromAddr(v.Gateways[i]))
+		}
+	}
 	t.readRanges(s)
 	for k := range t.announced.Tracker.All() {
 		s.Announced[abi.FromAddr(k)] = true
@@ -125,6 +131,7 @@ func readSettings[A abi.Address](s *nodestate.State, v abi.Settings[A]) {
 	s.Settings.VXLANFromPods, s.Settings.IPIPFromPods = v.Flags&abi.SetVXLANFromPods != 0, v.Flags&abi.SetIPIPFromPods != 0
 	s.Settings.RPFStrict = v.Flags&abi.SetRPFStrict != 0
 	s.Settings.Chained = v.Flags&abi.SetChained != 0
+	s.Settings.Gateways = v.Flags&abi.SetGateways != 0
 	s.Settings.ToHost = model.ToHostAccept
 	switch {
 	case v.Flags&abi.SetToHostDrop != 0:
@@ -155,7 +162,8 @@ func readAddr[A abi.Address](v abi.AddrValue[A]) nodestate.Addr {
 		Primary:     v.Flags&abi.AddrPrimary != 0 && v.Kind == uint8(nodestate.AddrHost),
 		Learned:     v.Flags&abi.AddrLearned != 0 && v.Kind == uint8(nodestate.AddrPod),
 		NATOutgoing: v.Flags&abi.AddrNATOutgoing != 0,
-		SameLink:    v.Flags&abi.AddrSameLink != 0,
+		Gateways:    v.Flags&abi.AddrGateways != 0 && v.Kind == uint8(nodestate.AddrEndpoint),
+		SameLink:    v.Flags&abi.AddrSameLink != 0 && v.Kind != uint8(nodestate.AddrEndpoint),
 		Tunnel:      v.Flags&abi.AddrTunnel != 0,
 		IPIP:        v.Flags&abi.AddrIPIP != 0 && v.Kind == uint8(nodestate.AddrPod),
 		NoIPIP:      v.Flags&abi.AddrNoIPIP != 0 && v.Kind == uint8(nodestate.AddrNode),

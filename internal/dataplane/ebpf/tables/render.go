@@ -35,7 +35,7 @@ func renderAddr[A abi.Address](a nodestate.Addr, staged, queued bool, ifindex fu
 	if a.Kind == nodestate.AddrEndpoint {
 		v.Ifindex = uint32(ifindex(a))
 	}
-	v.Flags = uint8(abi.FlagIf(a.NATOutgoing, abi.AddrNATOutgoing) | abi.FlagIf(a.SameLink, abi.AddrSameLink) |
+	v.Flags = uint8(abi.FlagIf(a.NATOutgoing, abi.AddrNATOutgoing) | abi.FlagIf(a.Gateways && a.Kind == nodestate.AddrEndpoint, abi.AddrGateways) | abi.FlagIf(a.SameLink, abi.AddrSameLink) |
 		abi.FlagIf(a.Tunnel, abi.AddrTunnel) | abi.FlagIf(a.IPIP, abi.AddrIPIP) | abi.FlagIf(a.NoIPIP, abi.AddrNoIPIP) | abi.FlagIf(a.Learned, abi.AddrLearned) | abi.FlagIf(a.Primary, abi.AddrPrimary) | abi.FlagIf(a.NodePorts, abi.AddrNodePorts) | abi.FlagIf(a.KeepSource, abi.AddrKeepSource) | abi.FlagIf(staged, abi.AddrStaged) | abi.FlagIf(queued, abi.AddrQueue))
 	return v
 }
@@ -70,6 +70,23 @@ func renderRoutes[A abi.Address](s *nodestate.State) iter.Seq2[abi.PrefixKey[A],
 				v.Node = abi.ToAddr[A](r.Node)
 			}
 			if !yield(abi.ToPrefix[A](p), v) {
+				return
+			}
+		}
+	}
+}
+
+func renderGateways[A abi.Address](s *nodestate.State) iter.Seq2[A, abi.GatewayList[A]] {
+	return func(yield func(A, abi.GatewayList[A]) bool) {
+		for client, list := range s.Gateways {
+			if !abi.Carries[A](client) {
+				continue
+			}
+			v := abi.GatewayList[A]{Count: uint32(min(len(list), abi.Gateways))}
+			for i := range v.Count {
+				v.Gateways[i] = abi.ToAddr[A](list[i])
+			}
+			if !yield(abi.ToAddr[A](client), v) {
 				return
 			}
 		}

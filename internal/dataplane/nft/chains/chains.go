@@ -47,6 +47,10 @@ func RenderChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint
 		expr.SetKnown:     {Key: "$addr"},
 		expr.SetPodRanges: {Key: "$addr", Interval: true}, expr.SetOutgoing: {Key: "$addr", Size: room}, expr.SetHairpin: {Key: "$addr . $addr", Size: room}, expr.SetKeepSource: {Key: "$addr"},
 	}
+	if s.Settings.Gateways {
+		sets[expr.SetGateways] = table.Set{Key: "$addr", Size: room}
+		chain(noGatewayChain, "drop")
+	}
 	sets[expr.MapPortals], sets[expr.MapInside] = table.Set{Key: "$addr", Value: "verdict"}, table.Set{Key: "$addr", Value: "verdict"}
 	sets[expr.SetDirect], sets[expr.SetOptOut] = table.Set{Key: "classid"}, table.Set{Key: "$addr", Interval: true}
 	for _, name := range slices.Sorted(maps.Keys(sets)) {

@@ -47,6 +47,8 @@ func (d Dropped) Why() (reason.Reason, nodestate.RuleID) {
 		return reason.NoFlow, 0
 	case "refused":
 		return reason.NoBackend, 0
+	case noGatewayChain:
+		return reason.NoGateway, 0
 	case "no-endpoint", "forwarded", forwardedAny, unknownPodChain, sentChain, sentAny, sentHomeChain, sentOthersChain:
 		return reason.NoEndpoint, 0
 	case policy.TunnelPortChain, podTunnelChain:

@@ -126,6 +126,9 @@ func forwardedChains(f table.Family, t *table.Table, s *nodestate.State, epoch u
 		chain(ForwardedOpen, append(open, "goto "+forwardedAny)...)
 		rules = []string{goesOn(epoch) + "goto " + ForwardedOpen, "goto " + forwardedAny}
 	}
+	if s.Settings.Gateways {
+		rules = append(gatewayRules(), rules...)
+	}
 	t.Chains["forwarded"] = table.Chain{Type: knftables.FilterType, Hook: knftables.ForwardHook, Priority: "filter", Rules: expr.Expand(f, s, rules...)}
 	// Policy reads no mark, and may end the hook (olderPassChain): so the mark ends first.
 	chain(forwardedOthers,
@@ -135,6 +138,19 @@ func forwardedChains(f table.Family, t *table.Table, s *nodestate.State, epoch u
 		noEndpoint,
 		"oifname $host jump refuse", // a datagram after the first that nobody answered
 		"goto "+h.FirstPacketChain())
+}
+
+// noGatewayChain drops what would leave by an egress gateway.
+const noGatewayChain = "no-gateway"
+
+// gatewayRules drop what would leave the cluster by an egress gateway, which these rules do not
+// carry: what such pods of this node begin, and what nodes send to a gateway here.
+func gatewayRules() []string {
+	const out = " $ip daddr != @" + expr.SetRouted + " $ip daddr != @" + expr.SetKnown + " goto " + noGatewayChain
+	return []string{
+		"ct direction original $ip saddr @" + expr.SetGateways + out,
+		"ct direction original iifname $tunnel $ip saddr @" + expr.SetRouted + out,
+	}
 }
 
 // sourceChains evaluate who sends, before connection tracking acts on it. One look-up

@@ -56,6 +56,9 @@ func renderAddrs(f table.Family, t *table.Table, s *nodestate.State, numbers *ma
 			t.Add(expr.SetLocal, a.String(), "")
 			t.Add(expr.SetHairpin, table.Key(a, a), "")
 			addSender(f, t, a, v, at)
+			if v.Gateways {
+				t.Add(expr.SetGateways, a.String(), "")
+			}
 			if v.NATOutgoing {
 				t.Add(expr.SetOutgoing, a.String(), "")
 			}

@@ -22,6 +22,7 @@ const (
 	SetKnown      = "known"          // addresses that somebody has, here or elsewhere
 	SetRouted     = "cluster"        // prefixes of pods, and the node's own addresses: what is not masqueraded
 	SetPodRanges  = "pod-ranges"     // prefixes of pods
+	SetGateways   = "egress-clients" // pods that leave the cluster by egress gateways, so not by this node
 	SetOutgoing   = "nat-outgoing"   // pods whose source is translated when they leave the cluster
 	MapPortals    = "portals"        // addresses of nodes that may be asked for ports → where they are looked up
 	MapInside     = "portals-inside" // the same for pods and the node's own processes

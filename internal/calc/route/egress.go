@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"crypto/sha256"
+	"net/netip"
+	"slices"
+
+	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/selector"
+)
+
+// InputsGateways are the kinds that the gateways of pods are made from, apart from namespaces and
+// single pods.
+const InputsGateways = model.KindPods | model.KindLocal | model.KindSettings
+
+// ChangesGateways reports whether something else that changed may change who leaves by gateways, or
+// by which.
+func ChangesGateways(c *cluster.View, dirty *model.Dirty) bool {
+	if c.Settings.Egress == model.EgressDisabled {
+		return false
+	}
+	if dirty.Has(model.KindNamespaces) {
+		return true
+	}
+	for name, was := range dirty.Pods {
+		if was != nil && (was.Egress != nil || was.Gateway != nil) {
+			return true
+		}
+		if n := c.Namespaces[name.Namespace]; n == nil || n.Egress != nil {
+			return true
+		}
+		now := c.Pods.Get(name)
+		// A pod of this node that comes to be known was held until then.
+		if now == nil || now.Egress != nil || now.Gateway != nil || was == nil && now.Node == c.Local.Node {
+			return true
+		}
+	}
+	return false
+}
+
+// egressOf returns what is said of the gateways of a pod; nil = it needs none.
+func egressOf(c *cluster.View, p *model.Pod) *model.EgressClient {
+	switch c.Settings.Egress {
+	case model.EgressDisabled:
+		return nil
+	case model.EgressPerNamespaceOrPerPod:
+		if p.Egress != nil {
+			return p.Egress
+		}
+	}
+	if n := c.Namespaces[p.Name.Namespace]; n != nil {
+		return n.Egress
+	}
+	return nil
+}
+
+// mustLeaveByGateway reports whether nothing that a pod of this node sends may leave the cluster
+// but by a gateway: also while the pod, or its namespace, is not known yet.
+func mustLeaveByGateway(c *cluster.View, name model.Name) bool {
+	if c.Settings.Egress == model.EgressDisabled {
+		return false
+	}
+	p := c.Pods.Get(name)
+	return p == nil || c.Namespaces[name.Namespace] == nil || egressOf(c, p) != nil
+}
+
+// Gateways returns nodestate.State.Gateways.
+func Gateways(c *cluster.View) map[netip.Addr][]netip.Addr {
+	out := map[netip.Addr][]netip.Addr{}
+	if c.Settings.Egress == model.EgressDisabled {
+		return out
+	}
+	f := finder{c: c, selected: map[chosenBy][]*model.Pod{}}
+	for p := range c.Pods.Egress() {
+		if p.Gateway != nil && p.Gateway.Ready && !p.HostNetwork && !p.Finished {
+			f.gateways = append(f.gateways, p)
+		}
+	}
+	if len(f.gateways) == 0 {
+		return out
+	}
+	for a, ep := range c.Local.Endpoints {
+		if p := c.Pods.Get(ep.Pod); p != nil && c.Carried(a) {
+			f.add(out, a, p)
+		}
+	}
+	for p := range clientsElsewhere(c) {
+		for _, a := range p.Addrs {
+			if _, own := c.Local.Endpoints[a]; !own && c.Carried(a) && f.hereFor(a, p) {
+				f.add(out, a, p)
+			}
+		}
+	}
+	return out
+}
+
+// clientsElsewhere yields the pods of other nodes that may be clients of gateways.
+func clientsElsewhere(c *cluster.View) func(func(*model.Pod) bool) {
+	return func(yield func(*model.Pod) bool) {
+		use := func(p *model.Pod) bool {
+			return p.Node == c.Local.Node || p.HostNetwork || p.Finished || yield(p)
+		}
+		for p := range c.Pods.Egress() {
+			if p.Egress != nil && !use(p) {
+				return
+			}
+		}
+		for ns, groups := range c.Pods.GroupsByNamespace() {
+			if n := c.Namespaces[ns]; n == nil || n.Egress == nil {
+				continue
+			}
+			for g := range groups {
+				for r := range g.Refs() {
+					if p := r.Pod(); p.Egress == nil && !use(p) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// chosenBy is what decides on a pod's gateways.
+type chosenBy struct {
+	namespace string
+	model.EgressClient
+}
+
+// finder finds the gateways of pods.
+type finder struct {
+	c        *cluster.View
+	gateways []*model.Pod // that are ready
+	selected map[chosenBy][]*model.Pod
+}
+
+func (f *finder) of(p *model.Pod) []*model.Pod {
+	e := egressOf(f.c, p)
+	if e == nil {
+		return nil
+	}
+	by := chosenBy{p.Name.Namespace, *e}
+	list, known := f.selected[by]
+	if !known {
+		list = f.find(by)
+		f.selected[by] = list
+	}
+	return list
+}
+
+func (f *finder) find(by chosenBy) (out []*model.Pod) {
+	if by.Policy != "" {
+		return nil
+	}
+	pods, err := selector.Parse(by.Selector)
+	if err != nil {
+		return nil
+	}
+	namespaces, err := selector.Parse(by.EgressClient.Namespaces)
+	if err != nil {
+		return nil
+	}
+	granted := map[string]bool{}
+	for _, g := range f.gateways {
+		ns := g.Name.Namespace
+		ok, known := granted[ns]
+		if !known {
+			ok = (ns == by.namespace || by.EgressClient.Namespaces != "" && namespaces.MatchesFunc(f.namespaceLabels(ns))) && f.grants(ns, by.namespace)
+			granted[ns] = ok
+		}
+		if ok && (by.EgressClient.Namespaces == "" || namespaces.MatchesFunc(f.namespaceLabels(ns))) && pods.MatchesFunc(gatewayLabels(g)) {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// grants reports whether the pods of a namespace may leave by the gateways of another one.
+func (f *finder) grants(of, to string) bool {
+	n := f.c.Namespaces[of]
+	if n == nil || n.EgressClients == "" || f.c.Namespaces[to] == nil {
+		return false
+	}
+	s, err := selector.Parse(n.EgressClients)
+	return err == nil && s.MatchesFunc(f.namespaceLabels(to))
+}
+
+// namespaceLabels looks at a namespace's labels; projectcalico.org/name is its name, whatever they
+// say.
+func (f *finder) namespaceLabels(name string) func(string) (string, bool) {
+	n := f.c.Namespaces[name]
+	return func(key string) (string, bool) {
+		if n == nil {
+			return "", false
+		}
+		if key == "projectcalico.org/name" || key == "kubernetes.io/metadata.name" {
+			return name, true
+		}
+		v, ok := n.Labels[key]
+		return v, ok
+	}
+}
+
+func gatewayLabels(p *model.Pod) func(string) (string, bool) {
+	return func(key string) (string, bool) {
+		if key == model.LabelNamespace {
+			return p.Name.Namespace, true
+		}
+		v, ok := p.Gateway.Labels[key]
+		return v, ok
+	}
+}
+
+// hereFor reports whether one of the gateways of a pod is on this node.
+func (f *finder) hereFor(a netip.Addr, p *model.Pod) bool {
+	return slices.ContainsFunc(f.of(p), func(g *model.Pod) bool {
+		return slices.ContainsFunc(g.Addrs, func(at netip.Addr) bool {
+			ep, here := f.c.Local.Endpoints[at]
+			return here && ep.Pod == g.Name && at.Is4() == a.Is4()
+		})
+	})
+}
+
+// add enters the gateways of a pod, for one of its addresses.
+func (f *finder) add(out map[netip.Addr][]netip.Addr, a netip.Addr, p *model.Pod) {
+	var list []netip.Addr
+	for _, g := range f.of(p) {
+		for _, at := range g.Addrs {
+			if at.Is4() == a.Is4() && at != a && f.owns(g, at) {
+				list = append(list, at)
+				break
+			}
+		}
+	}
+	if len(list) > nodestate.GatewaysMost {
+		// Those that suit the client's address most, so that one that goes moves few.
+		slices.SortFunc(list, func(x, y netip.Addr) int {
+			i, j := suits(a, x), suits(a, y)
+			return slices.Compare(j[:], i[:])
+		})
+		list = list[:nodestate.GatewaysMost]
+	}
+	if slices.SortFunc(list, netip.Addr.Compare); len(list) > 0 {
+		out[a] = list
+	}
+}
+
+func suits(client, gateway netip.Addr) [sha256.Size]byte {
+	return sha256.Sum256(append(client.AsSlice(), gateway.AsSlice()...))
+}
+
+// owns reports whether an address is where the gateway is: a node that says of its pods that they
+// have addresses of others gets no packets by it.
+func (f *finder) owns(g *model.Pod, a netip.Addr) bool {
+	if ep, here := f.c.Local.Endpoints[a]; here {
+		return ep.Pod == g.Name
+	}
+	if node, held := f.c.Owners.ByAddr.Lookup(a); held && node == g.Node {
+		return true
+	}
+	return f.c.Owners.Pods[a] == g.Name
+}
