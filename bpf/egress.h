@@ -11,7 +11,9 @@
 #include "scratch.h"
 #include "parse.h"
 #include "maglev.h"
+#include "host_policy.h"
 #include "route.h"
+#include "source.h"
 #include "reasons.h"
 
 MAP(weir_gateways, BPF_MAP_TYPE_HASH, ip_addr, struct gateway_list, 16384, BPF_F_NO_PREALLOC);
@@ -50,6 +52,13 @@ __noinline int egress_asked(void)
 	return egress_outside(&w->fwd.daddr, bpf_map_lookup_elem(&weir_addrs, &w->fwd.daddr));
 }
 
+/* What egress_asked said of the flow that begins. It is read where it is needed: the verifier would
+ * walk what is between once for each value that it knew of. */
+static __always_inline int egress_is(const struct scratch *w)
+{
+	return *(volatile const __u32 *)&w->egress.asked != 0;
+}
+
 /* How much a gateway suits a flow: of those that there are the one with the most has it, so that
  * one that comes or goes takes no flow from one of the others to another of these. */
 static __always_inline __u32 egress_weight(__u32 hash, const ip_addr *gateway)
@@ -65,58 +74,129 @@ static __always_inline __u32 egress_weight(__u32 hash, const ip_addr *gateway)
 	return v ^ v >> 13;
 }
 
-/* Leads the flow of scratch.fwd, which begins, to its gateway: to the node of that, or where it is
- * on this node, out of the cluster with its address. Returns 0 or the reason to drop. */
-__noinline int egress_lead(struct __sk_buff *skb)
+/* Gateway i, below GATEWAYS, of a list; in a form by which the verifier knows that. */
+static __always_inline ip_addr *egress_at(struct gateway_list *list, __u64 i)
+{
+	asm volatile("%[i] &= %[mask]" : [i] "+r"(i) : [mask] "i"(GATEWAYS - 1));
+	return &list->gateways[i];
+}
+
+/* Weighs gateway i of the client that sent the packet, for egress_lead: 0 = there is no such. A
+ * function of its own, as egress_fits: the verifier walks it once, not in each turn of a loop. */
+__noinline int egress_weigh(__u32 i)
 {
 	struct scratch *w = scratch_get();
-	struct settings *s = settings_get();
-	__u32 hash, weight, most = 0;
 	struct gateway_list *list;
 	struct addr_value *n;
-	ip_addr *best = NULL, home;
-	int ret, tunnel;
+	ip_addr *gateway;
+	__u32 weight;
 
-	if (!w || !s)
-		return DROP_INTERNAL;
+	if (!w)
+		return 0;
 	list = bpf_map_lookup_elem(&weir_gateways, &w->pkt.key.saddr);
-	if (!list)
-		return DROP_NO_GATEWAY;
-	/* The ends of the flow as all nodes on its way see them. */
-	hash = maglev_hash(&w->pkt.key.saddr, w->pkt.key.sport, 0) ^
-	       maglev_hash(&w->fwd.daddr, w->fwd.dport, 0) * 3;
-	for (int i = 0; i < GATEWAYS; i++) {
-		if (i >= list->count)
-			break;
-		if (w->pkt.hook == HOOK_FROM_TUNNEL) {
-			n = bpf_map_lookup_elem(&weir_addrs, &list->gateways[i]);
-			if (!n || n->kind != ADDR_ENDPOINT)
-				continue;
-		}
-		weight = egress_weight(hash, &list->gateways[i]);
-		if (!best || weight > most) {
-			most = weight;
-			best = &list->gateways[i];
-		}
+	if (!list || i >= GATEWAYS || i >= list->count)
+		return 0;
+	gateway = egress_at(list, i);
+	if (w->pkt.hook == HOOK_FROM_TUNNEL) {
+		n = bpf_map_lookup_elem(&weir_addrs, gateway);
+		if (!n || n->kind != ADDR_ENDPOINT)
+			return 1;
 	}
-	if (!best)
+	weight = egress_weight(w->egress.hash, gateway);
+	if (!w->egress.found || weight > w->egress.most) {
+		w->egress.found = 1;
+		w->egress.most = weight;
+		w->egress.best = *gateway;
+	}
+	return 1;
+}
+
+/* Leads the flow of scratch.fwd, which begins, to its gateway: to the node of that, or where it is
+ * on this node, out of the cluster with its address. Returns 0 or the reason to drop. */
+static __always_inline int egress_lead(struct __sk_buff *skb, struct scratch *w,
+				       struct settings *s)
+{
+	struct addr_value *n;
+	ip_addr home;
+	int tunnel;
+
+	/* The ends of the flow as all nodes on its way see them. */
+	w->egress.hash = maglev_hash(&w->pkt.key.saddr, w->pkt.key.sport, 0) ^
+			 maglev_hash(&w->fwd.daddr, w->fwd.dport, 0) * 3;
+	w->egress.found = 0;
+	for (__u32 i = 0; i < GATEWAYS; i++) {
+		if (!egress_weigh(i))
+			break;
+	}
+	if (!w->egress.found)
 		return DROP_NO_GATEWAY;
 	w->fwd.state |= STATE_GATEWAY;
-	n = bpf_map_lookup_elem(&weir_addrs, best);
+	n = bpf_map_lookup_elem(&weir_addrs, &w->egress.best);
 	if (n && n->kind == ADDR_ENDPOINT) {
 		/* Its packets would leave with this address, too. */
-		w->fwd.saddr = n->flags & ADDR_NAT_OUTGOING ? s->node : *best;
+		w->fwd.saddr = n->flags & ADDR_NAT_OUTGOING ? s->node : w->egress.best;
 		w->fwd.flags |= FLOW_SNAT;
 		return route_fib(skb, &w->fwd.saddr, &w->fwd.daddr, &w->fwd);
 	}
-	home = route_home(best, &tunnel);
+	home = route_home(&w->egress.best, &tunnel);
 	if (addr_is_none(&home))
 		return DROP_NO_GATEWAY;
+	w->fwd.flags |= FLOW_VIA_NODE | FLOW_CLAMP;
 	/* Whatever the pools say: what comes by a link without the tunnel would be routed on there, with
 	 * its own address, by a node that does not know of the gateway (yet). */
-	ret = route_node(skb, &home, BY_TUNNEL, &w->fwd);
-	w->fwd.flags |= FLOW_VIA_NODE | FLOW_CLAMP;
-	return ret;
+	return route_node(skb, &home, BY_TUNNEL, &w->fwd);
+}
+
+/* The rest of flow_begin, after policy, for what leaves by a gateway; returns what that does. It is
+ * part of that: a call more would be too deep. */
+static __always_inline int egress_begin(struct __sk_buff *skb, struct scratch *w,
+					struct settings *s)
+{
+	int ret, snat;
+
+	ret = egress_lead(skb, w, s);
+	if (ret) {
+		w->fwd.rule = 0;
+		return ret;
+	}
+	if (host_on(s)) {
+		ret = host_begin(skb);
+		if (ret)
+			return ret;
+	}
+	snat = (w->fwd.flags & FLOW_SNAT) != 0;
+	if (w->pkt.hook == HOOK_FROM_WORKLOAD)
+		source_expect(w, snat);
+	w->port.change = snat ? PORT_MUST : 0;
+	return DROP_NONE;
+}
+
+/* Does the open flow f of scratch.pkt leave by gateway i of the client that sent the packet? -1 =
+ * there is no such. */
+__noinline int egress_fits(__u32 i, struct flow_value *f)
+{
+	struct scratch *w = scratch_get();
+	struct settings *s = settings_get();
+	struct gateway_list *list;
+	struct addr_value *n;
+	ip_addr home, *gateway;
+	int tunnel;
+
+	if (!w || !s || !f)
+		return -1;
+	list = bpf_map_lookup_elem(&weir_gateways, &w->pkt.key.saddr);
+	if (!list || i >= GATEWAYS || i >= list->count)
+		return -1;
+	gateway = egress_at(list, i);
+	n = bpf_map_lookup_elem(&weir_addrs, gateway);
+	if (n && n->kind == ADDR_ENDPOINT)
+		return f->action != ACT_TUNNEL &&
+		       addr_same(&f->saddr,
+				 n->flags & ADDR_NAT_OUTGOING ? &s->node : gateway);
+	if (f->action != ACT_TUNNEL || w->pkt.hook != HOOK_FROM_WORKLOAD)
+		return 0;
+	home = route_home(gateway, &tunnel);
+	return addr_same(&home, &f->nexthop);
 }
 
 /* Does the open flow f of scratch.pkt leave otherwise than it would have to now? A gateway that is
@@ -124,13 +204,10 @@ __noinline int egress_lead(struct __sk_buff *skb)
 __noinline int egress_differs(struct flow_value *f)
 {
 	struct scratch *w = scratch_get();
-	struct settings *s = settings_get();
-	struct gateway_list *list;
-	struct addr_value *a, *n;
-	int tunnel, wanted;
-	ip_addr home;
+	struct addr_value *a;
+	int wanted, fits;
 
-	if (!w || !s || !f)
+	if (!w || !f)
 		return 1;
 	if (f->flags & (FLOW_REPLY | FLOW_HAND_ON))
 		return 0;
@@ -146,24 +223,10 @@ __noinline int egress_differs(struct flow_value *f)
 		return 1;
 	if (!wanted)
 		return 0;
-	list = bpf_map_lookup_elem(&weir_gateways, &w->pkt.key.saddr);
-	if (!list)
-		return 1;
-	for (int i = 0; i < GATEWAYS; i++) {
-		if (i >= list->count)
-			break;
-		n = bpf_map_lookup_elem(&weir_addrs, &list->gateways[i]);
-		if (n && n->kind == ADDR_ENDPOINT) {
-			if (f->action != ACT_TUNNEL &&
-			    addr_same(&f->saddr, n->flags & ADDR_NAT_OUTGOING ? &s->node : &list->gateways[i]))
-				return 0;
-			continue;
-		}
-		if (f->action != ACT_TUNNEL || w->pkt.hook != HOOK_FROM_WORKLOAD)
-			continue;
-		home = route_home(&list->gateways[i], &tunnel);
-		if (addr_same(&home, &f->nexthop))
-			return 0;
+	for (__u32 i = 0; i < GATEWAYS; i++) {
+		fits = egress_fits(i, f);
+		if (fits)
+			return fits < 0;
 	}
 	return 1;
 }

@@ -38,7 +38,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	struct settings *s = settings_get();
 	struct addr_value *a, *b;
 	__u32 now = clock_now();
-	int ret, snat = 0, repoint = 0, from_outside, hand_on, svc, open, egress = 0;
+	int ret, snat = 0, repoint = 0, from_outside, hand_on, svc, open;
 	struct pkt *p;
 
 	if (!w || !s)
@@ -47,6 +47,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	w->balance.via = w->balance.hand_on = addr_none();
 	w->balance.maglev = 0;
 	w->own = 0;
+	w->egress.asked = 0;
 	w->policy.about = EVALUATED_NEW;
 	from_outside = p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL;
 	__builtin_memset(&w->fwd, 0, sizeof(w->fwd));
@@ -115,11 +116,11 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	b = bpf_map_lookup_elem(&weir_addrs, &w->fwd.daddr);
 	if (tunnel_by_service(p, s, &w->fwd))
 		return DROP_TUNNEL_FROM_POD;
-	if (p->hook == HOOK_FROM_TUNNEL ||
-	    (p->hook == HOOK_FROM_WORKLOAD && (s->flags & SET_GATEWAYS)))
-		egress = egress_asked();
+	if ((s->flags & SET_GATEWAYS) &&
+	    (p->hook == HOOK_FROM_TUNNEL || p->hook == HOOK_FROM_WORKLOAD))
+		w->egress.asked = egress_asked();
 	if (!svc) {
-		if (from_outside && !egress && !(b && b->kind == ADDR_ENDPOINT))
+		if (from_outside && !egress_is(w) && !(b && b->kind == ADDR_ENDPOINT))
 			w->own = 1;
 		if (p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex)
 			w->own = 1;
@@ -166,15 +167,8 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		} else {
 			policy_note(w, a, b, p->key.proto, p->key.sport, w->fwd.dport);
 		}
-		if (egress) {
-			ret = egress_lead(skb);
-			if (ret) {
-				w->fwd.rule = 0;
-				return ret;
-			}
-			snat = (w->fwd.flags & FLOW_SNAT) != 0;
-			goto routed;
-		}
+		if (egress_is(w))
+			return egress_begin(skb, w, s);
 		if (p->hook == HOOK_TO_WORKLOAD || w->own) {
 			w->fwd.action = ACT_PASS;
 		} else {
@@ -215,7 +209,6 @@ __noinline int flow_begin(struct __sk_buff *skb)
 			w->rev.state |= STATE_STACK;
 		}
 	}
-routed:
 	if (host_on(s)) {
 		ret = host_begin(skb);
 		if (ret)

@@ -109,6 +109,15 @@ struct port_context {
 	struct snat_walk walk;
 };
 
+/* The choice of an egress gateway (egress.h). */
+struct egress_context {
+	__u32 asked; /* flow_begin: egress_asked */
+	__u32 hash; /* in: of the flow */
+	__u32 found; /* out: there is one, */
+	__u32 most; /* what it weighs, */
+	ip_addr best; /* and which */
+};
+
 /* What the functions of the slow path have in common about one packet: the stack is too small for
  * it. A stage reads what the stages before it left, and writes its own context alone. */
 struct scratch {
@@ -121,6 +130,7 @@ struct scratch {
 	struct balance_context balance;
 	struct policy_context policy;
 	struct port_context port;
+	struct egress_context egress;
 	struct frag_info frag; /* frag_look: the fragment at hand */
 	struct frag_key fkey;
 	ip_addr outer; /* overlay_source: the outer source of what came out of the tunnel */

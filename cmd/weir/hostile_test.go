@@ -50,6 +50,7 @@ func TestHostileWordsOfNode(t *testing.T) {
 			Conditions: []weirv1.Condition{{Type: "Ready" + controls, Status: "False", Message: controls}}, Problems: []weirv1.Problem{{Object: controls, Message: controls}},
 			UnsupportedFields: []string{controls}, Announced: []string{controls}, Drops: []weirv1.Drop{{Reason: controls, Rule: controls, Packets: 1}},
 			ServiceHandling: controls, DSRFallback: &weirv1.DSRFallback{Clients: 1, Addresses: []string{controls}}}}
+		status.Status.EgressGateways = &weirv1.EgressGatewaysStatus{Gateways: []string{controls}, Clients: 1, Without: []string{controls}}
 		status.Status.BGP = &weirv1.BGPStatus{Sessions: 1, Objects: []string{controls}}
 		r := &report{}
 		r.nodes = append(r.nodes, r.readNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, status, now.Time, staleAfter(1)))

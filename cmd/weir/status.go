@@ -95,6 +95,7 @@ type report struct {
 	announced    []string            // addresses that nodes answer neighbours for
 	fallbacks    []string            // clients of direct server return
 	bgp          bgpReport
+	egress       egressReport
 }
 
 type nodeReport struct {
@@ -298,6 +299,7 @@ func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time, s
 		out.why = joinNonEmpty("no heartbeat for "+age(out.heartbeat)+"; traffic goes on as it was; see `kubectl -n kube-system logs` of its weir-node", out.why)
 	}
 	r.bgp.note(st)
+	r.egress.note(n.Name, st)
 	for _, p := range st.Problems {
 		r.problems = addOnce(r.problems, p.String())
 	}
@@ -429,6 +431,7 @@ func (r *report) print(out io.Writer) error {
 	firstOf(out, "Agents that have the cluster from a fan-out", r.fed())
 	firstOf(out, "Addresses of load balancers that nodes answer for on their link", r.announced)
 	firstOf(out, "Clients whose direct answers (DSR) did not arrive, and go through the node that they asked", r.fallbacks)
+	r.egress.print(out)
 	firstOf(out, "Most frequent drops", r.drops)
 	if r.healthy() {
 		fmt.Fprintf(out, "\nWeir is healthy on %d of %d nodes%s.\n", len(r.nodes), len(r.nodes), r.asOf())

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/netip"
 	"slices"
 	"strings"
@@ -186,4 +187,33 @@ func carries(n *corev1.Node, a netip.Addr) bool {
 		own, err := netip.ParseAddr(have.Address)
 		return err == nil && have.Type == corev1.NodeInternalIP && own.Unmap().Is4() == a.Is4()
 	})
+}
+
+// egressReport is what nodes say of egress gateways.
+type egressReport struct {
+	gateways []string // pods by which others leave, by node
+	clients  []string // how many addresses leave by them, by node
+	without  []string // pods of which nothing leaves
+}
+
+func (e *egressReport) note(node string, st *weirv1.NodeStatusStatus) {
+	g := st.EgressGateways
+	if g == nil {
+		return
+	}
+	for _, name := range g.Gateways {
+		e.gateways = append(e.gateways, node+": "+name)
+	}
+	if g.Clients > 0 {
+		e.clients = append(e.clients, fmt.Sprintf("%s: %d", node, g.Clients))
+	}
+	for _, name := range g.Without {
+		e.without = append(e.without, node+": "+name)
+	}
+}
+
+func (e *egressReport) print(out io.Writer) {
+	firstOf(out, "Egress gateways", e.gateways)
+	firstOf(out, "Addresses of pods that leave the cluster by egress gateways alone", e.clients)
+	firstOf(out, "Pods without an egress gateway: nothing of theirs leaves the cluster", e.without)
 }

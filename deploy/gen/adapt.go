@@ -196,6 +196,8 @@ func adaptKind(kind string, spec map[string]any) error {
 		// A field that this version of the types does not have must reach the agent, which reports
 		// it.
 		spec["x-kubernetes-preserve-unknown-fields"] = true
+		// A field of newer servers.
+		props["egressIPSupport"] = map[string]any{"type": "string", "enum": []any{"Disabled", "EnabledPerNamespace", "EnabledPerNamespaceOrPerPod"}}
 		if err := enum("bpfAttachType", "Netkit", "TCX", "TC"); err != nil {
 			return err
 		}

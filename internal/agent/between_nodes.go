@@ -127,6 +127,19 @@ func (a *Agent) noIPIP(snap snapshot) bool {
 	return a.nextLacksIPIP.Load() || a.driver.Status().NoIPIP != ""
 }
 
+// egressGateways is what the node says of egress gateways. Other nodes send what leaves by them here
+// while there is something; until a data plane has applied a state, what was published last counts.
+// From the moment on in which nftables is to carry packets the node leads nobody out.
+func (a *Agent) egressGateways(snap snapshot) *weirv1.EgressGatewaysStatus {
+	if a.loop.Applied() == 0 && !snap.leadsOut {
+		return nil
+	}
+	if to := a.changing.Load(); a.driver.Name() != planeEBPF || to != nil && *to != planeEBPF {
+		return nil
+	}
+	return problems.EgressGateways(snap.state)
+}
+
 // announceNoIPIP tells other nodes that the data plane nftables, which is about to take eBPF's
 // place, cannot take IP in IP, and waits until they have read of it. The one in force takes both.
 func (a *Agent) announceNoIPIP(ctx context.Context, to nftablesPlane) {

@@ -39,6 +39,7 @@ type snapshot struct {
 	nodeAddrs     [2]netip.Addr // IPv4, IPv6
 	leaving       bool          // this node is about to be removed
 	noIPIP        bool          // it has published that it cannot take IP in IP
+	leadsOut      bool          // it has published that it leads pods out by egress gateways
 	endpoints     int
 	services      int
 	nodes         int
@@ -70,7 +71,7 @@ func (c *cluster) publish(state *nodestate.State) {
 		c.snap.ipv6Pool = c.snap.ipv6Pool || p.CIDR.Addr().Is6()
 	}
 	if own := c.model.Nodes[c.node]; own != nil {
-		c.snap.leaving, c.snap.noIPIP = own.Leaving, own.NoIPIP
+		c.snap.leaving, c.snap.noIPIP, c.snap.leadsOut = own.Leaving, own.NoIPIP, own.Gateways
 	}
 	c.snap.apiServers, c.snap.controllers = apiserver.Addresses(c.servers), apiserver.Addresses(c.controllers)
 }

@@ -113,6 +113,9 @@ func sameForOthers(a, b *weirv1.NodeStatusStatus) bool {
 		if w := s.WireGuard; w != nil { // how far others are is nothing to tell them
 			s.WireGuard = &weirv1.WireGuardStatus{PublicKey: w.PublicKey, PublicKeyIPv6: w.PublicKeyIPv6, NextPublicKey: w.NextPublicKey, NextPublicKeyIPv6: w.NextPublicKeyIPv6}
 		}
+		if s.EgressGateways != nil { // nor is who leaves
+			s.EgressGateways = &weirv1.EgressGatewaysStatus{}
+		}
 		if b := s.BGP; b != nil {
 			s.BGP = &weirv1.BGPStatus{Objects: b.Objects}
 		}
@@ -148,6 +151,7 @@ func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus
 		st.Subnets = append(st.Subnets, p.String())
 	}
 	st.NoIPIP = a.noIPIP(snap)
+	st.EgressGateways = a.egressGateways(snap)
 	st.WireGuard = wireGuardStatus(a.wireguard.Status())
 	st.BGP = bgp.NodeStatus(snap.state, a.bgp.Status())
 	if f, err := a.driver.DSRFallback(); err == nil {

@@ -22,7 +22,7 @@ func egressCluster(local string) *model.Cluster {
 	c.Pools["p"] = &model.Pool{Name: "p", CIDR: netip.MustParsePrefix("10.0.0.0/16"), Workload: true}
 	c.Local.Node, c.Local.Endpoints = local, map[netip.Addr]*model.LocalEndpoint{}
 	for i, name := range []string{"n1", "n2", "n3"} {
-		c.Nodes[name] = &model.Node{Name: name, Addrs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})}}
+		c.Nodes[name] = &model.Node{Name: name, Gateways: true, Addrs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})}}
 		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i + 1), 0}), 26)
 		c.Blocks[block] = &model.Block{CIDR: block, Node: name}
 	}
@@ -81,6 +81,8 @@ func TestGateways(t *testing.T) {
 		{"one is not ready", "n1", func(c *model.Cluster) {
 			egressPod(c, "out/two", "n2", "10.0.2.2", nil, &model.EgressGateway{Labels: map[string]string{"egress": "red"}})
 		}, "map[10.0.1.1:[10.0.1.2]]", false},
+		{"a gateway's node leads nobody out", "n1", func(c *model.Cluster) { c.Nodes["n2"].Gateways = false }, "map[10.0.1.1:[10.0.1.2]]", false},
+		{"a gateway's node is not known", "n1", func(c *model.Cluster) { delete(c.Nodes, "n2") }, "map[10.0.1.1:[10.0.1.2]]", false},
 		{"a node names an address of another node's block", "n1", func(c *model.Cluster) {
 			egressPod(c, "out/two", "n2", "10.0.3.2", nil, &model.EgressGateway{Ready: true, Labels: map[string]string{"egress": "red"}})
 		}, "map[10.0.1.1:[10.0.1.2]]", false},

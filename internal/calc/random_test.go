@@ -300,6 +300,7 @@ func (w *world) addNode(i int) {
 		}
 	}
 	n.NotReady = w.IntN(4) == 0
+	n.Gateways = w.later.IntN(4) > 0
 	n.Created = int64(w.claims.IntN(3))
 	if w.claims.IntN(8) == 0 { // Pods what another one, or a pod, may have
 		n.Addrs = append(n.Addrs, pick(w.claims, w.claims.both("172.31.1.10", "fd00:31:1::10"), w.claims.both("10.1.0.7", "fd00:1::7"), w.claims.both("10.96.0.3", "fd01::3"))...)

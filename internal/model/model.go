@@ -120,7 +120,9 @@ type Node struct {
 	WireGuardNext WireGuardKeys
 	// NoIPIP: the node published that it cannot take IP in IP; it is sent VXLAN in its place.
 	NoIPIP bool
-	ASN    uint32 // annotation AnnotationASN, 0 = the cluster's
+	// Gateways: the node published that it leads pods out by the egress gateways on it.
+	Gateways bool
+	ASN      uint32 // annotation AnnotationASN, 0 = the cluster's
 	// ClusterID is annotation AnnotationClusterID: the node reflects BGP routes. Invalid = it does
 	// not.
 	ClusterID netip.Addr

@@ -28,6 +28,9 @@ func (n *Node) transits(in In, src, dst netip.Addr) bool {
 
 // leavesByGateway: does a flow that begins leave the cluster by an egress gateway, or not at all?
 func (n *Node) leavesByGateway(in In, src, dst netip.Addr, service bool) bool {
+	if !n.state.Settings.Gateways {
+		return false
+	}
 	if in.Hook == FromWorkload {
 		return n.state.Addrs[src].Gateways && n.outsideCluster(dst)
 	}
@@ -45,19 +48,26 @@ func gatewayWeight(hash uint32, gateway netip.Addr) uint32 {
 	return v ^ v>>13
 }
 
-// leadToGateway leads a flow that begins to its gateway.
-func (n *Node) leadToGateway(in In, k flowKey, fwd *flow) *dropped {
-	hash := maglev.Hash(netip.AddrPortFrom(k.src, k.sport), false) ^ maglev.Hash(netip.AddrPortFrom(fwd.dst, fwd.dport), false)*3
-	var best netip.Addr
+// Gateway returns the egress gateway by which a flow that begins leaves the cluster, of those that
+// the state has for its client; invalid = there is none. With here only those on the node count, as
+// for what comes by the tunnel.
+func Gateway(s *nodestate.State, client, to netip.AddrPort, here bool) (best netip.Addr) {
+	hash := maglev.Hash(client, false) ^ maglev.Hash(to, false)*3
 	var most uint32
-	for _, g := range n.state.Gateways[k.src] {
-		if in.Hook == FromTunnel && n.kind(g) != nodestate.AddrEndpoint {
+	for _, g := range s.Gateways[client.Addr()] {
+		if here && s.Addrs[g].Kind != nodestate.AddrEndpoint {
 			continue
 		}
 		if w := gatewayWeight(hash, g); !best.IsValid() || w > most {
 			best, most = g, w
 		}
 	}
+	return best
+}
+
+// leadToGateway leads a flow that begins to its gateway.
+func (n *Node) leadToGateway(in In, k flowKey, fwd *flow) *dropped {
+	best := Gateway(n.state, netip.AddrPortFrom(k.src, k.sport), netip.AddrPortFrom(fwd.dst, fwd.dport), in.Hook == FromTunnel)
 	if !best.IsValid() {
 		return &dropped{reason: reason.NoGateway}
 	}

@@ -122,11 +122,11 @@ status:
 
 	pub, found := ConvertNodeStatus(from[weirv1.NodeStatus](t, `
 metadata: {name: n1}
-status: {noIPIP: true, linkAddress: "02:00:5e:00:53:01", subnets: [192.0.2.7/24, nonsense, 0.0.0.0/0]}
+status: {noIPIP: true, egressGateways: {}, linkAddress: "02:00:5e:00:53:01", subnets: [192.0.2.7/24, nonsense, 0.0.0.0/0]}
 `))
-	check(t, pub, &Published{NoIPIP: true, LinkAddress: [6]byte{2, 0, 0x5e, 0, 0x53, 1}, Subnets: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}},
+	check(t, pub, &Published{NoIPIP: true, Gateways: true, LinkAddress: [6]byte{2, 0, 0x5e, 0, 0x53, 1}, Subnets: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}},
 		found, "status.subnets[1] status.subnets[2]")
-	if n := AddNodeStatus(got, pub); n.LinkAddress[5] != 1 || len(n.Subnets) != 1 || !n.NoIPIP || got.LinkAddress[5] != 0 {
+	if n := AddNodeStatus(got, pub); n.LinkAddress[5] != 1 || len(n.Subnets) != 1 || !n.NoIPIP || !n.Gateways || got.LinkAddress[5] != 0 {
 		t.Errorf("merged %+v, or changed in place %+v", n, got)
 	}
 	for _, bad := range []string{"01:00:5e:00:00:01", "ff:ff:ff:ff:ff:ff", "02:00:5e:00:53:01:02:03", "x"} {

@@ -181,12 +181,14 @@ type Published struct {
 	WireGuardNext model.WireGuardKeys
 	// NoIPIP: the node cannot take IP in IP.
 	NoIPIP bool
+	// Gateways: the node leads pods out by the egress gateways on it.
+	Gateways bool
 }
 
 // ConvertNodeStatus converts the part of a NodeStatus that other nodes use.
 func ConvertNodeStatus(s *weirv1.NodeStatus) (*Published, []weirv1.Problem) {
 	f := newFinding("NodeStatus", s)
-	out := &Published{NoIPIP: s.Status.NoIPIP}
+	out := &Published{NoIPIP: s.Status.NoIPIP, Gateways: s.Status.EgressGateways != nil}
 	if text := s.Status.LinkAddress; text != "" {
 		mac, err := net.ParseMAC(text)
 		if err != nil || len(mac) != 6 || mac[0]&1 != 0 {
@@ -238,7 +240,7 @@ func AddNodeStatus(n *model.Node, published *Published) *model.Node {
 	}
 	out := *n
 	out.LinkAddress, out.Subnets = published.LinkAddress, published.Subnets
-	out.WireGuard, out.WireGuardNext, out.NoIPIP = published.WireGuard, published.WireGuardNext, published.NoIPIP
+	out.WireGuard, out.WireGuardNext, out.NoIPIP, out.Gateways = published.WireGuard, published.WireGuardNext, published.NoIPIP, published.Gateways
 	return &out
 }
 

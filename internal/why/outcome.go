@@ -57,7 +57,7 @@ func (i *inquiry) refusedBy() bool {
 func (i *inquiry) describeRoute(pod string) {
 	r, o := i.result, &i.answer.Outcome
 	hook, node := wire.FromUplink, i.nodeOf(r.Packet.IP.Dst)
-	o.Path = "direct"
+	o.Path, o.Gateway = "direct", i.gateway()
 	if i.state.Addrs[r.NextHop].Kind == nodestate.AddrNode {
 		node = r.NextHop
 	}
@@ -73,6 +73,9 @@ func (i *inquiry) describeRoute(pod string) {
 	name := i.state.Addrs[node].Owner.Name
 	if !node.IsValid() || name == "" {
 		o.Verdict, o.Text = wire.Left, fmt.Sprintf("out of the cluster, to the neighbour %s", r.NextHop)
+		if o.Gateway != "" {
+			o.Text += fmt.Sprintf(", by egress gateway %s, with the address %s", o.Gateway, r.Packet.IP.Src)
+		}
 		return
 	}
 	if i.guarded(node) && o.Encrypted == "" && o.Path == "tunnel" {
@@ -92,6 +95,9 @@ func (i *inquiry) sendOn(hook string, node netip.Addr, name, pod string) {
 	if o.Encrypted != "" {
 		o.Text += fmt.Sprintf(", encrypted by WireGuard (%s)", o.Encrypted)
 	}
+	if o.Gateway != "" {
+		o.Text += " for egress gateway " + o.Gateway
+	}
 	if pod != "" {
 		if o.Encrypted != "" {
 			o.Text += ","
@@ -109,6 +115,23 @@ func (i *inquiry) sendOn(hook string, node netip.Addr, name, pod string) {
 	}
 	i.answer.Next = &wire.Next{Node: name, Handover: wire.Handover{Hook: hook, From: from, MAC: i.agent.LinkAddress(), Frame: frame,
 		IPIP: o.Tunnel == wire.IPIP, Encrypted: o.Encrypted != ""}}
+}
+
+// gateway names the egress gateway by which the packet leaves the cluster, empty = by none: of the
+// tables' those that the program may have chosen.
+func (i *inquiry) gateway() string {
+	r, client := i.result, i.in.Packet.IP.Src
+	if _, is := i.state.Gateways[client]; !is || i.nodeOf(r.Packet.IP.Dst).IsValid() || i.in.Hook == sim.FromWorkload && !i.state.Addrs[client].Gateways {
+		return ""
+	}
+	a := sim.Gateway(i.state, netip.AddrPortFrom(client, i.in.Packet.SrcPort), netip.AddrPortFrom(r.Packet.IP.Dst, r.Packet.DstPort), i.in.Hook == sim.FromTunnel)
+	if !a.IsValid() {
+		return ""
+	}
+	if pod, _ := i.owner(a); pod != "" {
+		return fmt.Sprintf("%s (%s)", pod, a)
+	}
+	return a.String()
 }
 
 // byIPIP reports whether the packet leaves by IP in IP: the programs then name the interface, which

@@ -91,7 +91,8 @@ type IPAMBlockList struct {
 }
 
 // NodeStatus is what the agent of the node of the same name says about it. Other nodes read
-// LinkAddress, Subnets, the keys of WireGuard and NoIPIP, `weir status` the rest.
+// LinkAddress, Subnets, the keys of WireGuard, NoIPIP and whether there is EgressGateways, `weir
+// status` the rest.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=nodestatuses,singular=nodestatus,categories=weir
@@ -129,6 +130,9 @@ type NodeStatusStatus struct {
 	// NoIPIP: the node cannot take IP in IP, as its data plane is nftables and its kernel has no
 	// device for it. Other nodes send it VXLAN where a pool has an ipipMode.
 	NoIPIP bool `json:"noIPIP,omitempty"`
+	// EgressGateways says who leaves the cluster by egress gateways; absent = the node leads nothing
+	// out by them, and other nodes send it nothing for the gateways on it.
+	EgressGateways *EgressGatewaysStatus `json:"egressGateways,omitempty"`
 	// WireGuard are the public keys of the node, where it encrypts what it sends to other nodes.
 	WireGuard *WireGuardStatus `json:"wireGuard,omitempty"`
 	// BGP says of the node's BGP sessions how many there are, where BGP is in use.
@@ -165,6 +169,20 @@ type NodeStatusStatus struct {
 	// UnsupportedFields are set to something else than their default, and have no effect yet.
 	// +listType=atomic
 	UnsupportedFields []string `json:"unsupportedFields,omitempty"`
+}
+
+// EgressGatewaysStatus is what a node knows of egress gateways.
+type EgressGatewaysStatus struct {
+	// Gateways are the pods of this node by which pods leave the cluster, with the number of their
+	// clients that the node knows ("egress/red-1 10.244.1.7, for 3 pods"), the first 100 of them.
+	// +listType=atomic
+	Gateways []string `json:"gateways,omitempty"`
+	// Clients is how many addresses of pods of this node leave the cluster by gateways alone.
+	Clients int32 `json:"clients,omitempty"`
+	// Without are the pods of this node that are to leave by gateways and have none, so that nothing
+	// of theirs leaves, the first 100 of them.
+	// +listType=atomic
+	Without []string `json:"without,omitempty"`
 }
 
 // BGPStatus sums up the BGP sessions of a node; `weir bgp` shows each of them.

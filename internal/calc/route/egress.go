@@ -15,7 +15,7 @@ import (
 
 // InputsGateways are the kinds that the gateways of pods are made from, apart from namespaces and
 // single pods.
-const InputsGateways = model.KindPods | model.KindLocal | model.KindSettings
+const InputsGateways = model.KindPods | model.KindLocal | model.KindSettings | model.KindNodes
 
 // ChangesGateways reports whether something else that changed may change who leaves by gateways, or
 // by which.
@@ -76,7 +76,7 @@ func Gateways(c *cluster.View) map[netip.Addr][]netip.Addr {
 	}
 	f := finder{c: c, selected: map[chosenBy][]*model.Pod{}}
 	for p := range c.Pods.Egress() {
-		if p.Gateway != nil && p.Gateway.Ready && !p.HostNetwork && !p.Finished {
+		if p.Gateway != nil && p.Gateway.Ready && !p.HostNetwork && !p.Finished && leadsOut(c, p.Node) {
 			f.gateways = append(f.gateways, p)
 		}
 	}
@@ -96,6 +96,16 @@ func Gateways(c *cluster.View) map[netip.Addr][]netip.Addr {
 		}
 	}
 	return out
+}
+
+// leadsOut reports whether a node leads pods out by the gateways on it. What is sent to one that does
+// not would be routed on there with the client's own address.
+func leadsOut(c *cluster.View, node string) bool {
+	if node == c.Local.Node {
+		return true
+	}
+	n := c.Nodes[node]
+	return n != nil && n.Gateways
 }
 
 // clientsElsewhere yields the pods of other nodes that may be clients of gateways.

@@ -155,7 +155,7 @@ func (w *writer) node(n *model.Node) {
 	w.text(n.Name)
 	w.labels(n.Labels)
 	w.addrs(n.Addrs)
-	w.bools(n.Leaving, n.NotReady, n.Cordoned, n.NoIPIP)
+	w.bools(n.Leaving, n.NotReady, n.Cordoned, n.NoIPIP, n.Gateways)
 	*w = append(*w, n.LinkAddress[:]...)
 	w.prefixes(n.Subnets)
 	w.signed(n.Created)

@@ -24,7 +24,7 @@ func (r *reader) node(n *Node) (string, *model.Node) {
 		LinkAddress: r.link("link_address", n.LinkAddress), Subnets: list(r, "subnets", n.Subnets, r.prefix), NotReady: n.NotReady, Created: n.Created, UID: string(n.Uid),
 		WireGuard:     model.WireGuardKeys{IPv4: r.wireGuardKey("wireguard_key", n.WireguardKey), IPv6: r.wireGuardKey("wireguard_key6", n.WireguardKey6)},
 		WireGuardNext: model.WireGuardKeys{IPv4: r.wireGuardKey("wireguard_next", n.WireguardNext), IPv6: r.wireGuardKey("wireguard_next6", n.WireguardNext6)},
-		ASN:           n.Asn, ClusterID: one(r, "cluster_id", n.ClusterId, r.addr), NoIPIP: n.NoIpip}
+		ASN:           n.Asn, ClusterID: one(r, "cluster_id", n.ClusterId, r.addr), NoIPIP: n.NoIpip, Gateways: n.Gateways}
 	for _, s := range list(r, "since", n.Since, func(s *AddrTime) addrTime { return addrTime{one(r, "addr", s.Addr, r.addr), s.At} }) {
 		if out.Since == nil {
 			out.Since = make(map[netip.Addr]int64, len(n.Since))

@@ -17,7 +17,7 @@ func (w *writer) namespace(n *model.Namespace) *Namespace {
 func (w *writer) node(n *model.Node) *Node {
 	out := &Node{Name: w.text(n.Name), Labels: w.labels(n.Labels), Addrs: each(n.Addrs, addrBytes), Leaving: n.Leaving, Cordoned: n.Cordoned, LinkAddress: linkBytes(n.LinkAddress),
 		Subnets: each(n.Subnets, PrefixBytes), NotReady: n.NotReady, Created: n.Created, Uid: []byte(n.UID), WireguardKey: keyBytes(n.WireGuard.IPv4), WireguardKey6: keyBytes(n.WireGuard.IPv6),
-		WireguardNext: keyBytes(n.WireGuardNext.IPv4), WireguardNext6: keyBytes(n.WireGuardNext.IPv6), Asn: n.ASN, ClusterId: addrBytes(n.ClusterID), NoIpip: n.NoIPIP}
+		WireguardNext: keyBytes(n.WireGuardNext.IPv4), WireguardNext6: keyBytes(n.WireGuardNext.IPv6), Asn: n.ASN, ClusterId: addrBytes(n.ClusterID), NoIpip: n.NoIPIP, Gateways: n.Gateways}
 	for _, a := range slices.SortedFunc(maps.Keys(n.Since), netip.Addr.Compare) {
 		out.Since = append(out.Since, &AddrTime{Addr: addrBytes(a), At: n.Since[a]})
 	}

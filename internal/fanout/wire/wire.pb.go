@@ -1526,6 +1526,7 @@ type Node struct {
 	WireguardNext  []byte                 `protobuf:"bytes,16,opt,name=wireguard_next,json=wireguardNext,proto3" json:"wireguard_next,omitempty"` // as wireguard_key
 	WireguardNext6 []byte                 `protobuf:"bytes,17,opt,name=wireguard_next6,json=wireguardNext6,proto3" json:"wireguard_next6,omitempty"`
 	NoIpip         bool                   `protobuf:"varint,18,opt,name=no_ipip,json=noIpip,proto3" json:"no_ipip,omitempty"`
+	Gateways       bool                   `protobuf:"varint,19,opt,name=gateways,proto3" json:"gateways,omitempty"` // it leads pods out by the egress gateways on it
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1682,6 +1683,13 @@ func (x *Node) GetWireguardNext6() []byte {
 func (x *Node) GetNoIpip() bool {
 	if x != nil {
 		return x.NoIpip
+	}
+	return false
+}
+
+func (x *Node) GetGateways() bool {
+	if x != nil {
+		return x.Gateways
 	}
 	return false
 }
@@ -4235,7 +4243,7 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\bprotocol\x18\x02 \x01(\rR\bprotocol\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\rR\x04port\x12\x1b\n" +
 	"\thost_port\x18\x04 \x01(\rR\bhostPort\x12\x17\n" +
-	"\ahost_ip\x18\x05 \x01(\fR\x06hostIp\"\xb2\x04\n" +
+	"\ahost_ip\x18\x05 \x01(\fR\x06hostIp\"\xce\x04\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\rR\x04name\x12.\n" +
 	"\x06labels\x18\x02 \x01(\v2\x16.weir.fanout.v1.LabelsR\x06labels\x12\x14\n" +
@@ -4256,7 +4264,8 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\bcordoned\x18\x0f \x01(\bR\bcordoned\x12%\n" +
 	"\x0ewireguard_next\x18\x10 \x01(\fR\rwireguardNext\x12'\n" +
 	"\x0fwireguard_next6\x18\x11 \x01(\fR\x0ewireguardNext6\x12\x17\n" +
-	"\ano_ipip\x18\x12 \x01(\bR\x06noIpip\".\n" +
+	"\ano_ipip\x18\x12 \x01(\bR\x06noIpip\x12\x1a\n" +
+	"\bgateways\x18\x13 \x01(\bR\bgateways\".\n" +
 	"\bAddrTime\x12\x12\n" +
 	"\x04addr\x18\x01 \x01(\fR\x04addr\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x03R\x02at\"\xec\x04\n" +

@@ -200,6 +200,9 @@ type Outcome struct {
 	Tunnel    string `json:"tunnel,omitempty"` // VXLAN, IPIP
 	Encrypted string `json:"encrypted,omitempty"`
 	Route     *Route `json:"route,omitempty"`
+	// Gateway is the egress gateway by which the packet leaves the cluster: its address, on its own
+	// node with the pod's name.
+	Gateway string `json:"gateway,omitempty"`
 }
 
 // Encapsulations.

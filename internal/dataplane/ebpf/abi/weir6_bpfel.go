@@ -437,6 +437,14 @@ type Weir6Scratch struct {
 			Oldest uint32
 		}
 	}
+	Egress struct {
+		_     structs.HostLayout
+		Asked uint32
+		Hash  uint32
+		Found uint32
+		Most  uint32
+		Best  Weir6IpAddr
+	}
 	Frag struct {
 		_        structs.HostLayout
 		Id       uint32

@@ -436,6 +436,14 @@ type WeirScratch struct {
 			Oldest uint32
 		}
 	}
+	Egress struct {
+		_     structs.HostLayout
+		Asked uint32
+		Hash  uint32
+		Found uint32
+		Most  uint32
+		Best  WeirIpAddr
+	}
 	Frag struct {
 		_        structs.HostLayout
 		Id       uint32
@@ -475,7 +483,6 @@ type WeirScratch struct {
 	AccountWas uint32
 	Answered   uint32
 	Own        uint32
-	_          [4]byte
 }
 
 type WeirSettings struct {

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package problems
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/weir-net/weir/internal/dataplane/nft"
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// A node names its gateways with their clients, and its pods of which nothing leaves; one with
+// nftables says that it leads nobody out.
+func TestEgressGateways(t *testing.T) {
+	t.Parallel()
+	addr := netip.MustParseAddr
+	pod := func(name string, client bool) nodestate.Addr {
+		return nodestate.Addr{Kind: nodestate.AddrEndpoint, Gateways: client, Owner: model.Name{Namespace: "ns", Name: name}}
+	}
+	s := nodestate.New()
+	if EgressGateways(s) != nil || EgressGateways(nil) != nil || leadsNone(s) {
+		t.Error("a node where they are not in force says something")
+	}
+	s.Settings.Gateways = true
+	lacks := (*nft.Driver)(nil).Lacks()
+	if e := EgressGateways(s); e == nil || len(nftablesNotInForce("n1", s, lacks)) != 0 {
+		t.Errorf("without clients: %+v", e)
+	}
+	s.Addrs[addr("10.0.0.1")], s.Addrs[addr("10.0.0.2")], s.Addrs[addr("10.0.0.3")] = pod("a", true), pod("b", true), pod("gateway", false)
+	s.Gateways[addr("10.0.0.1")] = []netip.Addr{addr("10.0.0.3"), addr("10.0.1.9")}
+	s.Gateways[addr("10.0.1.1")] = []netip.Addr{addr("10.0.0.3")}
+	e := EgressGateways(s)
+	if !slices.Equal(e.Gateways, []string{"ns/gateway 10.0.0.3, for 2 addresses of pods"}) || e.Clients != 2 || !slices.Equal(e.Without, []string{"ns/b 10.0.0.2"}) {
+		t.Errorf("%+v", e)
+	}
+	if got := nftablesNotInForce("n1", s, lacks); len(got) != 1 || got[0].Field != "egressIPSupport" || !strings.Contains(got[0].Message, "nothing") {
+		t.Errorf("nftables: %v", got)
+	}
+	if got := nftablesNotInForce("n1", s, nil); len(got) != 0 {
+		t.Errorf("of a driver that lacks nothing: %v", got)
+	}
+}
