@@ -16,6 +16,10 @@
 #include "source.h"
 #include "reasons.h"
 
+/* Pods may leave the cluster by egress gateways. 0 = none does, and the kernel takes out what would
+ * have them do so when it loads the programs. */
+const volatile __u8 egress_enabled = 0;
+
 MAP(weir_gateways, BPF_MAP_TYPE_HASH, ip_addr, struct gateway_list, 16384, BPF_F_NO_PREALLOC);
 
 /* Is dst, of which weir_addrs says b (NULL: nothing), outside of the cluster? */
@@ -56,7 +60,7 @@ __noinline int egress_asked(void)
  * walk what is between once for each value that it knew of. */
 static __always_inline int egress_is(const struct scratch *w)
 {
-	return *(volatile const __u32 *)&w->egress.asked != 0;
+	return egress_enabled && *(volatile const __u32 *)&w->egress.asked != 0;
 }
 
 /* How much a gateway suits a flow: of those that there are the one with the most has it, so that

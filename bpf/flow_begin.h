@@ -116,7 +116,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	b = bpf_map_lookup_elem(&weir_addrs, &w->fwd.daddr);
 	if (tunnel_by_service(p, s, &w->fwd))
 		return DROP_TUNNEL_FROM_POD;
-	if ((s->flags & SET_GATEWAYS) &&
+	if (egress_enabled && (s->flags & SET_GATEWAYS) &&
 	    (p->hook == HOOK_FROM_TUNNEL || p->hook == HOOK_FROM_WORKLOAD))
 		w->egress.asked = egress_asked();
 	if (!svc) {

@@ -35,8 +35,10 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 	epoch = *(volatile __u32 *)&s->epoch;
 	if (f->svc.proto && f->svc.proto != IPPROTO_TCP && !lb_lists(&f->svc, &f->backend))
 		return STAGE_ANEW;
-	if (((s->flags & SET_GATEWAYS) || (f->state & STATE_GATEWAY)) && egress_differs(f))
-		return STAGE_ANEW;
+	if (f->state & STATE_GATEWAY || (egress_enabled && (s->flags & SET_GATEWAYS))) {
+		if (!egress_enabled || egress_differs(f))
+			return STAGE_ANEW;
+	}
 	w->fwd.rule = 0;
 	w->fwd.svc = f->svc;
 	w->policy.about = EVALUATED_AGAIN;

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/kubeproxy"
+	"github.com/weir-net/weir/internal/model"
 )
 
 // ebpfPlane is that of eBPF.
@@ -83,7 +84,7 @@ func (a *Agent) ebpfOptions(e config.Effective, flows int) (o ebpf.Options, err 
 	}
 	return ebpf.Options{
 		Logger: a.log.With("part", "ebpf"), BPFFS: a.opts.BPFFS, BPFFSMount: a.opts.BPFFSMount, Cgroup: cgroup,
-		SetRetval: !lacks(kernel.FeatureSetRetval), NoTCX: lacks(kernel.FeatureTCX), Sizes: mapSizes(e, flows), FlowRecords: e.FlowRecords, InBackground: true,
+		SetRetval: !lacks(kernel.FeatureSetRetval), NoTCX: lacks(kernel.FeatureTCX), Sizes: mapSizes(e, flows), FlowRecords: e.FlowRecords, Gateways: e.Settings.Egress != model.EgressDisabled, InBackground: true,
 	}, nil
 }
 

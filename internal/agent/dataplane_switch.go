@@ -16,6 +16,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/handover"
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/kubeproxy"
+	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/sleep"
 )
 
@@ -81,8 +82,19 @@ func (a *Agent) reconcilePlane(ctx context.Context) error {
 			if err := a.switchPlane(ctx, e); err != nil {
 				return err
 			}
+		} else if a.otherPrograms(e) {
+			a.log.Info("the programs are to lead pods out by egress gateways, or no longer; the agent starts again, no connection is lost", "egressIPSupport", e.Settings.Egress != model.EgressDisabled)
+			return ErrRestart
 		}
 	}
+}
+
+// otherPrograms reports whether the programs lead pods out by egress gateways and are not to, or are
+// to and do not, and a start of the agent would load others.
+func (a *Agent) otherPrograms(e config.Effective) bool {
+	loaded, is := a.driver.(ebpfPlane)
+	now, atStart := e.Settings.Egress != model.EgressDisabled, a.atStart().Settings.Egress != model.EgressDisabled
+	return is && now != loaded.Gateways() && now == atStart
 }
 
 // awaitPrograms waits for what the kernel says of the programs, while states are applied. Where its

@@ -51,6 +51,7 @@ type driverProcess struct {
 	holds bool   // a live one loads its programs when it is ordered to go on
 	crypt string // folder of keys where it encrypts
 	why   string // socket at which it answers weir why
+	leads bool   // its programs lead pods out by egress gateways
 	runs  bool   // it repairs what it finds broken, as an agent's does (of the eBPF driver; the other one always does)
 }
 
@@ -110,7 +111,7 @@ func (d *driverProcess) spawn(env ...string) {
 	d.t.Helper()
 	d.cmd = exec.Command("nsenter", "--net=/run/netns/"+d.node.netns, os.Args[0])
 	d.cmd.Env = append(append(os.Environ(), "WEIR_TEST_BPFFS="+filepath.Join(d.bpffs, "weir"), "WEIR_TEST_CGROUP="+d.node.cgroup,
-		fmt.Sprintf("WEIR_TEST_FLOWS=%d", d.flows), "WEIR_TEST_CRYPT="+d.crypt, "WEIR_TEST_WHY="+d.why, "WEIR_TEST_NODE="+d.node.name), env...)
+		fmt.Sprintf("WEIR_TEST_FLOWS=%d", d.flows), "WEIR_TEST_CRYPT="+d.crypt, "WEIR_TEST_WHY="+d.why, fmt.Sprintf("WEIR_TEST_GATEWAYS=%t", d.leads), "WEIR_TEST_NODE="+d.node.name), env...)
 	d.cmd.Stderr = os.Stderr
 	stdin, err := d.cmd.StdinPipe()
 	if err != nil {
@@ -191,7 +192,7 @@ func ebpfOptions(log *slog.Logger) (o ebpf.Options, err error) {
 	}
 	flows = cmp.Or(flows, 65536)
 	return ebpf.Options{Logger: log, BPFFS: os.Getenv("WEIR_TEST_BPFFS"), Cgroup: os.Getenv("WEIR_TEST_CGROUP"),
-		Sizes: map[string]uint32{"weir_flows": uint32(flows), "weir_flows_new": uint32(max(16384, flows/4))}, SetRetval: true, NoTCX: kernel.Lacks(kernel.FeatureTCX), Left: nft.Left}, nil
+		Sizes: map[string]uint32{"weir_flows": uint32(flows), "weir_flows_new": uint32(max(16384, flows/4))}, SetRetval: true, NoTCX: kernel.Lacks(kernel.FeatureTCX), Left: nft.Left, Gateways: os.Getenv("WEIR_TEST_GATEWAYS") == "true"}, nil
 }
 
 // openNFT opens the nftables driver, as one that takes over from eBPF or not.

@@ -43,6 +43,7 @@ func egressFixture(t *testing.T, fam family) *fixture {
 		f.cluster.Nodes[n.name] = &node
 		run(t, "ip -n %s route add %s via %s", f.client.netns, fam.prefix(fmt.Sprintf("10.244.%d.0/26", i+1)), fam.addr(n.addr.String()))
 		if n.dataplane() == "ebpf" {
+			n.driver.leads = true
 			n.explains()
 		}
 	}

@@ -44,6 +44,9 @@ type Options struct {
 	// FlowRecords is after how long an open flow is reported by its next packet; 0 = flows are not
 	// accounted for, and packets pay nothing.
 	FlowRecords time.Duration
+	// Gateways: pods may leave the cluster by egress gateways. Without, the kernel takes out of the
+	// programs what would have them do so.
+	Gateways bool
 	// Trace makes programs leave their decisions in skb->cb, for tests.
 	Trace bool
 	// SetRetval says that the kernel has bpf_set_retval for socket-address programs (kernel.Probe).
@@ -71,12 +74,15 @@ type Options struct {
 }
 
 func (o Options) constants() object.Constants {
-	c := object.Constants{Trace: o.Trace, SetRetval: o.SetRetval}
+	c := object.Constants{Trace: o.Trace, SetRetval: o.SetRetval, Gateways: o.Gateways}
 	if hz, err := kernel.HZ(); err == nil && o.FlowRecords > 0 { // New fails where there is none
 		c.AccountInterval = tables.Clock{HZ: hz}.Units(o.FlowRecords)
 	}
 	return c
 }
+
+// Gateways reports whether the programs lead pods out by egress gateways.
+func (d *Driver) Gateways() bool { return d.opts.Gateways }
 
 // Driver is the eBPF data plane. It works in the network namespace of the process.
 type Driver struct {

@@ -23,7 +23,7 @@ type set struct {
 }
 
 func load(host, tunnelDev int) (*set, error) {
-	o, err := offline.Load(offline.Options{Trace: true, HostDevice: host, Tunnel: tunnelDev,
+	o, err := offline.Load(offline.Options{Trace: true, HostDevice: host, Tunnel: tunnelDev, Gateways: true,
 		Listening: true, Answers: 1e9, Burst: 1e6}) // the oracle knows no limit
 	if err != nil {
 		return nil, err

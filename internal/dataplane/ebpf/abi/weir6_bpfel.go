@@ -644,6 +644,7 @@ const (
 	Weir6ProgWeirToWorkload   = "weir_to_workload"
 	Weir6VarAccountInterval   = "account_interval"
 	Weir6VarCanSetRetval      = "can_set_retval"
+	Weir6VarEgressEnabled     = "egress_enabled"
 	Weir6VarEventBurst        = "event_burst"
 	Weir6VarEventIntervalNs   = "event_interval_ns"
 	Weir6VarReplyBurst        = "reply_burst"
@@ -769,6 +770,7 @@ type Weir6MapSpecs struct {
 type Weir6VariableSpecs struct {
 	AccountInterval *ebpf.VariableSpec `ebpf:"account_interval"`
 	CanSetRetval    *ebpf.VariableSpec `ebpf:"can_set_retval"`
+	EgressEnabled   *ebpf.VariableSpec `ebpf:"egress_enabled"`
 	EventBurst      *ebpf.VariableSpec `ebpf:"event_burst"`
 	EventIntervalNs *ebpf.VariableSpec `ebpf:"event_interval_ns"`
 	ReplyBurst      *ebpf.VariableSpec `ebpf:"reply_burst"`
@@ -903,6 +905,7 @@ func (m *Weir6Maps) Close() error {
 type Weir6Variables struct {
 	AccountInterval *ebpf.Variable `ebpf:"account_interval"`
 	CanSetRetval    *ebpf.Variable `ebpf:"can_set_retval"`
+	EgressEnabled   *ebpf.Variable `ebpf:"egress_enabled"`
 	EventBurst      *ebpf.Variable `ebpf:"event_burst"`
 	EventIntervalNs *ebpf.Variable `ebpf:"event_interval_ns"`
 	ReplyBurst      *ebpf.Variable `ebpf:"reply_burst"`

@@ -647,6 +647,7 @@ const (
 	WeirProgWeirToWorkload   = "weir_to_workload"
 	WeirVarAccountInterval   = "account_interval"
 	WeirVarCanSetRetval      = "can_set_retval"
+	WeirVarEgressEnabled     = "egress_enabled"
 	WeirVarEventBurst        = "event_burst"
 	WeirVarEventIntervalNs   = "event_interval_ns"
 	WeirVarReplyBurst        = "reply_burst"
@@ -777,6 +778,7 @@ type WeirMapSpecs struct {
 type WeirVariableSpecs struct {
 	AccountInterval *ebpf.VariableSpec `ebpf:"account_interval"`
 	CanSetRetval    *ebpf.VariableSpec `ebpf:"can_set_retval"`
+	EgressEnabled   *ebpf.VariableSpec `ebpf:"egress_enabled"`
 	EventBurst      *ebpf.VariableSpec `ebpf:"event_burst"`
 	EventIntervalNs *ebpf.VariableSpec `ebpf:"event_interval_ns"`
 	ReplyBurst      *ebpf.VariableSpec `ebpf:"reply_burst"`
@@ -915,6 +917,7 @@ func (m *WeirMaps) Close() error {
 type WeirVariables struct {
 	AccountInterval *ebpf.Variable `ebpf:"account_interval"`
 	CanSetRetval    *ebpf.Variable `ebpf:"can_set_retval"`
+	EgressEnabled   *ebpf.Variable `ebpf:"egress_enabled"`
 	EventBurst      *ebpf.Variable `ebpf:"event_burst"`
 	EventIntervalNs *ebpf.Variable `ebpf:"event_interval_ns"`
 	ReplyBurst      *ebpf.Variable `ebpf:"reply_burst"`

@@ -133,6 +133,8 @@ type Constants struct {
 	// Answers are how many packets a CPU may answer by itself in a second, and Burst how many at
 	// once; 0 = as compiled.
 	Answers, Burst uint32
+	// Gateways: pods may leave the cluster by egress gateways.
+	Gateways bool
 	// AccountInterval is after how long an open flow is reported by its next packet, units of the
 	// programs' clock; 0 = flows are not accounted for.
 	AccountInterval uint32
@@ -276,7 +278,7 @@ func Specialize(spec *ebpf.CollectionSpec, sizes map[string]uint32, c Constants)
 			ms.MaxEntries = n * max(headroom[name], 1)
 		}
 	}
-	for name, on := range map[string]bool{"trace_enabled": c.Trace, "can_set_retval": c.SetRetval} {
+	for name, on := range map[string]bool{"trace_enabled": c.Trace, "can_set_retval": c.SetRetval, "egress_enabled": c.Gateways} {
 		v, ok := spec.Variables[name]
 		if !ok {
 			return fmt.Errorf("the programs have no constant %s", name)

@@ -59,6 +59,8 @@ type Options struct {
 	EventInterval time.Duration
 	// Listening makes the programs report every evaluated flow.
 	Listening bool
+	// Gateways: pods may leave the cluster by egress gateways.
+	Gateways bool
 	// AccountInterval is that of flow records, units of the programs' clock; 0 = there are none.
 	AccountInterval uint32
 	HostNetns       uint64 // cookie of the network namespace that counts as the node's; 0 = the caller's
@@ -70,7 +72,7 @@ func Load(o Options) (*Node, error) {
 	for name, n := range o.Sizes {
 		sizes[name] = n
 	}
-	c := object.Constants{Trace: o.Trace, SetRetval: true, Answers: o.Answers, Burst: o.Burst, Unlimited: true, EventInterval: o.EventInterval, AccountInterval: o.AccountInterval}
+	c := object.Constants{Trace: o.Trace, SetRetval: true, Answers: o.Answers, Burst: o.Burst, Unlimited: true, EventInterval: o.EventInterval, AccountInterval: o.AccountInterval, Gateways: o.Gateways}
 	l, err := object.Load(nil, "", sizes, c, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
