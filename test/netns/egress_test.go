@@ -130,9 +130,9 @@ func (l *listener) note(frame []byte) {
 	var src netip.Addr
 	var l4 []byte
 	switch {
-	case len(frame) > 54 && binary.BigEndian.Uint16(frame[12:]) == unix.ETH_P_IP && frame[23] == unix.IPPROTO_UDP:
+	case len(frame) >= 52 && binary.BigEndian.Uint16(frame[12:]) == unix.ETH_P_IP && frame[23] == unix.IPPROTO_UDP:
 		src, l4 = netip.AddrFrom4([4]byte(frame[26:])), frame[34:]
-	case len(frame) > 74 && binary.BigEndian.Uint16(frame[12:]) == unix.ETH_P_IPV6 && frame[20] == unix.IPPROTO_UDP:
+	case len(frame) >= 72 && binary.BigEndian.Uint16(frame[12:]) == unix.ETH_P_IPV6 && frame[20] == unix.IPPROTO_UDP:
 		src, l4 = netip.AddrFrom16([16]byte(frame[22:])), frame[54:]
 	}
 	if len(l4) < 18 || binary.BigEndian.Uint16(l4[2:]) != 7777 {
