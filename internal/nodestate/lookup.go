@@ -132,9 +132,10 @@ func MaskPort(port uint16, bits uint8) uint16 { return port &^ (0xffff >> bits) 
 // NeedsTunnel reports whether anything goes through VXLAN, or may come by it: a route or an address
 // that asks for it, or a node that is not on our link, to which packets of outside clients are
 // handed on through it, and which may do so while it hands on by IP in IP no longer, or not yet. So
-// may any node where IP in IP is in use: VXLAN has its place at nodes that cannot take it.
+// may any node where IP in IP is in use: VXLAN has its place at nodes that cannot take it. Pods'
+// packets go through it to egress gateways of any other node.
 func (s *State) NeedsTunnel() bool {
-	if s.Settings.IPIP.Accept || s.Settings.IPIP.Replaced {
+	if s.Settings.IPIP.Accept || s.Settings.IPIP.Replaced || s.Settings.Gateways {
 		return true
 	}
 	for _, r := range s.Routes {

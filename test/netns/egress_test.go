@@ -327,9 +327,9 @@ func (f *fixture) egressWhy(t *testing.T, gateway string) {
 	}
 }
 
-// TestEgressFirstPacket: pods send from the moment on in which they have an interface: before the
-// node knows their addresses, before it knows what they are, and then as clients of gateways.
-// Outside nothing is seen but what came by a gateway.
+// TestEgressFirstPacket: pods send from the moment on in which CNI's ADD ends: before the node knows
+// what they are, and then as clients of gateways. Outside nothing is seen but what came by a
+// gateway.
 func TestEgressFirstPacket(t *testing.T) {
 	for name, fam := range map[string]family{"ebpf-IPv4": ipv4, "ebpf-IPv6": ipv6} {
 		t.Run(name, func(t *testing.T) {
@@ -339,12 +339,14 @@ func TestEgressFirstPacket(t *testing.T) {
 			out := f.listener()
 			for i := range 8 {
 				p := f.n1.newPod(fmt.Sprint("new", i), map[string]string{"app": "new"})
-				k := f.talker(p)
-				stop := f.talksAllTheTime(k)
 				known := p.obj
 				f.cluster.Pods.Delete(known.Name)
 				f.apply() // the node has the interface, and does not know the pod
-				out.read()
+				k := f.talker(p)
+				stop := f.talksAllTheTime(k)
+				for range egressFlows { // what it would send is on its way
+					k.send(40000 + i)
+				}
 				f.cluster.Pods.Put(known)
 				f.leavesByGateways(p)
 				f.apply()

@@ -226,8 +226,9 @@ func (n *node) newPod(name string, labels map[string]string) *pod {
 		iface, n.netns, ns, n.netns, iface, ns, addr, ns, ns, ns, ns, n.netns, addr, iface, n.netns, iface)
 	if n.lan.family == ipv6 {
 		run(t, "ip -n %s addr add %s/128 dev eth0 nodad; ip -n %s route add default via fe80::ecee:eeff:feee:eeee dev eth0; "+
-			"ip -n %s neigh add fe80::ecee:eeff:feee:eeee lladdr ee:ee:ee:ee:ee:ee dev eth0 nud permanent; ip -n %s route add %s/128 dev %s",
-			ns, six(addr), ns, ns, n.netns, six(addr), iface)
+			"ip -n %s neigh add fe80::ecee:eeff:feee:eeee lladdr ee:ee:ee:ee:ee:ee dev eth0 nud permanent; ip -n %s route add %s/128 dev %s; "+
+			"ip netns exec %s sysctl -qw net.ipv6.conf.%s.forwarding=1", // as the CNI plugin sets it
+			ns, six(addr), ns, ns, n.netns, six(addr), iface, n.netns, iface)
 	}
 	var ifindex int
 	fmt.Sscan(run(t, "ip netns exec %s cat /sys/class/net/%s/ifindex", n.netns, iface), &ifindex)

@@ -205,7 +205,7 @@ func (d *Driver) Apply(_ context.Context, s *nodestate.State, changed nodestate.
 		d.siteList = nil
 	}
 	first := d.state == nil
-	if first || changed.Has(nodestate.TableAddrs) || changed.Has(nodestate.TableRoutes) {
+	if first || changed.Has(nodestate.TableSettings) || changed.Has(nodestate.TableAddrs) || changed.Has(nodestate.TableRoutes) {
 		d.needsTunnel = s.NeedsTunnel()
 	}
 	if first {
