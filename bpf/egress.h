@@ -31,9 +31,9 @@ static __always_inline int egress_outside(const ip_addr *dst, const struct addr_
 }
 
 /* May the flow of scratch.fwd, which begins, leave the cluster by an egress gateway alone? So does
- * what a pod of this node sends out of the cluster that is to leave so, and what comes by the tunnel
- * from a pod of another node, and for no Service: only what is for a gateway of this node does. A
- * function of its own, for the verifier. */
+ * what a pod of this node sends out of the cluster that is to leave so, and what comes by the
+ * tunnel from a pod of another node, and for no Service: only what is for a gateway of this node
+ * does. A function of its own, for the verifier. */
 __noinline int egress_asked(void)
 {
 	struct scratch *w = scratch_get();
@@ -146,8 +146,8 @@ static __always_inline int egress_lead(struct __sk_buff *skb, struct scratch *w,
 	if (addr_is_none(&home))
 		return DROP_NO_GATEWAY;
 	w->fwd.flags |= FLOW_VIA_NODE | FLOW_CLAMP;
-	/* Whatever the pools say: what comes by a link without the tunnel would be routed on there, with
-	 * its own address, by a node that does not know of the gateway (yet). */
+	/* Whatever the pools say: what comes by a link without the tunnel would be routed on there,
+	 * with its own address, by a node that does not know of the gateway (yet). */
 	return route_node(skb, &home, BY_TUNNEL, &w->fwd);
 }
 

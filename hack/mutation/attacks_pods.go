@@ -5,6 +5,9 @@ package main
 // attacksPods are the guards against what pods send by themselves: frames of their own making
 // (NET_RAW), and flows of ordinary sockets.
 var attacksPods = []mutant{
+	{fault{"an annotation leads a pod out by gateways whose namespace did not grant them to its own", "internal/calc/route/egress.go",
+		" && f.grants(ns, by.namespace)", ""},
+		"./test/netns", "^TestHostileEgressGrant$"},
 	{fault{"a pod sends with the address of another pod, a node, a Service, a client or nobody", "bpf/flow_begin.h",
 		"		if (!a || a->kind != ADDR_ENDPOINT || a->ifindex != skb->ifindex)\n			return DROP_SPOOFED;", "		if (!a)\n			return DROP_SPOOFED;"},
 		"./test/netns", "^TestHostileSourcesOfPods$"},

@@ -5,7 +5,7 @@ package main
 // attacksPorts are the guards of ports of source NAT, and pins.
 var attacksPorts = []mutant{
 	{fault{"one pod takes the node's ports for source NAT towards a name server with unanswered datagrams", "bpf/snat.h",
-		"	if (p->hook == HOOK_FROM_WORKLOAD) {", "	if (p->hook == HOOK_FROM_WORKLOAD && !range) {"},
+		"	if (pod) {", "	if (pod && !range) {"},
 		"./test/netns", "^TestHostilePortsUnanswered$"},
 	{fault{"two pods together take the node's ports for source NAT towards a name server", "bpf/snat.h",
 		"	return (last ^ (others * 0x9e3779b1u >> 22)) & 0x3ff;", "	return (last ^ (others * 0x9e3779b1u >> 22)) & 0;"},
@@ -14,7 +14,7 @@ var attacksPorts = []mutant{
 		"		chain(name, append([]string{\n", "		chain(name, append([]string{own,\n"},
 		"./test/netns", "^TestHostilePortsHeld$"},
 	{fault{"one pod takes the node's identifiers for source NAT of ICMP queries", "bpf/snat.h",
-		"	if (p->hook == HOOK_FROM_WORKLOAD) {", "	if (p->hook == HOOK_FROM_WORKLOAD && p->l4 != L4_QUERY) {"},
+		"	if (pod) {", "	if (pod && p->l4 != L4_QUERY) {"},
 		"./test/netns", "^TestHostilePortsQueries$"},
 	{fault{"one client outside takes the node's ports for source NAT towards a name server by a node port", "bpf/snat.h",
 		"range / SNAT_WINDOWS * SNAT_GROUPS * SNAT_OUTSIDE;", "range;"},

@@ -128,9 +128,9 @@ func (a *Agent) noIPIP(snap snapshot) bool {
 	return a.nextLacksIPIP.Load() || a.driver.Status().NoIPIP != ""
 }
 
-// egressGateways is what the node says of egress gateways. Other nodes send what leaves by them here
-// while there is something; until a data plane has applied a state, what was published last counts.
-// From the moment on in which nftables is to carry packets the node leads nobody out.
+// egressGateways is what the node says of egress gateways. Other nodes send what leaves by them
+// here while there is something; until a data plane has applied a state, what was published last
+// counts. From the moment on in which nftables is to carry packets the node leads nobody out.
 func (a *Agent) egressGateways(snap snapshot) *weirv1.EgressGatewaysStatus {
 	if a.loop.Applied() == 0 && !snap.leadsOut {
 		return nil

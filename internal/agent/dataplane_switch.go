@@ -89,8 +89,8 @@ func (a *Agent) reconcilePlane(ctx context.Context) error {
 	}
 }
 
-// otherPrograms reports whether the programs lead pods out by egress gateways and are not to, or are
-// to and do not, and a start of the agent would load others.
+// otherPrograms reports whether the programs lead pods out by egress gateways and are not to, or
+// are to and do not, and a start of the agent would load others.
 func (a *Agent) otherPrograms(e config.Effective) bool {
 	loaded, is := a.driver.(ebpfPlane)
 	now, atStart := e.Settings.Egress != model.EgressDisabled, a.atStart().Settings.Egress != model.EgressDisabled

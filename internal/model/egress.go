@@ -28,8 +28,8 @@ const (
 	AnnotationEgressPolicy     = "egress.projectcalico.org/egressGatewayPolicy"
 	// AnnotationEgressGateway is "true" at pods that are gateways.
 	AnnotationEgressGateway = "weir.dev/egress-gateway"
-	// AnnotationEgressClients of a namespace selects the namespaces, by their labels, whose pods may
-	// leave by the gateways in it. Without it none may, its own pods neither.
+	// AnnotationEgressClients of a namespace selects the namespaces, by their labels, whose pods
+	// may leave by the gateways in it. Without it none may, its own pods neither.
 	AnnotationEgressClients = "weir.dev/egress-gateway-clients"
 )
 

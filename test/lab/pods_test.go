@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -266,3 +267,32 @@ const (
 func at(addr string, port int32) string { return net.JoinHostPort(addr, strconv.Itoa(int(port))) }
 
 const udpProtocol = corev1.ProtocolUDP
+
+// exitCodes waits until so many pods whose names begin with one of the prefixes have ended, and
+// returns the exit codes of their programs by pod; -1 where there is none.
+func (s *space) exitCodes(t *testing.T, count int, prefixes ...string) map[string]int32 {
+	t.Helper()
+	var codes map[string]int32
+	eventually(t, 5*time.Minute, "all pods have ended", func() error {
+		list, err := s.kube.CoreV1().Pods(s.ns).List(context.Background(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		codes = map[string]int32{}
+		for _, p := range list.Items {
+			if !slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(p.Name, prefix) }) ||
+				p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+				continue
+			}
+			codes[p.Name] = -1
+			if st := p.Status.ContainerStatuses; len(st) == 1 && st[0].State.Terminated != nil {
+				codes[p.Name] = st[0].State.Terminated.ExitCode
+			}
+		}
+		if len(codes) < count {
+			return fmt.Errorf("%d of %d have ended", len(codes), count)
+		}
+		return nil
+	})
+	return codes
+}

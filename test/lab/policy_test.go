@@ -5,14 +5,12 @@
 package lab
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // policy makes a NetworkPolicy of its spec, in YAML flow style or JSON.
@@ -160,36 +158,9 @@ func (b *base) jailed(t *testing.T, count int) {
 	for i := range count {
 		b.create(t, escape(fmt.Sprintf("jailed%d", i), []string{"worker1", "worker2"}[i%2], map[string]string{"jailed": "yes"}))
 	}
-	eventually(t, 5*time.Minute, "all pods have ended", func() error {
-		list, err := b.kube.CoreV1().Pods(b.ns).List(context.Background(), metav1.ListOptions{})
-		if err != nil {
-			return err
-		}
-		ended := 0
-		for _, p := range list.Items {
-			if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
-				ended++
-			}
-		}
-		if ended < count+1 {
-			return fmt.Errorf("%d of %d have ended", ended, count+1)
-		}
-		return nil
-	})
-	list, err := b.kube.CoreV1().Pods(b.ns).List(context.Background(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range list.Items {
-		if p.Name != "free" && !strings.HasPrefix(p.Name, "jailed") {
-			continue
-		}
-		code := int32(-1)
-		if s := p.Status.ContainerStatuses; len(s) == 1 && s[0].State.Terminated != nil {
-			code = s[0].State.Terminated.ExitCode
-		}
-		if want := map[bool]int32{true: 3, false: 0}[p.Name == "free"]; code != want {
-			t.Errorf("pod %s ended with code %d, want %d (3 = it got out)", p.Name, code, want)
+	for name, code := range b.exitCodes(t, count+1, "free", "jailed") {
+		if want := map[bool]int32{true: 3, false: 0}[name == "free"]; code != want {
+			t.Errorf("pod %s ended with code %d, want %d (3 = it got out)", name, code, want)
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/await"
+	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
 	whywire "github.com/weir-net/weir/internal/why/wire"
 )
@@ -29,9 +30,7 @@ const outside = "172.30.0.55"
 func egressFixture(t *testing.T, fam family) *fixture {
 	f := newFixture(t, fam)
 	f.cluster.Settings.Egress = model.EgressPerNamespaceOrPerPod
-	space := *f.cluster.Namespaces["default"]
-	space.EgressClients = "all()"
-	f.cluster.Namespaces["default"] = &space
+	f.grants("all()")
 	for name, p := range f.cluster.Pools {
 		pool := *p
 		pool.NATOutgoing = false
@@ -49,6 +48,13 @@ func egressFixture(t *testing.T, fam family) *fixture {
 	}
 	f.leavesByGateways(f.a)
 	return f
+}
+
+// grants selects the namespaces whose pods may leave by gateways.
+func (f *fixture) grants(clients string) {
+	space := *f.cluster.Namespaces["default"]
+	space.EgressClients = clients
+	f.cluster.Namespaces["default"] = &space
 }
 
 // leavesByGateways makes a pod a client of the gateways.
@@ -327,8 +333,8 @@ func (f *fixture) egressWhy(t *testing.T, gateway string) {
 	}
 }
 
-// TestEgressFirstPacket: pods send from the moment on in which CNI's ADD ends: before the node knows
-// what they are, and then as clients of gateways. Outside nothing is seen but what came by a
+// TestEgressFirstPacket: pods send from the moment on in which CNI's ADD ends: before the node
+// knows what they are, and then as clients of gateways. Outside nothing is seen but what came by a
 // gateway.
 func TestEgressFirstPacket(t *testing.T) {
 	for name, fam := range map[string]family{"ebpf-IPv4": ipv4, "ebpf-IPv6": ipv6} {
@@ -384,6 +390,39 @@ func TestEgressNFTables(t *testing.T) {
 			delete(out.by, other.src)
 			if len(out.by) > 0 {
 				t.Errorf("what came of the client's: %v", out.by)
+			}
+		})
+	}
+}
+
+const attackEgress = "an annotation leads a pod out by gateways whose namespace did not grant them to its own"
+
+// TestHostileEgressGrant: whoever annotates pods borrows no gateway's address: its namespace says
+// whose pods may have it.
+func TestHostileEgressGrant(t *testing.T) {
+	for name, fam := range map[string]family{"ebpf-IPv4": ipv4, "ebpf-IPv6": ipv6} {
+		t.Run(name, func(t *testing.T) {
+			record(t, attackEgress, hostile.Tenant, fam)
+			f := egressFixture(t, fam)
+			f.grants("projectcalico.org/name == 'other'")
+			f.gateways("bc")
+			f.apply()
+			out, client, other := f.listener(), f.talker(f.a), f.talker(f.b)
+			for flow := range 200 {
+				client.send(flow)
+			}
+			if got := out.hears(other, 30000); got != other.src {
+				t.Errorf("a pod that is no client leaves as %s", got)
+			}
+			delete(out.by, other.src)
+			if len(out.by) > 0 {
+				t.Errorf("what came of a pod without a grant: %v", out.by)
+			}
+			f.egressWhy(t, "")
+			f.grants("projectcalico.org/name == 'default'")
+			f.apply()
+			if got := out.hears(client, 30001); !f.addrsOf("bc")[got] {
+				t.Errorf("with a grant it leaves by %s", got)
 			}
 		})
 	}

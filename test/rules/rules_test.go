@@ -46,7 +46,7 @@ var mayImport = map[string][]string{
 	"internal/why/wire":                {"internal/calc", "internal/model", "internal/nodestate"},
 	"internal/watch":                   {"api", "internal/model", "internal/noeffect", "internal/selector"},
 	"internal/watch/bgp":               {"api", "internal/model", "internal/selector", "internal/watch/parse"},
-	"internal/watch/parse":             {"api", "internal/model"},
+	"internal/watch/parse":             {"api", "internal/model", "internal/selector"},
 }
 
 // standardOnly are packages that import nothing but the standard library and ours.

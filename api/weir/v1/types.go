@@ -130,8 +130,8 @@ type NodeStatusStatus struct {
 	// NoIPIP: the node cannot take IP in IP, as its data plane is nftables and its kernel has no
 	// device for it. Other nodes send it VXLAN where a pool has an ipipMode.
 	NoIPIP bool `json:"noIPIP,omitempty"`
-	// EgressGateways says who leaves the cluster by egress gateways; absent = the node leads nothing
-	// out by them, and other nodes send it nothing for the gateways on it.
+	// EgressGateways says who leaves the cluster by egress gateways; absent = the node leads
+	// nothing out by them, and other nodes send it nothing for the gateways on it.
 	EgressGateways *EgressGatewaysStatus `json:"egressGateways,omitempty"`
 	// WireGuard are the public keys of the node, where it encrypts what it sends to other nodes.
 	WireGuard *WireGuardStatus `json:"wireGuard,omitempty"`
@@ -179,8 +179,8 @@ type EgressGatewaysStatus struct {
 	Gateways []string `json:"gateways,omitempty"`
 	// Clients is how many addresses of pods of this node leave the cluster by gateways alone.
 	Clients int32 `json:"clients,omitempty"`
-	// Without are the pods of this node that are to leave by gateways and have none, so that nothing
-	// of theirs leaves, the first 100 of them.
+	// Without are the pods of this node that are to leave by gateways and have none, so that
+	// nothing of theirs leaves, the first 100 of them.
 	// +listType=atomic
 	Without []string `json:"without,omitempty"`
 }

@@ -98,8 +98,8 @@ func Gateways(c *cluster.View) map[netip.Addr][]netip.Addr {
 	return out
 }
 
-// leadsOut reports whether a node leads pods out by the gateways on it. What is sent to one that does
-// not would be routed on there with the client's own address.
+// leadsOut reports whether a node leads pods out by the gateways on it. What is sent to one that
+// does not would be routed on there with the client's own address.
 func leadsOut(c *cluster.View, node string) bool {
 	if node == c.Local.Node {
 		return true
