@@ -57,8 +57,8 @@ for dir in bin sbin lib lib64; do
 	[ -e "$part/root/$dir" ] || ln -s "usr/$dir" "$part/root/$dir"
 done
 mkdir -p "$part/root/proc" "$part/root/dev" "$part/root/tmp" "$part/root/run" "$part/root/var/tmp" "$part/root/var/lib/frr"
-printf 'root:x:0:0::/:/bin/false\n_bgpd:x:998:998::/run/openbgpd:/bin/false\n' >"$part/root/etc/passwd"
-printf 'root:x:0:\nfrrvty:x:997:root\n_bgpd:x:998:\n' >"$part/root/etc/group"
+printf 'root:x:0:0::/:/bin/false\n' >"$part/root/etc/passwd"
+printf 'root:x:0:\nfrrvty:x:997:root\n' >"$part/root/etc/group"
 # For vtysh.
 printf 'auth sufficient pam_permit.so\naccount sufficient pam_permit.so\n' | tee "$part/root/etc/pam.d/other" >"$part/root/etc/pam.d/frr"
 printf '%s\n' "$suite $packages" >"$part/root/.packages"

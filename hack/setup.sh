@@ -113,22 +113,27 @@ install_go() {
 	say "installed Go $toolchain in $cache/go (in front of PATH in the Makefile; by hand: export PATH=$cache/go/bin:\$PATH)"
 }
 
-# install_promtool takes promtool out of Debian's package of Prometheus, which would bring a server
+# install_programs PACKAGE FILE …: takes programs out of a Debian package, which would bring a server
 # that starts with the machine, too.
-install_promtool() {
-	say "fetching promtool"
+install_programs() {
+	package=$1
+	shift
+	say "fetching $package"
 	mkdir -p "$cache"
 	part=$(mktemp -d)
 	chown _apt "$part" # who fetches
 	again apt-get -qq -o DPkg::Lock::Timeout=120 update || die "apt-get update failed; is there a network, and are the sources right?"
-	(cd "$part" && again apt-get -qq -o Acquire::Retries=3 download prometheus) || die "apt-get download prometheus failed: see above"
-	dpkg-deb --fsys-tarfile "$part"/prometheus_*.deb | tar -xO ./usr/bin/promtool >"$part/promtool" || die "Debian's prometheus has no promtool"
-	chmod 755 "$part/promtool"
-	mv "$part/promtool" "$cache/promtool.part"
-	mv "$cache/promtool.part" "$cache/promtool"
+	(cd "$part" && again apt-get -qq -o Acquire::Retries=3 download "$package") || die "apt-get download $package failed: see above"
+	for file; do
+		name=${file##*/}
+		dpkg-deb --fsys-tarfile "$part/$package"_*.deb | tar -xO ".$file" >"$part/$name" || die "Debian's $package has no $file"
+		chmod 755 "$part/$name"
+		mv "$part/$name" "$cache/$name.part"
+		mv "$cache/$name.part" "$cache/$name"
+		say "installed $name in $cache"
+	done
 	rm -rf "$part"
 	part=
-	say "installed promtool in $cache"
 }
 
 did=
@@ -147,7 +152,12 @@ if ! go=$(find_go); then
 fi
 # To test alert rules.
 if [ "${WEIR_SETUP:-}" != lab ] && [ ! -x "$cache/promtool" ] && ! command -v promtool >/dev/null; then
-	install_promtool
+	install_programs prometheus /usr/bin/promtool
+	did=1
+fi
+# OpenBGPD, one more router to speak BGP with.
+if [ "${WEIR_SETUP:-}" != lab ] && ! { [ -x "$cache/bgpd" ] && [ -x "$cache/bgpctl" ]; }; then
+	install_programs openbgpd /usr/sbin/bgpd /usr/sbin/bgpctl
 	did=1
 fi
 [ -n "$did" ] || say "nothing is missing (Go $(version_of "$go") at $go)"
