@@ -237,8 +237,10 @@ func (s *Speaker) listPeers() map[netip.Addr]feed.Peer {
 		for _, f := range p.GetAfiSafis() {
 			one.Received += f.GetState().GetReceived()
 			one.Advertised += f.GetState().GetAdvertised()
-			one.GracefulRestart = one.GracefulRestart || one.Established() && f.GetMpGracefulRestart().GetState().GetReceived()
 		}
+		// The capability without families, as OpenBGPD's, says that the peer keeps routes, and does
+		// not ask for it itself (RFC 4724, 3).
+		one.GracefulRestart = one.Established() && slices.ContainsFunc(p.GetState().GetRemoteCap(), func(c *api.Capability) bool { return c.GetGracefulRestart() != nil })
 		out[a] = one
 	})
 	if err != nil {
