@@ -68,6 +68,9 @@ type rackRouter struct {
 
 const racksASN = 64999
 
+// forwarding are the kinds of routers of racks: they install routes, and can leave in order.
+var forwarding = []string{"bird", "frr"}
+
 func nodeASN(i int) uint32 { return 64512 + uint32(i) }
 
 // forwarder makes a router with an address on each link.
@@ -83,7 +86,7 @@ func (l *lan) forwarder(name string, host int) string {
 
 func newRacks(t *testing.T, fam family) *racks {
 	t.Parallel()
-	for _, kind := range routertest.Kinds {
+	for _, kind := range forwarding {
 		routertest.Need(t, kind)
 	}
 	f := &racks{fixture: newFixtureWith(t, fam, "172.30.1.9")}
@@ -105,7 +108,7 @@ func newRacks(t *testing.T, fam family) *racks {
 	}
 	f.cluster.BGPConfigs["default"] = &model.BGPConfig{Name: "default", MeshDisabled: true}
 	var starts []func()
-	for k, kind := range routertest.Kinds {
+	for k, kind := range forwarding {
 		r := &rackRouter{netns: f.forwarder("r"+kind, 2+k), host: 2 + k}
 		conf := routertest.Config{ASN: racksASN, ID: netip.AddrFrom4([4]byte{192, 0, 2, byte(r.host)})}
 		for i, n := range f.nodes {

@@ -94,7 +94,7 @@ func TestBFD(t *testing.T) {
 				time.Sleep(3 * time.Second)
 			}
 		}
-	})
+	}, routertest.BFD)
 }
 
 // replaced has another process take the place of the one that runs: FRR keeps its routes meanwhile,

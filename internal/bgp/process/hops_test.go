@@ -381,5 +381,5 @@ func TestLongLivedRestart(t *testing.T) {
 		n.by(a)
 		time.Sleep(2 * restart * time.Second) // without it they would be gone
 		n.by(a)
-	})
+	}, routertest.LongLived)
 }

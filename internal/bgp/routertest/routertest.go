@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package routertest starts real routers for tests, BIRD and FRR, in network namespaces. Their
-// packages, bird2 and frr, are brought by make setup, those of a newer Debian by hack/routers.sh.
+// Package routertest starts real routers for tests, BIRD, FRR and OpenBGPD, in network namespaces.
+// Those of this Debian are brought by make setup, those of a newer one by hack/routers.sh.
 package routertest
 
 import (
@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -26,10 +27,10 @@ import (
 )
 
 // Kinds are the programs of this Debian.
-var Kinds = []string{"bird", "frr"}
+var Kinds = []string{"bird", "frr", "openbgpd"}
 
 // Newer are those of a newer one, which are in the folder that NewerVariable names.
-var Newer = []string{"bird-3", "frr-10"}
+var Newer = []string{"bird-3", "frr-10", "openbgpd-8"}
 
 // NewerVariable is the environment's that names the folder of hack/routers.sh.
 const NewerVariable = "WEIR_ROUTERS"
@@ -42,26 +43,63 @@ func All() []string {
 	return slices.Concat(Kinds, Newer)
 }
 
-const frrDir = "/usr/lib/frr"
+// Feature is something that not every kind of router has.
+type Feature string
 
-// program is what a kind of router is: whose language it speaks, and the root folder where it is.
-func program(kind string) (language, root string) {
+// The features.
+const (
+	BFD       Feature = "BFD"
+	LongLived Feature = "long-lived graceful restart"
+	Kernel    Feature = "routes in the kernel"
+	Restarts  Feature = "routes of its own that outlive it"
+)
+
+// Has reports whether a kind of router has a feature.
+func Has(kind string, f Feature) bool {
+	switch kind {
+	case "openbgpd": // 7.7 on Linux
+		return false
+	case "openbgpd-8":
+		return f == Kernel
+	}
+	return true
+}
+
+// The folders of programs: of the machine, and of FRR's.
+const (
+	sbin   = "/usr/sbin"
+	frrDir = "/usr/lib/frr"
+)
+
+// program is what a kind of router is: whose language it speaks, the root folder where it is, and
+// the folder of its programs within that.
+func program(kind string) (language, root, dir string) {
 	language, _, newer := strings.Cut(kind, "-")
 	if newer {
 		root = os.Getenv(NewerVariable)
 	}
-	return language, root
+	switch {
+	case language == "frr":
+		dir = frrDir
+	case language == "openbgpd" && !newer: // make setup takes it out of its package
+		if dir = os.Getenv("WEIR_CACHE"); dir == "" {
+			dir = filepath.Join(os.Getenv("HOME"), ".cache/weir")
+		}
+	default:
+		dir = sbin
+	}
+	return language, root, dir
 }
 
 // Need skips a test where a kind of router is not installed.
 func Need(t testing.TB, kind string) {
 	t.Helper()
-	language, root := program(kind)
-	path := frrDir + "/bgpd"
+	language, root, dir := program(kind)
+	name := "bgpd"
 	if language == "bird" {
-		path = "/usr/sbin/bird"
+		name = "bird"
 	}
-	if _, err := os.Stat(root + path); err != nil {
+	if _, err := os.Stat(filepath.Join(root, dir, name)); err != nil {
 		t.Skipf("NOT RUN: %v: make setup or hack/routers.sh brings it", err)
 	}
 }
@@ -77,6 +115,9 @@ type Neighbour struct {
 	Multihop bool
 	// Client: routes are reflected to it.
 	Client bool
+	// Waits: OpenBGPD leaves it to the neighbour to begin. Where both begin at once either may end
+	// the other's connection when it is established, and what is stale by then is given up.
+	Waits bool
 }
 
 // Config is what a router does.
@@ -99,8 +140,9 @@ type Config struct {
 
 // Router is one that runs.
 type Router struct {
-	Kind string // "bird" or "frr", of whatever version
+	Kind string // "bird", "frr" or "openbgpd", of whatever version
 	root string // the folder that it takes for /; empty = the machine's
+	sbin string // the folder of its programs, within root
 	ns   *nettest.Namespace
 	dir  string // for its files, within root
 	pids []*os.Process
@@ -111,7 +153,7 @@ func Start(t *testing.T, ns *nettest.Namespace, kind string, c Config) *Router {
 	t.Helper()
 	Need(t, kind)
 	r := &Router{ns: ns}
-	r.Kind, r.root = program(kind)
+	r.Kind, r.root, r.sbin = program(kind)
 	made, err := os.MkdirTemp(r.root+"/tmp", "weir-router-") //nolint:usetesting // a path of a socket is short
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +166,11 @@ func Start(t *testing.T, ns *nettest.Namespace, kind string, c Config) *Router {
 	})
 	if r.Kind == "bird" {
 		r.write(t, "bird.conf", birdConfig(c))
-		r.run(t, "/usr/sbin/bird", "-f", "-c", dir+"/bird.conf", "-s", dir+"/bird.ctl", "-P", dir+"/bird.pid")
+		r.run(t, sbin+"/bird", "-f", "-c", dir+"/bird.conf", "-s", dir+"/bird.ctl", "-P", dir+"/bird.pid")
+		return r
+	}
+	if r.Kind == "openbgpd" {
+		r.startOpenBGPD(t, c)
 		return r
 	}
 	r.write(t, "zebra.conf", "hostname r\n")
@@ -190,10 +236,15 @@ func (r *Router) wait(t *testing.T, name string) {
 func (r *Router) run(t *testing.T, path string, args ...string) {
 	t.Helper()
 	cmd := exec.Command(path, args...)
+	script := r.users()
 	if r.root != "" {
-		const script = `mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && exec chroot "$0" "$@"`
+		script += `mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && `
+	}
+	if script != "" {
+		script += `exec chroot "${0:-/}" "$@"`
 		cmd = exec.Command("unshare", append([]string{"-m", "sh", "-c", script, r.root, path}, args...)...)
 	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	log, err := os.OpenFile(filepath.Join(r.root, r.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -204,10 +255,10 @@ func (r *Router) run(t *testing.T, path string, args ...string) {
 	r.pids = append(r.pids, cmd.Process)
 }
 
-// Kill ends it without a word to its neighbours.
+// Kill ends it, with all of its processes at once, without a word to its neighbours.
 func (r *Router) Kill(t *testing.T) {
 	for _, p := range r.pids {
-		_ = p.Kill()
+		_ = syscall.Kill(-p.Pid, syscall.SIGKILL)
 		_, _ = p.Wait()
 	}
 	r.pids = nil
@@ -218,12 +269,15 @@ func (r *Router) Kill(t *testing.T) {
 	}
 }
 
-// tell gives an order to the router: by birdc, or by vtysh.
+// tell gives an order to the router: by birdc, vtysh or bgpctl.
 func (r *Router) tell(args ...string) ([]byte, error) {
-	if r.Kind == "bird" {
-		args = append([]string{"/usr/sbin/birdc", "-s", r.dir + "/bird.ctl"}, args...)
-	} else {
+	switch r.Kind {
+	case "bird":
+		args = append([]string{sbin + "/birdc", "-s", r.dir + "/bird.ctl"}, args...)
+	case "frr":
 		args = append([]string{"/usr/bin/vtysh", "--vty_socket", r.dir}, args...)
+	default:
+		args = append([]string{r.sbin + "/bgpctl", "-s", r.dir + "/ctl"}, args...)
 	}
 	if r.root != "" {
 		args = append([]string{"chroot", r.root}, args...)
@@ -231,11 +285,14 @@ func (r *Router) tell(args ...string) ([]byte, error) {
 	return exec.Command(args[0], args[1:]...).CombinedOutput()
 }
 
-// Ask has the router say something, in its own language: birdc's or vtysh's.
-func (r *Router) Ask(bird, frr string) string {
+// Ask has the router say something, in its own language: birdc's, vtysh's or bgpctl's.
+func (r *Router) Ask(bird, frr, openbgpd string) string {
 	args := []string{"-r", bird}
-	if r.Kind == "frr" {
+	switch r.Kind {
+	case "frr":
 		args = []string{"-c", frr}
+	case "openbgpd":
+		args = strings.Fields(openbgpd)
 	}
 	out, err := r.tell(args...)
 	if err != nil {
@@ -247,8 +304,11 @@ func (r *Router) Ask(bird, frr string) string {
 // Knows reports whether the router has a route, which came by BGP.
 func (r *Router) Knows(p netip.Prefix) bool {
 	out := r.About(p)
-	if r.Kind == "bird" {
+	switch r.Kind {
+	case "bird":
 		return strings.Contains(out, p.String()) && strings.Contains(out, "BGP.origin")
+	case "openbgpd":
+		return strings.Contains(out, "entry for "+p.String()) && !strings.Contains(out, " LOCAL ")
 	}
 	return strings.Contains(out, "Paths: (") && !strings.Contains(out, "sourced")
 }
@@ -259,11 +319,12 @@ func (r *Router) About(p netip.Prefix) string {
 	if p.Addr().Is6() {
 		family = "ipv6"
 	}
-	return names3.Replace(r.Ask("show route for "+p.String()+" all", "show bgp "+family+" unicast "+p.String()))
+	return names.Replace(r.Ask("show route for "+p.String()+" all", "show bgp "+family+" unicast "+p.String(), "show rib detail "+p.String()))
 }
 
-// names3 gives attributes that BIRD 3 names the names that BIRD 2 has for them.
-var names3 = strings.NewReplacer("bgp_path: ", "BGP.as_path: ", "bgp_", "BGP.")
+// names gives attributes that BIRD 3 names the names that BIRD 2 has for them, and communities that
+// OpenBGPD names their numbers.
+var names = strings.NewReplacer("bgp_path: ", "BGP.as_path: ", "bgp_", "BGP.", "GRACEFUL_SHUTDOWN", "65535:0")
 
 // Has reports whether a route has a community, standard or large.
 func (r *Router) Has(p netip.Prefix, community string) bool {
@@ -285,6 +346,9 @@ func (r *Router) Path(p netip.Prefix) string {
 		if r.Kind == "frr" && strings.Contains(line, " from ") && i > 0 {
 			return strings.TrimSpace(lines[i-1])
 		}
+		if r.Kind == "openbgpd" && strings.Contains(line, "entry for ") && i+1 < len(lines) {
+			return strings.TrimSpace(lines[i+1])
+		}
 	}
 	return ""
 }
@@ -297,6 +361,9 @@ func (r *Router) NextHop(p netip.Prefix) string {
 		}
 		if r.Kind == "frr" && strings.Contains(line, " from ") {
 			return strings.Fields(line)[0]
+		}
+		if _, hop, is := strings.Cut(line, " Nexthop "); is {
+			return strings.Fields(hop)[0]
 		}
 	}
 	return ""
@@ -324,6 +391,11 @@ func (r *Router) Withdraw(t *testing.T, c Config) {
 				t.Fatalf("%v: %s", err, out)
 			}
 		}
+		return
+	}
+	if r.Kind == "openbgpd" {
+		c.Networks = nil
+		r.reload(t, c)
 		return
 	}
 	args := []string{"-c", "configure terminal", "-c", fmt.Sprintf("router bgp %d", c.ASN)}
@@ -356,116 +428,6 @@ func (r *Router) Leave(t *testing.T) {
 	if out, err := r.tell("disable all"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-}
-
-// bfdInterval is how often BFD's packets come at most: as often as is said where the time is
-// measured until a failure is seen, and elsewhere so that nobody is taken for dead who lacks a CPU
-// for some seconds.
-func bfdInterval(measured time.Duration) time.Duration {
-	if nettest.Measuring() {
-		return measured
-	}
-	return 2 * time.Second
-}
-
-func birdConfig(c Config) string {
-	b := &strings.Builder{}
-	fmt.Fprintf(b, "router id %s;\nprotocol device { scan time 1; }\nprotocol bfd { interface \"*\" { min rx interval %[2]d ms; min tx interval %[2]d ms; multiplier 5; }; }\n", c.ID, bfdInterval(100*time.Millisecond).Milliseconds())
-	for _, f := range []string{"4", "6"} {
-		fmt.Fprintf(b, "protocol kernel kernel%s { ipv%s { import none; export where source = RTS_BGP; }; }\nprotocol static networks%s { ipv%s;\n", f, f, f, f)
-		for _, p := range c.Networks {
-			if p.Addr().Is4() == (f == "4") {
-				fmt.Fprintf(b, "  route %s unreachable;\n", p)
-			}
-		}
-		fmt.Fprint(b, "}\n")
-	}
-	for i, n := range c.Neighbours {
-		fmt.Fprintf(b, "protocol bgp n%d {\n  local %s as %d;\n  neighbor %s as %d;\n  graceful restart on;\n  connect retry time 1;\n  error wait time 1,2;\n  connect delay time 1;\n", i, n.Local, c.ASN, n.Remote, n.ASN)
-		if n.Password != "" {
-			fmt.Fprintf(b, "  password %q;\n", n.Password)
-		}
-		if n.BFD {
-			fmt.Fprint(b, "  bfd on;\n")
-		}
-		if c.Hold > 0 {
-			fmt.Fprintf(b, "  hold time %d;\n", c.Hold)
-		}
-		if c.Restart > 0 {
-			fmt.Fprintf(b, "  graceful restart time %d;\n", c.Restart)
-		}
-		if c.LongLived > 0 {
-			fmt.Fprintf(b, "  long lived graceful restart on;\n  long lived stale time %d;\n", c.LongLived)
-		}
-		if n.Client {
-			fmt.Fprintf(b, "  rr client;\n")
-		}
-		if n.Multihop {
-			fmt.Fprintf(b, "  multihop;\n")
-		}
-		f := "4"
-		if n.Remote.Is6() {
-			f = "6"
-		}
-		fmt.Fprintf(b, "  ipv%s { import all; export filter {", f)
-		for _, one := range c.Communities {
-			fmt.Fprintf(b, " bgp_community.add((%s));", strings.ReplaceAll(one, ":", ","))
-		}
-		if c.Prepended != 0 {
-			fmt.Fprintf(b, " bgp_path.prepend(%d);", c.Prepended)
-		}
-		fmt.Fprint(b, " accept; }; };\n}\n")
-	}
-	return b.String()
-}
-
-func frrConfig(c Config) string {
-	b := &strings.Builder{}
-	fmt.Fprintf(b, "hostname r\nrouter bgp %d\n bgp router-id %s\n no bgp ebgp-requires-policy\n no bgp network import-check\n bgp graceful-restart\n timers bgp 3 90\n", c.ASN, c.ID)
-	if c.Restart > 0 {
-		fmt.Fprintf(b, " bgp graceful-restart restart-time %d\n", c.Restart)
-	}
-	if c.LongLived > 0 {
-		fmt.Fprintf(b, " bgp long-lived-graceful-restart stale-time %d\n", c.LongLived)
-	}
-	for _, n := range c.Neighbours {
-		fmt.Fprintf(b, " neighbor %s remote-as %d\n neighbor %s update-source %s\n neighbor %s timers connect 1\n neighbor %s advertisement-interval 0\n", n.Remote, n.ASN, n.Remote, n.Local, n.Remote, n.Remote)
-		if n.Password != "" {
-			fmt.Fprintf(b, " neighbor %s password %s\n", n.Remote, n.Password)
-		}
-		if n.BFD {
-			fmt.Fprintf(b, " neighbor %s bfd 3 %[2]d %[2]d\n", n.Remote, bfdInterval(300*time.Millisecond).Milliseconds())
-		}
-		if n.Multihop {
-			fmt.Fprintf(b, " neighbor %s ebgp-multihop\n", n.Remote)
-		}
-	}
-	for _, f := range []string{"ipv4", "ipv6"} {
-		fmt.Fprintf(b, " address-family %s unicast\n", f)
-		for _, p := range c.Networks {
-			if p.Addr().Is4() == (f == "ipv4") {
-				fmt.Fprintf(b, "  network %s\n", p)
-			}
-		}
-		for _, n := range c.Neighbours {
-			if n.Remote.Is4() == (f == "ipv4") {
-				fmt.Fprintf(b, "  neighbor %s activate\n", n.Remote)
-				if n.Client {
-					fmt.Fprintf(b, "  neighbor %s route-reflector-client\n", n.Remote)
-				}
-				if len(c.Communities) > 0 {
-					fmt.Fprintf(b, "  neighbor %s route-map out out\n", n.Remote)
-				}
-			} else {
-				fmt.Fprintf(b, "  no neighbor %s activate\n", n.Remote)
-			}
-		}
-		fmt.Fprint(b, " exit-address-family\n")
-	}
-	if len(c.Communities) > 0 {
-		fmt.Fprintf(b, "route-map out permit 1\n set community %s\n", strings.Join(c.Communities, " "))
-	}
-	return b.String()
 }
 
 // Link connects the test's namespace, by the interface name, with another one, where it is "up".
