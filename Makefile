@@ -117,7 +117,7 @@ kernels: export WEIR_SETUP_MORE := qemu-system-x86 cpio kmod xz-utils
 kernels: generate ## tests on other kernels, in an emulator (root)
 	go run ./test/kernels $(KERNELS)
 
-# What works of BGP, IP in IP and WireGuard, by their tests, with BIRD 2 and 3 and FRR 8 and 10; writes out/routing.json. ROUTING="-doc docs/results/routing.md -out docs/results/routing.json" writes the results of the documents.
+# What works of BGP, IP in IP and WireGuard, by their tests, with BIRD 2 and 3, FRR 8 and 10 and OpenBGPD 7 and 8; writes out/routing.json. ROUTING="-doc docs/results/routing.md -out docs/results/routing.json" writes the results of the documents.
 e2e-routing: generate ## what works of BGP, IP in IP and WireGuard (root)
 	@mkdir -p out
 	hack/routers.sh $(WEIR_CACHE)/routers

@@ -84,16 +84,25 @@ func cells() []Cell {
 	emulated(check, nftables, "TestIPIPSources/nft-IPv4", "no injection")
 	emulated(check, nftables, "TestIPIPWhy/nft-IPv4", "why")
 	for _, kind := range slices.Concat(routertest.Kinds, routertest.Newer) {
-		for _, of := range []struct{ what, test string }{
-			{"routes both ways, kills", "TestRouter"}, {"link failure", "TestBFD"}, {"filters", "TestFilters"}, {"communities", "TestCommunities"},
-			{"two routers at once", "TestTwoRouters"}, {"next hops", "TestNextHops"}, {"a peer behind a router", "TestReachableBy"}, {"priorities", "TestPriorities"},
-			{"long-lived graceful restart", "TestLongLivedRestart"},
-			{"reflected Services", "TestServicesAreReflected"}, {"what `weir bgp` shows", "TestShow"},
+		for _, of := range []struct {
+			what, test string
+			needs      routertest.Feature
+		}{
+			{what: "routes both ways, kills", test: "TestRouter"}, {what: "link failure", test: "TestBFD", needs: routertest.BFD},
+			{what: "filters", test: "TestFilters"}, {what: "handed on by a filter", test: "TestFilterHandsOn"}, {what: "communities", test: "TestCommunities"},
+			{what: "two routers at once", test: "TestTwoRouters"}, {what: "next hops", test: "TestNextHops"},
+			{what: "a peer behind a router", test: "TestReachableBy"}, {what: "priorities", test: "TestPriorities"},
+			{what: "long-lived graceful restart", test: "TestLongLivedRestart", needs: routertest.LongLived},
+			{what: "reflected Services", test: "TestServicesAreReflected"}, {what: "what `weir bgp` shows", test: "TestShow"},
+			{what: "passwords", test: "TestPassword"},
 		} {
-			add("BGP with "+kind, "both", process, bgp+of.test+"/"+kind, "", of.what)
+			test, why := bgp+of.test+"/"+kind, ""
+			if of.needs != "" && !routertest.Has(kind, of.needs) {
+				test, why = "", "this router has no "+string(of.needs)
+			}
+			add("BGP with "+kind, "both", process, test, why, of.what)
 		}
 	}
-	add("BGP with bird", "both", process, bgp+"TestPassword", "", "passwords")
 	add("BGP with bird", "both", process, bgp+"TestManyRoutes", "", "10,000 routes")
 	add("BGP with bird", "both", process, bgp+"TestSessionEndsWhileRoutesArrive", "", "no route is left")
 	add("BGP with bird", "both", process, bgp+"TestLoop", "", "no path with the node's own AS number")

@@ -7,8 +7,8 @@
 //
 // It fails when a test fails. What has no test, or whose test was skipped, counts as not run, but
 // for what make kernels plays on an emulated kernel: that counts as emulated, not as passed. It
-// needs root, and BIRD and FRR, which make setup brings, those of a newer Debian in the folder that
-// WEIR_ROUTERS names, to which hack/routers.sh brings them.
+// needs root, and BIRD, FRR and OpenBGPD, which make setup brings, those of a newer Debian in the
+// folder that WEIR_ROUTERS names, to which hack/routers.sh brings them.
 package main
 
 import (
