@@ -34,6 +34,9 @@ func sixState(s *nodestate.State) *nodestate.State {
 		v.Node = six(v.Node)
 		out.Addrs[six(a)] = v
 	}
+	for a, list := range s.Gateways {
+		out.Gateways[six(a)] = sixAddrs(list)
+	}
 	for p, r := range s.Routes {
 		r.Node = six(r.Node)
 		out.Routes[sixPrefix(p)] = r
