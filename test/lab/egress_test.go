@@ -6,6 +6,7 @@ package lab
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -113,6 +114,18 @@ func TestEgressGateways(t *testing.T) {
 	if by := sources(); len(by) != 1 || !by[cpAddr] {
 		t.Errorf("packets left with the addresses %v, the gateway's is %s", by, cpAddr)
 	}
+
+	b.patchFelix(t, `{"egressIPSupport":null}`)
+	for _, c := range clients {
+		eventually(t, 0, "with gateways switched off it leaves as ever", func() error {
+			r, err := c.tryDial(to, 1, "--timeout", "1s")
+			if err == nil && !slices.Equal(r.Seen, []string{map[string]string{"worker1": worker1Addr, "worker2": worker2Addr}[c.machine]}) {
+				err = fmt.Errorf("%v", r)
+			}
+			return err
+		})
+	}
+	b.agentsReady(t, 0, nil)
 	for _, r := range open {
 		unbroken(t, r)
 	}
