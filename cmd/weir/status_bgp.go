@@ -194,6 +194,7 @@ type egressReport struct {
 	gateways []string // pods by which others leave, by node
 	clients  []string // how many addresses leave by them, by node
 	without  []string // pods of which nothing leaves
+	down     []string // nodes that do not answer, by node
 }
 
 func (e *egressReport) note(node string, st *weirv1.NodeStatusStatus) {
@@ -201,19 +202,19 @@ func (e *egressReport) note(node string, st *weirv1.NodeStatusStatus) {
 	if g == nil {
 		return
 	}
-	for _, name := range g.Gateways {
-		e.gateways = append(e.gateways, node+": "+name)
-	}
 	if g.Clients > 0 {
 		e.clients = append(e.clients, fmt.Sprintf("%s: %d", node, g.Clients))
 	}
-	for _, name := range g.Without {
-		e.without = append(e.without, node+": "+name)
+	for into, names := range map[*[]string][]string{&e.gateways: g.Gateways, &e.without: g.Without, &e.down: g.Down} {
+		for _, name := range names {
+			*into = append(*into, node+": "+name)
+		}
 	}
 }
 
 func (e *egressReport) print(out io.Writer) {
 	firstOf(out, "Egress gateways", e.gateways)
 	firstOf(out, "Addresses of pods that leave the cluster by egress gateways alone", e.clients)
+	firstOf(out, "Nodes with egress gateways that answer no longer; pods leave by others", e.down)
 	firstOf(out, "Pods without an egress gateway: nothing of theirs leaves the cluster", e.without)
 }

@@ -21,7 +21,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"runtime/debug"
 	"sync/atomic"
@@ -66,6 +65,7 @@ import (
 	"github.com/weir-net/weir/internal/kubeproxy"
 	"github.com/weir-net/weir/internal/localsock"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodeprobe"
 	"github.com/weir-net/weir/internal/peerauth/trust"
 	"github.com/weir-net/weir/internal/why"
 	"github.com/weir-net/weir/internal/wireguard"
@@ -127,6 +127,7 @@ type Agent struct {
 	cluster        *cluster
 	wireguard      *wireguard.Manager
 	announcer      *announce.Announcer
+	prober         *nodeprobe.Prober
 	bgp            *feed.Agent // the node's BGP process
 	bgpStatuses    *bgp.Writer
 	ipam           *ipam.Allocator
@@ -224,6 +225,8 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.flows = &flowlog.Log{Collector: flows.New(o.Node, atStart.FlowRecords, atStart.FlowsKept, eventNames{a.cluster, a.source}), Serve: a.serveHubble, Events: a.events, Driver: a.flowSource, Lost: func() (dataplane.LostEvents, error) { return a.driver.LostEvents() }, Settings: a.flowSettings, Restart: ErrRestart, Log: o.Log}
 	a.announcer = announce.New(announce.Config{Log: o.Log.With("part", "announce"), Links: a.cluster.uplinks, Silent: a.cluster.noteSilent})
 	a.cluster.announce = a.announcer.Update
+	a.prober = nodeprobe.New(nodeprobe.Config{Log: o.Log.With("part", "nodeprobe"), Down: a.cluster.noteDown})
+	a.cluster.probe = a.prober.Update
 	a.bgp = &feed.Agent{Log: o.Log.With("part", "bgp")}
 	a.cluster.noteBGP = a.noteBGP
 	a.bgpStatuses = &bgp.Writer{Node: o.Node, API: a.clients.Dynamic, Process: a.bgp, State: a.cluster.state, Peers: a.cluster.bgpPeers, Log: o.Log.With("part", "bgp")}
@@ -396,6 +399,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("encrypting", a.runWireGuard)
 	run("changing keys", a.changeKeys)
 	run("announcing addresses", a.announcer.Run)
+	run("probing nodes with egress gateways", a.prober.Run)
 	run("telling the BGP process", func(ctx context.Context) error {
 		return a.bgp.Serve(ctx, filepath.Join(a.opts.RunDir, feed.SocketDir, feed.SocketName))
 	})
@@ -488,13 +492,4 @@ func (a *Agent) noteChange() {
 // family, and a pool has some for it.
 func (a *Agent) podsGetIPv6() bool {
 	return a.cluster.cniSettings().IPv6 && a.ipam.Gives(true)
-}
-
-// Hostname returns the node's name where nobody says it: that of the machine.
-func Hostname() string {
-	name, err := os.Hostname()
-	if err != nil {
-		return ""
-	}
-	return name
 }

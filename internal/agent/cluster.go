@@ -44,6 +44,8 @@ type cluster struct {
 	reached func() []netip.AddrPort
 	// announce gets what this node answers neighbours for, and which nodes it watches.
 	announce func(announced map[netip.Addr]bool, watched map[netip.Addr][6]byte)
+	// probe gets the nodes that are probed.
+	probe func(map[netip.Addr]bool)
 	// noteBGP gets what the node's BGP process should do.
 	noteBGP func(*nodestate.BGP)
 	// noteEndpoints gets whose interfaces the node has, when they may be others.
@@ -96,7 +98,7 @@ func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, lo
 		node: node, loop: loop, log: log, queue: make(chan func(), 64), ended: make(chan struct{}),
 		model: model.NewCluster(), calc: calc.New(), resolver: resolver, changed: func() {}, setPools: func(ipam.Config) {},
 		noteConfig: func(map[string]string) {}, saveWireGuard: func(map[string]model.KnownWireGuard) {},
-		announce: func(map[netip.Addr]bool, map[netip.Addr][6]byte) {}, noteClaims: func(map[string]*model.Node, bool) {},
+		announce: func(map[netip.Addr]bool, map[netip.Addr][6]byte) {}, probe: func(map[netip.Addr]bool) {}, noteClaims: func(map[string]*model.Node, bool) {},
 		noteEndpoints: func(map[netip.Addr]model.Name) {}, noteBGP: func(*nodestate.BGP) {}, unfitPod: func(model.Name, string, []weirv1.Problem) {},
 		programmed: func(uint64, []time.Time) {},
 		earlyPods:  map[model.Name]*model.Pod{}, nodePods: map[model.Name]*model.Pod{}, proxies: map[string]bool{},
@@ -212,6 +214,9 @@ func (c *cluster) compute() {
 			c.gen = c.loop.Submit(state, keys)
 			if keys.Has(nodestate.TableAnnounced) {
 				c.announce(state.Announced, state.Watched)
+			}
+			if keys.Has(nodestate.TableGateways) {
+				c.probe(state.Probed)
 			}
 			if keys.Has(nodestate.TableBGP) {
 				c.noteBGP(state.BGP)

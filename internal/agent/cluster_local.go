@@ -5,6 +5,7 @@ package agent
 import (
 	"fmt"
 	"net/netip"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -77,6 +78,14 @@ func (c *cluster) noteSilent(silent map[netip.Addr]bool) {
 	})
 }
 
+// noteDown is called when others of the probed nodes are taken as down.
+func (c *cluster) noteDown(down map[netip.Addr]bool) {
+	c.later(func() {
+		c.model.Local.Down = down
+		c.dirty.Add(model.KindLocal)
+	})
+}
+
 // kubeProxy returns the name of a pod of kube-proxy on this node; ok is false while the cluster is
 // not known.
 func (c *cluster) kubeProxy() (name string, ok bool) {
@@ -123,4 +132,13 @@ func (c *cluster) noteLocal() {
 func (c *cluster) isKubeProxy(p *model.Pod) bool {
 	return p != nil && p.Node == c.node && !p.Finished && p.HostNetwork &&
 		(p.Labels["k8s-app"] == "kube-proxy" || p.Labels["component"] == "kube-proxy" || strings.HasPrefix(p.Name.Name, "kube-proxy"))
+}
+
+// Hostname returns the node's name where nobody says it: that of the machine.
+func Hostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return name
 }

@@ -158,7 +158,9 @@ func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.S
 		table.StoreMap(&next.QoS, route.QoS(c), &keys, nodestate.TableQoS)
 	}
 	if dirty.Has(route.InputsGateways) || gateways || k.owners != c.Owners {
-		table.StoreMapFunc(&next.Gateways, route.Gateways(c), slices.Equal, &keys, nodestate.TableGateways)
+		lists, probed := route.Gateways(c)
+		table.StoreMapFunc(&next.Gateways, lists, slices.Equal, &keys, nodestate.TableGateways)
+		table.StoreMap(&next.Probed, probed, &keys, nodestate.TableGateways)
 	}
 	k.services.UpdateAll(c, &dirty, &next, &keys)
 	services := bgp.OfServices(c) && (dirty.Has(model.KindServices|model.KindSlices) || len(dirty.Services)+len(dirty.Slices) > 0 || keys.Tables&nodestate.TableServices != 0)

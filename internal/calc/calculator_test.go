@@ -119,6 +119,7 @@ func (w *world) change(d *model.Dirty) {
 		w.c.Local.APIServers = pick(&world{Rand: w.later}, nil, []netip.AddrPort{netip.MustParseAddrPort("198.51.100.6:80")})
 		w.c.Local.Silent = map[netip.Addr]bool{addr("172.31.1.11"): w.IntN(3) == 0, addr("172.31.1.12"): w.IntN(3) == 0,
 			addr("fd00:31:1::11"): w.IntN(3) == 0}
+		w.c.Local.Down = map[netip.Addr]bool{addr("172.31.1.11"): w.claims.IntN(3) == 0}
 		w.c.Local.Neighbours = map[netip.Addr][6]byte{addr("172.31.1.11"): {2, 1, 0, 0, 0, byte(1 + w.claims.IntN(2))}}
 		w.c.ServiceCIDRs = []netip.Prefix{pick(w, prefix("10.96.0.0/16"), prefix("10.96.0.0/12")), prefix("fd01::/112")}
 		d.Add(model.KindLocal | model.KindServiceCIDRs)
@@ -296,7 +297,7 @@ func checkKeys(t *testing.T, a, b *nodestate.State, keys nodestate.Keys) {
 		case nodestate.TableQoS:
 			p.QoS = s.QoS
 		case nodestate.TableGateways:
-			p.Gateways = s.Gateways
+			p.Gateways, p.Probed = s.Gateways, s.Probed
 		}
 		return p.String()
 	}

@@ -51,6 +51,7 @@ func gatewaysOf(c *model.Cluster) string { return fmt.Sprint(Calc(c).Gateways) }
 func TestGateways(t *testing.T) {
 	t.Parallel()
 	client := netip.MustParseAddr("10.0.1.1")
+	nodeDown := map[netip.Addr]bool{netip.MustParseAddr("192.0.2.2"): true}
 	both, none := "map[10.0.1.1:[10.0.1.2 10.0.2.2]]", "map[]"
 	for _, test := range []struct {
 		name, node string
@@ -59,7 +60,12 @@ func TestGateways(t *testing.T) {
 		free       bool // the client leaves as other pods do
 	}{
 		{"all is there", "n1", func(*model.Cluster) {}, both, false},
-		{"a gateway's node knows the client", "n2", func(*model.Cluster) {}, both, false},
+		{"a gateway's node knows the client", "n2", func(*model.Cluster) {}, "map[10.0.1.1:[10.0.2.2]]", false},
+		{"a gateway's node is down", "n1", func(c *model.Cluster) { c.Local.Down = nodeDown }, "map[10.0.1.1:[10.0.1.2]]", false},
+		{"and there is no other", "n1", func(c *model.Cluster) {
+			c.Local.Down = nodeDown
+			egressPod(c, "out/one", "n1", "10.0.1.2", nil, nil)
+		}, "map[10.0.1.1:[10.0.2.2]]", false},
 		{"another node does not", "n3", func(*model.Cluster) {}, none, false},
 		{"it is off", "n1", func(c *model.Cluster) { c.Settings.Egress = model.EgressDisabled }, none, true},
 		{"pods' annotations do not count", "n1", func(c *model.Cluster) { c.Settings.Egress = model.EgressPerNamespace }, none, true},
@@ -101,6 +107,27 @@ func TestGateways(t *testing.T) {
 		}
 		if got := Calc(c).Addrs[client].Gateways; got == test.free {
 			t.Errorf("%s: the client must leave by a gateway: %v", test.name, got)
+		}
+	}
+}
+
+// Nodes with gateways of the node's own pods are probed, those of other nodes' pods are not.
+func TestProbed(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		node string
+		down map[netip.Addr]bool
+		want string
+	}{
+		{"n1", nil, "map[192.0.2.2:false]"},
+		{"n1", map[netip.Addr]bool{netip.MustParseAddr("192.0.2.2"): true}, "map[192.0.2.2:true]"},
+		{"n2", nil, "map[]"},
+		{"n3", nil, "map[]"},
+	} {
+		c := egressCluster(test.node)
+		c.Local.Down = test.down
+		if got := fmt.Sprint(Calc(c).Probed); got != test.want {
+			t.Errorf("on %s with %v: %s, want %s", test.node, test.down, got, test.want)
 		}
 	}
 }

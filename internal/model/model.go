@@ -359,7 +359,10 @@ type Local struct {
 	Gateways   []netip.Addr // next hops of the machine's routes, sorted
 	// Silent says of nodes that states asked to watch whether they do not answer on the link; of
 	// one that is not in it nothing is known yet.
-	Silent     map[netip.Addr]bool
+	Silent map[netip.Addr]bool
+	// Down are nodes that answered echo requests and do so no longer, of those that states asked to
+	// probe.
+	Down       map[netip.Addr]bool
 	KubeProxy  bool // a kube-proxy carries Services on this node, and Weir leaves them to it
 	ProxyRules bool // rules of a kube-proxy are there, whoever carries Services
 	// APIServers are where the agent reached API servers, sorted: the cluster may not know of these

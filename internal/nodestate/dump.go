@@ -100,6 +100,9 @@ func Dump(w io.Writer, s *State) error {
 	for _, a := range sortedKeys(s.Gateways, netip.Addr.Compare) {
 		d.line("gateways", a.String(), fmt.Sprint(s.Gateways[a]))
 	}
+	for _, a := range sortedKeys(s.Probed, netip.Addr.Compare) {
+		d.line("probe", a.String(), flag(s.Probed[a], "down"))
+	}
 	d.wireGuard(&s.WireGuard4)
 	d.wireGuard(&s.WireGuard6)
 	for _, id := range slices.Sorted(s.Rules.Keys()) {
@@ -126,7 +129,8 @@ func Equal(a, b *State) bool {
 		maps.Equal(a.Staged, b.Staged) && slices.Equal(a.Unfit, b.Unfit) && slices.Equal(a.Overdrawn, b.Overdrawn) &&
 		maps.Equal(a.Clients, b.Clients) && maps.Equal(a.Held, b.Held) && maps.Equal(a.Announced, b.Announced) && maps.Equal(a.Watched, b.Watched) &&
 		maps.Equal(a.HostEndpoints, b.HostEndpoints) && maps.Equal(a.HostStaged, b.HostStaged) &&
-		a.WireGuard4.Equal(&b.WireGuard4) && a.WireGuard6.Equal(&b.WireGuard6) && reflect.DeepEqual(a.BGP, b.BGP) && maps.Equal(a.QoS, b.QoS) && maps.EqualFunc(a.Gateways, b.Gateways, slices.Equal)
+		a.WireGuard4.Equal(&b.WireGuard4) && a.WireGuard6.Equal(&b.WireGuard6) && reflect.DeepEqual(a.BGP, b.BGP) && maps.Equal(a.QoS, b.QoS) && maps.EqualFunc(a.Gateways, b.Gateways, slices.Equal) &&
+		maps.Equal(a.Probed, b.Probed)
 }
 
 // Diff returns the lines of the dumps that are in one state only: "-" those of a, "+" those of b.

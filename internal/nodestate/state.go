@@ -79,10 +79,14 @@ type State struct {
 	// Most pods have no entry.
 	QoS map[string]QoS
 	// Gateways are the egress gateways of pods, by the addresses of these: of the node's own
-	// (Addr.Gateways) those that are ready, wherever they are, and of other nodes' pods the same
-	// where one of them is on this node. At most GatewaysMost, sorted, of the address's family.
+	// (Addr.Gateways) those that are ready, wherever they are, and of other nodes' pods those of
+	// them that are on this node. At most GatewaysMost, sorted, of the address's family.
 	// Lists that are there are not empty.
 	Gateways map[netip.Addr][]netip.Addr
+	// Probed are the addresses of other nodes that have gateways of the node's own pods, and
+	// whether they are taken as down (model.Local.Down): then others have their place, where there
+	// are any.
+	Probed map[netip.Addr]bool
 }
 
 // GatewaysMost is how many egress gateways share what a pod sends.
@@ -448,5 +452,6 @@ func New() *State {
 		HostStaged:    map[HostInterface]HostEndpoint{},
 		QoS:           map[string]QoS{},
 		Gateways:      map[netip.Addr][]netip.Addr{},
+		Probed:        map[netip.Addr]bool{},
 	}
 }

@@ -3,9 +3,11 @@
 package netns
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"strconv"
@@ -19,6 +21,8 @@ import (
 	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nettest"
+	"github.com/weir-net/weir/internal/nodeprobe"
 	whywire "github.com/weir-net/weir/internal/why/wire"
 )
 
@@ -363,6 +367,56 @@ func TestEgressFirstPacket(t *testing.T) {
 			}
 			if out.wrong(f) == 0 {
 				t.Logf("all that came from 8 pods came by gateways: %v", out.by)
+			}
+		})
+	}
+}
+
+// TestEgressNodeDown: the node of a gateway is cut off, as when it dies. By what a prober says the
+// client's node has its flows begin anew by the other gateway.
+func TestEgressNodeDown(t *testing.T) {
+	for name, fam := range map[string]family{"ebpf-IPv4": ipv4, "ebpf-IPv6": ipv6} {
+		t.Run(name, func(t *testing.T) {
+			f := egressFixture(t, fam)
+			f.gateways("bc")
+			f.apply()
+			out, talker := f.listener(), f.talker(f.a)
+			probed := f.n1.state().Probed
+			if len(probed) == 0 {
+				t.Fatal("n2 is not probed")
+			}
+			found := make(chan map[netip.Addr]bool, 100)
+			prober := nodeprobe.New(nodeprobe.Config{Log: slog.New(slog.DiscardHandler), Down: func(down map[netip.Addr]bool) { found <- down }})
+			prober.Update(probed)
+			ns := nettest.Open(t, "/run/netns/"+f.n1.netns)
+			ctx, cancel := context.WithCancel(context.Background())
+			var probes sync.WaitGroup
+			probes.Go(func() { ns.Do(t, "probing", func() error { return prober.Run(ctx) }) })
+			t.Cleanup(func() { cancel(); probes.Wait() })
+			by := map[netip.Addr]int{}
+			for flow := range egressFlows {
+				by[out.hears(talker, 30000+flow)]++
+			}
+			if len(by) != 2 {
+				t.Fatalf("flows leave by %v", by)
+			}
+			run(t, "ip -n %s link set eth0 down", f.n2.netns)
+			cut := time.Now()
+			for down := false; !down; {
+				select {
+				case now := <-found:
+					f.n1.local = func(l *model.Local) { l.Down = now }
+					down = len(now) == len(probed) // in all of its families
+				case <-time.After(await.Patience):
+					t.Fatal("n2 is not taken as down")
+				}
+			}
+			f.n1.apply()
+			t.Logf("out after %v", time.Since(cut))
+			for flow := range egressFlows {
+				if got := out.hears(talker, 30000+flow); !f.addrsOf("b")[got] {
+					t.Errorf("flow %d leaves by %s", flow, got)
+				}
 			}
 		})
 	}

@@ -183,6 +183,10 @@ type EgressGatewaysStatus struct {
 	// nothing of theirs leaves, the first 100 of them.
 	// +listType=atomic
 	Without []string `json:"without,omitempty"`
+	// Down are the addresses of nodes with gateways of this node's pods that answered echo requests
+	// and do so no longer, so that others have their place, the first 100 of them.
+	// +listType=atomic
+	Down []string `json:"down,omitempty"`
 }
 
 // BGPStatus sums up the BGP sessions of a node; `weir bgp` shows each of them.

@@ -41,9 +41,15 @@ func EgressGateways(s *nodestate.State) *weirv1.EgressGatewaysStatus {
 			out.Without = append(out.Without, fmt.Sprintf("%s %s", v.Owner, a))
 		}
 	}
-	slices.Sort(out.Gateways)
-	slices.Sort(out.Without)
-	out.Gateways, out.Without = out.Gateways[:min(len(out.Gateways), maxEgress)], out.Without[:min(len(out.Without), maxEgress)]
+	for a, down := range s.Probed {
+		if down {
+			out.Down = append(out.Down, a.String())
+		}
+	}
+	for _, list := range []*[]string{&out.Gateways, &out.Without, &out.Down} {
+		slices.Sort(*list)
+		*list = (*list)[:min(len(*list), maxEgress)]
+	}
 	return out
 }
 

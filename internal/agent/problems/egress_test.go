@@ -33,8 +33,9 @@ func TestEgressGateways(t *testing.T) {
 	s.Addrs[addr("10.0.0.1")], s.Addrs[addr("10.0.0.2")], s.Addrs[addr("10.0.0.3")] = pod("a", true), pod("b", true), pod("gateway", false)
 	s.Gateways[addr("10.0.0.1")] = []netip.Addr{addr("10.0.0.3"), addr("10.0.1.9")}
 	s.Gateways[addr("10.0.1.1")] = []netip.Addr{addr("10.0.0.3")}
+	s.Probed = map[netip.Addr]bool{addr("192.0.2.1"): true, addr("192.0.2.2"): false}
 	e := EgressGateways(s)
-	if !slices.Equal(e.Gateways, []string{"ns/gateway 10.0.0.3, for 2 addresses of pods"}) || e.Clients != 2 || !slices.Equal(e.Without, []string{"ns/b 10.0.0.2"}) {
+	if !slices.Equal(e.Down, []string{"192.0.2.1"}) || !slices.Equal(e.Gateways, []string{"ns/gateway 10.0.0.3, for 2 addresses of pods"}) || e.Clients != 2 || !slices.Equal(e.Without, []string{"ns/b 10.0.0.2"}) {
 		t.Errorf("%+v", e)
 	}
 	if got := nftablesNotInForce("n1", s, lacks); len(got) != 1 || got[0].Field != "egressIPSupport" || !strings.Contains(got[0].Message, "nothing") {

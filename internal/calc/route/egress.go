@@ -68,34 +68,34 @@ func mustLeaveByGateway(c *cluster.View, name model.Name) bool {
 	return p == nil || c.Namespaces[name.Namespace] == nil || egressOf(c, p) != nil
 }
 
-// Gateways returns nodestate.State.Gateways.
-func Gateways(c *cluster.View) map[netip.Addr][]netip.Addr {
-	out := map[netip.Addr][]netip.Addr{}
+// Gateways returns State.Gateways and State.Probed of package nodestate.
+func Gateways(c *cluster.View) (out map[netip.Addr][]netip.Addr, probed map[netip.Addr]bool) {
+	out, probed = map[netip.Addr][]netip.Addr{}, map[netip.Addr]bool{}
 	if c.Settings.Egress == model.EgressDisabled {
-		return out
+		return out, probed
 	}
-	f := finder{c: c, selected: map[chosenBy][]*model.Pod{}}
+	f := finder{c: c, selected: map[chosenBy][]*model.Pod{}, probed: probed}
 	for p := range c.Pods.Egress() {
 		if p.Gateway != nil && p.Gateway.Ready && !p.HostNetwork && !p.Finished && leadsOut(c, p.Node) {
 			f.gateways = append(f.gateways, p)
 		}
 	}
 	if len(f.gateways) == 0 {
-		return out
+		return out, probed
 	}
 	for a, ep := range c.Local.Endpoints {
 		if p := c.Pods.Get(ep.Pod); p != nil && c.Carried(a) {
-			f.add(out, a, p)
+			f.add(out, a, p, false)
 		}
 	}
 	for p := range clientsElsewhere(c) {
 		for _, a := range p.Addrs {
-			if _, own := c.Local.Endpoints[a]; !own && c.Carried(a) && f.hereFor(a, p) {
-				f.add(out, a, p)
+			if _, own := c.Local.Endpoints[a]; !own && c.Carried(a) {
+				f.add(out, a, p, true)
 			}
 		}
 	}
-	return out
+	return out, probed
 }
 
 // leadsOut reports whether a node leads pods out by the gateways on it. What is sent to one that
@@ -145,6 +145,7 @@ type finder struct {
 	c        *cluster.View
 	gateways []*model.Pod // that are ready
 	selected map[chosenBy][]*model.Pod
+	probed   map[netip.Addr]bool // State.Probed
 }
 
 func (f *finder) of(p *model.Pod) []*model.Pod {
@@ -224,26 +225,29 @@ func gatewayLabels(p *model.Pod) func(string) (string, bool) {
 	}
 }
 
-// hereFor reports whether one of the gateways of a pod is on this node.
-func (f *finder) hereFor(a netip.Addr, p *model.Pod) bool {
-	return slices.ContainsFunc(f.of(p), func(g *model.Pod) bool {
-		return slices.ContainsFunc(g.Addrs, func(at netip.Addr) bool {
-			ep, here := f.c.Local.Endpoints[at]
-			return here && ep.Pod == g.Name && at.Is4() == a.Is4()
-		})
-	})
-}
-
-// add enters the gateways of a pod, for one of its addresses.
-func (f *finder) add(out map[netip.Addr][]netip.Addr, a netip.Addr, p *model.Pod) {
-	var list []netip.Addr
+// add enters the gateways of a pod, for one of its addresses; with here those on this node alone.
+// Those on nodes that are down count where there are no others: a firewall that begins to drop
+// what nodes are probed with must not end all.
+func (f *finder) add(out map[netip.Addr][]netip.Addr, a netip.Addr, p *model.Pod, here bool) {
+	var list, down []netip.Addr
 	for _, g := range f.of(p) {
 		for _, at := range g.Addrs {
-			if at.Is4() == a.Is4() && at != a && f.owns(g, at) {
-				list = append(list, at)
-				break
+			if at.Is4() != a.Is4() || at == a || !f.owns(g, at) {
+				continue
 			}
+			_, own := f.c.Local.Endpoints[at]
+			switch {
+			case here && !own:
+			case !own && f.isDown(g.Node, a):
+				down = append(down, at)
+			default:
+				list = append(list, at)
+			}
+			break
 		}
+	}
+	if len(list) == 0 {
+		list = down
 	}
 	if len(list) > nodestate.GatewaysMost {
 		// Those that suit the client's address most, so that one that goes moves few.
@@ -256,6 +260,23 @@ func (f *finder) add(out map[netip.Addr][]netip.Addr, a netip.Addr, p *model.Pod
 	if slices.SortFunc(list, netip.Addr.Compare); len(list) > 0 {
 		out[a] = list
 	}
+}
+
+// isDown reports whether a node is taken as down, which it is probed for from now on.
+func (f *finder) isDown(node string, like netip.Addr) bool {
+	n := f.c.Nodes[node]
+	if n == nil {
+		return false
+	}
+	a := n.AddrLike(like)
+	if !a.IsValid() {
+		a = n.NodeAddr() // that of IPv4, to which what is sent to it goes
+	}
+	if !a.IsValid() {
+		return false
+	}
+	f.probed[a] = f.c.Local.Down[a]
+	return f.probed[a]
 }
 
 func suits(client, gateway netip.Addr) [sha256.Size]byte {
