@@ -104,6 +104,7 @@ func newLAN(t *testing.T, fam family) *lan {
 		t.Fatal("namespace tests need root")
 	}
 	l := &lan{t: t, family: fam, prefix: fmt.Sprintf("wn%d-%d", os.Getpid(), lans.Add(1)), cluster: model.NewCluster()}
+	t.TempDir() // so that it is removed last, after the processes that write to folders in it
 	t.Cleanup(func() {
 		if n := l.lost.Load(); n > mostLost {
 			t.Errorf("%d datagrams were not answered, and asked again", n)
