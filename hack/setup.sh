@@ -65,12 +65,19 @@ again() {
 	return 1
 }
 
+listed=
+apt_update() { # once
+	[ -z "$listed" ] || return 0
+	again apt-get -qq -o DPkg::Lock::Timeout=120 update || die "apt-get update failed; is there a network, and are the sources right?"
+	listed=1
+}
+
 apt_install() {
 	[ "$(id -u)" = 0 ] || die "missing Debian packages: $*. Run this as root."
 	guard_services
 	export DEBIAN_FRONTEND=noninteractive
 	say "installing $*"
-	again apt-get -qq -o DPkg::Lock::Timeout=120 update || die "apt-get update failed; is there a network, and are the sources right?"
+	apt_update
 	again apt-get -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=120 -o Acquire::Retries=3 install "$@" >/dev/null ||
 		die "apt-get install failed: see above"
 	say "installed $*"
@@ -122,7 +129,7 @@ install_programs() {
 	mkdir -p "$cache"
 	part=$(mktemp -d)
 	chown _apt "$part" # who fetches
-	again apt-get -qq -o DPkg::Lock::Timeout=120 update || die "apt-get update failed; is there a network, and are the sources right?"
+	apt_update
 	(cd "$part" && again apt-get -qq -o Acquire::Retries=3 download "$package") || die "apt-get download $package failed: see above"
 	for file; do
 		name=${file##*/}

@@ -27,6 +27,7 @@ import (
 	"github.com/weir-net/weir/internal/relay/live"
 	"github.com/weir-net/weir/internal/terminal"
 	"github.com/weir-net/weir/internal/watch"
+	"github.com/weir-net/weir/internal/watch/parse"
 )
 
 // clockSkew is by how much the clocks of a node and of this machine may differ.
@@ -201,10 +202,8 @@ func runningAgents(ctx context.Context, c *clientset.Clients) (map[string]bool, 
 	ready := map[string]bool{}
 	for i := range pods.Items {
 		p := &pods.Items[i]
-		for _, cond := range p.Status.Conditions {
-			if cond.Type == corev1.PodReady && cond.Status == corev1.ConditionTrue && p.DeletionTimestamp == nil {
-				ready[p.Spec.NodeName] = true
-			}
+		if parse.IsReady(p) && p.DeletionTimestamp == nil {
+			ready[p.Spec.NodeName] = true
 		}
 	}
 	return ready, nil

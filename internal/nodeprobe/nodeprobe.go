@@ -129,7 +129,7 @@ func (p *Prober) note(from netip.Addr, id uint16, token []byte) {
 	}
 }
 
-// look judges the nodes by what came since the last tick.
+// look updates the nodes by what came since the last tick.
 func (p *Prober) look(nodes map[netip.Addr]bool) {
 	maps.DeleteFunc(p.known, func(a netip.Addr, _ *node) bool { _, still := nodes[a]; return !still })
 	down := map[netip.Addr]bool{}
@@ -139,7 +139,7 @@ func (p *Prober) look(nodes map[netip.Addr]bool) {
 			n = &node{}
 			p.known[a] = n
 		}
-		n.judge()
+		n.update()
 		if n.down {
 			down[a] = true
 		}
@@ -159,8 +159,8 @@ func (p *Prober) look(nodes map[netip.Addr]bool) {
 	p.cfg.Down(maps.Clone(down))
 }
 
-// judge is called once a tick.
-func (n *node) judge() {
+// update is called once a tick.
+func (n *node) update() {
 	switch {
 	case !n.asked:
 		return

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/nettest"
@@ -28,9 +27,9 @@ func TestProbes(t *testing.T) {
 		return
 	}
 	other := nettest.New(t, "other")
-	nettest.Must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "here"}, PeerName: "there", PeerNamespace: netlink.NsFd(other.FD)}))
-	nettest.Must(t, address("here", "192.0.2.1/24", "2001:db8::1/64"))
-	other.Do(t, "its addresses", func() error { return address("there", "192.0.2.2/24", "2001:db8::2/64") })
+	otherSix := netip.MustParsePrefix("2001:db8::2/64")
+	nettest.Link(t, "here", other, []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")},
+		[]netip.Prefix{netip.MustParsePrefix("192.0.2.2/24"), otherSix})
 	var mu sync.Mutex
 	var down map[netip.Addr]bool
 	p := New(Config{Log: slog.New(slog.DiscardHandler), Down: func(now map[netip.Addr]bool) {
@@ -74,12 +73,18 @@ func TestProbes(t *testing.T) {
 	})
 	time.Sleep(10 * tick)
 	nettest.Must(t, is(nil))
-	other.Do(t, "cutting the link", func() error { return linkIs("there", false) })
+	other.Do(t, "cutting the link", func() error {
+		l, err := netlink.LinkByName("up")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetDown(l) // which takes its address of IPv6 away
+	})
 	cut := time.Now()
 	await.That(t, "both are down", func() error { return is(nodes) })
 	t.Logf("taken as down after %v", time.Since(cut))
 	nettest.Figure(t, "a node without a link taken as down after, ms", float64(time.Since(cut).Milliseconds()))
-	other.Do(t, "mending the link", func() error { return address("there", "2001:db8::2/64") })
+	other.Do(t, "mending the link", func() error { return nettest.Address("up", otherSix) })
 	await.That(t, "none is down", func() error { return is(map[netip.Addr]bool{}) })
 	p.Update(nil)
 	cancel()
@@ -106,8 +111,9 @@ func TestForgedReply(t *testing.T) {
 	}
 }
 
-// TestJudge: a node is down by ticks without an answer, one after the other, if it ever answered.
-func TestJudge(t *testing.T) {
+// TestUpdateNode: a node is down by ticks without an answer, one after the other, if it ever
+// answered.
+func TestUpdateNode(t *testing.T) {
 	t.Parallel()
 	for ticks, want := range map[string]bool{
 		"": false, "----------": false, "+---": false, "+----": true, "+---+---": false, "+----++": true, "+----+++": false, "+----++-++": true, "+----+++---": false,
@@ -115,39 +121,10 @@ func TestJudge(t *testing.T) {
 		n := &node{asked: true}
 		for _, c := range ticks {
 			n.heardNow = c == '+'
-			n.judge()
+			n.update()
 		}
 		if n.down != want {
 			t.Errorf("after %q it is down: %v, want %v", ticks, n.down, want)
 		}
 	}
-}
-
-func address(name string, addrs ...string) error {
-	l, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	for _, text := range addrs {
-		a, err := netlink.ParseAddr(text)
-		if err != nil {
-			return err
-		}
-		a.Flags = unix.IFA_F_NODAD
-		if err := netlink.AddrReplace(l, a); err != nil {
-			return err
-		}
-	}
-	return linkIs(name, true)
-}
-
-func linkIs(name string, up bool) error {
-	l, err := netlink.LinkByName(name)
-	switch {
-	case err != nil:
-		return err
-	case up:
-		return netlink.LinkSetUp(l)
-	}
-	return netlink.LinkSetDown(l)
 }

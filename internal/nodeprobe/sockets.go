@@ -17,7 +17,7 @@ import (
 const tokenSize = 8
 
 // sockets are the raw sockets of both families, which get echo replies alone. They do not block:
-// what has come is read before it is judged what has not.
+// what has come is read before a node counts as one that did not answer.
 type sockets struct {
 	fd4, fd6 int // -1 = the machine has no such family
 }

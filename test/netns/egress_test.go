@@ -198,9 +198,7 @@ func (l *listener) wrong(f *fixture) (n int) {
 // agents start anew, a client sends all the time: outside nothing is seen with an address that no
 // gateway has. Flows stay with a gateway as long as it is there, and `weir why` names it.
 func TestEgressGateways(t *testing.T) {
-	for name, fam := range map[string]family{"ebpf-IPv4": ipv4, "ebpf-IPv6": ipv6} {
-		t.Run(name, func(t *testing.T) { testEgressGateways(t, fam) })
-	}
+	inEBPF(t, testEgressGateways)
 }
 
 const egressFlows = 24
@@ -341,85 +339,81 @@ func (f *fixture) egressWhy(t *testing.T, gateway string) {
 // knows what they are, and then as clients of gateways. Outside nothing is seen but what came by a
 // gateway.
 func TestEgressFirstPacket(t *testing.T) {
-	for name, fam := range map[string]family{"ebpf-IPv4": ipv4, "ebpf-IPv6": ipv6} {
-		t.Run(name, func(t *testing.T) {
-			f := egressFixture(t, fam)
-			f.gateways("bc")
+	inEBPF(t, func(t *testing.T, fam family) {
+		f := egressFixture(t, fam)
+		f.gateways("bc")
+		f.apply()
+		out := f.listener()
+		for i := range 8 {
+			p := f.n1.newPod(fmt.Sprint("new", i), map[string]string{"app": "new"})
+			known := p.obj
+			f.cluster.Pods.Delete(known.Name)
+			f.apply() // the node has the interface, and does not know the pod
+			k := f.talker(p)
+			stop := f.talksAllTheTime(k)
+			for range egressFlows { // what it would send is on its way
+				k.send(40000 + i)
+			}
+			f.cluster.Pods.Put(known)
+			f.leavesByGateways(p)
 			f.apply()
-			out := f.listener()
-			for i := range 8 {
-				p := f.n1.newPod(fmt.Sprint("new", i), map[string]string{"app": "new"})
-				known := p.obj
-				f.cluster.Pods.Delete(known.Name)
-				f.apply() // the node has the interface, and does not know the pod
-				k := f.talker(p)
-				stop := f.talksAllTheTime(k)
-				for range egressFlows { // what it would send is on its way
-					k.send(40000 + i)
-				}
-				f.cluster.Pods.Put(known)
-				f.leavesByGateways(p)
-				f.apply()
-				stop()
-				if got := out.hears(k, 30000+i); !f.addrsOf("bc")[got] {
-					t.Errorf("pod %d leaves by %s", i, got)
-				}
+			stop()
+			if got := out.hears(k, 30000+i); !f.addrsOf("bc")[got] {
+				t.Errorf("pod %d leaves by %s", i, got)
 			}
-			if out.wrong(f) == 0 {
-				t.Logf("all that came from 8 pods came by gateways: %v", out.by)
-			}
-		})
-	}
+		}
+		if out.wrong(f) == 0 {
+			t.Logf("all that came from 8 pods came by gateways: %v", out.by)
+		}
+	})
 }
 
 // TestEgressNodeDown: the node of a gateway is cut off, as when it dies. By what a prober says the
 // client's node has its flows begin anew by the other gateway.
 func TestEgressNodeDown(t *testing.T) {
-	for name, fam := range map[string]family{"ebpf-IPv4": ipv4, "ebpf-IPv6": ipv6} {
-		t.Run(name, func(t *testing.T) {
-			f := egressFixture(t, fam)
-			f.gateways("bc")
-			f.apply()
-			out, talker := f.listener(), f.talker(f.a)
-			probed := f.n1.state().Probed
-			if len(probed) == 0 {
-				t.Fatal("n2 is not probed")
+	inEBPF(t, func(t *testing.T, fam family) {
+		f := egressFixture(t, fam)
+		f.gateways("bc")
+		f.apply()
+		out, talker := f.listener(), f.talker(f.a)
+		probed := f.n1.state().Probed
+		if len(probed) == 0 {
+			t.Fatal("n2 is not probed")
+		}
+		found := make(chan map[netip.Addr]bool, 100)
+		prober := nodeprobe.New(nodeprobe.Config{Log: slog.New(slog.DiscardHandler), Down: func(down map[netip.Addr]bool) { found <- down }})
+		prober.Update(probed)
+		ns := nettest.Open(t, "/run/netns/"+f.n1.netns)
+		ctx, cancel := context.WithCancel(context.Background())
+		var probes sync.WaitGroup
+		probes.Go(func() { ns.Do(t, "probing", func() error { return prober.Run(ctx) }) })
+		t.Cleanup(func() { cancel(); probes.Wait() })
+		by := map[netip.Addr]int{}
+		for flow := range egressFlows {
+			by[out.hears(talker, 30000+flow)]++
+		}
+		if len(by) != 2 {
+			t.Fatalf("flows leave by %v", by)
+		}
+		run(t, "ip -n %s link set eth0 down", f.n2.netns)
+		cut := time.Now()
+		for down := false; !down; {
+			select {
+			case now := <-found:
+				f.n1.local = func(l *model.Local) { l.Down = now }
+				down = len(now) == len(probed) // in all of its families
+			case <-time.After(await.Patience):
+				t.Fatal("n2 is not taken as down")
 			}
-			found := make(chan map[netip.Addr]bool, 100)
-			prober := nodeprobe.New(nodeprobe.Config{Log: slog.New(slog.DiscardHandler), Down: func(down map[netip.Addr]bool) { found <- down }})
-			prober.Update(probed)
-			ns := nettest.Open(t, "/run/netns/"+f.n1.netns)
-			ctx, cancel := context.WithCancel(context.Background())
-			var probes sync.WaitGroup
-			probes.Go(func() { ns.Do(t, "probing", func() error { return prober.Run(ctx) }) })
-			t.Cleanup(func() { cancel(); probes.Wait() })
-			by := map[netip.Addr]int{}
-			for flow := range egressFlows {
-				by[out.hears(talker, 30000+flow)]++
+		}
+		f.n1.apply()
+		t.Logf("out after %v", time.Since(cut))
+		for flow := range egressFlows {
+			if got := out.hears(talker, 30000+flow); !f.addrsOf("b")[got] {
+				t.Errorf("flow %d leaves by %s", flow, got)
 			}
-			if len(by) != 2 {
-				t.Fatalf("flows leave by %v", by)
-			}
-			run(t, "ip -n %s link set eth0 down", f.n2.netns)
-			cut := time.Now()
-			for down := false; !down; {
-				select {
-				case now := <-found:
-					f.n1.local = func(l *model.Local) { l.Down = now }
-					down = len(now) == len(probed) // in all of its families
-				case <-time.After(await.Patience):
-					t.Fatal("n2 is not taken as down")
-				}
-			}
-			f.n1.apply()
-			t.Logf("out after %v", time.Since(cut))
-			for flow := range egressFlows {
-				if got := out.hears(talker, 30000+flow); !f.addrsOf("b")[got] {
-					t.Errorf("flow %d leaves by %s", flow, got)
-				}
-			}
-		})
-	}
+		}
+	})
 }
 
 // TestEgressNFTables: a node with nftables leads nobody out: what its client sends is dropped, and
@@ -434,18 +428,25 @@ func TestEgressNFTables(t *testing.T) {
 			f := egressFixture(t, fam)
 			f.gateways("cd")
 			f.apply()
-			out, client, other := f.listener(), f.talker(f.a), f.talker(f.b)
-			for flow := range 200 {
-				client.send(flow)
-			}
-			if got := out.hears(other, 30000); got != other.src {
-				t.Errorf("a pod that is no client leaves as %s", got)
-			}
-			delete(out.by, other.src)
-			if len(out.by) > 0 {
-				t.Errorf("what came of the client's: %v", out.by)
-			}
+			f.keptIn(t, f.listener(), f.talker(f.a))
 		})
+	}
+}
+
+// keptIn: of what a client sends nothing arrives outside; what pod b sends, which is no client,
+// does.
+func (f *fixture) keptIn(t *testing.T, out *listener, client *talker) {
+	t.Helper()
+	other := f.talker(f.b)
+	for flow := range 200 {
+		client.send(flow)
+	}
+	if got := out.hears(other, 30000); got != other.src {
+		t.Errorf("a pod that is no client leaves as %s", got)
+	}
+	delete(out.by, other.src)
+	if len(out.by) > 0 {
+		t.Errorf("what came of the client's: %v", out.by)
 	}
 }
 
@@ -454,30 +455,19 @@ const attackEgress = "an annotation leads a pod out by gateways whose namespace 
 // TestHostileEgressGrant: whoever annotates pods borrows no gateway's address: its namespace says
 // whose pods may have it.
 func TestHostileEgressGrant(t *testing.T) {
-	for name, fam := range map[string]family{"ebpf-IPv4": ipv4, "ebpf-IPv6": ipv6} {
-		t.Run(name, func(t *testing.T) {
-			record(t, attackEgress, hostile.Tenant, fam)
-			f := egressFixture(t, fam)
-			f.grants("projectcalico.org/name == 'other'")
-			f.gateways("bc")
-			f.apply()
-			out, client, other := f.listener(), f.talker(f.a), f.talker(f.b)
-			for flow := range 200 {
-				client.send(flow)
-			}
-			if got := out.hears(other, 30000); got != other.src {
-				t.Errorf("a pod that is no client leaves as %s", got)
-			}
-			delete(out.by, other.src)
-			if len(out.by) > 0 {
-				t.Errorf("what came of a pod without a grant: %v", out.by)
-			}
-			f.egressWhy(t, "")
-			f.grants("projectcalico.org/name == 'default'")
-			f.apply()
-			if got := out.hears(client, 30001); !f.addrsOf("bc")[got] {
-				t.Errorf("with a grant it leaves by %s", got)
-			}
-		})
-	}
+	inEBPF(t, func(t *testing.T, fam family) {
+		record(t, attackEgress, hostile.Tenant, fam)
+		f := egressFixture(t, fam)
+		f.grants("projectcalico.org/name == 'other'")
+		f.gateways("bc")
+		f.apply()
+		out, client := f.listener(), f.talker(f.a)
+		f.keptIn(t, out, client)
+		f.egressWhy(t, "")
+		f.grants("projectcalico.org/name == 'default'")
+		f.apply()
+		if got := out.hears(client, 30001); !f.addrsOf("bc")[got] {
+			t.Errorf("with a grant it leaves by %s", got)
+		}
+	})
 }

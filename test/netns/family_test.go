@@ -45,6 +45,12 @@ func inNFTables(t *testing.T, play func(t *testing.T, fam family)) {
 	playNFTables(t, play)
 }
 
+// inEBPF plays a test with each family, by the eBPF driver alone.
+func inEBPF(t *testing.T, play func(t *testing.T, fam family)) {
+	t.Run("ebpf-IPv4", func(t *testing.T) { play(t, ipv4) })
+	t.Run("ebpf-IPv6", func(t *testing.T) { play(t, ipv6) })
+}
+
 // nftSkips are the tests that the nftables driver cannot play, with the reasons.
 func nftSkips(t *testing.T) map[string]string {
 	t.Helper()

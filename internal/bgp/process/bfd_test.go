@@ -25,7 +25,7 @@ func TestBFD(t *testing.T) {
 		if kind == "frr-10" {
 			t.Skip("NOT RUN: FRR 10.3 keeps a peer whose session was refused idle while BFD is not up (FRRouting/frr issue 18742)")
 		}
-		nettest.Must(t, routertest.Address("lo", pods...))
+		nettest.Must(t, nettest.Address("lo", pods...))
 		state := &nodestate.BGP{ASN: nodeASN, RouterID: nodeAddrs[0].Addr(), ListenPort: 179, Advertise: blocks, Keep: blocks, Pass: blocks}
 		routers := map[netip.Addr]*nettest.Namespace{}
 		var all []*routertest.Router
@@ -33,7 +33,7 @@ func TestBFD(t *testing.T) {
 			here := prefixes(fmt.Sprintf("192.0.2.%d/28", 16*i+1), fmt.Sprintf("2001:db8:%d::1/64", i))
 			there := prefixes(fmt.Sprintf("192.0.2.%d/28", 16*i+9), fmt.Sprintf("2001:db8:%d::9/64", i))
 			ns := nettest.New(t, fmt.Sprintf("router%d", i))
-			routertest.Link(t, fmt.Sprintf("eth%d", i), ns, here, there)
+			nettest.Link(t, fmt.Sprintf("eth%d", i), ns, here, there)
 			c := routertest.Config{ASN: routerASN, ID: there[0].Addr(), Networks: networks}
 			for j := range here {
 				c.Neighbours = append(c.Neighbours, routertest.Neighbour{Local: there[j].Addr(), Remote: here[j].Addr(), ASN: nodeASN, BFD: true})

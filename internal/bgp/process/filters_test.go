@@ -143,7 +143,7 @@ func TestFilterHandsOn(t *testing.T) {
 		first := wire(t)
 		second := nettest.New(t, "second")
 		here, there := prefixes("198.51.100.1/24"), prefixes("198.51.100.9/24")
-		routertest.Link(t, "eth1", second, here, there)
+		nettest.Link(t, "eth1", second, here, there)
 		routertest.Start(t, first, kind, routerConfig())
 		r := routertest.Start(t, second, kind, routertest.Config{ASN: 65000, ID: there[0].Addr(),
 			Neighbours: []routertest.Neighbour{{Local: there[0].Addr(), Remote: here[0].Addr(), ASN: nodeASN}}})

@@ -34,7 +34,7 @@ func newLine(t *testing.T, i int, kind string, asn uint32, change func(*routerte
 	t.Helper()
 	l := &line{here: prefixes(fmt.Sprintf("198.51.%d.1/24", 100+i), fmt.Sprintf("2001:db8:%d::1/64", i)), there: prefixes(fmt.Sprintf("198.51.%d.9/24", 100+i), fmt.Sprintf("2001:db8:%d::9/64", i))}
 	l.ns = nettest.New(t, fmt.Sprintf("line%d", i))
-	routertest.Link(t, fmt.Sprintf("eth%d", i), l.ns, l.here, l.there)
+	nettest.Link(t, fmt.Sprintf("eth%d", i), l.ns, l.here, l.there)
 	l.conf = routertest.Config{ASN: asn, ID: l.there[0].Addr()}
 	for j := range l.here {
 		l.conf.Neighbours = append(l.conf.Neighbours, routertest.Neighbour{Local: l.there[j].Addr(), Remote: l.here[j].Addr(), ASN: nodeASN})
@@ -101,7 +101,7 @@ func (n *node) byAddrs(p netip.Prefix, want ...netip.Addr) {
 func TestTwoRouters(t *testing.T) {
 	eachRouter(t, func(t *testing.T, kind string) {
 		a, b := newLine(t, 0, kind, routerASN, advertising), newLine(t, 1, kind, routerASN+1, advertising)
-		nettest.Must(t, routertest.Address("lo", pods...))
+		nettest.Must(t, nettest.Address("lo", pods...))
 		n := newNode(t)
 		state := linesState(a, b)
 		n.agent.Set(state)
@@ -258,7 +258,7 @@ func TestReachableBy(t *testing.T) {
 				c.Neighbours[i].Local = loops[i].Addr()
 			}
 		})
-		l.ns.Do(t, "the router's own addresses", func() error { return routertest.Address("lo", loops...) })
+		l.ns.Do(t, "the router's own addresses", func() error { return nettest.Address("lo", loops...) })
 		state := linesState(l)
 		for i := range loops {
 			state.Peers[i].Addr = loops[i].Addr()

@@ -290,9 +290,9 @@ func nodeState() *nodestate.BGP {
 func wire(t *testing.T) *nettest.Namespace {
 	t.Helper()
 	ns := nettest.New(t, "router")
-	routertest.Link(t, "eth0", ns, nodeAddrs, routerAddrs)
-	nettest.Must(t, routertest.Address("lo", pods...))
-	ns.Do(t, "what is behind the router", func() error { return routertest.Address("lo", behind...) })
+	nettest.Link(t, "eth0", ns, nodeAddrs, routerAddrs)
+	nettest.Must(t, nettest.Address("lo", pods...))
+	ns.Do(t, "what is behind the router", func() error { return nettest.Address("lo", behind...) })
 	return ns
 }
 

@@ -70,7 +70,7 @@ func TestServicesAreReflected(t *testing.T) {
 		link := func(name string, third string) (*nettest.Namespace, netip.Addr, netip.Addr) {
 			ns := nettest.New(t, name)
 			here, there := prefixes("198.51."+third+".1/24"), prefixes("198.51."+third+".9/24")
-			routertest.Link(t, "e"+name, ns, here, there)
+			nettest.Link(t, "e"+name, ns, here, there)
 			return ns, here[0].Addr(), there[0].Addr()
 		}
 		service := prefixes("10.96.7.7/32")[0]

@@ -7,7 +7,6 @@ package routertest
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -19,9 +18,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/nettest"
 )
@@ -428,33 +424,4 @@ func (r *Router) Leave(t *testing.T) {
 	if out, err := r.tell("disable all"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-}
-
-// Link connects the test's namespace, by the interface name, with another one, where it is "up".
-func Link(t *testing.T, name string, other *nettest.Namespace, here, there []netip.Prefix) {
-	t.Helper()
-	nettest.Must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "up", PeerNamespace: netlink.NsFd(other.FD)}))
-	nettest.Must(t, Address(name, here...))
-	other.Do(t, "addresses", func() error { return Address("up", there...) })
-}
-
-// Address puts a link up, with addresses.
-func Address(name string, addrs ...netip.Prefix) error {
-	l, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	if err := netlink.LinkSetUp(l); err != nil {
-		return err
-	}
-	for _, p := range addrs {
-		a := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
-		if p.Addr().Is6() {
-			a.Flags = unix.IFA_F_NODAD
-		}
-		if err := netlink.AddrAdd(l, a); err != nil {
-			return fmt.Errorf("address %s: %w", p, err)
-		}
-	}
-	return nil
 }

@@ -88,14 +88,26 @@ func ownLabel(of map[string]string, key string) (string, bool) {
 // namespaceLabel looks up a label below the prefix of namespaces.
 func namespaceLabel(c *cluster.View, name, key string) (string, bool) {
 	own, is := strings.CutPrefix(key, model.PrefixNamespace)
-	ns := c.Namespaces[name]
-	if !is || ns == nil {
+	if !is {
 		return "", false
 	}
-	if own == model.LabelName {
+	return labelOfNamespace(c, name, own)
+}
+
+// NamespaceLabels are a namespace's to expressions about namespaces: its name, and its own.
+func NamespaceLabels(c *cluster.View, name string) Labels {
+	return func(key string) (string, bool) { return labelOfNamespace(c, name, key) }
+}
+
+func labelOfNamespace(c *cluster.View, name, key string) (string, bool) {
+	ns := c.Namespaces[name]
+	if ns == nil {
+		return "", false
+	}
+	if key == model.LabelName {
 		return name, true
 	}
-	v, ok := ns.Labels[own]
+	v, ok := ns.Labels[key]
 	return v, ok
 }
 

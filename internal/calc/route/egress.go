@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
+	"github.com/weir-net/weir/internal/calc/peer"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/selector"
@@ -174,15 +175,19 @@ func (f *finder) find(by chosenBy) (out []*model.Pod) {
 	if err != nil {
 		return nil
 	}
-	granted := map[string]bool{}
+	usable := map[string]bool{} // by namespace: it is selected, and grants it
 	for _, g := range f.gateways {
 		ns := g.Name.Namespace
-		ok, known := granted[ns]
+		ok, known := usable[ns]
 		if !known {
-			ok = (ns == by.namespace || by.EgressClient.Namespaces != "" && namespaces.MatchesFunc(f.namespaceLabels(ns))) && f.grants(ns, by.namespace)
-			granted[ns] = ok
+			selected := ns == by.namespace
+			if by.EgressClient.Namespaces != "" {
+				selected = namespaces.MatchesFunc(peer.NamespaceLabels(f.c, ns))
+			}
+			ok = selected && f.grants(ns, by.namespace)
+			usable[ns] = ok
 		}
-		if ok && (by.EgressClient.Namespaces == "" || namespaces.MatchesFunc(f.namespaceLabels(ns))) && pods.MatchesFunc(gatewayLabels(g)) {
+		if ok && pods.MatchesFunc(gatewayLabels(g)) {
 			out = append(out, g)
 		}
 	}
@@ -196,26 +201,10 @@ func (f *finder) grants(of, to string) bool {
 		return false
 	}
 	s, err := selector.Parse(n.EgressClients)
-	return err == nil && s.MatchesFunc(f.namespaceLabels(to))
+	return err == nil && s.MatchesFunc(peer.NamespaceLabels(f.c, to))
 }
 
-// namespaceLabels looks at a namespace's labels; projectcalico.org/name is its name, whatever they
-// say.
-func (f *finder) namespaceLabels(name string) func(string) (string, bool) {
-	n := f.c.Namespaces[name]
-	return func(key string) (string, bool) {
-		if n == nil {
-			return "", false
-		}
-		if key == "projectcalico.org/name" || key == "kubernetes.io/metadata.name" {
-			return name, true
-		}
-		v, ok := n.Labels[key]
-		return v, ok
-	}
-}
-
-func gatewayLabels(p *model.Pod) func(string) (string, bool) {
+func gatewayLabels(p *model.Pod) peer.Labels {
 	return func(key string) (string, bool) {
 		if key == model.LabelNamespace {
 			return p.Name.Namespace, true

@@ -4,6 +4,7 @@ package parse
 
 import (
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -67,10 +68,5 @@ func (f *Finding) EgressGateway(p *corev1.Pod) *model.EgressGateway {
 
 // IsReady reports whether a pod's condition Ready is True.
 func IsReady(p *corev1.Pod) bool {
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue })
 }
