@@ -13,11 +13,14 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
 
 	"github.com/weir-net/weir/api/client"
 	"github.com/weir-net/weir/api/client/clientset"
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/agentapi"
+	bench "github.com/weir-net/weir/internal/bench/command"
+	"github.com/weir-net/weir/internal/exitcode"
 	"github.com/weir-net/weir/internal/version"
 )
 
@@ -29,8 +32,8 @@ func main() {
 	defer stop()
 	err := newRoot().ExecuteContext(ctx)
 	code := 1
-	if coded := (*codedError)(nil); errors.As(err, &coded) {
-		if code = coded.code; coded.err == nil {
+	if coded := (*exitcode.Error)(nil); errors.As(err, &coded) {
+		if code = coded.Code; coded.Err == nil {
 			stop()
 			os.Exit(code)
 		}
@@ -54,8 +57,11 @@ type options struct {
 	verbose    bool
 }
 
+// load reads the kubeconfig.
+func (o *options) load() (*rest.Config, error) { return client.LoadConfig(o.kubeconfig) }
+
 func (o *options) connect() (*clientset.Clients, error) {
-	cfg, err := client.LoadConfig(o.kubeconfig)
+	cfg, err := o.load()
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +70,7 @@ func (o *options) connect() (*clientset.Clients, error) {
 
 // asker asks the agents of nodes.
 func (o *options) asker(c *clientset.Clients) (*agentapi.Client, error) {
-	cfg, err := client.LoadConfig(o.kubeconfig)
+	cfg, err := o.load()
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +100,7 @@ func newRoot() *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file` (default $KUBECONFIG or ~/.kube/config)")
 	root.PersistentFlags().BoolVar(&o.verbose, "verbose", false, "report how agents are asked: through the controller, or by exec in their pods")
-	root.AddCommand(newInstall(o), newUninstall(o), newStatus(o), newMonitor(o), newFlows(o), newWhy(o), newBGP(o), newWireGuard(o), newIPAM(o), newMigrate(o), newVersion(), newLab(), newNode(), newBench(o))
+	root.AddCommand(newInstall(o), newUninstall(o), newStatus(o), newMonitor(o), newFlows(o), newWhy(o), newBGP(o), newWireGuard(o), newIPAM(o), newMigrate(o), newVersion(), newLab(), newNode(), bench.New(o.load))
 	root.AddCommand(newResourceCommands(o)...)
 	return root
 }

@@ -8,23 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weir-net/weir/internal/exitcode"
 	"github.com/weir-net/weir/internal/why/ask"
 )
-
-// codedError ends the program with a code; err may be nil when everything was said already.
-type codedError struct {
-	code int
-	err  error
-}
-
-func (e *codedError) Error() string {
-	if e.err == nil {
-		return ""
-	}
-	return e.err.Error()
-}
-
-func (e *codedError) Unwrap() error { return e.err }
 
 // Exit codes of `weir why`.
 const (
@@ -56,11 +42,11 @@ It asks the agents as weir status --live does: by the controller, for which Clus
 			}
 			switch {
 			case err != nil:
-				return &codedError{whyError, err}
+				return &exitcode.Error{Code: whyError, Err: err}
 			case story.Doubtful:
-				return &codedError{code: whyError}
+				return &exitcode.Error{Code: whyError}
 			case !story.Allowed:
-				return &codedError{code: whyDenied}
+				return &exitcode.Error{Code: whyDenied}
 			}
 			return nil
 		},

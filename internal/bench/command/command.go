@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package command is `weir bench`: runs of the suite in a cluster, and what is done with the files
+// of their results.
+package command
 
 import (
 	"context"
@@ -11,8 +13,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
 
-	"github.com/weir-net/weir/api/client"
 	"github.com/weir-net/weir/internal/bench"
 	"github.com/weir-net/weir/internal/bench/result"
 	"github.com/weir-net/weir/internal/bench/suite"
@@ -20,18 +22,19 @@ import (
 	"github.com/weir-net/weir/internal/version"
 )
 
-func newBench(o *options) *cobra.Command {
+// New returns the command. Load reads the kubeconfig that the user names.
+func New(load func() (*rest.Config, error)) *cobra.Command {
 	c := &cobra.Command{
 		Use: "bench", Short: "Measure the pod network of any cluster, compare runs, make reports",
 		Long: "Measure the pod network of any cluster, whatever carries it: bandwidth, CPU, latency, rates, the control plane.\n" +
 			"It needs a kubeconfig and an image with weir-bench; all that it makes is in a namespace of its own, and one more for rows of the control\n" +
 			"plane, which it removes.",
 	}
-	c.AddCommand(newBenchRun(o), newBenchRows(), newBenchClean(o), newBenchCompare(), newBenchReport())
+	c.AddCommand(newRun(load), newRows(), newClean(load), newCompare(), newReport())
 	return c
 }
 
-func newBenchRun(o *options) *cobra.Command {
+func newRun(load func() (*rest.Config, error)) *cobra.Command {
 	s := suite.Defaults()
 	s.Version = version.Version
 	var output string
@@ -54,13 +57,13 @@ func newBenchRun(o *options) *cobra.Command {
 			if err := result.CheckOutput(output); err != nil {
 				return err
 			}
-			cluster, err := o.benchCluster()
+			cluster, err := connect(load)
 			if err != nil {
 				return err
 			}
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
-			return runBench(ctx, cmd.OutOrStdout(), cluster, s, output)
+			return run(ctx, cmd.OutOrStdout(), cluster, s, output)
 		},
 	}
 	f := c.Flags()
@@ -88,17 +91,17 @@ func newBenchRun(o *options) *cobra.Command {
 	return c
 }
 
-// runBench runs, writes the file and prints the tables. What was measured is kept whatever happens.
-func runBench(ctx context.Context, out io.Writer, cluster *suite.Cluster, s suite.Options, output string) error {
+// run runs, writes the file and prints the tables. What was measured is kept whatever happens.
+func run(ctx context.Context, out io.Writer, cluster *suite.Cluster, s suite.Options, output string) error {
 	f, err := suite.Run(ctx, cluster, s, terminal.NewProgress(out), func(f *result.File) error { return f.Write(output) })
 	if f == nil {
 		return err
 	}
-	return errors.Join(err, endBench(out, f, output))
+	return errors.Join(err, end(out, f, output))
 }
 
-// endBench writes the file and prints the tables: also where the file cannot be written.
-func endBench(out io.Writer, f *result.File, output string) error {
+// end writes the file and prints the tables: also where the file cannot be written.
+func end(out io.Writer, f *result.File, output string) error {
 	failed := f.Write(output)
 	err := errors.Join(failed, f.Show(terminal.Text{Writer: out}))
 	if failed == nil {
@@ -119,9 +122,9 @@ func untilSignal(ctx context.Context) (context.Context, func()) {
 	return ctx, stop
 }
 
-// benchCluster is the API server, as the suite needs it.
-func (o *options) benchCluster() (*suite.Cluster, error) {
-	cfg, err := client.LoadConfig(o.kubeconfig)
+// connect is the API server, as the suite needs it.
+func connect(load func() (*rest.Config, error)) (*suite.Cluster, error) {
+	cfg, err := load()
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +133,7 @@ func (o *options) benchCluster() (*suite.Cluster, error) {
 	return suite.Connect(cfg)
 }
 
-func newBenchRows() *cobra.Command {
+func newRows() *cobra.Command {
 	return &cobra.Command{
 		Use: "rows", Short: "List what can be measured", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -147,15 +150,15 @@ func newBenchRows() *cobra.Command {
 	}
 }
 
-func newBenchClean(o *options) *cobra.Command {
+func newClean(load func() (*rest.Config, error)) *cobra.Command {
 	return &cobra.Command{
 		Use: "clean", Short: "Remove what killed runs left behind; also ends runs in progress", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := o.connect()
+			cluster, err := connect(load)
 			if err != nil {
 				return err
 			}
-			return suite.Clean(cmd.Context(), c.Kube, cmd.OutOrStdout())
+			return suite.Clean(cmd.Context(), cluster.Kube, cmd.OutOrStdout())
 		},
 	}
 }

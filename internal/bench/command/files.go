@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package command
 
 import (
 	"encoding/json"
@@ -12,15 +12,16 @@ import (
 
 	"github.com/spf13/cobra"
 
-	benchreport "github.com/weir-net/weir/internal/bench/report"
+	"github.com/weir-net/weir/internal/bench/report"
 	"github.com/weir-net/weir/internal/bench/result"
+	"github.com/weir-net/weir/internal/exitcode"
 	"github.com/weir-net/weir/internal/terminal"
 )
 
-// benchWorse is the exit code of a comparison that found what it was asked to look for.
-const benchWorse = 3
+// exitWorse is the exit code of a comparison that found what it was asked to look for.
+const exitWorse = 3
 
-func newBenchCompare() *cobra.Command {
+func newCompare() *cobra.Command {
 	var below float64
 	var strict, all, asJSON bool
 	var chosen []string
@@ -81,7 +82,7 @@ func reportWorse(w io.Writer, worse []result.Difference, below float64) error {
 		fmt.Fprintf(w, "%s, %s: %.3f of the first run's, less than %v\n", d.Row, d.Metric, d.Good, below)
 	}
 	if len(worse) > 0 {
-		return &codedError{code: benchWorse}
+		return &exitcode.Error{Code: exitWorse}
 	}
 	return nil
 }
@@ -109,7 +110,7 @@ func comparedMetrics() string {
 	return strings.Join(out, ", ")
 }
 
-func newBenchReport() *cobra.Command {
+func newReport() *cobra.Command {
 	var page, plots, table, data string
 	c := &cobra.Command{
 		Use:   "report FILE…",
@@ -126,12 +127,12 @@ func newBenchReport() *cobra.Command {
 				}
 				files = append(files, f)
 			}
-			figures, err := benchreport.Figures(files)
+			figures, err := report.Figures(files)
 			if err != nil {
 				return err
 			}
 			if plots != "" {
-				if err := benchreport.Save(figures, plots); err != nil {
+				if err := report.Save(figures, plots); err != nil {
 					return err
 				}
 			}
@@ -149,8 +150,8 @@ func newBenchReport() *cobra.Command {
 				return errors.Join(write(f), f.Close())
 			}
 			return errors.Join(
-				write(page, func(w io.Writer) error { return benchreport.HTML(w, files, figures) }),
-				write(table, func(w io.Writer) error { return benchreport.CSV(w, files) }),
+				write(page, func(w io.Writer) error { return report.HTML(w, files, figures) }),
+				write(table, func(w io.Writer) error { return report.CSV(w, files) }),
 				write(data, func(w io.Writer) error { return json.NewEncoder(w).Encode(files) }),
 			)
 		},

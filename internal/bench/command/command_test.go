@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package command
 
 import (
 	"encoding/json"
@@ -12,9 +12,26 @@ import (
 	"syscall"
 	"testing"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/weir-net/weir/internal/bench/probe"
 	"github.com/weir-net/weir/internal/bench/result"
+	"github.com/weir-net/weir/internal/exitcode"
 )
+
+// runBench runs the command with a kubeconfig that is not there, and returns what it writes.
+func runBench(args ...string) (string, error) {
+	var out strings.Builder
+	c := New(func() (*rest.Config, error) { return nil, errNoKubeconfig })
+	c.SilenceUsage, c.SilenceErrors = true, true
+	c.SetOut(&out)
+	c.SetErr(&out)
+	c.SetArgs(args)
+	err := c.Execute()
+	return out.String(), err
+}
+
+var errNoKubeconfig = errors.New("no kubeconfig")
 
 // benchFile writes a run of one row with a latency in µs.
 func benchFile(t *testing.T, name string, mean float64) string {
@@ -35,26 +52,26 @@ func benchFile(t *testing.T, name string, mean float64) string {
 	return path
 }
 
-func TestBenchCompare(t *testing.T) {
+func TestCompare(t *testing.T) {
 	fast, slow := benchFile(t, "fast", 100), benchFile(t, "slow", 110)
 	for _, c := range []struct {
 		args []string
 		code int
 	}{
 		{[]string{fast, slow}, 0},
-		{[]string{fast, slow, "--fail-below", "0.95"}, benchWorse},
+		{[]string{fast, slow, "--fail-below", "0.95"}, exitWorse},
 		{[]string{fast, slow, "--fail-below", "0.85"}, 0},
 		{[]string{slow, fast, "--fail-below", "0.95"}, 0},
 		{[]string{fast, fast, "--fail-below", "1", "--strict"}, 0},
-		{[]string{fast, slow, "--fail-below", "0.95", "--json", "--all"}, benchWorse},
-		{[]string{fast, slow, "--fail-below", "0.95", "--metrics", "p50,p99"}, benchWorse},
+		{[]string{fast, slow, "--fail-below", "0.95", "--json", "--all"}, exitWorse},
+		{[]string{fast, slow, "--fail-below", "0.95", "--metrics", "p50,p99"}, exitWorse},
 		{[]string{fast, slow, "--fail-below", "0.95", "--metrics", "rate"}, 0},
 		{[]string{fast, slow, "--fail-below", "0.95", "--metrics", "loss"}, 1},
 	} {
-		out, err := weir(t, "/nonexistent", "", append([]string{"bench", "compare"}, c.args...)...)
+		out, err := runBench(append([]string{"compare"}, c.args...)...)
 		code := 0
-		if coded := (*codedError)(nil); errors.As(err, &coded) {
-			code = coded.code
+		if coded := (*exitcode.Error)(nil); errors.As(err, &coded) {
+			code = coded.Code
 		} else if err != nil {
 			code = 1
 		}
@@ -62,7 +79,7 @@ func TestBenchCompare(t *testing.T) {
 			t.Errorf("%v: code %d, want %d: %v\n%s", c.args, code, c.code, err, out)
 		}
 	}
-	out, err := weir(t, "/nonexistent", "", "bench", "compare", fast, slow)
+	out, err := runBench("compare", fast, slow)
 	if err != nil || !strings.Contains(out, "1.100") || !strings.Contains(out, "worse") {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -70,7 +87,7 @@ func TestBenchCompare(t *testing.T) {
 	if b, err := os.ReadFile(evil); err != nil || os.WriteFile(evil, []byte(strings.Replace(string(b), `"name": "evil"`, `"name": "\u001b[2Jevil"`, 1)), 0o644) != nil {
 		t.Fatal(err)
 	}
-	if out, err := weir(t, "/nonexistent", "", "bench", "compare", evil, slow); err != nil || strings.Contains(out, "\x1b") || !strings.Contains(out, "evil") {
+	if out, err := runBench("compare", evil, slow); err != nil || strings.Contains(out, "\x1b") || !strings.Contains(out, "evil") {
 		t.Errorf("a file's text reaches the terminal as it is: %v %q", err, out)
 	}
 	other := filepath.Join(t.TempDir(), "other.json")
@@ -78,16 +95,16 @@ func TestBenchCompare(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{fast}, {fast, other}, {fast, "/nonexistent"}, {fast, slow, "--fail-below", "95"}} {
-		if _, err := weir(t, "/nonexistent", "", append([]string{"bench", "compare"}, args...)...); err == nil || errors.As(err, new(*codedError)) {
+		if _, err := runBench(append([]string{"compare"}, args...)...); err == nil || errors.As(err, new(*exitcode.Error)) {
 			t.Errorf("%v: %v", args, err)
 		}
 	}
 }
 
-func TestBenchReport(t *testing.T) {
+func TestReport(t *testing.T) {
 	fast, slow, dir := benchFile(t, "fast", 100), benchFile(t, "slow", 110), t.TempDir()
 	page, table, data := filepath.Join(dir, "a.html"), filepath.Join(dir, "a.csv"), filepath.Join(dir, "a.json")
-	if _, err := weir(t, "/nonexistent", "", "bench", "report", fast, slow, "--html", page, "--csv", table, "--json", data, "--plots", filepath.Join(dir, "plots")); err != nil {
+	if _, err := runBench("report", fast, slow, "--html", page, "--csv", table, "--json", data, "--plots", filepath.Join(dir, "plots")); err != nil {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{page: "<svg", table: "slow,,pod2pod/tcp-rr", data: `"fast"`, filepath.Join(dir, "plots", "latency.svg"): "<svg",
@@ -104,25 +121,25 @@ func TestBenchReport(t *testing.T) {
 }
 
 // Results that cannot be written are printed.
-func TestBenchEnds(t *testing.T) {
+func TestEnds(t *testing.T) {
 	f, err := result.Read(benchFile(t, "fast", 100))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out strings.Builder
 	name := filepath.Join(t.TempDir(), "gone", "x.json")
-	if err := endBench(&out, f, name); err == nil || !strings.Contains(out.String(), "pod2pod/tcp-rr") || strings.Contains(out.String(), "written") {
+	if err := end(&out, f, name); err == nil || !strings.Contains(out.String(), "pod2pod/tcp-rr") || strings.Contains(out.String(), "written") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 	out.Reset()
 	name = filepath.Join(t.TempDir(), "x.json")
-	if err := endBench(&out, f, name); err != nil || !strings.Contains(out.String(), "written to "+name) {
+	if err := end(&out, f, name); err != nil || !strings.Contains(out.String(), "written to "+name) {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 }
 
 // A run gets to remove what it made when its terminal or its output goes away.
-func TestBenchSurvivesSignals(t *testing.T) {
+func TestSurvivesSignals(t *testing.T) {
 	ctx, stop := untilSignal(t.Context())
 	defer stop()
 	defer func() { // for the tests after this one
@@ -149,20 +166,20 @@ func TestBenchSurvivesSignals(t *testing.T) {
 }
 
 // What cannot be is said before a cluster is asked for.
-func TestBenchRunRefuses(t *testing.T) {
+func TestRunRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
 		"--rows and --tests": {"--rows", "idle", "--tests", "tcp"},
-		"--kubeconfig":       {"--rows", "idle"},
+		"no kubeconfig":      {"--rows", "idle"},
 		"not a regular file": {"--output", os.DevNull},
 		"cannot be written":  {"--output", "/nonexistent/x"},
 		"no name of a file":  {"--output", ""},
 	} {
-		_, err := weir(t, "/nonexistent", "", append([]string{"bench", "run", "--output", filepath.Join(t.TempDir(), "x")}, args...)...)
+		_, err := runBench(append([]string{"run", "--output", filepath.Join(t.TempDir(), "x")}, args...)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v", args, err)
 		}
 	}
-	if out, err := weir(t, "/nonexistent", "", "bench", "rows"); err != nil || !strings.Contains(out, "pod2svc/tcp-rr") {
+	if out, err := runBench("rows"); err != nil || !strings.Contains(out, "pod2svc/tcp-rr") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
