@@ -20,7 +20,10 @@
  * have them do so when it loads the programs. */
 const volatile __u8 egress_enabled = 0;
 
-MAP(weir_gateways, BPF_MAP_TYPE_HASH, ip_addr, struct gateway_list, 16384, BPF_F_NO_PREALLOC);
+MAP(weir_gateways, BPF_MAP_TYPE_HASH, struct gateway_key, struct gateway_list, 16384,
+    BPF_F_NO_PREALLOC);
+MAP(weir_egress_policies, BPF_MAP_TYPE_HASH, ip_addr, __u64, 16384, BPF_F_NO_PREALLOC);
+MAP(weir_egress_rules, BPF_MAP_TYPE_LPM_TRIE, struct egress_key, __u64, 65536, BPF_F_NO_PREALLOC);
 
 /* Is dst, of which weir_addrs says b (NULL: nothing), outside of the cluster? */
 static __always_inline int egress_outside(const ip_addr *dst, const struct addr_value *b)
@@ -28,6 +31,34 @@ static __always_inline int egress_outside(const ip_addr *dst, const struct addr_
 	if (b)
 		return 0;
 	return route_find(dst) == NULL;
+}
+
+/* Finds which gateways of scratch.pkt's sender count for what it sends to dst, outside of the
+ * cluster: into scratch.egress.of. Returns 0 when none is needed. A function of its own, for the
+ * verifier. */
+__noinline int egress_group(const ip_addr *dst)
+{
+	struct scratch *w = scratch_get();
+	__u64 *policy, *found, group = GROUP_NONE;
+
+	if (!w || !dst)
+		return 1;
+	w->egress.of.client = w->pkt.key.saddr;
+	w->egress.of.group[0] = GROUP_ANNOTATIONS;
+	w->egress.of.group[1] = 0;
+	policy = bpf_map_lookup_elem(&weir_egress_policies, &w->pkt.key.saddr);
+	if (!policy)
+		return 1;
+	w->egress.to.len = 64 + 32 * ADDR_WORDS;
+	w->egress.to.policy[0] = (__u32)*policy;
+	w->egress.to.policy[1] = (__u32)(*policy >> 32);
+	w->egress.to.addr = *dst;
+	found = bpf_map_lookup_elem(&weir_egress_rules, &w->egress.to);
+	if (found)
+		group = *found;
+	w->egress.of.group[0] = (__u32)group;
+	w->egress.of.group[1] = (__u32)(group >> 32);
+	return group != GROUP_DIRECT;
 }
 
 /* May the flow of scratch.fwd, which begins, leave the cluster by an egress gateway alone? So does
@@ -53,7 +84,10 @@ __noinline int egress_asked(void)
 		if (!a && !route_find(&w->pkt.key.saddr))
 			return 0;
 	}
-	return egress_outside(&w->fwd.daddr, bpf_map_lookup_elem(&weir_addrs, &w->fwd.daddr));
+	if (!egress_outside(&w->fwd.daddr, bpf_map_lookup_elem(&weir_addrs, &w->fwd.daddr)))
+		return 0;
+	/* What needs none does not come by the tunnel: no list has it then. */
+	return egress_group(&w->fwd.daddr) || w->pkt.hook == HOOK_FROM_TUNNEL;
 }
 
 /* What egress_asked said of the flow that begins. It is read where it is needed: the verifier would
@@ -97,7 +131,7 @@ __noinline int egress_weigh(__u32 i)
 
 	if (!w)
 		return 0;
-	list = bpf_map_lookup_elem(&weir_gateways, &w->pkt.key.saddr);
+	list = bpf_map_lookup_elem(&weir_gateways, &w->egress.of);
 	if (!list || i >= GATEWAYS || i >= list->count)
 		return 0;
 	gateway = egress_at(list, i);
@@ -188,7 +222,7 @@ __noinline int egress_fits(__u32 i, struct flow_value *f)
 
 	if (!w || !s || !f)
 		return -1;
-	list = bpf_map_lookup_elem(&weir_gateways, &w->pkt.key.saddr);
+	list = bpf_map_lookup_elem(&weir_gateways, &w->egress.of);
 	if (!list || i >= GATEWAYS || i >= list->count)
 		return -1;
 	gateway = egress_at(list, i);
@@ -223,6 +257,8 @@ __noinline int egress_differs(struct flow_value *f)
 			 (f->state & STATE_GATEWAY);
 	wanted = wanted &&
 		 egress_outside(&f->daddr, bpf_map_lookup_elem(&weir_addrs, &f->daddr));
+	if (wanted && !egress_group(&f->daddr) && w->pkt.hook == HOOK_FROM_WORKLOAD)
+		wanted = 0;
 	if (wanted != !!(f->state & STATE_GATEWAY))
 		return 1;
 	if (!wanted)

@@ -27,8 +27,8 @@ type snapshot struct {
 	problems []weirv1.Problem // of objects
 	overlaps []calc.PoolOverlap
 	tierless []weirv1.Problem // policies whose tier does not exist
-	replaced []weirv1.Problem // pools whose tunnel is another than they ask for
-	refused  []calc.Refusal   // claims of nodes
+	replaced   []weirv1.Problem // pools whose tunnel is another than they ask for
+	refused    []calc.Refusal   // claims of nodes
 	// gateways and serviceCIDRs are addresses that no pod gets.
 	gateways     []netip.Addr
 	serviceCIDRs []netip.Prefix

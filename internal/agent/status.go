@@ -319,6 +319,7 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	out = append(out, a.mirror.Problems()...)
 	out = append(out, problems.Addresses(n)...)
 	out = append(out, problems.BGP(n, a.bgp.Status(), a.started, time.Now())...)
+	out = append(out, problems.MissingEgressPolicies(n)...)
 	out = append(out, a.bgpStatuses.Problems()...)
 	st, of := a.driver.Status(), a.driver.traits()
 	out = append(out, problems.HostEndpoints(n, st.Uplinks, !of.uplinks)...)

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -20,25 +21,29 @@ func EgressGateways(s *nodestate.State) *weirv1.EgressGatewaysStatus {
 		return nil
 	}
 	out := &weirv1.EgressGatewaysStatus{}
-	clients := map[netip.Addr]int{}
-	for _, list := range s.Gateways {
+	clients := map[netip.Addr]map[netip.Addr]bool{}
+	for k, list := range s.Gateways {
 		for _, g := range list {
-			clients[g]++
+			if clients[g] == nil {
+				clients[g] = map[netip.Addr]bool{}
+			}
+			clients[g][k.Client] = true
 		}
 	}
+	rules := rulesWithGateways(s)
 	for a, v := range s.Addrs {
 		if v.Kind != nodestate.AddrEndpoint {
 			continue
 		}
-		if n := clients[a]; n > 0 {
+		if n := len(clients[a]); n > 0 {
 			out.Gateways = append(out.Gateways, fmt.Sprintf("%s %s, for %d addresses of pods", v.Owner, a, n))
 		}
 		if !v.Gateways {
 			continue
 		}
 		out.Clients++
-		if len(s.Gateways[a]) == 0 {
-			out.Without = append(out.Without, fmt.Sprintf("%s %s", v.Owner, a))
+		for _, to := range withoutGateways(s, a, rules) {
+			out.Without = append(out.Without, fmt.Sprintf("%s %s%s", v.Owner, a, to))
 		}
 	}
 	for a, down := range s.Probed {
@@ -49,6 +54,50 @@ func EgressGateways(s *nodestate.State) *weirv1.EgressGatewaysStatus {
 	for _, list := range []*[]string{&out.Gateways, &out.Without, &out.Down} {
 		slices.Sort(*list)
 		*list = (*list)[:min(len(*list), maxEgress)]
+	}
+	return out
+}
+
+// rulesWithGateways are the rules by policy that lead by gateways.
+func rulesWithGateways(s *nodestate.State) map[nodestate.EgressPolicyID][]netip.Prefix {
+	out := map[nodestate.EgressPolicyID][]netip.Prefix{}
+	for to, group := range s.Egress.Rules {
+		if group >= nodestate.GroupFirst {
+			out[to.Policy] = append(out[to.Policy], to.CIDR)
+		}
+	}
+	return out
+}
+
+// withoutGateways says where to an address of a pod has no gateway: "" = nothing of its leaves.
+func withoutGateways(s *nodestate.State, a netip.Addr, rules map[nodestate.EgressPolicyID][]netip.Prefix) (out []string) {
+	policy, has := s.Egress.Policies[a]
+	if !has {
+		if len(s.Gateways[nodestate.GatewayKey{Client: a}]) == 0 {
+			out = append(out, "")
+		}
+		return out
+	}
+	for _, cidr := range rules[policy] {
+		group := s.Egress.Rules[nodestate.EgressDestination{Policy: policy, CIDR: cidr}]
+		if cidr.Addr().Is4() == a.Is4() && len(s.Gateways[nodestate.GatewayKey{Client: a, Group: group}]) == 0 {
+			out = append(out, fmt.Sprintf(", to %s by EgressGatewayPolicy %s", cidr, s.Egress.Names[policy]))
+		}
+	}
+	return out
+}
+
+// MissingEgressPolicies names the EgressGatewayPolicies that pods of a node name and that are not
+// there.
+func MissingEgressPolicies(n Node) []weirv1.Problem {
+	if n.State == nil {
+		return nil
+	}
+	var out []weirv1.Problem
+	for _, name := range n.State.Egress.Missing {
+		out = append(out, weirv1.Problem{Object: "Node " + n.Name, Field: "annotation " + model.AnnotationEgressPolicy, Value: name,
+			Message: "pods of this node are to leave the cluster by it, and there is no EgressGatewayPolicy of this name: nothing of theirs leaves the cluster",
+			Action:  "make it, or take the annotation away"}.Clip())
 	}
 	return out
 }
