@@ -3,6 +3,7 @@
 package problems
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -99,6 +100,39 @@ func MissingEgressPolicies(n Node) []weirv1.Problem {
 			Message: "pods of this node are to leave the cluster by it, and there is no EgressGatewayPolicy of this name: nothing of theirs leaves the cluster",
 			Action:  "make it, or take the annotation away"}.Clip())
 	}
+	return out
+}
+
+// IdleEgress names the annotations of namespaces and of this node's pods that are to lead pods out
+// by egress gateways, where the setting egressIPSupport is that they do not count.
+func IdleEgress(c *model.Cluster) []weirv1.Problem {
+	if c.Settings.Egress == model.EgressPerNamespaceOrPerPod {
+		return nil
+	}
+	var out []weirv1.Problem
+	note := func(object string, e *model.EgressClient, values string) {
+		field, value := model.AnnotationEgressSelector, e.Selector
+		switch {
+		case e.Policy != "":
+			field, value = model.AnnotationEgressPolicy, e.Policy
+		case e.Selector == "":
+			field, value = model.AnnotationEgressNamespaces, e.Namespaces
+		}
+		out = append(out, weirv1.Problem{Object: object, Field: "metadata.annotations[" + field + "]", Value: value,
+			Message: "has no effect: pods leave the cluster as ever, by no egress gateway",
+			Action:  "set egressIPSupport: " + values + " in FelixConfiguration default, or take the annotation away"}.Clip())
+	}
+	for name, n := range c.Namespaces {
+		if n.Egress != nil && c.Settings.Egress == model.EgressDisabled {
+			note("Namespace "+name, n.Egress, "EnabledPerNamespace")
+		}
+	}
+	for p := range c.Pods.Egress() {
+		if p.Egress != nil && p.Node == c.Local.Node {
+			note("Pod "+p.Name.String(), p.Egress, "EnabledPerNamespaceOrPerPod")
+		}
+	}
+	slices.SortFunc(out, func(a, b weirv1.Problem) int { return cmp.Compare(a.Object, b.Object) })
 	return out
 }
 

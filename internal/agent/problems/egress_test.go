@@ -69,3 +69,33 @@ func TestEgressPolicies(t *testing.T) {
 		t.Errorf("a policy is missing: %v", got)
 	}
 }
+
+// Annotations that the settings leave out of force are named, those of this node's pods.
+func TestIdleEgress(t *testing.T) {
+	t.Parallel()
+	c := model.NewCluster()
+	c.Local.Node = "n1"
+	c.Namespaces["shop"] = &model.Namespace{Name: "shop", Egress: &model.EgressClient{Policy: "out"}}
+	c.Namespaces["plain"] = &model.Namespace{Name: "plain"}
+	for i, node := range []string{"n1", "n2", "n1"} {
+		p := &model.Pod{Name: model.Name{Namespace: "ns", Name: []string{"a", "b", "c"}[i]}, Node: node, Egress: &model.EgressClient{Selector: "all()"}}
+		if i == 2 {
+			p.Egress, p.Gateway = nil, &model.EgressGateway{Ready: true}
+		}
+		c.Pods.Put(p)
+	}
+	for support, want := range map[model.EgressSupport]string{
+		model.EgressDisabled:             "Namespace shop metadata.annotations[egress.projectcalico.org/egressGatewayPolicy] out, Pod ns/a metadata.annotations[egress.projectcalico.org/selector] all(), ",
+		model.EgressPerNamespace:         "Pod ns/a metadata.annotations[egress.projectcalico.org/selector] all(), ",
+		model.EgressPerNamespaceOrPerPod: "",
+	} {
+		c.Settings.Egress = support
+		got := ""
+		for _, p := range IdleEgress(c) {
+			got += p.Object + " " + p.Field + " " + p.Value + ", "
+		}
+		if got != want {
+			t.Errorf("%d: %s, want %s", support, got, want)
+		}
+	}
+}
