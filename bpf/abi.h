@@ -9,7 +9,7 @@
 #include <linux/types.h>
 #include "addr.h"
 
-#define WEIR_ABI 5
+#define WEIR_ABI 6
 
 /* Bits of skb->mark that Weir uses; the rest belong to others. */
 #define MARK_MASK 0x0ff00000u
@@ -33,6 +33,8 @@
 
 _Static_assert(sizeof(ip_addr) == 4 + ADDR_MORE && _Alignof(ip_addr) == 4, "ip_addr");
 _Static_assert(sizeof(struct addr_value) == (40 + ADDR_MORE + 7) / 8 * 8, "addr_value");
+_Static_assert(sizeof(struct gateway_key) == 12 + ADDR_MORE, "gateway_key");
+_Static_assert(sizeof(struct egress_key) == 16 + ADDR_MORE, "egress_key");
 _Static_assert(sizeof(struct gateway_list) == 36 + 8 * ADDR_MORE, "gateway_list");
 _Static_assert(sizeof(struct svc_key) == 8 + ADDR_MORE, "svc_key");
 _Static_assert(sizeof(struct backend_key) == 12 + ADDR_MORE, "backend_key");

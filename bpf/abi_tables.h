@@ -68,11 +68,30 @@ struct route_value {
 	__u32 flags; /* enum route_flag */
 };
 
-/* --- egress gateways: map weir_gateways, hash ip_addr -> struct gateway_list -------------------
+/* --- egress gateways: map weir_gateways, hash struct gateway_key -> struct gateway_list --------
  * The gateways of pods with ADDR_GATEWAYS, and, where a gateway is on this node, of those of other
- * nodes. A list that is missing is an empty one. */
+ * nodes. A list that is missing is an empty one. Which of a pod's lists counts turns on where to,
+ * for pods with an EgressGatewayPolicy: map weir_egress_policies, hash ip_addr -> __u64, has its
+ * number, and map weir_egress_rules, LPM struct egress_key -> __u64, the number of the group. */
 
 #define GATEWAYS 8
+
+enum gateway_group {
+	GROUP_ANNOTATIONS = 0, /* of pods without a policy */
+	GROUP_DIRECT = 1, /* none is needed: it leaves as what other pods send */
+	GROUP_NONE = 2, /* no rule has the destination: there is no such list */
+};
+
+struct gateway_key {
+	__u32 group[2]; /* the lower half first */
+	ip_addr client;
+};
+
+struct egress_key {
+	__u32 len; /* bits: those of policy, all, and of the destination */
+	__u32 policy[2]; /* the lower half first */
+	ip_addr addr;
+};
 
 struct gateway_list {
 	__u32 count;

@@ -20,7 +20,10 @@
  * have them do so when it loads the programs. */
 const volatile __u8 egress_enabled = 0;
 
-MAP(weir_gateways, BPF_MAP_TYPE_HASH, ip_addr, struct gateway_list, 16384, BPF_F_NO_PREALLOC);
+MAP(weir_gateways, BPF_MAP_TYPE_HASH, struct gateway_key, struct gateway_list, 16384,
+    BPF_F_NO_PREALLOC);
+MAP(weir_egress_policies, BPF_MAP_TYPE_HASH, ip_addr, __u64, 16384, BPF_F_NO_PREALLOC);
+MAP(weir_egress_rules, BPF_MAP_TYPE_LPM_TRIE, struct egress_key, __u64, 65536, BPF_F_NO_PREALLOC);
 
 /* Is dst, of which weir_addrs says b (NULL: nothing), outside of the cluster? */
 static __always_inline int egress_outside(const ip_addr *dst, const struct addr_value *b)
@@ -28,6 +31,33 @@ static __always_inline int egress_outside(const ip_addr *dst, const struct addr_
 	if (b)
 		return 0;
 	return route_find(dst) == NULL;
+}
+
+/* Finds which gateways of scratch.pkt's sender count for what it sends to scratch.egress.to.addr,
+ * outside of the cluster: into scratch.egress.of. Returns 0 when none is needed. A function of its
+ * own, for the verifier. */
+__noinline int egress_group(void)
+{
+	struct scratch *w = scratch_get();
+	__u64 *policy, *found, group = GROUP_NONE;
+
+	if (!w)
+		return 1;
+	w->egress.of.client = w->pkt.key.saddr;
+	w->egress.of.group[0] = GROUP_ANNOTATIONS;
+	w->egress.of.group[1] = 0;
+	policy = bpf_map_lookup_elem(&weir_egress_policies, &w->pkt.key.saddr);
+	if (!policy)
+		return 1;
+	w->egress.to.len = 64 + 32 * ADDR_WORDS;
+	w->egress.to.policy[0] = (__u32)*policy;
+	w->egress.to.policy[1] = (__u32)(*policy >> 32);
+	found = bpf_map_lookup_elem(&weir_egress_rules, &w->egress.to);
+	if (found)
+		group = *found;
+	w->egress.of.group[0] = (__u32)group;
+	w->egress.of.group[1] = (__u32)(group >> 32);
+	return group != GROUP_DIRECT;
 }
 
 /* May the flow of scratch.fwd, which begins, leave the cluster by an egress gateway alone? So does
@@ -53,7 +83,11 @@ __noinline int egress_asked(void)
 		if (!a && !route_find(&w->pkt.key.saddr))
 			return 0;
 	}
-	return egress_outside(&w->fwd.daddr, bpf_map_lookup_elem(&weir_addrs, &w->fwd.daddr));
+	if (!egress_outside(&w->fwd.daddr, bpf_map_lookup_elem(&weir_addrs, &w->fwd.daddr)))
+		return 0;
+	/* What needs none does not come by the tunnel: no list has it then. */
+	w->egress.to.addr = w->fwd.daddr;
+	return egress_group() || w->pkt.hook == HOOK_FROM_TUNNEL;
 }
 
 /* What egress_asked said of the flow that begins. It is read where it is needed: the verifier would
@@ -97,7 +131,7 @@ __noinline int egress_weigh(__u32 i)
 
 	if (!w)
 		return 0;
-	list = bpf_map_lookup_elem(&weir_gateways, &w->pkt.key.saddr);
+	list = bpf_map_lookup_elem(&weir_gateways, &w->egress.of);
 	if (!list || i >= GATEWAYS || i >= list->count)
 		return 0;
 	gateway = egress_at(list, i);
@@ -175,9 +209,9 @@ static __always_inline int egress_begin(struct __sk_buff *skb, struct scratch *w
 	return DROP_NONE;
 }
 
-/* Does the open flow f of scratch.pkt leave by gateway i of the client that sent the packet? -1 =
- * there is no such. */
-__noinline int egress_fits(__u32 i, struct flow_value *f)
+/* Does the open flow of scratch.pkt, which leaves as scratch.egress.open says, do so by gateway i of
+ * the client that sent the packet? -1 = there is no such. */
+__noinline int egress_fits(__u32 i)
 {
 	struct scratch *w = scratch_get();
 	struct settings *s = settings_get();
@@ -186,26 +220,26 @@ __noinline int egress_fits(__u32 i, struct flow_value *f)
 	ip_addr home, *gateway;
 	int tunnel;
 
-	if (!w || !s || !f)
+	if (!w || !s)
 		return -1;
-	list = bpf_map_lookup_elem(&weir_gateways, &w->pkt.key.saddr);
+	list = bpf_map_lookup_elem(&weir_gateways, &w->egress.of);
 	if (!list || i >= GATEWAYS || i >= list->count)
 		return -1;
 	gateway = egress_at(list, i);
 	n = bpf_map_lookup_elem(&weir_addrs, gateway);
 	if (n && n->kind == ADDR_ENDPOINT)
-		return f->action != ACT_TUNNEL &&
-		       addr_same(&f->saddr,
+		return w->egress.open.action != ACT_TUNNEL &&
+		       addr_same(&w->egress.open.saddr,
 				 n->flags & ADDR_NAT_OUTGOING ? &s->node : gateway);
-	if (f->action != ACT_TUNNEL || w->pkt.hook != HOOK_FROM_WORKLOAD)
+	if (w->egress.open.action != ACT_TUNNEL || w->pkt.hook != HOOK_FROM_WORKLOAD)
 		return 0;
 	home = route_home(gateway, &tunnel);
-	return addr_same(&home, &f->nexthop);
+	return addr_same(&home, &w->egress.open.nexthop);
 }
 
 /* Does the open flow f of scratch.pkt leave otherwise than it would have to now? A gateway that is
  * there keeps its flows when others come. */
-__noinline int egress_differs(struct flow_value *f)
+static __noinline int egress_differs(struct flow_value *f)
 {
 	struct scratch *w = scratch_get();
 	struct addr_value *a;
@@ -223,12 +257,18 @@ __noinline int egress_differs(struct flow_value *f)
 			 (f->state & STATE_GATEWAY);
 	wanted = wanted &&
 		 egress_outside(&f->daddr, bpf_map_lookup_elem(&weir_addrs, &f->daddr));
+	w->egress.to.addr = f->daddr;
+	if (wanted && !egress_group() && w->pkt.hook == HOOK_FROM_WORKLOAD)
+		wanted = 0;
 	if (wanted != !!(f->state & STATE_GATEWAY))
 		return 1;
 	if (!wanted)
 		return 0;
+	w->egress.open.action = f->action;
+	w->egress.open.saddr = f->saddr;
+	w->egress.open.nexthop = f->nexthop;
 	for (__u32 i = 0; i < GATEWAYS; i++) {
-		fits = egress_fits(i, f);
+		fits = egress_fits(i);
 		if (fits)
 			return fits < 0;
 	}

@@ -116,6 +116,13 @@ struct egress_context {
 	__u32 found; /* out: there is one, */
 	__u32 most; /* what it weighs, */
 	ip_addr best; /* and which */
+	struct gateway_key of; /* out, egress_group: the list that counts; */
+	struct egress_key to; /* where to */
+	struct { /* in, egress_fits: of the open flow */
+		ip_addr saddr;
+		ip_addr nexthop;
+		__u32 action; /* enum flow_action */
+	} open;
 };
 
 /* What the functions of the slow path have in common about one packet: the stack is too small for

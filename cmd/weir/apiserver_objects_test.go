@@ -163,6 +163,14 @@ spec:
     operations: [{addCommunity: {value: "64512:7"}}, {prependASPath: {prefix: [64512]}}, {setPriority: {value: 3}}]
 ---
 apiVersion: projectcalico.org/v3
+kind: EgressGatewayPolicy
+metadata: {name: out}
+spec:
+  rules:
+  - {description: local, destination: {cidr: 10.0.0.0/8}}
+  - {gateway: {namespaceSelector: "a == 'b'", selector: has(c), maxNextHops: 2}, gatewayPreference: PreferNodeLocal}
+---
+apiVersion: projectcalico.org/v3
 kind: Profile
 metadata: {name: ours}
 spec: {}
@@ -193,9 +201,12 @@ spec: {bpfPSNATPorts: "20000:20100", natPortRange: "30000:31000", bpfAttachType:
 	if !strings.Contains(out, "spec.importV6[0].interface = \"eth0\": is not in force") {
 		t.Errorf("apply of a filter:\n%s", out)
 	}
-	f.eventually(t, 2*time.Second, "the filter", func() error {
+	f.eventually(t, 2*time.Second, "the filter and the policy of egress gateways", func() error {
 		if ours := f.cluster.BGPFilters["ours"]; ours == nil || len(ours.Export4) != 1 {
 			return fmt.Errorf("%+v; %v", ours, f.problems)
+		}
+		if out := f.cluster.EgressPolicies["out"]; out == nil || len(out.Rules) != 3 || out.Rules[2].Most != 2 || !out.Rules[2].PreferLocal {
+			return fmt.Errorf("%+v; %v", out, f.problems)
 		}
 		return nil
 	})
@@ -206,6 +217,14 @@ spec: {bpfPSNATPorts: "20000:20100", natPortRange: "30000:31000", bpfAttachType:
 		"{action: Accept, communities: {values: ['x']}}": "should match", "{action: Accept, peerType: both}": "Unsupported value",
 	} {
 		if out, err := weir(t, kubeconfig, "apiVersion: projectcalico.org/v3\nkind: BGPFilter\nmetadata: {name: bad}\nspec: {exportV4: ["+rule+"]}\n", "apply", "-f", "-"); err == nil || !strings.Contains(out+err.Error(), want) {
+			t.Errorf("rule %s: %v, want %q\n%s", rule, err, want, out)
+		}
+	}
+	for rule, want := range map[string]string{
+		"{destination: {cidr: ten}}": "should match", "{gateway: {maxNextHops: -1}}": "greater than or equal to 0", "{gateway: {}, gatewayPreference: Near}": "Unsupported value",
+		"{gatewayPreference: PreferNodeLocal}": "gatewayPreference needs a gateway", "{gateways: {}}": "unknown field",
+	} {
+		if out, err := weir(t, kubeconfig, "apiVersion: projectcalico.org/v3\nkind: EgressGatewayPolicy\nmetadata: {name: bad}\nspec: {rules: ["+rule+"]}\n", "apply", "-f", "-"); err == nil || !strings.Contains(out+err.Error(), want) {
 			t.Errorf("rule %s: %v, want %q\n%s", rule, err, want, out)
 		}
 	}

@@ -24,7 +24,7 @@ var tiered = []string{"NetworkPolicy", "GlobalNetworkPolicy", "StagedNetworkPoli
 var inForce = []string{"IPPool", "IPReservation", "IPAMConfiguration", "FelixConfiguration", "KubeControllersConfiguration",
 	"NetworkPolicy", "GlobalNetworkPolicy", "Tier", "NetworkSet", "GlobalNetworkSet", "HostEndpoint",
 	"StagedNetworkPolicy", "StagedGlobalNetworkPolicy", "StagedKubernetesNetworkPolicy",
-	"BGPConfiguration", "BGPPeer", "BGPFilter", "CalicoNodeStatus", "ClusterInformation",
+	"BGPConfiguration", "BGPPeer", "BGPFilter", "EgressGatewayPolicy", "CalicoNodeStatus", "ClusterInformation",
 	"IPAMBlock", "IPAMHandle", "BlockAffinity"}
 
 // withStatus are the kinds whose status is written by itself, by those who may.

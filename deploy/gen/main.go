@@ -3,9 +3,9 @@
 // Command gen writes deploy/policy, the published CustomResourceDefinitions of
 // policy.networking.k8s.io, and deploy/crds: the CustomResourceDefinitions of weir.dev from
 // api/weir/v1, and those of projectcalico.org from the published module
-// github.com/projectcalico/api and from api/ipam/v3, all by controller-gen. The published types are
-// made for another kind of server, so what their markers cannot say is put right here. Run it from
-// the repository's root: go run ./deploy/gen
+// github.com/projectcalico/api, from api/ipam/v3 and from api/egress/v3, all by controller-gen. The
+// published types are made for another kind of server, so what their markers cannot say is put
+// right here. Run it from the repository's root: go run ./deploy/gen
 package main
 
 import (
@@ -20,6 +20,7 @@ const (
 	calicoTypes = "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	weirTypes   = "./api/weir/v1"
 	ipamTypes   = "./api/ipam/v3"
+	egressTypes = "./api/egress/v3"
 )
 
 func main() {
@@ -66,6 +67,7 @@ func generate(root string) (map[string][]byte, error) {
 		{calicoTypes, "crd:allowDangerousTypes=true,maxDescLen=0"},
 		{weirTypes, "crd"},
 		{ipamTypes, "crd"},
+		{egressTypes, "crd"},
 	} {
 		dir, err := os.MkdirTemp("", "weir-crds-")
 		if err != nil {

@@ -27,8 +27,10 @@ type snapshot struct {
 	problems []weirv1.Problem // of objects
 	overlaps []calc.PoolOverlap
 	tierless []weirv1.Problem // policies whose tier does not exist
-	replaced []weirv1.Problem // pools whose tunnel is another than they ask for
-	refused  []calc.Refusal   // claims of nodes
+	// idleEgress are annotations that would lead pods out by egress gateways, and are not in force.
+	idleEgress []weirv1.Problem
+	replaced   []weirv1.Problem // pools whose tunnel is another than they ask for
+	refused    []calc.Refusal   // claims of nodes
 	// gateways and serviceCIDRs are addresses that no pod gets.
 	gateways     []netip.Addr
 	serviceCIDRs []netip.Prefix
@@ -64,6 +66,7 @@ func (c *cluster) publish(state *nodestate.State) {
 	c.snap.state, c.snap.endpoints, c.snap.services = state, len(containers), len(c.model.Services)
 	c.snap.nodes = len(c.model.Nodes)
 	c.snap.refused, c.snap.replaced = c.calc.Refused(), problems.EncryptedPools(c.model)
+	c.snap.idleEgress = problems.IdleEgress(c.model)
 	c.snap.gateways, c.snap.serviceCIDRs = c.model.Local.Gateways, c.model.ServiceCIDRs
 	c.snap.hostEndpoints = hostEndpointsOf(c.model, c.node)
 	c.snap.ipv6Pool = false

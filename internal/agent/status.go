@@ -319,6 +319,7 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	out = append(out, a.mirror.Problems()...)
 	out = append(out, problems.Addresses(n)...)
 	out = append(out, problems.BGP(n, a.bgp.Status(), a.started, time.Now())...)
+	out = append(out, problems.MissingEgressPolicies(n)...)
 	out = append(out, a.bgpStatuses.Problems()...)
 	st, of := a.driver.Status(), a.driver.traits()
 	out = append(out, problems.HostEndpoints(n, st.Uplinks, !of.uplinks)...)
@@ -336,7 +337,7 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	}
 	out = append(out, problems.FullMaps(a.opts.Node, a.driver.Pressures())...)
 	out = append(out, problems.Repairs(a.opts.Node, st)...)
-	objects := slices.Concat(problems.Overlaps(snap.overlaps), problems.Unfit(n), problems.Claims(snap.refused), problems.Refusals(snap.state), problems.Overdrawn(n), snap.problems, snap.tierless, snap.replaced)
+	objects := slices.Concat(problems.Overlaps(snap.overlaps), problems.Unfit(n), problems.Claims(snap.refused), problems.Refusals(snap.state), problems.Overdrawn(n), snap.problems, snap.tierless, snap.replaced, snap.idleEgress)
 	if c := a.serviceChecks.Load(); c != nil {
 		objects = append(objects, lbhealth.Problems(a.opts.Node, c.Failing(), c.Unanswered())...)
 	}

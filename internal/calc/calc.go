@@ -158,9 +158,12 @@ func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.S
 		table.StoreMap(&next.QoS, route.QoS(c), &keys, nodestate.TableQoS)
 	}
 	if dirty.Has(route.InputsGateways) || gateways || k.owners != c.Owners {
-		lists, probed := route.Gateways(c)
-		table.StoreMapFunc(&next.Gateways, lists, slices.Equal, &keys, nodestate.TableGateways)
-		table.StoreMap(&next.Probed, probed, &keys, nodestate.TableGateways)
+		led := route.Gateways(c)
+		table.StoreMapFunc(&next.Gateways, led.Gateways, slices.Equal, &keys, nodestate.TableGateways)
+		table.StoreMap(&next.Probed, led.Probed, &keys, nodestate.TableGateways)
+		if !next.Egress.Equal(&led.Egress) {
+			next.Egress, keys.Tables = led.Egress, keys.Tables|nodestate.TableGateways
+		}
 	}
 	k.services.UpdateAll(c, &dirty, &next, &keys)
 	services := bgp.OfServices(c) && (dirty.Has(model.KindServices|model.KindSlices) || len(dirty.Services)+len(dirty.Slices) > 0 || keys.Tables&nodestate.TableServices != 0)

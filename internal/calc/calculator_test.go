@@ -25,6 +25,10 @@ func (w *world) change(d *model.Dirty) {
 		w.addBGP()
 		d.Add(model.KindBGP)
 	}
+	if w.later.IntN(8) == 0 {
+		w.addEgressPolicy()
+		d.Add(model.KindEgressPolicies)
+	}
 	switch pick(w, model.KindNamespaces, model.KindPods, model.KindNodes, model.KindServices, model.KindSlices, model.KindSlices,
 		model.KindPolicies, model.KindPools, model.KindBlocks, model.KindSettings, model.KindLocal, model.KindTiers, model.KindNetworkSets, model.KindServiceAccounts, model.KindHostEndpoints) {
 	case model.KindHostEndpoints:
@@ -297,7 +301,7 @@ func checkKeys(t *testing.T, a, b *nodestate.State, keys nodestate.Keys) {
 		case nodestate.TableQoS:
 			p.QoS = s.QoS
 		case nodestate.TableGateways:
-			p.Gateways, p.Probed = s.Gateways, s.Probed
+			p.Gateways, p.Egress, p.Probed = s.Gateways, s.Egress, s.Probed
 		}
 		return p.String()
 	}
@@ -356,6 +360,7 @@ func buildInOrder(full *model.Cluster, r *rand.Rand) *nodestate.State {
 	steps, undo = collect(steps, undo, full.HostEndpoints, c.HostEndpoints, model.KindHostEndpoints)
 	steps, undo = collect(steps, undo, full.Pools, c.Pools, model.KindPools)
 	steps, undo = collect(steps, undo, full.BGPConfigs, c.BGPConfigs, model.KindBGP)
+	steps, undo = collect(steps, undo, full.EgressPolicies, c.EgressPolicies, model.KindEgressPolicies)
 	steps, undo = collect(steps, undo, full.Blocks, c.Blocks, model.KindBlocks)
 	steps, undo = collect(steps, undo, full.Local.Endpoints, c.Local.Endpoints, model.KindLocal)
 	k := New()

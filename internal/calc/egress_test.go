@@ -46,7 +46,16 @@ func egressPod(c *model.Cluster, name, node, addr string, client *model.EgressCl
 	}
 }
 
-func gatewaysOf(c *model.Cluster) string { return fmt.Sprint(Calc(c).Gateways) }
+// gatewaysOf are those that annotations select.
+func gatewaysOf(c *model.Cluster) string {
+	out := map[netip.Addr][]netip.Addr{}
+	for k, list := range Calc(c).Gateways {
+		if k.Group == nodestate.GroupAnnotations {
+			out[k.Client] = list
+		}
+	}
+	return fmt.Sprint(out)
+}
 
 func TestGateways(t *testing.T) {
 	t.Parallel()
@@ -140,7 +149,7 @@ func TestGatewaysMost(t *testing.T) {
 		egressPod(c, fmt.Sprintf("out/more%d", i), "n2", fmt.Sprintf("10.0.2.%d", i+10), nil, &model.EgressGateway{Ready: true, Labels: map[string]string{"egress": "red"}})
 	}
 	client := netip.MustParseAddr("10.0.1.1")
-	before := Calc(c).Gateways[client]
+	before := Calc(c).Gateways[nodestate.GatewayKey{Client: client}]
 	if len(before) != nodestate.GatewaysMost {
 		t.Fatalf("%d gateways", len(before))
 	}
@@ -149,7 +158,7 @@ func TestGatewaysMost(t *testing.T) {
 		c.Pods.Delete(r.Name())
 		break
 	}
-	after := Calc(c).Gateways[client]
+	after := Calc(c).Gateways[nodestate.GatewayKey{Client: client}]
 	for i, a := range before {
 		if slices.Contains(after, a) != (i != 3) {
 			t.Errorf("%v, then %v", before, after)

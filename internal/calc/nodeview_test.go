@@ -149,7 +149,7 @@ func changesOf(a, b *model.Cluster) *model.Changes {
 		Services: differs(a.Services, b.Services), Slices: differs(a.Slices, b.Slices), Policies: differs(a.Policies, b.Policies),
 		Staged: differs(a.Staged, b.Staged), Tiers: differs(a.Tiers, b.Tiers), NetworkSets: differs(a.NetworkSets, b.NetworkSets),
 		ServiceAccounts: differs(a.ServiceAccounts, b.ServiceAccounts), HostEndpoints: differs(a.HostEndpoints, b.HostEndpoints),
-		Pools: differs(a.Pools, b.Pools), Blocks: differs(a.Blocks, b.Blocks), BGPConfigs: differs(a.BGPConfigs, b.BGPConfigs),
+		Pools: differs(a.Pools, b.Pools), Blocks: differs(a.Blocks, b.Blocks), BGPConfigs: differs(a.BGPConfigs, b.BGPConfigs), EgressPolicies: differs(a.EgressPolicies, b.EgressPolicies),
 		ServiceCIDRs: b.ServiceCIDRs, ServiceCIDRsChanged: !reflect.DeepEqual(a.ServiceCIDRs, b.ServiceCIDRs),
 		Reserved: b.Reservations, ReservedChanged: !reflect.DeepEqual(a.Reservations, b.Reservations),
 	}
@@ -205,6 +205,7 @@ func differing(a, b *model.Cluster) map[string][]any {
 	put("hosts", differingKeys(a.HostEndpoints, b.HostEndpoints))
 	put("pools", differingKeys(a.Pools, b.Pools))
 	put("blocks", differingKeys(a.Blocks, b.Blocks))
+	put("egress policies", differingKeys(a.EgressPolicies, b.EgressPolicies))
 	if !reflect.DeepEqual([][]netip.Prefix{a.ServiceCIDRs, a.Reservations}, [][]netip.Prefix{b.ServiceCIDRs, b.Reservations}) {
 		put("ranges", []any{a.ServiceCIDRs, b.ServiceCIDRs, a.Reservations, b.Reservations})
 	}

@@ -172,7 +172,28 @@ func (w *world) addPolicy(i int) {
 
 func (w *world) egressClient() *model.EgressClient {
 	later := &world{Rand: w.later}
-	return &model.EgressClient{Selector: pick(later, "all()", "app == 'a'", "has(app)", "broken =="), Namespaces: pick(later, "", "all()", "has(app)"), Policy: pick(later, "", "", "", "p")}
+	return &model.EgressClient{Selector: pick(later, "all()", "app == 'a'", "has(app)", "broken =="), Namespaces: pick(later, "", "all()", "has(app)"), Policy: pick(later, "", "", "p", "p", "q")}
+}
+
+// addEgressPolicy makes the policy anew that clients may name, or takes it away.
+func (w *world) addEgressPolicy() {
+	later := &world{Rand: w.later}
+	if w.later.IntN(5) == 0 {
+		delete(w.c.EgressPolicies, "p")
+		return
+	}
+	p := &model.EgressPolicy{Name: "p"}
+	for _, cidr := range []string{"0.0.0.0/0", "::/0", "10.0.0.0/8", "198.51.100.0/24", "2001:db8::/32"} {
+		r := model.EgressRule{CIDR: prefix(cidr), Direct: w.later.IntN(4) == 0}
+		if !r.Direct {
+			r.Selector, r.Namespaces = pick(later, "all()", "app == 'a'", "has(app)"), pick(later, "", "all()", "has(app)")
+			r.Most, r.PreferLocal = uint32(w.later.IntN(3)), w.later.IntN(2) == 0
+		}
+		if w.later.IntN(3) > 0 {
+			p.Rules = append(p.Rules, r)
+		}
+	}
+	w.c.EgressPolicies["p"] = p
 }
 
 func (w *world) addPod(i int) {
@@ -384,6 +405,7 @@ func (w *world) fill() *model.Cluster {
 	times(8, w.addBlock) // of the other family, many of them
 	times(24, w.addPod)
 	w.addReservation()
+	w.addEgressPolicy()
 	w.c.Settings.WorkloadRoutes = w.claims.IntN(3) == 0
 	w.c.Settings.Egress = pick(&world{Rand: w.later}, model.EgressDisabled, model.EgressPerNamespace, model.EgressPerNamespaceOrPerPod, model.EgressPerNamespaceOrPerPod)
 	times(8, w.addService)

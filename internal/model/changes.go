@@ -26,6 +26,7 @@ type Changes struct {
 	BGPConfigs      map[string]*BGPConfig
 	BGPPeers        map[string]*BGPPeer
 	BGPFilters      map[string]*BGPFilter
+	EgressPolicies  map[string]*EgressPolicy
 
 	// ServiceCIDRs are the ranges of cluster IPs, all of them, sorted, when ServiceCIDRsChanged.
 	ServiceCIDRs        []netip.Prefix
@@ -40,7 +41,7 @@ type Changes struct {
 func (c *Cluster) Everything() *Changes {
 	return &Changes{
 		Namespaces: c.Namespaces, Pods: c.Pods.ByName(), Nodes: c.Nodes, Services: c.Services, Slices: c.Slices, Policies: c.Policies, Staged: c.Staged,
-		Tiers: c.Tiers, NetworkSets: c.NetworkSets, ServiceAccounts: c.ServiceAccounts, HostEndpoints: c.HostEndpoints, Pools: c.Pools, Blocks: c.Blocks, BGPConfigs: c.BGPConfigs, BGPPeers: c.BGPPeers, BGPFilters: c.BGPFilters,
+		Tiers: c.Tiers, NetworkSets: c.NetworkSets, ServiceAccounts: c.ServiceAccounts, HostEndpoints: c.HostEndpoints, Pools: c.Pools, Blocks: c.Blocks, BGPConfigs: c.BGPConfigs, BGPPeers: c.BGPPeers, BGPFilters: c.BGPFilters, EgressPolicies: c.EgressPolicies,
 		ServiceCIDRs: c.ServiceCIDRs, ServiceCIDRsChanged: true, Reserved: c.Reservations, ReservedChanged: true,
 	}
 }
@@ -48,7 +49,7 @@ func (c *Cluster) Everything() *Changes {
 // Empty reports whether nothing changed.
 func (x *Changes) Empty() bool {
 	return len(x.Namespaces)+len(x.Pods)+len(x.Nodes)+len(x.Services)+len(x.Slices)+len(x.Policies)+len(x.Staged)+len(x.Tiers)+
-		len(x.NetworkSets)+len(x.ServiceAccounts)+len(x.HostEndpoints)+len(x.Pools)+len(x.Blocks)+len(x.BGPConfigs)+len(x.BGPPeers)+len(x.BGPFilters) == 0 && !x.ServiceCIDRsChanged && !x.ReservedChanged
+		len(x.NetworkSets)+len(x.ServiceAccounts)+len(x.HostEndpoints)+len(x.Pools)+len(x.Blocks)+len(x.BGPConfigs)+len(x.BGPPeers)+len(x.BGPFilters)+len(x.EgressPolicies) == 0 && !x.ServiceCIDRsChanged && !x.ReservedChanged
 }
 
 // Merge adds later changes: of one object only the last one is kept.
@@ -69,6 +70,7 @@ func (x *Changes) Merge(later *Changes) {
 	Overlay(&x.BGPConfigs, later.BGPConfigs)
 	Overlay(&x.BGPPeers, later.BGPPeers)
 	Overlay(&x.BGPFilters, later.BGPFilters)
+	Overlay(&x.EgressPolicies, later.EgressPolicies)
 	if later.ServiceCIDRsChanged {
 		x.ServiceCIDRs, x.ServiceCIDRsChanged = later.ServiceCIDRs, true
 	}
@@ -108,6 +110,7 @@ func (x *Changes) Replace(c *Cluster) {
 	endOthers(&x.BGPConfigs, c.BGPConfigs)
 	endOthers(&x.BGPPeers, c.BGPPeers)
 	endOthers(&x.BGPFilters, c.BGPFilters)
+	endOthers(&x.EgressPolicies, c.EgressPolicies)
 	x.ServiceCIDRsChanged, x.ReservedChanged = true, true
 }
 
@@ -146,6 +149,7 @@ func (x *Changes) Apply(c *Cluster) (d Dirty) {
 	mark(KindBGP, change(c.BGPConfigs, x.BGPConfigs))
 	mark(KindBGP, change(c.BGPPeers, x.BGPPeers))
 	mark(KindBGP, change(c.BGPFilters, x.BGPFilters))
+	mark(KindEgressPolicies, change(c.EgressPolicies, x.EgressPolicies))
 	if x.ReservedChanged {
 		c.Reservations = x.Reserved
 		d.Add(KindReservations)

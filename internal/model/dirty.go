@@ -26,6 +26,7 @@ const (
 	KindHostEndpoints
 	KindReservations
 	KindBGP
+	KindEgressPolicies
 
 	AllKinds Kind = 1<<iota - 1
 )

@@ -2,7 +2,10 @@
 
 package model
 
-import "maps"
+import (
+	"maps"
+	"net/netip"
+)
 
 // EgressClient is what annotations of a pod or a namespace say of the gateways by which what it
 // sends out of the cluster is to leave (egress.projectcalico.org/…). It is never changed once it is
@@ -11,7 +14,26 @@ type EgressClient struct {
 	Selector string // of pods; the language of projectcalico.org/v3
 	// Namespaces selects the namespaces of these by their labels; empty = the client's own.
 	Namespaces string
-	Policy     string // name of an EgressGatewayPolicy; there are none, so nothing leaves
+	// Policy is the name of an EgressGatewayPolicy, which then says it in the place of the others.
+	Policy string
+}
+
+// EgressPolicy is an EgressGatewayPolicy of projectcalico.org/v3: by which gateways the pods that
+// name it leave the cluster, by where to. The rule with the longest prefix decides; where none has
+// the destination, nothing leaves. It is never changed once it is made.
+type EgressPolicy struct {
+	Name  string
+	Rules []EgressRule // each with another CIDR; none = the policy cannot be read
+}
+
+// EgressRule says by which gateways packets to some destinations leave.
+type EgressRule struct {
+	CIDR   netip.Prefix
+	Direct bool // without gateways, as other pods' packets do; then nothing of the following is set
+	// Selector and Namespaces select the gateways, as those of EgressClient.
+	Selector, Namespaces string
+	Most                 uint32 // how many of them one client uses; 0 = no limit
+	PreferLocal          bool   // those on the client's node alone, where there are any
 }
 
 // EgressGateway is a pod that says that it is one (AnnotationEgressGateway). It is never changed

@@ -43,6 +43,8 @@ type Cluster struct {
 	BGPPeers map[string]*BGPPeer
 	// BGPFilters are, as BGPConfigs, marked by KindBGP.
 	BGPFilters map[string]*BGPFilter
+	// EgressPolicies are the EgressGatewayPolicies.
+	EgressPolicies map[string]*EgressPolicy
 	// ServiceCIDRs are the ranges of cluster IPs (networking.k8s.io/v1 ServiceCIDR), where the API
 	// has them. Their changes are marked by KindSettings.
 	ServiceCIDRs []netip.Prefix
@@ -59,7 +61,7 @@ func NewCluster() *Cluster {
 		Namespaces: map[string]*Namespace{}, Pods: &PodTable{}, Nodes: map[string]*Node{},
 		Services: map[Name]*Service{}, Slices: map[Name]*EndpointSlice{}, Policies: map[PolicyID]*Policy{}, Staged: map[PolicyID]*StagedPolicy{}, Tiers: map[string]*Tier{},
 		NetworkSets: map[Name]*NetworkSet{}, ServiceAccounts: map[Name]*ServiceAccount{}, HostEndpoints: map[string]*HostEndpoint{},
-		Pools: map[string]*Pool{}, Blocks: map[netip.Prefix]*Block{}, BGPConfigs: map[string]*BGPConfig{}, BGPPeers: map[string]*BGPPeer{}, BGPFilters: map[string]*BGPFilter{}, Settings: DefaultSettings(),
+		Pools: map[string]*Pool{}, Blocks: map[netip.Prefix]*Block{}, BGPConfigs: map[string]*BGPConfig{}, BGPPeers: map[string]*BGPPeer{}, BGPFilters: map[string]*BGPFilter{}, EgressPolicies: map[string]*EgressPolicy{}, Settings: DefaultSettings(),
 	}
 }
 

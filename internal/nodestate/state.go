@@ -78,19 +78,18 @@ type State struct {
 	// QoS is how much pods of this node may send and get, by the host side of their interfaces.
 	// Most pods have no entry.
 	QoS map[string]QoS
-	// Gateways are the egress gateways of pods, by the addresses of these: of the node's own
-	// (Addr.Gateways) those that are ready, wherever they are, and of other nodes' pods those of
-	// them that are on this node. At most GatewaysMost, sorted, of the address's family.
+	// Gateways are the egress gateways of pods, by the addresses of these and where to: of the
+	// node's own (Addr.Gateways) those that are ready, wherever they are, and of other nodes' pods
+	// those of them that are on this node. At most GatewaysMost, sorted, of the address's family.
 	// Lists that are there are not empty.
-	Gateways map[netip.Addr][]netip.Addr
+	Gateways map[GatewayKey][]netip.Addr
+	// Egress is which of these lists counts, for pods that leave by an EgressGatewayPolicy.
+	Egress Egress
 	// Probed are the addresses of other nodes that have gateways of the node's own pods, and
 	// whether they are taken as down (model.Local.Down): then others have their place, where there
 	// are any.
 	Probed map[netip.Addr]bool
 }
-
-// GatewaysMost is how many egress gateways share what a pod sends.
-const GatewaysMost = 8
 
 // QoS is how much a pod may send and get by an interface.
 type QoS struct {
@@ -451,7 +450,8 @@ func New() *State {
 		HostEndpoints: map[HostInterface]HostEndpoint{},
 		HostStaged:    map[HostInterface]HostEndpoint{},
 		QoS:           map[string]QoS{},
-		Gateways:      map[netip.Addr][]netip.Addr{},
+		Gateways:      map[GatewayKey][]netip.Addr{},
+		Egress:        NewEgress(),
 		Probed:        map[netip.Addr]bool{},
 	}
 }

@@ -253,6 +253,7 @@ func (x *Index) broadcast(ch *model.Changes, everybodys map[model.Name]*model.En
 		mark(&p.BGPConfigs, ch.BGPConfigs)
 		mark(&p.BGPPeers, ch.BGPPeers)
 		mark(&p.BGPFilters, ch.BGPFilters)
+		mark(&p.EgressPolicies, ch.EgressPolicies)
 		p.ServiceCIDRsChanged = p.ServiceCIDRsChanged || ch.ServiceCIDRsChanged
 		p.ReservedChanged = p.ReservedChanged || ch.ReservedChanged
 		if len(ch.Namespaces) > 0 { // whose labels those of network sets are, too

@@ -387,6 +387,7 @@ func (n *Node) Take() *model.Changes {
 	fill(p.BGPConfigs, c.BGPConfigs)
 	fill(p.BGPPeers, c.BGPPeers)
 	fill(p.BGPFilters, c.BGPFilters)
+	fill(p.EgressPolicies, c.EgressPolicies)
 	if p.ServiceCIDRsChanged {
 		p.ServiceCIDRs = c.ServiceCIDRs
 	}

@@ -160,10 +160,11 @@ func TestBGPIsEveryNodes(t *testing.T) {
 	}
 	other := &model.BGPConfig{Name: "default", ASN: 65009}
 	filter := &model.BGPFilter{Name: "ours"}
-	x.Update(&model.Changes{BGPConfigs: map[string]*model.BGPConfig{"default": other}, BGPPeers: map[string]*model.BGPPeer{"tor": peer}, BGPFilters: map[string]*model.BGPFilter{"ours": filter}})
+	out := &model.EgressPolicy{Name: "out"}
+	x.Update(&model.Changes{BGPConfigs: map[string]*model.BGPConfig{"default": other}, BGPPeers: map[string]*model.BGPPeer{"tor": peer}, BGPFilters: map[string]*model.BGPFilter{"ours": filter}, EgressPolicies: map[string]*model.EgressPolicy{"out": out}})
 	for name, n := range nodes {
-		if got := n.Take(); got.BGPConfigs["default"] != other || got.BGPPeers["tor"] != peer || got.BGPFilters["ours"] != filter {
-			t.Errorf("%s got %v, %v and %v", name, got.BGPConfigs, got.BGPPeers, got.BGPFilters)
+		if got := n.Take(); got.BGPConfigs["default"] != other || got.BGPPeers["tor"] != peer || got.BGPFilters["ours"] != filter || got.EgressPolicies["out"] != out {
+			t.Errorf("%s got %v, %v, %v and %v", name, got.BGPConfigs, got.BGPPeers, got.BGPFilters, got.EgressPolicies)
 		}
 	}
 	x.Update(&model.Changes{BGPPeers: map[string]*model.BGPPeer{"tor": nil}})
@@ -173,7 +174,7 @@ func TestBGPIsEveryNodes(t *testing.T) {
 			t.Errorf("%s: after the peer went %v and %v", name, got.BGPConfigs, got.BGPPeers)
 		}
 	}
-	if got := x.Add("late").Take(); got.BGPFilters["ours"] != filter {
-		t.Errorf("a node that comes later got %v", got.BGPFilters)
+	if got := x.Add("late").Take(); got.BGPFilters["ours"] != filter || got.EgressPolicies["out"] != out {
+		t.Errorf("a node that comes later got %v and %v", got.BGPFilters, got.EgressPolicies)
 	}
 }

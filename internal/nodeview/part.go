@@ -96,7 +96,7 @@ func (x *Index) forget(ch *model.Changes, everybodys map[model.Name]*model.Endpo
 	if len(ch.Blocks) > 0 {
 		p.blocks = nil
 	}
-	if len(ch.Namespaces)+len(ch.Tiers)+len(ch.ServiceAccounts)+len(ch.HostEndpoints)+len(ch.Pools)+len(ch.BGPConfigs)+len(ch.BGPPeers)+len(ch.BGPFilters) > 0 || ch.ServiceCIDRsChanged || ch.ReservedChanged || x.accountsChanged {
+	if len(ch.Namespaces)+len(ch.Tiers)+len(ch.ServiceAccounts)+len(ch.HostEndpoints)+len(ch.Pools)+len(ch.BGPConfigs)+len(ch.BGPPeers)+len(ch.BGPFilters)+len(ch.EgressPolicies) > 0 || ch.ServiceCIDRsChanged || ch.ReservedChanged || x.accountsChanged {
 		p.other, x.accountsChanged = nil, false
 	}
 	in := func(namespace string) *namesIn {
@@ -146,7 +146,7 @@ func (x *Index) commonParts() []*Part {
 	}
 	if p.other == nil {
 		ch := &model.Changes{Namespaces: maps.Clone(c.Namespaces), Tiers: maps.Clone(c.Tiers), HostEndpoints: maps.Clone(c.HostEndpoints),
-			Pools: maps.Clone(c.Pools), BGPConfigs: maps.Clone(c.BGPConfigs), BGPPeers: maps.Clone(c.BGPPeers), BGPFilters: maps.Clone(c.BGPFilters), ServiceCIDRs: c.ServiceCIDRs, ServiceCIDRsChanged: true, Reserved: c.Reservations, ReservedChanged: true}
+			Pools: maps.Clone(c.Pools), BGPConfigs: maps.Clone(c.BGPConfigs), BGPPeers: maps.Clone(c.BGPPeers), BGPFilters: maps.Clone(c.BGPFilters), EgressPolicies: maps.Clone(c.EgressPolicies), ServiceCIDRs: c.ServiceCIDRs, ServiceCIDRsChanged: true, Reserved: c.Reservations, ReservedChanged: true}
 		if x.accounts > 0 {
 			ch.ServiceAccounts = maps.Clone(c.ServiceAccounts)
 		}

@@ -32,7 +32,7 @@ func (n *Node) leavesByGateway(in In, src, dst netip.Addr, service bool) bool {
 		return false
 	}
 	if in.Hook == FromWorkload {
-		return n.state.Addrs[src].Gateways && n.outsideCluster(dst)
+		return n.outsideCluster(dst) && n.state.MustLeaveByGateway(src, dst)
 	}
 	return !service && n.transits(in, src, dst)
 }
@@ -54,7 +54,7 @@ func gatewayWeight(hash uint32, gateway netip.Addr) uint32 {
 func Gateway(s *nodestate.State, client, to netip.AddrPort, here bool) (best netip.Addr) {
 	hash := maglev.Hash(client, false) ^ maglev.Hash(to, false)*3
 	var most uint32
-	for _, g := range s.Gateways[client.Addr()] {
+	for _, g := range s.GatewaysOf(client.Addr(), to.Addr()) {
 		if here && s.Addrs[g].Kind != nodestate.AddrEndpoint {
 			continue
 		}
@@ -108,7 +108,7 @@ func (n *Node) gatewayDiffers(f *flow, in In, k flowKey) bool {
 		return false
 	}
 	a, known := n.state.Addrs[k.src]
-	wanted := a.Gateways
+	wanted := n.state.MustLeaveByGateway(k.src, f.dst)
 	if in.Hook != FromWorkload {
 		wanted = in.Hook == FromTunnel && (!known || a.Kind == nodestate.AddrPod) && f.gateway
 	}
@@ -119,7 +119,7 @@ func (n *Node) gatewayDiffers(f *flow, in In, k flowKey) bool {
 	if !wanted {
 		return false
 	}
-	for _, g := range n.state.Gateways[k.src] {
+	for _, g := range n.state.GatewaysOf(k.src, f.dst) {
 		if n.kind(g) == nodestate.AddrEndpoint {
 			if f.path.action != Tunnel && f.src == n.gatewaySource(g) {
 				return false

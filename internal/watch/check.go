@@ -31,6 +31,7 @@ var checks = map[string]func(*unstructured.Unstructured) []weirv1.Problem{
 	"projectcalico.org/BGPConfiguration":              problemsOf(typed("BGPConfiguration", bgp.ConvertConfiguration)),
 	"projectcalico.org/BGPPeer":                       problemsOf(typed("BGPPeer", bgp.ConvertPeer)),
 	"projectcalico.org/BGPFilter":                     problemsOf(typed("BGPFilter", bgp.ConvertFilter)),
+	"projectcalico.org/EgressGatewayPolicy":           problemsOf(typed("EgressGatewayPolicy", ConvertEgressPolicy)),
 	"projectcalico.org/IPPool":                        problemsOf(typed("IPPool", ConvertPool)),
 	"projectcalico.org/IPReservation":                 problemsOf(typed("IPReservation", ConvertReservation)),
 	"projectcalico.org/KubeControllersConfiguration":  checkKubeControllers,

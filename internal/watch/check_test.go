@@ -39,6 +39,7 @@ func TestCheckNamesTheField(t *testing.T) {
 		{`{apiVersion: projectcalico.org/v3, kind: BGPPeer, spec: {peerIP: 192.0.2.9}}`, "spec.asNumber"},
 		{`{apiVersion: projectcalico.org/v3, kind: BGPConfiguration, spec: {}}`, "metadata.name"},
 		{`{apiVersion: projectcalico.org/v3, kind: BGPFilter, spec: {}}`, ""}, // not converted
+		{`{apiVersion: projectcalico.org/v3, kind: EgressGatewayPolicy, spec: {rules: [{destination: {cidr: 10.0.0}}]}}`, "spec.rules[0].destination.cidr"},
 	} {
 		u := &unstructured.Unstructured{}
 		if err := yaml.Unmarshal([]byte(x.text), &u.Object); err != nil {

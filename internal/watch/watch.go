@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/weir-net/weir/api/client"
+	egressv3 "github.com/weir-net/weir/api/egress/v3"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/watch/bgp"
@@ -302,6 +303,9 @@ func (w *Watcher) addCRDs(d dynamic.Interface) error {
 		addDynamic(w, d, calico("bgpfilters"), kind[*unstructured.Unstructured, model.BGPFilter]{
 			object: "BGPFilter", convert: typed("BGPFilter", bgp.ConvertFilter),
 			record: func(b *Batch, n model.Name, _ any, now, _ *model.BGPFilter) { put(&b.BGPFilters, n.Name, now) }}),
+		addDynamic(w, d, calico(egressv3.Resource), kind[*unstructured.Unstructured, model.EgressPolicy]{
+			object: "EgressGatewayPolicy", convert: typed("EgressGatewayPolicy", ConvertEgressPolicy),
+			record: func(b *Batch, n model.Name, _ any, now, _ *model.EgressPolicy) { put(&b.EgressPolicies, n.Name, now) }}),
 		addDynamic(w, d, weirv1.IPAMBlocks, kind[*unstructured.Unstructured, model.Block]{
 			object: "IPAMBlock", convert: typed("IPAMBlock", ConvertBlock),
 			record: func(b *Batch, _ model.Name, _ any, now, before *model.Block) {

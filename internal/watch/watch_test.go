@@ -48,7 +48,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 	kinds := map[schema.GroupVersionResource]string{}
 	for resource, kind := range map[string]string{"ippools": "IPPool", "ipreservations": "IPReservation",
 		"ipamconfigurations": "IPAMConfiguration", "felixconfigurations": "FelixConfiguration",
-		"networkpolicies": "NetworkPolicy", "globalnetworkpolicies": "GlobalNetworkPolicy", "tiers": "Tier", "networksets": "NetworkSet", "hostendpoints": "HostEndpoint", "bgpconfigurations": "BGPConfiguration", "bgppeers": "BGPPeer", "bgpfilters": "BGPFilter",
+		"networkpolicies": "NetworkPolicy", "globalnetworkpolicies": "GlobalNetworkPolicy", "tiers": "Tier", "networksets": "NetworkSet", "hostendpoints": "HostEndpoint", "bgpconfigurations": "BGPConfiguration", "bgppeers": "BGPPeer", "bgpfilters": "BGPFilter", "egressgatewaypolicies": "EgressGatewayPolicy",
 		"globalnetworksets": "GlobalNetworkSet", "stagednetworkpolicies": "StagedNetworkPolicy",
 		"stagedglobalnetworkpolicies": "StagedGlobalNetworkPolicy", "stagedkubernetesnetworkpolicies": "StagedKubernetesNetworkPolicy"} {
 		kinds[schema.GroupVersionResource{Group: "projectcalico.org", Version: "v3", Resource: resource}] = kind + "List"

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/reason"
 	"github.com/weir-net/weir/internal/sim"
 	"github.com/weir-net/weir/internal/why/wire"
 )
@@ -22,6 +23,10 @@ func (i *inquiry) describe() {
 		o.Verdict, o.Reason, o.Text = wire.Dropped, r.Reason.String(), r.Reason.Text()
 		if r.Action == sim.Answer {
 			o.Text += "; the sender gets an ICMP error or a reset"
+		}
+		if r.Reason == reason.NoGateway {
+			o.EgressRule = i.egressRule(i.in.Packet.IP.Dst)
+			o.Text += byRule(o.EgressRule)
 		}
 		return
 	}
@@ -58,6 +63,9 @@ func (i *inquiry) describeRoute(pod string) {
 	r, o := i.result, &i.answer.Outcome
 	hook, node := wire.FromUplink, i.nodeOf(r.Packet.IP.Dst)
 	o.Path, o.Gateway = "direct", i.gateway()
+	if !node.IsValid() {
+		o.EgressRule = i.egressRule(r.Packet.IP.Dst)
+	}
 	if i.state.Addrs[r.NextHop].Kind == nodestate.AddrNode {
 		node = r.NextHop
 	}
@@ -75,7 +83,10 @@ func (i *inquiry) describeRoute(pod string) {
 		o.Verdict, o.Text = wire.Left, fmt.Sprintf("out of the cluster, to the neighbour %s", r.NextHop)
 		if o.Gateway != "" {
 			o.Text += fmt.Sprintf(", by egress gateway %s, with the address %s", o.Gateway, r.Packet.IP.Src)
+		} else if o.EgressRule != "" {
+			o.Text += ", by no egress gateway"
 		}
+		o.Text += byRule(o.EgressRule)
 		return
 	}
 	if i.guarded(node) && o.Encrypted == "" && o.Path == "tunnel" {
@@ -96,7 +107,7 @@ func (i *inquiry) sendOn(hook string, node netip.Addr, name, pod string) {
 		o.Text += fmt.Sprintf(", encrypted by WireGuard (%s)", o.Encrypted)
 	}
 	if o.Gateway != "" {
-		o.Text += " for egress gateway " + o.Gateway
+		o.Text += " for egress gateway " + o.Gateway + byRule(o.EgressRule)
 	}
 	if pod != "" {
 		if o.Encrypted != "" {
@@ -121,10 +132,11 @@ func (i *inquiry) sendOn(hook string, node netip.Addr, name, pod string) {
 // tables' those that the program may have chosen.
 func (i *inquiry) gateway() string {
 	r, client := i.result, i.in.Packet.IP.Src
-	if _, is := i.state.Gateways[client]; !is || i.nodeOf(r.Packet.IP.Dst).IsValid() || i.in.Hook == sim.FromWorkload && !i.state.Addrs[client].Gateways {
+	to := r.Packet.IP.Dst
+	if i.nodeOf(to).IsValid() || i.in.Hook == sim.FromWorkload && !i.state.MustLeaveByGateway(client, to) {
 		return ""
 	}
-	a := sim.Gateway(i.state, netip.AddrPortFrom(client, i.in.Packet.SrcPort), netip.AddrPortFrom(r.Packet.IP.Dst, r.Packet.DstPort), i.in.Hook == sim.FromTunnel)
+	a := sim.Gateway(i.state, netip.AddrPortFrom(client, i.in.Packet.SrcPort), netip.AddrPortFrom(to, r.Packet.DstPort), i.in.Hook == sim.FromTunnel)
 	if !a.IsValid() {
 		return ""
 	}
@@ -132,6 +144,30 @@ func (i *inquiry) gateway() string {
 		return fmt.Sprintf("%s (%s)", pod, a)
 	}
 	return a.String()
+}
+
+// egressRule says which rule of an EgressGatewayPolicy decides on what leaves the cluster for an
+// address; empty = the client has no policy, or nothing of it leaves so.
+func (i *inquiry) egressRule(to netip.Addr) string {
+	client := i.in.Packet.IP.Src
+	policy, has := i.state.Egress.Policies[client]
+	if !has || i.in.Hook == sim.FromWorkload && !i.state.Addrs[client].Gateways {
+		return ""
+	}
+	group, cidr := i.state.Egress.Group(client, to)
+	name := "EgressGatewayPolicy " + i.state.Egress.Names[policy]
+	if group == nodestate.GroupNone {
+		return name + ", which has none for " + to.String()
+	}
+	return name + " for " + cidr.String()
+}
+
+// byRule is a rule in a sentence.
+func byRule(rule string) string {
+	if rule == "" {
+		return ""
+	}
+	return ", by the rule of " + rule
 }
 
 // byIPIP reports whether the packet leaves by IP in IP: the programs then name the interface, which

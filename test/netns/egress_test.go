@@ -106,8 +106,10 @@ type listener struct {
 	last map[int]netip.Addr // the source of a flow's last one
 }
 
-func (f *fixture) listener() *listener {
-	w := newWire(f.t, f.client.netns, "eth0")
+func (f *fixture) listener() *listener { return f.listenerOf(f.client) }
+
+func (f *fixture) listenerOf(h *host) *listener {
+	w := newWire(f.t, h.netns, "eth0")
 	if err := unix.SetsockoptInt(w.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20); err != nil {
 		f.t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 
 // InputsGateways are the kinds that the gateways of pods are made from, apart from namespaces and
 // single pods.
-const InputsGateways = model.KindPods | model.KindLocal | model.KindSettings | model.KindNodes
+const InputsGateways = model.KindPods | model.KindLocal | model.KindSettings | model.KindNodes | model.KindEgressPolicies
 
 // ChangesGateways reports whether something else that changed may change who leaves by gateways, or
 // by which.
@@ -69,34 +69,43 @@ func mustLeaveByGateway(c *cluster.View, name model.Name) bool {
 	return p == nil || c.Namespaces[name.Namespace] == nil || egressOf(c, p) != nil
 }
 
-// Gateways returns State.Gateways and State.Probed of package nodestate.
-func Gateways(c *cluster.View) (out map[netip.Addr][]netip.Addr, probed map[netip.Addr]bool) {
-	out, probed = map[netip.Addr][]netip.Addr{}, map[netip.Addr]bool{}
+// Led is by which gateways pods leave the cluster: the fields of nodestate.State of these names.
+type Led struct {
+	Gateways map[nodestate.GatewayKey][]netip.Addr
+	Egress   nodestate.Egress
+	Probed   map[netip.Addr]bool
+}
+
+// Gateways returns who leaves by which gateways.
+func Gateways(c *cluster.View) Led {
+	out := Led{Gateways: map[nodestate.GatewayKey][]netip.Addr{}, Egress: nodestate.NewEgress(), Probed: map[netip.Addr]bool{}}
 	if c.Settings.Egress == model.EgressDisabled {
-		return out, probed
+		return out
 	}
-	f := finder{c: c, selected: map[chosenBy][]*model.Pod{}, probed: probed}
+	f := finder{c: c, selected: map[chosenBy][]*model.Pod{}, policies: map[string]*policyRules{}, out: &out}
 	for p := range c.Pods.Egress() {
 		if p.Gateway != nil && p.Gateway.Ready && !p.HostNetwork && !p.Finished && leadsOut(c, p.Node) {
 			f.gateways = append(f.gateways, p)
 		}
 	}
-	if len(f.gateways) == 0 {
-		return out, probed
-	}
 	for a, ep := range c.Local.Endpoints {
 		if p := c.Pods.Get(ep.Pod); p != nil && c.Carried(a) {
-			f.add(out, a, p, false)
+			f.client(a, p, false)
 		}
+	}
+	slices.Sort(out.Egress.Missing)
+	out.Egress.Missing = slices.Compact(out.Egress.Missing)
+	if !slices.ContainsFunc(f.gateways, func(g *model.Pod) bool { return slices.ContainsFunc(g.Addrs, f.isHere) }) {
+		return out
 	}
 	for p := range clientsElsewhere(c) {
 		for _, a := range p.Addrs {
 			if _, own := c.Local.Endpoints[a]; !own && c.Carried(a) {
-				f.add(out, a, p, true)
+				f.client(a, p, true)
 			}
 		}
 	}
-	return out, probed
+	return out
 }
 
 // leadsOut reports whether a node leads pods out by the gateways on it. What is sent to one that
@@ -135,43 +144,47 @@ func clientsElsewhere(c *cluster.View) func(func(*model.Pod) bool) {
 	}
 }
 
-// chosenBy is what decides on a pod's gateways.
-type chosenBy struct {
-	namespace string
-	model.EgressClient
-}
+// chosenBy is what decides which gateways pods may use.
+type chosenBy struct{ namespace, selector, namespaces string }
 
 // finder finds the gateways of pods.
 type finder struct {
 	c        *cluster.View
 	gateways []*model.Pod // that are ready
 	selected map[chosenBy][]*model.Pod
-	probed   map[netip.Addr]bool // State.Probed
+	policies map[string]*policyRules
+	out      *Led
 }
 
-func (f *finder) of(p *model.Pod) []*model.Pod {
-	e := egressOf(f.c, p)
-	if e == nil {
-		return nil
+// client enters the gateways of a pod, for one of its addresses; with here those on this node
+// alone.
+func (f *finder) client(a netip.Addr, p *model.Pod, here bool) {
+	switch e := egressOf(f.c, p); {
+	case e == nil:
+	case e.Policy != "":
+		f.addPolicy(e.Policy, a, p, here)
+	default:
+		f.add(nodestate.GatewayKey{Client: a}, annotated(e), p, here)
 	}
-	by := chosenBy{p.Name.Namespace, *e}
-	list, known := f.selected[by]
+}
+
+// of returns the gateways that the pods of a namespace may use by a choice.
+func (f *finder) of(namespace string, by choice) []*model.Pod {
+	key := chosenBy{namespace, by.selector, by.namespaces}
+	list, known := f.selected[key]
 	if !known {
-		list = f.find(by)
-		f.selected[by] = list
+		list = f.find(key)
+		f.selected[key] = list
 	}
 	return list
 }
 
 func (f *finder) find(by chosenBy) (out []*model.Pod) {
-	if by.Policy != "" {
-		return nil
-	}
-	pods, err := selector.Parse(by.Selector)
+	pods, err := selector.Parse(by.selector)
 	if err != nil {
 		return nil
 	}
-	namespaces, err := selector.Parse(by.EgressClient.Namespaces)
+	namespaces, err := selector.Parse(by.namespaces)
 	if err != nil {
 		return nil
 	}
@@ -181,7 +194,7 @@ func (f *finder) find(by chosenBy) (out []*model.Pod) {
 		ok, known := usable[ns]
 		if !known {
 			selected := ns == by.namespace
-			if by.EgressClient.Namespaces != "" {
+			if by.namespaces != "" {
 				selected = namespaces.MatchesFunc(peer.NamespaceLabels(f.c, ns))
 			}
 			ok = selected && f.grants(ns, by.namespace)
@@ -214,41 +227,97 @@ func gatewayLabels(p *model.Pod) peer.Labels {
 	}
 }
 
-// add enters the gateways of a pod, for one of its addresses; with here those on this node alone.
-// Those on nodes that are down count where there are no others: a firewall that begins to drop
-// what nodes are probed with must not end all.
-func (f *finder) add(out map[netip.Addr][]netip.Addr, a netip.Addr, p *model.Pod, here bool) {
-	var list, down []netip.Addr
-	for _, g := range f.of(p) {
+// candidate is a gateway that a client may use, by the address that it has of the client's family.
+type candidate struct {
+	addr  netip.Addr
+	node  string
+	suits [sha256.Size]byte
+}
+
+// candidates are the gateways that a client may use.
+func (f *finder) candidates(a netip.Addr, by choice, p *model.Pod) (out []candidate) {
+	for _, g := range f.of(p.Name.Namespace, by) {
 		for _, at := range g.Addrs {
-			if at.Is4() != a.Is4() || at == a || !f.owns(g, at) {
-				continue
+			if at.Is4() == a.Is4() && at != a && f.owns(g, at) {
+				out = append(out, candidate{addr: at, node: g.Node})
+				break
 			}
-			_, own := f.c.Local.Endpoints[at]
-			switch {
-			case here && !own:
-			case !own && f.isDown(g.Node, a):
-				down = append(down, at)
-			default:
-				list = append(list, at)
-			}
-			break
 		}
 	}
+	return out
+}
+
+// add enters the gateways of a pod, for one of its addresses, and reports whether there are any;
+// with here those on this node alone.
+func (f *finder) add(key nodestate.GatewayKey, by choice, p *model.Pod, here bool) bool {
+	all := f.candidates(key.Client, by, p)
+	elsewhere := func(g candidate) bool { return !f.isHere(g.addr) }
+	if own := slices.DeleteFunc(slices.Clone(all), elsewhere); by.preferLocal && !here && len(own) > 0 {
+		all = own
+	}
+	var list []netip.Addr
+	switch {
+	case here && by.preferLocal:
+		// The client's node has none that it prefers, or has just lost it, when it sends here.
+		list = f.here(key.Client, slices.DeleteFunc(all, func(g candidate) bool { return g.node == p.Node }), by.most)
+	case here:
+		list = f.here(key.Client, all, by.most)
+	default:
+		list = f.answering(key.Client, all, by.most)
+	}
+	if len(list) > 0 {
+		f.out.Gateways[key] = list
+	}
+	return len(list) > 0
+}
+
+// answering returns the gateways that a client uses: those on nodes that are down where there are
+// no others. A firewall that begins to drop what nodes are probed with must not end all.
+func (f *finder) answering(client netip.Addr, all []candidate, most int) []netip.Addr {
+	up := slices.DeleteFunc(slices.Clone(all), func(g candidate) bool { return !f.isHere(g.addr) && f.isDown(g.node, client) })
+	if len(up) == 0 {
+		up = all
+	}
+	return addrsOf(first(client, up, most))
+}
+
+// here returns the gateways of this node by which a client of another node leaves. Where the
+// first ones are all on others, that is the first one here: it has the place of one whose node does
+// not answer the client's any more.
+func (f *finder) here(client netip.Addr, all []candidate, most int) []netip.Addr {
+	elsewhere := func(g candidate) bool { return !f.isHere(g.addr) }
+	list := slices.DeleteFunc(first(client, slices.Clone(all), most), elsewhere)
 	if len(list) == 0 {
-		list = down
+		list = first(client, slices.DeleteFunc(all, elsewhere), 1)
 	}
-	if len(list) > nodestate.GatewaysMost {
-		// Those that suit the client's address most, so that one that goes moves few.
-		slices.SortFunc(list, func(x, y netip.Addr) int {
-			i, j := suits(a, x), suits(a, y)
-			return slices.Compare(j[:], i[:])
-		})
-		list = list[:nodestate.GatewaysMost]
+	return addrsOf(list)
+}
+
+// isHere reports whether an address is of a pod of this node.
+func (f *finder) isHere(a netip.Addr) bool {
+	_, own := f.c.Local.Endpoints[a]
+	return own
+}
+
+// first returns the gateways that suit a client most, so that one that comes or goes changes the
+// gateways of few clients, and clients differ in them.
+func first(client netip.Addr, list []candidate, most int) []candidate {
+	if len(list) <= most {
+		return list
 	}
-	if slices.SortFunc(list, netip.Addr.Compare); len(list) > 0 {
-		out[a] = list
+	for i := range list {
+		list[i].suits = suits(client, list[i].addr)
 	}
+	slices.SortFunc(list, func(x, y candidate) int { return slices.Compare(y.suits[:], x.suits[:]) })
+	return list[:most]
+}
+
+func addrsOf(list []candidate) (out []netip.Addr) {
+	for _, g := range list {
+		out = append(out, g.addr)
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out
 }
 
 // isDown reports whether a node is taken as down, which it is probed for from now on.
@@ -264,8 +333,8 @@ func (f *finder) isDown(node string, like netip.Addr) bool {
 	if !a.IsValid() {
 		return false
 	}
-	f.probed[a] = f.c.Local.Down[a]
-	return f.probed[a]
+	f.out.Probed[a] = f.c.Local.Down[a]
+	return f.out.Probed[a]
 }
 
 func suits(client, gateway netip.Addr) [sha256.Size]byte {

@@ -18,7 +18,7 @@ import (
 
 // Version is that of digests. It is raised with each change of what they are made of, a field of
 // the model among it: who gets digests of another version sends everything.
-const Version = 5
+const Version = 6
 
 // Kind is a kind of objects. The numbers are sent.
 type Kind uint8
@@ -43,8 +43,9 @@ const (
 	BGPConfigs      Kind = 16
 	BGPPeers        Kind = 17
 	BGPFilters      Kind = 18
+	EgressPolicies  Kind = 19
 
-	LastKind = BGPFilters
+	LastKind = EgressPolicies
 )
 
 // Scope is the objects of a kind in a namespace; "" where the kind has none.

@@ -45,6 +45,7 @@ var (
 	bgpConfigs      = kindOf[string, model.BGPConfig]{BGPConfigs, byText, (*writer).bgpConfig, func(ch *model.Changes) *map[string]*model.BGPConfig { return &ch.BGPConfigs }, nil, nil}
 	bgpPeers        = kindOf[string, model.BGPPeer]{BGPPeers, byText, (*writer).bgpPeer, func(ch *model.Changes) *map[string]*model.BGPPeer { return &ch.BGPPeers }, nil, nil}
 	bgpFilters      = kindOf[string, model.BGPFilter]{BGPFilters, byText, (*writer).bgpFilter, func(ch *model.Changes) *map[string]*model.BGPFilter { return &ch.BGPFilters }, nil, nil}
+	egressPolicies  = kindOf[string, model.EgressPolicy]{EgressPolicies, byText, (*writer).egressPolicy, func(ch *model.Changes) *map[string]*model.EgressPolicy { return &ch.EgressPolicies }, nil, nil}
 )
 
 // kinds are those that have objects with names.
@@ -53,7 +54,7 @@ var kinds = []interface {
 	listHeld(Lists, *writer, *model.Cluster)
 	pick(into, of *model.Changes, from Buckets)
 	settle(*model.Changes, *model.Cluster, Buckets)
-}{namespaces, pods, nodes, services, endpointSlices, policies, staged, tiers, networkSets, serviceAccounts, hostEndpoints, pools, blocks, bgpConfigs, bgpPeers, bgpFilters}
+}{namespaces, pods, nodes, services, endpointSlices, policies, staged, tiers, networkSets, serviceAccounts, hostEndpoints, pools, blocks, bgpConfigs, bgpPeers, bgpFilters, egressPolicies}
 
 func (k kindOf[K, V]) scope(key K) (Scope, string) {
 	namespace, name := k.key(key)

@@ -135,6 +135,19 @@ func (w *writer) egressClient(c *model.EgressClient) {
 	w.text(c.Policy)
 }
 
+func (w *writer) egressPolicy(p *model.EgressPolicy) {
+	w.text(p.Name)
+	list(w, p.Rules, (*writer).egressRule)
+}
+
+func (w *writer) egressRule(r model.EgressRule) {
+	w.prefix(r.CIDR)
+	w.bools(r.Direct, r.PreferLocal)
+	w.text(r.Selector)
+	w.text(r.Namespaces)
+	w.number(uint64(r.Most))
+}
+
 func (w *writer) egressGateway(g *model.EgressGateway) {
 	w.bools(g.Ready)
 	w.labels(g.Labels)

@@ -91,6 +91,7 @@ func (e *encodings) key(ch *model.Changes) (sum uint64) {
 	sum += keyOf(e.seed, 14, ch.BGPConfigs)
 	sum += keyOf(e.seed, 15, ch.BGPPeers)
 	sum += keyOf(e.seed, 16, ch.BGPFilters)
+	sum += keyOf(e.seed, 17, ch.EgressPolicies)
 	return sum
 }
 

@@ -123,6 +123,7 @@ func (r *reader) changes(m *Message, out *Decoded) {
 	put(r, "bgp_configs", m.BgpConfigs, &ch.BGPConfigs, r.bgpConfig)
 	put(r, "bgp_peers", m.BgpPeers, &ch.BGPPeers, r.bgpPeer)
 	put(r, "bgp_filters", m.BgpFilters, &ch.BGPFilters, r.bgpFilter)
+	put(r, "egress_policies", m.EgressPolicies, &ch.EgressPolicies, r.egressPolicy)
 	put(r, "service_accounts", m.ServiceAccounts, &ch.ServiceAccounts, r.serviceAccount)
 	put(r, "network_sets", m.NetworkSets, &ch.NetworkSets, r.networkSet)
 	put(r, "host_endpoints", m.HostEndpoints, &ch.HostEndpoints, r.hostEndpoint)
@@ -165,6 +166,7 @@ func (r *reader) gone(g *Gone, ch *model.Changes) {
 	gone(r, "gone.bgp_configs", g.BgpConfigs, &ch.BGPConfigs)
 	gone(r, "gone.bgp_peers", g.BgpPeers, &ch.BGPPeers)
 	gone(r, "gone.bgp_filters", g.BgpFilters, &ch.BGPFilters)
+	gone(r, "gone.egress_policies", g.EgressPolicies, &ch.EgressPolicies)
 	put(r, "gone.blocks", values(g.Blocks), &ch.Blocks, func(b *[]byte) (netip.Prefix, *model.Block) {
 		p := r.prefix(*b)
 		if !p.IsValid() {

@@ -18,6 +18,23 @@ func (w *writer) egressGateway(g *model.EgressGateway) *EgressGateway {
 	return &EgressGateway{Ready: g.Ready, Labels: w.labels(g.Labels)}
 }
 
+func (w *writer) egressPolicy(p *model.EgressPolicy) *EgressPolicy {
+	out := &EgressPolicy{Name: []byte(p.Name)}
+	for _, r := range p.Rules {
+		out.Rules = append(out.Rules, &EgressRule{Cidr: PrefixBytes(r.CIDR), Direct: r.Direct, Selector: w.text(r.Selector), Namespaces: w.text(r.Namespaces), Most: r.Most, PreferLocal: r.PreferLocal})
+	}
+	return out
+}
+
+func (r *reader) egressPolicy(p *EgressPolicy) (string, *model.EgressPolicy) {
+	out := &model.EgressPolicy{Name: r.key("name", p.Name), Rules: list(r, "rules", p.Rules, r.egressRule)}
+	return out.Name, out
+}
+
+func (r *reader) egressRule(m *EgressRule) model.EgressRule {
+	return model.EgressRule{CIDR: one(r, "cidr", m.Cidr, r.prefix), Direct: m.Direct, Selector: r.text("selector", m.Selector), Namespaces: r.text("namespaces", m.Namespaces), Most: m.Most, PreferLocal: m.PreferLocal}
+}
+
 func (r *reader) egressClient(c *EgressClient) *model.EgressClient {
 	if c == nil {
 		return nil

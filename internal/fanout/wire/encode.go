@@ -208,6 +208,8 @@ func (w *writer) changes(ch *model.Changes) {
 		func(m *Message) *[]*BgpPeer { return &m.BgpPeers }, w.bgpPeer)
 	objects(w, ch.BGPFilters, strings.Compare, w.goneName(func(g *Gone) *[][]byte { return &g.BgpFilters }),
 		func(m *Message) *[]*BgpFilter { return &m.BgpFilters }, w.bgpFilter)
+	objects(w, ch.EgressPolicies, strings.Compare, w.goneName(func(g *Gone) *[][]byte { return &g.EgressPolicies }),
+		func(m *Message) *[]*EgressPolicy { return &m.EgressPolicies }, w.egressPolicy)
 	objects(w, ch.ServiceAccounts, byName, w.goneNames(func(g *Gone) *[]*Names { return &g.ServiceAccounts }),
 		func(m *Message) *[]*ServiceAccount { return &m.ServiceAccounts }, w.serviceAccount)
 	objects(w, ch.NetworkSets, byName, w.goneNames(func(g *Gone) *[]*Names { return &g.NetworkSets }),

@@ -221,6 +221,7 @@ func merge(into, more *model.Changes) {
 	mergeMap(&into.BGPConfigs, more.BGPConfigs)
 	mergeMap(&into.BGPPeers, more.BGPPeers)
 	mergeMap(&into.BGPFilters, more.BGPFilters)
+	mergeMap(&into.EgressPolicies, more.EgressPolicies)
 	if more.ServiceCIDRsChanged {
 		into.ServiceCIDRs, into.ServiceCIDRsChanged = more.ServiceCIDRs, true
 	}

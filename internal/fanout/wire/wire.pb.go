@@ -299,6 +299,7 @@ type Message struct {
 	BgpConfigs      []*BgpConfig           `protobuf:"bytes,20,rep,name=bgp_configs,json=bgpConfigs,proto3" json:"bgp_configs,omitempty"`
 	BgpPeers        []*BgpPeer             `protobuf:"bytes,21,rep,name=bgp_peers,json=bgpPeers,proto3" json:"bgp_peers,omitempty"`
 	BgpFilters      []*BgpFilter           `protobuf:"bytes,22,rep,name=bgp_filters,json=bgpFilters,proto3" json:"bgp_filters,omitempty"`
+	EgressPolicies  []*EgressPolicy        `protobuf:"bytes,23,rep,name=egress_policies,json=egressPolicies,proto3" json:"egress_policies,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -487,6 +488,13 @@ func (x *Message) GetBgpFilters() []*BgpFilter {
 	return nil
 }
 
+func (x *Message) GetEgressPolicies() []*EgressPolicy {
+	if x != nil {
+		return x.EgressPolicies
+	}
+	return nil
+}
+
 // Gone are the keys of objects that are not there any more.
 type Gone struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
@@ -506,6 +514,7 @@ type Gone struct {
 	BgpConfigs      [][]byte               `protobuf:"bytes,14,rep,name=bgp_configs,json=bgpConfigs,proto3" json:"bgp_configs,omitempty"`
 	BgpPeers        [][]byte               `protobuf:"bytes,15,rep,name=bgp_peers,json=bgpPeers,proto3" json:"bgp_peers,omitempty"`
 	BgpFilters      [][]byte               `protobuf:"bytes,16,rep,name=bgp_filters,json=bgpFilters,proto3" json:"bgp_filters,omitempty"`
+	EgressPolicies  [][]byte               `protobuf:"bytes,17,rep,name=egress_policies,json=egressPolicies,proto3" json:"egress_policies,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -648,6 +657,13 @@ func (x *Gone) GetBgpPeers() [][]byte {
 func (x *Gone) GetBgpFilters() [][]byte {
 	if x != nil {
 		return x.BgpFilters
+	}
+	return nil
+}
+
+func (x *Gone) GetEgressPolicies() [][]byte {
+	if x != nil {
+		return x.EgressPolicies
 	}
 	return nil
 }
@@ -3931,6 +3947,142 @@ func (x *BgpFilter) GetImport6() []*BgpRule {
 	return nil
 }
 
+type EgressPolicy struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          []byte                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Rules         []*EgressRule          `protobuf:"bytes,2,rep,name=rules,proto3" json:"rules,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EgressPolicy) Reset() {
+	*x = EgressPolicy{}
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EgressPolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EgressPolicy) ProtoMessage() {}
+
+func (x *EgressPolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EgressPolicy.ProtoReflect.Descriptor instead.
+func (*EgressPolicy) Descriptor() ([]byte, []int) {
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *EgressPolicy) GetName() []byte {
+	if x != nil {
+		return x.Name
+	}
+	return nil
+}
+
+func (x *EgressPolicy) GetRules() []*EgressRule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+type EgressRule struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Cidr          []byte                 `protobuf:"bytes,1,opt,name=cidr,proto3" json:"cidr,omitempty"`
+	Direct        bool                   `protobuf:"varint,2,opt,name=direct,proto3" json:"direct,omitempty"`         // without gateways
+	Selector      uint32                 `protobuf:"varint,3,opt,name=selector,proto3" json:"selector,omitempty"`     // text
+	Namespaces    uint32                 `protobuf:"varint,4,opt,name=namespaces,proto3" json:"namespaces,omitempty"` // text
+	Most          uint32                 `protobuf:"varint,5,opt,name=most,proto3" json:"most,omitempty"`             // absent = all
+	PreferLocal   bool                   `protobuf:"varint,6,opt,name=prefer_local,json=preferLocal,proto3" json:"prefer_local,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EgressRule) Reset() {
+	*x = EgressRule{}
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EgressRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EgressRule) ProtoMessage() {}
+
+func (x *EgressRule) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EgressRule.ProtoReflect.Descriptor instead.
+func (*EgressRule) Descriptor() ([]byte, []int) {
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *EgressRule) GetCidr() []byte {
+	if x != nil {
+		return x.Cidr
+	}
+	return nil
+}
+
+func (x *EgressRule) GetDirect() bool {
+	if x != nil {
+		return x.Direct
+	}
+	return false
+}
+
+func (x *EgressRule) GetSelector() uint32 {
+	if x != nil {
+		return x.Selector
+	}
+	return 0
+}
+
+func (x *EgressRule) GetNamespaces() uint32 {
+	if x != nil {
+		return x.Namespaces
+	}
+	return 0
+}
+
+func (x *EgressRule) GetMost() uint32 {
+	if x != nil {
+		return x.Most
+	}
+	return 0
+}
+
+func (x *EgressRule) GetPreferLocal() bool {
+	if x != nil {
+		return x.PreferLocal
+	}
+	return false
+}
+
 type BgpRule struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Accept        bool                   `protobuf:"varint,1,opt,name=accept,proto3" json:"accept,omitempty"`
@@ -3952,7 +4104,7 @@ type BgpRule struct {
 
 func (x *BgpRule) Reset() {
 	*x = BgpRule{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[41]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3964,7 +4116,7 @@ func (x *BgpRule) String() string {
 func (*BgpRule) ProtoMessage() {}
 
 func (x *BgpRule) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[41]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3977,7 +4129,7 @@ func (x *BgpRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BgpRule.ProtoReflect.Descriptor instead.
 func (*BgpRule) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{41}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *BgpRule) GetAccept() bool {
@@ -4082,7 +4234,7 @@ type SecretKey struct {
 
 func (x *SecretKey) Reset() {
 	*x = SecretKey{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[42]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4094,7 +4246,7 @@ func (x *SecretKey) String() string {
 func (*SecretKey) ProtoMessage() {}
 
 func (x *SecretKey) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[42]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4107,7 +4259,7 @@ func (x *SecretKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretKey.ProtoReflect.Descriptor instead.
 func (*SecretKey) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{42}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *SecretKey) GetName() uint32 {
@@ -4128,7 +4280,7 @@ var File_internal_fanout_wire_wire_proto protoreflect.FileDescriptor
 
 const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\n" +
-	"\x1finternal/fanout/wire/wire.proto\x12\x0eweir.fanout.v1\"\xdb\b\n" +
+	"\x1finternal/fanout/wire/wire.proto\x12\x0eweir.fanout.v1\"\xa2\t\n" +
 	"\aMessage\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12\x14\n" +
@@ -4156,7 +4308,8 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"bgpConfigs\x124\n" +
 	"\tbgp_peers\x18\x15 \x03(\v2\x17.weir.fanout.v1.BgpPeerR\bbgpPeers\x12:\n" +
 	"\vbgp_filters\x18\x16 \x03(\v2\x19.weir.fanout.v1.BgpFilterR\n" +
-	"bgpFilters\"\xfd\x04\n" +
+	"bgpFilters\x12E\n" +
+	"\x0fegress_policies\x18\x17 \x03(\v2\x1c.weir.fanout.v1.EgressPolicyR\x0eegressPolicies\"\xa6\x05\n" +
 	"\x04Gone\x12\x1e\n" +
 	"\n" +
 	"namespaces\x18\x01 \x03(\fR\n" +
@@ -4178,7 +4331,8 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"bgpConfigs\x12\x1b\n" +
 	"\tbgp_peers\x18\x0f \x03(\fR\bbgpPeers\x12\x1f\n" +
 	"\vbgp_filters\x18\x10 \x03(\fR\n" +
-	"bgpFilters\";\n" +
+	"bgpFilters\x12'\n" +
+	"\x0fegress_policies\x18\x11 \x03(\fR\x0eegressPolicies\";\n" +
 	"\x05Names\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\rR\tnamespace\x12\x14\n" +
 	"\x05names\x18\x02 \x03(\fR\x05names\"U\n" +
@@ -4483,7 +4637,20 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\aexport4\x18\x02 \x03(\v2\x17.weir.fanout.v1.BgpRuleR\aexport4\x121\n" +
 	"\aimport4\x18\x03 \x03(\v2\x17.weir.fanout.v1.BgpRuleR\aimport4\x121\n" +
 	"\aexport6\x18\x04 \x03(\v2\x17.weir.fanout.v1.BgpRuleR\aexport6\x121\n" +
-	"\aimport6\x18\x05 \x03(\v2\x17.weir.fanout.v1.BgpRuleR\aimport6\"\xd4\x02\n" +
+	"\aimport6\x18\x05 \x03(\v2\x17.weir.fanout.v1.BgpRuleR\aimport6\"T\n" +
+	"\fEgressPolicy\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\fR\x04name\x120\n" +
+	"\x05rules\x18\x02 \x03(\v2\x1a.weir.fanout.v1.EgressRuleR\x05rules\"\xab\x01\n" +
+	"\n" +
+	"EgressRule\x12\x12\n" +
+	"\x04cidr\x18\x01 \x01(\fR\x04cidr\x12\x16\n" +
+	"\x06direct\x18\x02 \x01(\bR\x06direct\x12\x1a\n" +
+	"\bselector\x18\x03 \x01(\rR\bselector\x12\x1e\n" +
+	"\n" +
+	"namespaces\x18\x04 \x01(\rR\n" +
+	"namespaces\x12\x12\n" +
+	"\x04most\x18\x05 \x01(\rR\x04most\x12!\n" +
+	"\fprefer_local\x18\x06 \x01(\bR\vpreferLocal\"\xd4\x02\n" +
 	"\aBgpRule\x12\x16\n" +
 	"\x06accept\x18\x01 \x01(\bR\x06accept\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\fR\x04cidr\x12\x10\n" +
@@ -4540,7 +4707,7 @@ func file_internal_fanout_wire_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_internal_fanout_wire_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_internal_fanout_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_internal_fanout_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_internal_fanout_wire_wire_proto_goTypes = []any{
 	(Action)(0),            // 0: weir.fanout.v1.Action
 	(Family)(0),            // 1: weir.fanout.v1.Family
@@ -4587,8 +4754,10 @@ var file_internal_fanout_wire_wire_proto_goTypes = []any{
 	(*BgpTag)(nil),         // 42: weir.fanout.v1.BgpTag
 	(*BgpPeer)(nil),        // 43: weir.fanout.v1.BgpPeer
 	(*BgpFilter)(nil),      // 44: weir.fanout.v1.BgpFilter
-	(*BgpRule)(nil),        // 45: weir.fanout.v1.BgpRule
-	(*SecretKey)(nil),      // 46: weir.fanout.v1.SecretKey
+	(*EgressPolicy)(nil),   // 45: weir.fanout.v1.EgressPolicy
+	(*EgressRule)(nil),     // 46: weir.fanout.v1.EgressRule
+	(*BgpRule)(nil),        // 47: weir.fanout.v1.BgpRule
+	(*SecretKey)(nil),      // 48: weir.fanout.v1.SecretKey
 }
 var file_internal_fanout_wire_wire_proto_depIdxs = []int32{
 	5,  // 0: weir.fanout.v1.Message.gone:type_name -> weir.fanout.v1.Gone
@@ -4610,70 +4779,72 @@ var file_internal_fanout_wire_wire_proto_depIdxs = []int32{
 	41, // 16: weir.fanout.v1.Message.bgp_configs:type_name -> weir.fanout.v1.BgpConfig
 	43, // 17: weir.fanout.v1.Message.bgp_peers:type_name -> weir.fanout.v1.BgpPeer
 	44, // 18: weir.fanout.v1.Message.bgp_filters:type_name -> weir.fanout.v1.BgpFilter
-	6,  // 19: weir.fanout.v1.Gone.pods:type_name -> weir.fanout.v1.Names
-	6,  // 20: weir.fanout.v1.Gone.services:type_name -> weir.fanout.v1.Names
-	6,  // 21: weir.fanout.v1.Gone.slices:type_name -> weir.fanout.v1.Names
-	7,  // 22: weir.fanout.v1.Gone.policies:type_name -> weir.fanout.v1.PolicyNames
-	7,  // 23: weir.fanout.v1.Gone.staged:type_name -> weir.fanout.v1.PolicyNames
-	6,  // 24: weir.fanout.v1.Gone.network_sets:type_name -> weir.fanout.v1.Names
-	6,  // 25: weir.fanout.v1.Gone.service_accounts:type_name -> weir.fanout.v1.Names
-	9,  // 26: weir.fanout.v1.Namespace.labels:type_name -> weir.fanout.v1.Labels
-	14, // 27: weir.fanout.v1.Namespace.egress:type_name -> weir.fanout.v1.EgressClient
-	9,  // 28: weir.fanout.v1.PodGroup.labels:type_name -> weir.fanout.v1.Labels
-	18, // 29: weir.fanout.v1.PodGroup.ports:type_name -> weir.fanout.v1.PodPort
-	13, // 30: weir.fanout.v1.PodGroup.pods:type_name -> weir.fanout.v1.Pod
-	16, // 31: weir.fanout.v1.Pod.qos:type_name -> weir.fanout.v1.QoS
-	14, // 32: weir.fanout.v1.Pod.egress:type_name -> weir.fanout.v1.EgressClient
-	15, // 33: weir.fanout.v1.Pod.gateway:type_name -> weir.fanout.v1.EgressGateway
-	9,  // 34: weir.fanout.v1.EgressGateway.labels:type_name -> weir.fanout.v1.Labels
-	17, // 35: weir.fanout.v1.QoS.ingress:type_name -> weir.fanout.v1.Limits
-	17, // 36: weir.fanout.v1.QoS.egress:type_name -> weir.fanout.v1.Limits
-	9,  // 37: weir.fanout.v1.Node.labels:type_name -> weir.fanout.v1.Labels
-	20, // 38: weir.fanout.v1.Node.since:type_name -> weir.fanout.v1.AddrTime
-	9,  // 39: weir.fanout.v1.Service.annotations:type_name -> weir.fanout.v1.Labels
-	22, // 40: weir.fanout.v1.Service.ports:type_name -> weir.fanout.v1.ServicePort
-	8,  // 41: weir.fanout.v1.EndpointSlice.service:type_name -> weir.fanout.v1.Name
-	24, // 42: weir.fanout.v1.EndpointSlice.ports:type_name -> weir.fanout.v1.EndpointPort
-	25, // 43: weir.fanout.v1.EndpointSlice.endpoints:type_name -> weir.fanout.v1.Endpoint
-	32, // 44: weir.fanout.v1.Policy.subject:type_name -> weir.fanout.v1.Selector
-	28, // 45: weir.fanout.v1.Policy.ingress:type_name -> weir.fanout.v1.Rule
-	28, // 46: weir.fanout.v1.Policy.egress:type_name -> weir.fanout.v1.Rule
-	26, // 47: weir.fanout.v1.StagedPolicy.policy:type_name -> weir.fanout.v1.Policy
-	0,  // 48: weir.fanout.v1.Rule.action:type_name -> weir.fanout.v1.Action
-	29, // 49: weir.fanout.v1.Rule.peers:type_name -> weir.fanout.v1.Peer
-	31, // 50: weir.fanout.v1.Rule.ports:type_name -> weir.fanout.v1.PortRange
-	1,  // 51: weir.fanout.v1.Rule.family:type_name -> weir.fanout.v1.Family
-	31, // 52: weir.fanout.v1.Rule.not_ports:type_name -> weir.fanout.v1.PortRange
-	31, // 53: weir.fanout.v1.Rule.source_ports:type_name -> weir.fanout.v1.PortRange
-	31, // 54: weir.fanout.v1.Rule.not_source_ports:type_name -> weir.fanout.v1.PortRange
-	30, // 55: weir.fanout.v1.Rule.other:type_name -> weir.fanout.v1.Entity
-	30, // 56: weir.fanout.v1.Rule.own:type_name -> weir.fanout.v1.Entity
-	2,  // 57: weir.fanout.v1.Peer.kind:type_name -> weir.fanout.v1.PeerKind
-	32, // 58: weir.fanout.v1.Peer.pods:type_name -> weir.fanout.v1.Selector
-	33, // 59: weir.fanout.v1.Peer.nodes:type_name -> weir.fanout.v1.LabelSelector
-	8,  // 60: weir.fanout.v1.Entity.service:type_name -> weir.fanout.v1.Name
-	8,  // 61: weir.fanout.v1.PortRange.service:type_name -> weir.fanout.v1.Name
-	33, // 62: weir.fanout.v1.Selector.namespaces:type_name -> weir.fanout.v1.LabelSelector
-	33, // 63: weir.fanout.v1.Selector.pods:type_name -> weir.fanout.v1.LabelSelector
-	34, // 64: weir.fanout.v1.LabelSelector.requirements:type_name -> weir.fanout.v1.Requirement
-	3,  // 65: weir.fanout.v1.Requirement.operator:type_name -> weir.fanout.v1.Operator
-	9,  // 66: weir.fanout.v1.NetworkSet.labels:type_name -> weir.fanout.v1.Labels
-	9,  // 67: weir.fanout.v1.ServiceAccount.labels:type_name -> weir.fanout.v1.Labels
-	9,  // 68: weir.fanout.v1.HostEndpoint.labels:type_name -> weir.fanout.v1.Labels
-	18, // 69: weir.fanout.v1.HostEndpoint.ports:type_name -> weir.fanout.v1.PodPort
-	46, // 70: weir.fanout.v1.BgpConfig.mesh_password:type_name -> weir.fanout.v1.SecretKey
-	9,  // 71: weir.fanout.v1.BgpConfig.communities:type_name -> weir.fanout.v1.Labels
-	42, // 72: weir.fanout.v1.BgpConfig.tagged:type_name -> weir.fanout.v1.BgpTag
-	46, // 73: weir.fanout.v1.BgpPeer.password:type_name -> weir.fanout.v1.SecretKey
-	45, // 74: weir.fanout.v1.BgpFilter.export4:type_name -> weir.fanout.v1.BgpRule
-	45, // 75: weir.fanout.v1.BgpFilter.import4:type_name -> weir.fanout.v1.BgpRule
-	45, // 76: weir.fanout.v1.BgpFilter.export6:type_name -> weir.fanout.v1.BgpRule
-	45, // 77: weir.fanout.v1.BgpFilter.import6:type_name -> weir.fanout.v1.BgpRule
-	78, // [78:78] is the sub-list for method output_type
-	78, // [78:78] is the sub-list for method input_type
-	78, // [78:78] is the sub-list for extension type_name
-	78, // [78:78] is the sub-list for extension extendee
-	0,  // [0:78] is the sub-list for field type_name
+	45, // 19: weir.fanout.v1.Message.egress_policies:type_name -> weir.fanout.v1.EgressPolicy
+	6,  // 20: weir.fanout.v1.Gone.pods:type_name -> weir.fanout.v1.Names
+	6,  // 21: weir.fanout.v1.Gone.services:type_name -> weir.fanout.v1.Names
+	6,  // 22: weir.fanout.v1.Gone.slices:type_name -> weir.fanout.v1.Names
+	7,  // 23: weir.fanout.v1.Gone.policies:type_name -> weir.fanout.v1.PolicyNames
+	7,  // 24: weir.fanout.v1.Gone.staged:type_name -> weir.fanout.v1.PolicyNames
+	6,  // 25: weir.fanout.v1.Gone.network_sets:type_name -> weir.fanout.v1.Names
+	6,  // 26: weir.fanout.v1.Gone.service_accounts:type_name -> weir.fanout.v1.Names
+	9,  // 27: weir.fanout.v1.Namespace.labels:type_name -> weir.fanout.v1.Labels
+	14, // 28: weir.fanout.v1.Namespace.egress:type_name -> weir.fanout.v1.EgressClient
+	9,  // 29: weir.fanout.v1.PodGroup.labels:type_name -> weir.fanout.v1.Labels
+	18, // 30: weir.fanout.v1.PodGroup.ports:type_name -> weir.fanout.v1.PodPort
+	13, // 31: weir.fanout.v1.PodGroup.pods:type_name -> weir.fanout.v1.Pod
+	16, // 32: weir.fanout.v1.Pod.qos:type_name -> weir.fanout.v1.QoS
+	14, // 33: weir.fanout.v1.Pod.egress:type_name -> weir.fanout.v1.EgressClient
+	15, // 34: weir.fanout.v1.Pod.gateway:type_name -> weir.fanout.v1.EgressGateway
+	9,  // 35: weir.fanout.v1.EgressGateway.labels:type_name -> weir.fanout.v1.Labels
+	17, // 36: weir.fanout.v1.QoS.ingress:type_name -> weir.fanout.v1.Limits
+	17, // 37: weir.fanout.v1.QoS.egress:type_name -> weir.fanout.v1.Limits
+	9,  // 38: weir.fanout.v1.Node.labels:type_name -> weir.fanout.v1.Labels
+	20, // 39: weir.fanout.v1.Node.since:type_name -> weir.fanout.v1.AddrTime
+	9,  // 40: weir.fanout.v1.Service.annotations:type_name -> weir.fanout.v1.Labels
+	22, // 41: weir.fanout.v1.Service.ports:type_name -> weir.fanout.v1.ServicePort
+	8,  // 42: weir.fanout.v1.EndpointSlice.service:type_name -> weir.fanout.v1.Name
+	24, // 43: weir.fanout.v1.EndpointSlice.ports:type_name -> weir.fanout.v1.EndpointPort
+	25, // 44: weir.fanout.v1.EndpointSlice.endpoints:type_name -> weir.fanout.v1.Endpoint
+	32, // 45: weir.fanout.v1.Policy.subject:type_name -> weir.fanout.v1.Selector
+	28, // 46: weir.fanout.v1.Policy.ingress:type_name -> weir.fanout.v1.Rule
+	28, // 47: weir.fanout.v1.Policy.egress:type_name -> weir.fanout.v1.Rule
+	26, // 48: weir.fanout.v1.StagedPolicy.policy:type_name -> weir.fanout.v1.Policy
+	0,  // 49: weir.fanout.v1.Rule.action:type_name -> weir.fanout.v1.Action
+	29, // 50: weir.fanout.v1.Rule.peers:type_name -> weir.fanout.v1.Peer
+	31, // 51: weir.fanout.v1.Rule.ports:type_name -> weir.fanout.v1.PortRange
+	1,  // 52: weir.fanout.v1.Rule.family:type_name -> weir.fanout.v1.Family
+	31, // 53: weir.fanout.v1.Rule.not_ports:type_name -> weir.fanout.v1.PortRange
+	31, // 54: weir.fanout.v1.Rule.source_ports:type_name -> weir.fanout.v1.PortRange
+	31, // 55: weir.fanout.v1.Rule.not_source_ports:type_name -> weir.fanout.v1.PortRange
+	30, // 56: weir.fanout.v1.Rule.other:type_name -> weir.fanout.v1.Entity
+	30, // 57: weir.fanout.v1.Rule.own:type_name -> weir.fanout.v1.Entity
+	2,  // 58: weir.fanout.v1.Peer.kind:type_name -> weir.fanout.v1.PeerKind
+	32, // 59: weir.fanout.v1.Peer.pods:type_name -> weir.fanout.v1.Selector
+	33, // 60: weir.fanout.v1.Peer.nodes:type_name -> weir.fanout.v1.LabelSelector
+	8,  // 61: weir.fanout.v1.Entity.service:type_name -> weir.fanout.v1.Name
+	8,  // 62: weir.fanout.v1.PortRange.service:type_name -> weir.fanout.v1.Name
+	33, // 63: weir.fanout.v1.Selector.namespaces:type_name -> weir.fanout.v1.LabelSelector
+	33, // 64: weir.fanout.v1.Selector.pods:type_name -> weir.fanout.v1.LabelSelector
+	34, // 65: weir.fanout.v1.LabelSelector.requirements:type_name -> weir.fanout.v1.Requirement
+	3,  // 66: weir.fanout.v1.Requirement.operator:type_name -> weir.fanout.v1.Operator
+	9,  // 67: weir.fanout.v1.NetworkSet.labels:type_name -> weir.fanout.v1.Labels
+	9,  // 68: weir.fanout.v1.ServiceAccount.labels:type_name -> weir.fanout.v1.Labels
+	9,  // 69: weir.fanout.v1.HostEndpoint.labels:type_name -> weir.fanout.v1.Labels
+	18, // 70: weir.fanout.v1.HostEndpoint.ports:type_name -> weir.fanout.v1.PodPort
+	48, // 71: weir.fanout.v1.BgpConfig.mesh_password:type_name -> weir.fanout.v1.SecretKey
+	9,  // 72: weir.fanout.v1.BgpConfig.communities:type_name -> weir.fanout.v1.Labels
+	42, // 73: weir.fanout.v1.BgpConfig.tagged:type_name -> weir.fanout.v1.BgpTag
+	48, // 74: weir.fanout.v1.BgpPeer.password:type_name -> weir.fanout.v1.SecretKey
+	47, // 75: weir.fanout.v1.BgpFilter.export4:type_name -> weir.fanout.v1.BgpRule
+	47, // 76: weir.fanout.v1.BgpFilter.import4:type_name -> weir.fanout.v1.BgpRule
+	47, // 77: weir.fanout.v1.BgpFilter.export6:type_name -> weir.fanout.v1.BgpRule
+	47, // 78: weir.fanout.v1.BgpFilter.import6:type_name -> weir.fanout.v1.BgpRule
+	46, // 79: weir.fanout.v1.EgressPolicy.rules:type_name -> weir.fanout.v1.EgressRule
+	80, // [80:80] is the sub-list for method output_type
+	80, // [80:80] is the sub-list for method input_type
+	80, // [80:80] is the sub-list for extension type_name
+	80, // [80:80] is the sub-list for extension extendee
+	0,  // [0:80] is the sub-list for field type_name
 }
 
 func init() { file_internal_fanout_wire_wire_proto_init() }
@@ -4688,7 +4859,7 @@ func file_internal_fanout_wire_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_fanout_wire_wire_proto_rawDesc), len(file_internal_fanout_wire_wire_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   43,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -15,7 +15,7 @@ import (
 // PrefixEgress begins the annotations of pods and namespaces that name egress gateways.
 const PrefixEgress = "egress.projectcalico.org/"
 
-// nothingLeaves is what becomes of a client whose annotations cannot be read.
+// nothingLeaves is what becomes of a client of which cannot be read by which gateways it leaves.
 const nothingLeaves = "nothing leaves the cluster"
 
 // Egress reads the annotations of a pod or a namespace that name egress gateways; nil = none does.
@@ -25,9 +25,6 @@ func (f *Finding) Egress(annotations map[string]string) *model.EgressClient {
 	out := model.EgressClient{Selector: annotations[model.AnnotationEgressSelector], Namespaces: annotations[model.AnnotationEgressNamespaces], Policy: annotations[model.AnnotationEgressPolicy]}
 	if out == (model.EgressClient{}) {
 		return nil
-	}
-	if out.Policy != "" {
-		f.Add(annotationName(model.AnnotationEgressPolicy), out.Policy, "there are no EgressGatewayPolicies; name gateways by "+model.AnnotationEgressSelector, nothingLeaves)
 	}
 	f.selector(model.AnnotationEgressSelector, out.Selector)
 	f.selector(model.AnnotationEgressNamespaces, out.Namespaces)

@@ -22,7 +22,7 @@ func TestEgress(t *testing.T) {
 		{nil, nil, 0},
 		{map[string]string{model.AnnotationEgressSelector: "a == 'b'"}, &model.EgressClient{Selector: "a == 'b'"}, 0},
 		{map[string]string{model.AnnotationEgressSelector: "a =="}, &model.EgressClient{Selector: "a =="}, 1},
-		{map[string]string{model.AnnotationEgressNamespaces: "(", model.AnnotationEgressPolicy: "p"}, &model.EgressClient{Namespaces: "(", Policy: "p"}, 2},
+		{map[string]string{model.AnnotationEgressNamespaces: "(", model.AnnotationEgressPolicy: "p"}, &model.EgressClient{Namespaces: "(", Policy: "p"}, 1},
 	} {
 		f := NewFinding("Pod", &corev1.Pod{})
 		if got := f.Egress(test.annotations); !got.Equal(test.want) || len(f.List) != test.problems {

@@ -203,6 +203,9 @@ type Outcome struct {
 	// Gateway is the egress gateway by which the packet leaves the cluster: its address, on its own
 	// node with the pod's name.
 	Gateway string `json:"gateway,omitempty"`
+	// EgressRule is the rule of an EgressGatewayPolicy by which the packet leaves the cluster, by a
+	// gateway or without one, or is dropped.
+	EgressRule string `json:"egressRule,omitempty"`
 }
 
 // Encapsulations.

@@ -34,9 +34,16 @@ func sixState(s *nodestate.State) *nodestate.State {
 		v.Node = six(v.Node)
 		out.Addrs[six(a)] = v
 	}
-	for a, list := range s.Gateways {
-		out.Gateways[six(a)] = sixAddrs(list)
+	for k, list := range s.Gateways {
+		out.Gateways[nodestate.GatewayKey{Client: six(k.Client), Group: k.Group}] = sixAddrs(list)
 	}
+	for a, id := range s.Egress.Policies {
+		out.Egress.Policies[six(a)] = id
+	}
+	for to, group := range s.Egress.Rules {
+		out.Egress.Rules[nodestate.EgressDestination{Policy: to.Policy, CIDR: sixPrefix(to.CIDR)}] = group
+	}
+	out.Egress.Names, out.Egress.Missing = s.Egress.Names, s.Egress.Missing
 	for p, r := range s.Routes {
 		r.Node = six(r.Node)
 		out.Routes[sixPrefix(p)] = r

@@ -141,6 +141,8 @@ func (o *Objects) apply(doc []byte) error {
 		err = put(doc, c.Pools, head.Name, watch.ConvertPool)
 	case "BGPConfiguration":
 		err = put(doc, c.BGPConfigs, head.Name, bgp.ConvertConfiguration)
+	case "EgressGatewayPolicy":
+		err = put(doc, c.EgressPolicies, head.Name, watch.ConvertEgressPolicy)
 	case "IPAMBlock":
 		err = o.applyBlock(doc)
 	case "ServiceCIDR":

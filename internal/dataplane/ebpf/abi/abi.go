@@ -62,3 +62,12 @@ func ShowHost(k WeirHostKey) string {
 }
 func ShowCookie(k uint64) string    { return fmt.Sprintf("netns %d", k) }
 func ShowLink(k WeirLinkKey) string { return fmt.Sprintf("%x", k.Mac) }
+
+// EgressBits are the bits of an egress_key's prefix before those of the address.
+const EgressBits = 64
+
+// Halves returns a number as keys have it that have no room to align it: the lower half first.
+func Halves(v uint64) [2]uint32 { return [2]uint32{uint32(v), uint32(v >> 32)} }
+
+// Joined is the reverse of Halves.
+func Joined(v [2]uint32) uint64 { return uint64(v[0]) | uint64(v[1])<<32 }

@@ -43,6 +43,19 @@ type GatewayList[A Address] struct {
 	Gateways [Gateways]A
 }
 
+// GatewayKey is struct gateway_key.
+type GatewayKey[A Address] struct {
+	Group  [2]uint32
+	Client A
+}
+
+// EgressKey is struct egress_key.
+type EgressKey[A Address] struct {
+	Len    uint32
+	Policy [2]uint32
+	Addr   A
+}
+
 type PrefixKey[A Address] struct {
 	Len  uint32
 	Addr A

@@ -81,6 +81,13 @@ type Weir6DsrTries struct {
 	Count uint16
 }
 
+type Weir6EgressKey struct {
+	_      structs.HostLayout
+	Len    uint32
+	Policy [2]uint32
+	Addr   Weir6IpAddr
+}
+
 type Weir6Event struct {
 	_               structs.HostLayout
 	Saddr           [4]uint32
@@ -242,6 +249,12 @@ type Weir6FragValue struct {
 	Flags uint8
 	Proto uint8
 	Seen  uint32
+}
+
+type Weir6GatewayKey struct {
+	_      structs.HostLayout
+	Group  [2]uint32
+	Client Weir6IpAddr
 }
 
 type Weir6GatewayList struct {
@@ -444,6 +457,14 @@ type Weir6Scratch struct {
 		Found uint32
 		Most  uint32
 		Best  Weir6IpAddr
+		Of    Weir6GatewayKey
+		To    Weir6EgressKey
+		Open  struct {
+			_       structs.HostLayout
+			Saddr   Weir6IpAddr
+			Nexthop Weir6IpAddr
+			Action  uint32
+		}
 	}
 	Frag struct {
 		_        structs.HostLayout
@@ -580,78 +601,80 @@ type Weir6SvcValue struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	Weir6MapWeirAddrs         = "weir_addrs"
-	Weir6MapWeirAffinity      = "weir_affinity"
-	Weir6MapWeirAnnounced     = "weir_announced"
-	Weir6MapWeirAnswers       = "weir_answers"
-	Weir6MapWeirBackends      = "weir_backends"
-	Weir6MapWeirClients       = "weir_clients"
-	Weir6MapWeirCounts        = "weir_counts"
-	Weir6MapWeirDrops         = "weir_drops"
-	Weir6MapWeirDsrFallen     = "weir_dsr_fallen"
-	Weir6MapWeirDsrOptout     = "weir_dsr_optout"
-	Weir6MapWeirDsrTries      = "weir_dsr_tries"
-	Weir6MapWeirEventRate     = "weir_event_rate"
-	Weir6MapWeirEvents        = "weir_events"
-	Weir6MapWeirFlows         = "weir_flows"
-	Weir6MapWeirFlowsNew      = "weir_flows_new"
-	Weir6MapWeirFragRings     = "weir_frag_rings"
-	Weir6MapWeirFragSaved     = "weir_frag_saved"
-	Weir6MapWeirFragSlots     = "weir_frag_slots"
-	Weir6MapWeirFrags         = "weir_frags"
-	Weir6MapWeirGateways      = "weir_gateways"
-	Weir6MapWeirHosts         = "weir_hosts"
-	Weir6MapWeirHostsStaged   = "weir_hosts_staged"
-	Weir6MapWeirIpv6          = "weir_ipv6"
-	Weir6MapWeirLinks         = "weir_links"
-	Weir6MapWeirLive          = "weir_live"
-	Weir6MapWeirMaglev        = "weir_maglev"
-	Weir6MapWeirPeerCidrs     = "weir_peer_cidrs"
-	Weir6MapWeirPeers         = "weir_peers"
-	Weir6MapWeirPolicy        = "weir_policy"
-	Weir6MapWeirPorts         = "weir_ports"
-	Weir6MapWeirRanges        = "weir_ranges"
-	Weir6MapWeirRecords       = "weir_records"
-	Weir6MapWeirReply         = "weir_reply"
-	Weir6MapWeirResolves      = "weir_resolves"
-	Weir6MapWeirRoutes        = "weir_routes"
-	Weir6MapWeirScratch       = "weir_scratch"
-	Weir6MapWeirServices      = "weir_services"
-	Weir6MapWeirSettings      = "weir_settings"
-	Weir6MapWeirShares        = "weir_shares"
-	Weir6MapWeirSlowCalls     = "weir_slow_calls"
-	Weir6MapWeirSockets       = "weir_sockets"
-	Weir6MapWeirSpent         = "weir_spent"
-	Weir6MapWeirStaged        = "weir_staged"
-	Weir6MapWeirStreams       = "weir_streams"
-	Weir6MapWeirTrace         = "weir_trace"
-	Weir6MapWeirTraceRule     = "weir_trace_rule"
-	Weir6MapWeirUplinks       = "weir_uplinks"
-	Weir6MapWeirXdpIpv6       = "weir_xdp_ipv6"
-	Weir6ProgWeirArrive       = "weir_arrive"
-	Weir6ProgWeirConnect4     = "weir_connect4"
-	Weir6ProgWeirConnect6     = "weir_connect6"
-	Weir6ProgWeirFromTunnel   = "weir_from_tunnel"
-	Weir6ProgWeirFromUplink   = "weir_from_uplink"
-	Weir6ProgWeirFromWorkload = "weir_from_workload"
-	Weir6ProgWeirGetpeername4 = "weir_getpeername4"
-	Weir6ProgWeirGetpeername6 = "weir_getpeername6"
-	Weir6ProgWeirRecvmsg4     = "weir_recvmsg4"
-	Weir6ProgWeirRecvmsg6     = "weir_recvmsg6"
-	Weir6ProgWeirSendmsg4     = "weir_sendmsg4"
-	Weir6ProgWeirSendmsg6     = "weir_sendmsg6"
-	Weir6ProgWeirSlow         = "weir_slow"
-	Weir6ProgWeirToUplink     = "weir_to_uplink"
-	Weir6ProgWeirToUplinkEach = "weir_to_uplink_each"
-	Weir6ProgWeirToWorkload   = "weir_to_workload"
-	Weir6VarAccountInterval   = "account_interval"
-	Weir6VarCanSetRetval      = "can_set_retval"
-	Weir6VarEgressEnabled     = "egress_enabled"
-	Weir6VarEventBurst        = "event_burst"
-	Weir6VarEventIntervalNs   = "event_interval_ns"
-	Weir6VarReplyBurst        = "reply_burst"
-	Weir6VarReplyIntervalNs   = "reply_interval_ns"
-	Weir6VarTraceEnabled      = "trace_enabled"
+	Weir6MapWeirAddrs          = "weir_addrs"
+	Weir6MapWeirAffinity       = "weir_affinity"
+	Weir6MapWeirAnnounced      = "weir_announced"
+	Weir6MapWeirAnswers        = "weir_answers"
+	Weir6MapWeirBackends       = "weir_backends"
+	Weir6MapWeirClients        = "weir_clients"
+	Weir6MapWeirCounts         = "weir_counts"
+	Weir6MapWeirDrops          = "weir_drops"
+	Weir6MapWeirDsrFallen      = "weir_dsr_fallen"
+	Weir6MapWeirDsrOptout      = "weir_dsr_optout"
+	Weir6MapWeirDsrTries       = "weir_dsr_tries"
+	Weir6MapWeirEgressPolicies = "weir_egress_policies"
+	Weir6MapWeirEgressRules    = "weir_egress_rules"
+	Weir6MapWeirEventRate      = "weir_event_rate"
+	Weir6MapWeirEvents         = "weir_events"
+	Weir6MapWeirFlows          = "weir_flows"
+	Weir6MapWeirFlowsNew       = "weir_flows_new"
+	Weir6MapWeirFragRings      = "weir_frag_rings"
+	Weir6MapWeirFragSaved      = "weir_frag_saved"
+	Weir6MapWeirFragSlots      = "weir_frag_slots"
+	Weir6MapWeirFrags          = "weir_frags"
+	Weir6MapWeirGateways       = "weir_gateways"
+	Weir6MapWeirHosts          = "weir_hosts"
+	Weir6MapWeirHostsStaged    = "weir_hosts_staged"
+	Weir6MapWeirIpv6           = "weir_ipv6"
+	Weir6MapWeirLinks          = "weir_links"
+	Weir6MapWeirLive           = "weir_live"
+	Weir6MapWeirMaglev         = "weir_maglev"
+	Weir6MapWeirPeerCidrs      = "weir_peer_cidrs"
+	Weir6MapWeirPeers          = "weir_peers"
+	Weir6MapWeirPolicy         = "weir_policy"
+	Weir6MapWeirPorts          = "weir_ports"
+	Weir6MapWeirRanges         = "weir_ranges"
+	Weir6MapWeirRecords        = "weir_records"
+	Weir6MapWeirReply          = "weir_reply"
+	Weir6MapWeirResolves       = "weir_resolves"
+	Weir6MapWeirRoutes         = "weir_routes"
+	Weir6MapWeirScratch        = "weir_scratch"
+	Weir6MapWeirServices       = "weir_services"
+	Weir6MapWeirSettings       = "weir_settings"
+	Weir6MapWeirShares         = "weir_shares"
+	Weir6MapWeirSlowCalls      = "weir_slow_calls"
+	Weir6MapWeirSockets        = "weir_sockets"
+	Weir6MapWeirSpent          = "weir_spent"
+	Weir6MapWeirStaged         = "weir_staged"
+	Weir6MapWeirStreams        = "weir_streams"
+	Weir6MapWeirTrace          = "weir_trace"
+	Weir6MapWeirTraceRule      = "weir_trace_rule"
+	Weir6MapWeirUplinks        = "weir_uplinks"
+	Weir6MapWeirXdpIpv6        = "weir_xdp_ipv6"
+	Weir6ProgWeirArrive        = "weir_arrive"
+	Weir6ProgWeirConnect4      = "weir_connect4"
+	Weir6ProgWeirConnect6      = "weir_connect6"
+	Weir6ProgWeirFromTunnel    = "weir_from_tunnel"
+	Weir6ProgWeirFromUplink    = "weir_from_uplink"
+	Weir6ProgWeirFromWorkload  = "weir_from_workload"
+	Weir6ProgWeirGetpeername4  = "weir_getpeername4"
+	Weir6ProgWeirGetpeername6  = "weir_getpeername6"
+	Weir6ProgWeirRecvmsg4      = "weir_recvmsg4"
+	Weir6ProgWeirRecvmsg6      = "weir_recvmsg6"
+	Weir6ProgWeirSendmsg4      = "weir_sendmsg4"
+	Weir6ProgWeirSendmsg6      = "weir_sendmsg6"
+	Weir6ProgWeirSlow          = "weir_slow"
+	Weir6ProgWeirToUplink      = "weir_to_uplink"
+	Weir6ProgWeirToUplinkEach  = "weir_to_uplink_each"
+	Weir6ProgWeirToWorkload    = "weir_to_workload"
+	Weir6VarAccountInterval    = "account_interval"
+	Weir6VarCanSetRetval       = "can_set_retval"
+	Weir6VarEgressEnabled      = "egress_enabled"
+	Weir6VarEventBurst         = "event_burst"
+	Weir6VarEventIntervalNs    = "event_interval_ns"
+	Weir6VarReplyBurst         = "reply_burst"
+	Weir6VarReplyIntervalNs    = "reply_interval_ns"
+	Weir6VarTraceEnabled       = "trace_enabled"
 )
 
 // LoadWeir6 returns the embedded CollectionSpec for Weir6.
@@ -718,54 +741,56 @@ type Weir6ProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type Weir6MapSpecs struct {
-	WeirAddrs       *ebpf.MapSpec `ebpf:"weir_addrs"`
-	WeirAffinity    *ebpf.MapSpec `ebpf:"weir_affinity"`
-	WeirAnnounced   *ebpf.MapSpec `ebpf:"weir_announced"`
-	WeirAnswers     *ebpf.MapSpec `ebpf:"weir_answers"`
-	WeirBackends    *ebpf.MapSpec `ebpf:"weir_backends"`
-	WeirClients     *ebpf.MapSpec `ebpf:"weir_clients"`
-	WeirCounts      *ebpf.MapSpec `ebpf:"weir_counts"`
-	WeirDrops       *ebpf.MapSpec `ebpf:"weir_drops"`
-	WeirDsrFallen   *ebpf.MapSpec `ebpf:"weir_dsr_fallen"`
-	WeirDsrOptout   *ebpf.MapSpec `ebpf:"weir_dsr_optout"`
-	WeirDsrTries    *ebpf.MapSpec `ebpf:"weir_dsr_tries"`
-	WeirEventRate   *ebpf.MapSpec `ebpf:"weir_event_rate"`
-	WeirEvents      *ebpf.MapSpec `ebpf:"weir_events"`
-	WeirFlows       *ebpf.MapSpec `ebpf:"weir_flows"`
-	WeirFlowsNew    *ebpf.MapSpec `ebpf:"weir_flows_new"`
-	WeirFragRings   *ebpf.MapSpec `ebpf:"weir_frag_rings"`
-	WeirFragSaved   *ebpf.MapSpec `ebpf:"weir_frag_saved"`
-	WeirFragSlots   *ebpf.MapSpec `ebpf:"weir_frag_slots"`
-	WeirFrags       *ebpf.MapSpec `ebpf:"weir_frags"`
-	WeirGateways    *ebpf.MapSpec `ebpf:"weir_gateways"`
-	WeirHosts       *ebpf.MapSpec `ebpf:"weir_hosts"`
-	WeirHostsStaged *ebpf.MapSpec `ebpf:"weir_hosts_staged"`
-	WeirIpv6        *ebpf.MapSpec `ebpf:"weir_ipv6"`
-	WeirLinks       *ebpf.MapSpec `ebpf:"weir_links"`
-	WeirLive        *ebpf.MapSpec `ebpf:"weir_live"`
-	WeirMaglev      *ebpf.MapSpec `ebpf:"weir_maglev"`
-	WeirPeerCidrs   *ebpf.MapSpec `ebpf:"weir_peer_cidrs"`
-	WeirPeers       *ebpf.MapSpec `ebpf:"weir_peers"`
-	WeirPolicy      *ebpf.MapSpec `ebpf:"weir_policy"`
-	WeirPorts       *ebpf.MapSpec `ebpf:"weir_ports"`
-	WeirRanges      *ebpf.MapSpec `ebpf:"weir_ranges"`
-	WeirRecords     *ebpf.MapSpec `ebpf:"weir_records"`
-	WeirReply       *ebpf.MapSpec `ebpf:"weir_reply"`
-	WeirResolves    *ebpf.MapSpec `ebpf:"weir_resolves"`
-	WeirRoutes      *ebpf.MapSpec `ebpf:"weir_routes"`
-	WeirScratch     *ebpf.MapSpec `ebpf:"weir_scratch"`
-	WeirServices    *ebpf.MapSpec `ebpf:"weir_services"`
-	WeirSettings    *ebpf.MapSpec `ebpf:"weir_settings"`
-	WeirShares      *ebpf.MapSpec `ebpf:"weir_shares"`
-	WeirSlowCalls   *ebpf.MapSpec `ebpf:"weir_slow_calls"`
-	WeirSockets     *ebpf.MapSpec `ebpf:"weir_sockets"`
-	WeirSpent       *ebpf.MapSpec `ebpf:"weir_spent"`
-	WeirStaged      *ebpf.MapSpec `ebpf:"weir_staged"`
-	WeirStreams     *ebpf.MapSpec `ebpf:"weir_streams"`
-	WeirTrace       *ebpf.MapSpec `ebpf:"weir_trace"`
-	WeirTraceRule   *ebpf.MapSpec `ebpf:"weir_trace_rule"`
-	WeirUplinks     *ebpf.MapSpec `ebpf:"weir_uplinks"`
-	WeirXdpIpv6     *ebpf.MapSpec `ebpf:"weir_xdp_ipv6"`
+	WeirAddrs          *ebpf.MapSpec `ebpf:"weir_addrs"`
+	WeirAffinity       *ebpf.MapSpec `ebpf:"weir_affinity"`
+	WeirAnnounced      *ebpf.MapSpec `ebpf:"weir_announced"`
+	WeirAnswers        *ebpf.MapSpec `ebpf:"weir_answers"`
+	WeirBackends       *ebpf.MapSpec `ebpf:"weir_backends"`
+	WeirClients        *ebpf.MapSpec `ebpf:"weir_clients"`
+	WeirCounts         *ebpf.MapSpec `ebpf:"weir_counts"`
+	WeirDrops          *ebpf.MapSpec `ebpf:"weir_drops"`
+	WeirDsrFallen      *ebpf.MapSpec `ebpf:"weir_dsr_fallen"`
+	WeirDsrOptout      *ebpf.MapSpec `ebpf:"weir_dsr_optout"`
+	WeirDsrTries       *ebpf.MapSpec `ebpf:"weir_dsr_tries"`
+	WeirEgressPolicies *ebpf.MapSpec `ebpf:"weir_egress_policies"`
+	WeirEgressRules    *ebpf.MapSpec `ebpf:"weir_egress_rules"`
+	WeirEventRate      *ebpf.MapSpec `ebpf:"weir_event_rate"`
+	WeirEvents         *ebpf.MapSpec `ebpf:"weir_events"`
+	WeirFlows          *ebpf.MapSpec `ebpf:"weir_flows"`
+	WeirFlowsNew       *ebpf.MapSpec `ebpf:"weir_flows_new"`
+	WeirFragRings      *ebpf.MapSpec `ebpf:"weir_frag_rings"`
+	WeirFragSaved      *ebpf.MapSpec `ebpf:"weir_frag_saved"`
+	WeirFragSlots      *ebpf.MapSpec `ebpf:"weir_frag_slots"`
+	WeirFrags          *ebpf.MapSpec `ebpf:"weir_frags"`
+	WeirGateways       *ebpf.MapSpec `ebpf:"weir_gateways"`
+	WeirHosts          *ebpf.MapSpec `ebpf:"weir_hosts"`
+	WeirHostsStaged    *ebpf.MapSpec `ebpf:"weir_hosts_staged"`
+	WeirIpv6           *ebpf.MapSpec `ebpf:"weir_ipv6"`
+	WeirLinks          *ebpf.MapSpec `ebpf:"weir_links"`
+	WeirLive           *ebpf.MapSpec `ebpf:"weir_live"`
+	WeirMaglev         *ebpf.MapSpec `ebpf:"weir_maglev"`
+	WeirPeerCidrs      *ebpf.MapSpec `ebpf:"weir_peer_cidrs"`
+	WeirPeers          *ebpf.MapSpec `ebpf:"weir_peers"`
+	WeirPolicy         *ebpf.MapSpec `ebpf:"weir_policy"`
+	WeirPorts          *ebpf.MapSpec `ebpf:"weir_ports"`
+	WeirRanges         *ebpf.MapSpec `ebpf:"weir_ranges"`
+	WeirRecords        *ebpf.MapSpec `ebpf:"weir_records"`
+	WeirReply          *ebpf.MapSpec `ebpf:"weir_reply"`
+	WeirResolves       *ebpf.MapSpec `ebpf:"weir_resolves"`
+	WeirRoutes         *ebpf.MapSpec `ebpf:"weir_routes"`
+	WeirScratch        *ebpf.MapSpec `ebpf:"weir_scratch"`
+	WeirServices       *ebpf.MapSpec `ebpf:"weir_services"`
+	WeirSettings       *ebpf.MapSpec `ebpf:"weir_settings"`
+	WeirShares         *ebpf.MapSpec `ebpf:"weir_shares"`
+	WeirSlowCalls      *ebpf.MapSpec `ebpf:"weir_slow_calls"`
+	WeirSockets        *ebpf.MapSpec `ebpf:"weir_sockets"`
+	WeirSpent          *ebpf.MapSpec `ebpf:"weir_spent"`
+	WeirStaged         *ebpf.MapSpec `ebpf:"weir_staged"`
+	WeirStreams        *ebpf.MapSpec `ebpf:"weir_streams"`
+	WeirTrace          *ebpf.MapSpec `ebpf:"weir_trace"`
+	WeirTraceRule      *ebpf.MapSpec `ebpf:"weir_trace_rule"`
+	WeirUplinks        *ebpf.MapSpec `ebpf:"weir_uplinks"`
+	WeirXdpIpv6        *ebpf.MapSpec `ebpf:"weir_xdp_ipv6"`
 }
 
 // Weir6VariableSpecs contains global variables before they are loaded into the kernel.
@@ -802,54 +827,56 @@ func (o *Weir6Objects) Close() error {
 //
 // It can be passed to LoadWeir6Objects or ebpf.CollectionSpec.LoadAndAssign.
 type Weir6Maps struct {
-	WeirAddrs       *ebpf.Map `ebpf:"weir_addrs"`
-	WeirAffinity    *ebpf.Map `ebpf:"weir_affinity"`
-	WeirAnnounced   *ebpf.Map `ebpf:"weir_announced"`
-	WeirAnswers     *ebpf.Map `ebpf:"weir_answers"`
-	WeirBackends    *ebpf.Map `ebpf:"weir_backends"`
-	WeirClients     *ebpf.Map `ebpf:"weir_clients"`
-	WeirCounts      *ebpf.Map `ebpf:"weir_counts"`
-	WeirDrops       *ebpf.Map `ebpf:"weir_drops"`
-	WeirDsrFallen   *ebpf.Map `ebpf:"weir_dsr_fallen"`
-	WeirDsrOptout   *ebpf.Map `ebpf:"weir_dsr_optout"`
-	WeirDsrTries    *ebpf.Map `ebpf:"weir_dsr_tries"`
-	WeirEventRate   *ebpf.Map `ebpf:"weir_event_rate"`
-	WeirEvents      *ebpf.Map `ebpf:"weir_events"`
-	WeirFlows       *ebpf.Map `ebpf:"weir_flows"`
-	WeirFlowsNew    *ebpf.Map `ebpf:"weir_flows_new"`
-	WeirFragRings   *ebpf.Map `ebpf:"weir_frag_rings"`
-	WeirFragSaved   *ebpf.Map `ebpf:"weir_frag_saved"`
-	WeirFragSlots   *ebpf.Map `ebpf:"weir_frag_slots"`
-	WeirFrags       *ebpf.Map `ebpf:"weir_frags"`
-	WeirGateways    *ebpf.Map `ebpf:"weir_gateways"`
-	WeirHosts       *ebpf.Map `ebpf:"weir_hosts"`
-	WeirHostsStaged *ebpf.Map `ebpf:"weir_hosts_staged"`
-	WeirIpv6        *ebpf.Map `ebpf:"weir_ipv6"`
-	WeirLinks       *ebpf.Map `ebpf:"weir_links"`
-	WeirLive        *ebpf.Map `ebpf:"weir_live"`
-	WeirMaglev      *ebpf.Map `ebpf:"weir_maglev"`
-	WeirPeerCidrs   *ebpf.Map `ebpf:"weir_peer_cidrs"`
-	WeirPeers       *ebpf.Map `ebpf:"weir_peers"`
-	WeirPolicy      *ebpf.Map `ebpf:"weir_policy"`
-	WeirPorts       *ebpf.Map `ebpf:"weir_ports"`
-	WeirRanges      *ebpf.Map `ebpf:"weir_ranges"`
-	WeirRecords     *ebpf.Map `ebpf:"weir_records"`
-	WeirReply       *ebpf.Map `ebpf:"weir_reply"`
-	WeirResolves    *ebpf.Map `ebpf:"weir_resolves"`
-	WeirRoutes      *ebpf.Map `ebpf:"weir_routes"`
-	WeirScratch     *ebpf.Map `ebpf:"weir_scratch"`
-	WeirServices    *ebpf.Map `ebpf:"weir_services"`
-	WeirSettings    *ebpf.Map `ebpf:"weir_settings"`
-	WeirShares      *ebpf.Map `ebpf:"weir_shares"`
-	WeirSlowCalls   *ebpf.Map `ebpf:"weir_slow_calls"`
-	WeirSockets     *ebpf.Map `ebpf:"weir_sockets"`
-	WeirSpent       *ebpf.Map `ebpf:"weir_spent"`
-	WeirStaged      *ebpf.Map `ebpf:"weir_staged"`
-	WeirStreams     *ebpf.Map `ebpf:"weir_streams"`
-	WeirTrace       *ebpf.Map `ebpf:"weir_trace"`
-	WeirTraceRule   *ebpf.Map `ebpf:"weir_trace_rule"`
-	WeirUplinks     *ebpf.Map `ebpf:"weir_uplinks"`
-	WeirXdpIpv6     *ebpf.Map `ebpf:"weir_xdp_ipv6"`
+	WeirAddrs          *ebpf.Map `ebpf:"weir_addrs"`
+	WeirAffinity       *ebpf.Map `ebpf:"weir_affinity"`
+	WeirAnnounced      *ebpf.Map `ebpf:"weir_announced"`
+	WeirAnswers        *ebpf.Map `ebpf:"weir_answers"`
+	WeirBackends       *ebpf.Map `ebpf:"weir_backends"`
+	WeirClients        *ebpf.Map `ebpf:"weir_clients"`
+	WeirCounts         *ebpf.Map `ebpf:"weir_counts"`
+	WeirDrops          *ebpf.Map `ebpf:"weir_drops"`
+	WeirDsrFallen      *ebpf.Map `ebpf:"weir_dsr_fallen"`
+	WeirDsrOptout      *ebpf.Map `ebpf:"weir_dsr_optout"`
+	WeirDsrTries       *ebpf.Map `ebpf:"weir_dsr_tries"`
+	WeirEgressPolicies *ebpf.Map `ebpf:"weir_egress_policies"`
+	WeirEgressRules    *ebpf.Map `ebpf:"weir_egress_rules"`
+	WeirEventRate      *ebpf.Map `ebpf:"weir_event_rate"`
+	WeirEvents         *ebpf.Map `ebpf:"weir_events"`
+	WeirFlows          *ebpf.Map `ebpf:"weir_flows"`
+	WeirFlowsNew       *ebpf.Map `ebpf:"weir_flows_new"`
+	WeirFragRings      *ebpf.Map `ebpf:"weir_frag_rings"`
+	WeirFragSaved      *ebpf.Map `ebpf:"weir_frag_saved"`
+	WeirFragSlots      *ebpf.Map `ebpf:"weir_frag_slots"`
+	WeirFrags          *ebpf.Map `ebpf:"weir_frags"`
+	WeirGateways       *ebpf.Map `ebpf:"weir_gateways"`
+	WeirHosts          *ebpf.Map `ebpf:"weir_hosts"`
+	WeirHostsStaged    *ebpf.Map `ebpf:"weir_hosts_staged"`
+	WeirIpv6           *ebpf.Map `ebpf:"weir_ipv6"`
+	WeirLinks          *ebpf.Map `ebpf:"weir_links"`
+	WeirLive           *ebpf.Map `ebpf:"weir_live"`
+	WeirMaglev         *ebpf.Map `ebpf:"weir_maglev"`
+	WeirPeerCidrs      *ebpf.Map `ebpf:"weir_peer_cidrs"`
+	WeirPeers          *ebpf.Map `ebpf:"weir_peers"`
+	WeirPolicy         *ebpf.Map `ebpf:"weir_policy"`
+	WeirPorts          *ebpf.Map `ebpf:"weir_ports"`
+	WeirRanges         *ebpf.Map `ebpf:"weir_ranges"`
+	WeirRecords        *ebpf.Map `ebpf:"weir_records"`
+	WeirReply          *ebpf.Map `ebpf:"weir_reply"`
+	WeirResolves       *ebpf.Map `ebpf:"weir_resolves"`
+	WeirRoutes         *ebpf.Map `ebpf:"weir_routes"`
+	WeirScratch        *ebpf.Map `ebpf:"weir_scratch"`
+	WeirServices       *ebpf.Map `ebpf:"weir_services"`
+	WeirSettings       *ebpf.Map `ebpf:"weir_settings"`
+	WeirShares         *ebpf.Map `ebpf:"weir_shares"`
+	WeirSlowCalls      *ebpf.Map `ebpf:"weir_slow_calls"`
+	WeirSockets        *ebpf.Map `ebpf:"weir_sockets"`
+	WeirSpent          *ebpf.Map `ebpf:"weir_spent"`
+	WeirStaged         *ebpf.Map `ebpf:"weir_staged"`
+	WeirStreams        *ebpf.Map `ebpf:"weir_streams"`
+	WeirTrace          *ebpf.Map `ebpf:"weir_trace"`
+	WeirTraceRule      *ebpf.Map `ebpf:"weir_trace_rule"`
+	WeirUplinks        *ebpf.Map `ebpf:"weir_uplinks"`
+	WeirXdpIpv6        *ebpf.Map `ebpf:"weir_xdp_ipv6"`
 }
 
 func (m *Weir6Maps) Close() error {
@@ -865,6 +892,8 @@ func (m *Weir6Maps) Close() error {
 		m.WeirDsrFallen,
 		m.WeirDsrOptout,
 		m.WeirDsrTries,
+		m.WeirEgressPolicies,
+		m.WeirEgressRules,
 		m.WeirEventRate,
 		m.WeirEvents,
 		m.WeirFlows,

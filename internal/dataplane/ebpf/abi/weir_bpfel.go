@@ -80,6 +80,13 @@ type WeirDsrTries struct {
 	Count uint16
 }
 
+type WeirEgressKey struct {
+	_      structs.HostLayout
+	Len    uint32
+	Policy [2]uint32
+	Addr   WeirIpAddr
+}
+
 type WeirEvent struct {
 	_               structs.HostLayout
 	Saddr           [4]uint32
@@ -240,6 +247,12 @@ type WeirFragValue struct {
 	Flags uint8
 	Proto uint8
 	Seen  uint32
+}
+
+type WeirGatewayKey struct {
+	_      structs.HostLayout
+	Group  [2]uint32
+	Client WeirIpAddr
 }
 
 type WeirGatewayList struct {
@@ -443,6 +456,14 @@ type WeirScratch struct {
 		Found uint32
 		Most  uint32
 		Best  WeirIpAddr
+		Of    WeirGatewayKey
+		To    WeirEgressKey
+		Open  struct {
+			_       structs.HostLayout
+			Saddr   WeirIpAddr
+			Nexthop WeirIpAddr
+			Action  uint32
+		}
 	}
 	Frag struct {
 		_        structs.HostLayout
@@ -578,83 +599,85 @@ type WeirSvcValue struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	WeirMapWeirAddrs         = "weir_addrs"
-	WeirMapWeirAffinity      = "weir_affinity"
-	WeirMapWeirAnnounced     = "weir_announced"
-	WeirMapWeirAnswers       = "weir_answers"
-	WeirMapWeirBackends      = "weir_backends"
-	WeirMapWeirClients       = "weir_clients"
-	WeirMapWeirCounts        = "weir_counts"
-	WeirMapWeirDrops         = "weir_drops"
-	WeirMapWeirDsrFallen     = "weir_dsr_fallen"
-	WeirMapWeirDsrOptout     = "weir_dsr_optout"
-	WeirMapWeirDsrTries      = "weir_dsr_tries"
-	WeirMapWeirEventRate     = "weir_event_rate"
-	WeirMapWeirEvents        = "weir_events"
-	WeirMapWeirFlows         = "weir_flows"
-	WeirMapWeirFlowsNew      = "weir_flows_new"
-	WeirMapWeirFragRings     = "weir_frag_rings"
-	WeirMapWeirFragSaved     = "weir_frag_saved"
-	WeirMapWeirFragSlots     = "weir_frag_slots"
-	WeirMapWeirFrags         = "weir_frags"
-	WeirMapWeirGateways      = "weir_gateways"
-	WeirMapWeirHosts         = "weir_hosts"
-	WeirMapWeirHostsStaged   = "weir_hosts_staged"
-	WeirMapWeirIpip          = "weir_ipip"
-	WeirMapWeirIpv6          = "weir_ipv6"
-	WeirMapWeirLinks         = "weir_links"
-	WeirMapWeirLive          = "weir_live"
-	WeirMapWeirMaglev        = "weir_maglev"
-	WeirMapWeirPeerCidrs     = "weir_peer_cidrs"
-	WeirMapWeirPeers         = "weir_peers"
-	WeirMapWeirPolicy        = "weir_policy"
-	WeirMapWeirPorts         = "weir_ports"
-	WeirMapWeirQueues        = "weir_queues"
-	WeirMapWeirRanges        = "weir_ranges"
-	WeirMapWeirRecords       = "weir_records"
-	WeirMapWeirReply         = "weir_reply"
-	WeirMapWeirResolves      = "weir_resolves"
-	WeirMapWeirRoutes        = "weir_routes"
-	WeirMapWeirScratch       = "weir_scratch"
-	WeirMapWeirServices      = "weir_services"
-	WeirMapWeirSettings      = "weir_settings"
-	WeirMapWeirShares        = "weir_shares"
-	WeirMapWeirSlowCalls     = "weir_slow_calls"
-	WeirMapWeirSockets       = "weir_sockets"
-	WeirMapWeirSpent         = "weir_spent"
-	WeirMapWeirStaged        = "weir_staged"
-	WeirMapWeirStreams       = "weir_streams"
-	WeirMapWeirTrace         = "weir_trace"
-	WeirMapWeirTraceRule     = "weir_trace_rule"
-	WeirMapWeirUplinks       = "weir_uplinks"
-	WeirMapWeirXdpIpv6       = "weir_xdp_ipv6"
-	WeirProgWeirArrive       = "weir_arrive"
-	WeirProgWeirConnect4     = "weir_connect4"
-	WeirProgWeirConnect6     = "weir_connect6"
-	WeirProgWeirFromIpip     = "weir_from_ipip"
-	WeirProgWeirFromLimited  = "weir_from_limited"
-	WeirProgWeirFromQueue    = "weir_from_queue"
-	WeirProgWeirFromTunnel   = "weir_from_tunnel"
-	WeirProgWeirFromUplink   = "weir_from_uplink"
-	WeirProgWeirFromWorkload = "weir_from_workload"
-	WeirProgWeirGetpeername4 = "weir_getpeername4"
-	WeirProgWeirGetpeername6 = "weir_getpeername6"
-	WeirProgWeirRecvmsg4     = "weir_recvmsg4"
-	WeirProgWeirRecvmsg6     = "weir_recvmsg6"
-	WeirProgWeirSendmsg4     = "weir_sendmsg4"
-	WeirProgWeirSendmsg6     = "weir_sendmsg6"
-	WeirProgWeirSlow         = "weir_slow"
-	WeirProgWeirToUplink     = "weir_to_uplink"
-	WeirProgWeirToUplinkEach = "weir_to_uplink_each"
-	WeirProgWeirToWorkload   = "weir_to_workload"
-	WeirVarAccountInterval   = "account_interval"
-	WeirVarCanSetRetval      = "can_set_retval"
-	WeirVarEgressEnabled     = "egress_enabled"
-	WeirVarEventBurst        = "event_burst"
-	WeirVarEventIntervalNs   = "event_interval_ns"
-	WeirVarReplyBurst        = "reply_burst"
-	WeirVarReplyIntervalNs   = "reply_interval_ns"
-	WeirVarTraceEnabled      = "trace_enabled"
+	WeirMapWeirAddrs          = "weir_addrs"
+	WeirMapWeirAffinity       = "weir_affinity"
+	WeirMapWeirAnnounced      = "weir_announced"
+	WeirMapWeirAnswers        = "weir_answers"
+	WeirMapWeirBackends       = "weir_backends"
+	WeirMapWeirClients        = "weir_clients"
+	WeirMapWeirCounts         = "weir_counts"
+	WeirMapWeirDrops          = "weir_drops"
+	WeirMapWeirDsrFallen      = "weir_dsr_fallen"
+	WeirMapWeirDsrOptout      = "weir_dsr_optout"
+	WeirMapWeirDsrTries       = "weir_dsr_tries"
+	WeirMapWeirEgressPolicies = "weir_egress_policies"
+	WeirMapWeirEgressRules    = "weir_egress_rules"
+	WeirMapWeirEventRate      = "weir_event_rate"
+	WeirMapWeirEvents         = "weir_events"
+	WeirMapWeirFlows          = "weir_flows"
+	WeirMapWeirFlowsNew       = "weir_flows_new"
+	WeirMapWeirFragRings      = "weir_frag_rings"
+	WeirMapWeirFragSaved      = "weir_frag_saved"
+	WeirMapWeirFragSlots      = "weir_frag_slots"
+	WeirMapWeirFrags          = "weir_frags"
+	WeirMapWeirGateways       = "weir_gateways"
+	WeirMapWeirHosts          = "weir_hosts"
+	WeirMapWeirHostsStaged    = "weir_hosts_staged"
+	WeirMapWeirIpip           = "weir_ipip"
+	WeirMapWeirIpv6           = "weir_ipv6"
+	WeirMapWeirLinks          = "weir_links"
+	WeirMapWeirLive           = "weir_live"
+	WeirMapWeirMaglev         = "weir_maglev"
+	WeirMapWeirPeerCidrs      = "weir_peer_cidrs"
+	WeirMapWeirPeers          = "weir_peers"
+	WeirMapWeirPolicy         = "weir_policy"
+	WeirMapWeirPorts          = "weir_ports"
+	WeirMapWeirQueues         = "weir_queues"
+	WeirMapWeirRanges         = "weir_ranges"
+	WeirMapWeirRecords        = "weir_records"
+	WeirMapWeirReply          = "weir_reply"
+	WeirMapWeirResolves       = "weir_resolves"
+	WeirMapWeirRoutes         = "weir_routes"
+	WeirMapWeirScratch        = "weir_scratch"
+	WeirMapWeirServices       = "weir_services"
+	WeirMapWeirSettings       = "weir_settings"
+	WeirMapWeirShares         = "weir_shares"
+	WeirMapWeirSlowCalls      = "weir_slow_calls"
+	WeirMapWeirSockets        = "weir_sockets"
+	WeirMapWeirSpent          = "weir_spent"
+	WeirMapWeirStaged         = "weir_staged"
+	WeirMapWeirStreams        = "weir_streams"
+	WeirMapWeirTrace          = "weir_trace"
+	WeirMapWeirTraceRule      = "weir_trace_rule"
+	WeirMapWeirUplinks        = "weir_uplinks"
+	WeirMapWeirXdpIpv6        = "weir_xdp_ipv6"
+	WeirProgWeirArrive        = "weir_arrive"
+	WeirProgWeirConnect4      = "weir_connect4"
+	WeirProgWeirConnect6      = "weir_connect6"
+	WeirProgWeirFromIpip      = "weir_from_ipip"
+	WeirProgWeirFromLimited   = "weir_from_limited"
+	WeirProgWeirFromQueue     = "weir_from_queue"
+	WeirProgWeirFromTunnel    = "weir_from_tunnel"
+	WeirProgWeirFromUplink    = "weir_from_uplink"
+	WeirProgWeirFromWorkload  = "weir_from_workload"
+	WeirProgWeirGetpeername4  = "weir_getpeername4"
+	WeirProgWeirGetpeername6  = "weir_getpeername6"
+	WeirProgWeirRecvmsg4      = "weir_recvmsg4"
+	WeirProgWeirRecvmsg6      = "weir_recvmsg6"
+	WeirProgWeirSendmsg4      = "weir_sendmsg4"
+	WeirProgWeirSendmsg6      = "weir_sendmsg6"
+	WeirProgWeirSlow          = "weir_slow"
+	WeirProgWeirToUplink      = "weir_to_uplink"
+	WeirProgWeirToUplinkEach  = "weir_to_uplink_each"
+	WeirProgWeirToWorkload    = "weir_to_workload"
+	WeirVarAccountInterval    = "account_interval"
+	WeirVarCanSetRetval       = "can_set_retval"
+	WeirVarEgressEnabled      = "egress_enabled"
+	WeirVarEventBurst         = "event_burst"
+	WeirVarEventIntervalNs    = "event_interval_ns"
+	WeirVarReplyBurst         = "reply_burst"
+	WeirVarReplyIntervalNs    = "reply_interval_ns"
+	WeirVarTraceEnabled       = "trace_enabled"
 )
 
 // LoadWeir returns the embedded CollectionSpec for Weir.
@@ -724,56 +747,58 @@ type WeirProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type WeirMapSpecs struct {
-	WeirAddrs       *ebpf.MapSpec `ebpf:"weir_addrs"`
-	WeirAffinity    *ebpf.MapSpec `ebpf:"weir_affinity"`
-	WeirAnnounced   *ebpf.MapSpec `ebpf:"weir_announced"`
-	WeirAnswers     *ebpf.MapSpec `ebpf:"weir_answers"`
-	WeirBackends    *ebpf.MapSpec `ebpf:"weir_backends"`
-	WeirClients     *ebpf.MapSpec `ebpf:"weir_clients"`
-	WeirCounts      *ebpf.MapSpec `ebpf:"weir_counts"`
-	WeirDrops       *ebpf.MapSpec `ebpf:"weir_drops"`
-	WeirDsrFallen   *ebpf.MapSpec `ebpf:"weir_dsr_fallen"`
-	WeirDsrOptout   *ebpf.MapSpec `ebpf:"weir_dsr_optout"`
-	WeirDsrTries    *ebpf.MapSpec `ebpf:"weir_dsr_tries"`
-	WeirEventRate   *ebpf.MapSpec `ebpf:"weir_event_rate"`
-	WeirEvents      *ebpf.MapSpec `ebpf:"weir_events"`
-	WeirFlows       *ebpf.MapSpec `ebpf:"weir_flows"`
-	WeirFlowsNew    *ebpf.MapSpec `ebpf:"weir_flows_new"`
-	WeirFragRings   *ebpf.MapSpec `ebpf:"weir_frag_rings"`
-	WeirFragSaved   *ebpf.MapSpec `ebpf:"weir_frag_saved"`
-	WeirFragSlots   *ebpf.MapSpec `ebpf:"weir_frag_slots"`
-	WeirFrags       *ebpf.MapSpec `ebpf:"weir_frags"`
-	WeirGateways    *ebpf.MapSpec `ebpf:"weir_gateways"`
-	WeirHosts       *ebpf.MapSpec `ebpf:"weir_hosts"`
-	WeirHostsStaged *ebpf.MapSpec `ebpf:"weir_hosts_staged"`
-	WeirIpip        *ebpf.MapSpec `ebpf:"weir_ipip"`
-	WeirIpv6        *ebpf.MapSpec `ebpf:"weir_ipv6"`
-	WeirLinks       *ebpf.MapSpec `ebpf:"weir_links"`
-	WeirLive        *ebpf.MapSpec `ebpf:"weir_live"`
-	WeirMaglev      *ebpf.MapSpec `ebpf:"weir_maglev"`
-	WeirPeerCidrs   *ebpf.MapSpec `ebpf:"weir_peer_cidrs"`
-	WeirPeers       *ebpf.MapSpec `ebpf:"weir_peers"`
-	WeirPolicy      *ebpf.MapSpec `ebpf:"weir_policy"`
-	WeirPorts       *ebpf.MapSpec `ebpf:"weir_ports"`
-	WeirQueues      *ebpf.MapSpec `ebpf:"weir_queues"`
-	WeirRanges      *ebpf.MapSpec `ebpf:"weir_ranges"`
-	WeirRecords     *ebpf.MapSpec `ebpf:"weir_records"`
-	WeirReply       *ebpf.MapSpec `ebpf:"weir_reply"`
-	WeirResolves    *ebpf.MapSpec `ebpf:"weir_resolves"`
-	WeirRoutes      *ebpf.MapSpec `ebpf:"weir_routes"`
-	WeirScratch     *ebpf.MapSpec `ebpf:"weir_scratch"`
-	WeirServices    *ebpf.MapSpec `ebpf:"weir_services"`
-	WeirSettings    *ebpf.MapSpec `ebpf:"weir_settings"`
-	WeirShares      *ebpf.MapSpec `ebpf:"weir_shares"`
-	WeirSlowCalls   *ebpf.MapSpec `ebpf:"weir_slow_calls"`
-	WeirSockets     *ebpf.MapSpec `ebpf:"weir_sockets"`
-	WeirSpent       *ebpf.MapSpec `ebpf:"weir_spent"`
-	WeirStaged      *ebpf.MapSpec `ebpf:"weir_staged"`
-	WeirStreams     *ebpf.MapSpec `ebpf:"weir_streams"`
-	WeirTrace       *ebpf.MapSpec `ebpf:"weir_trace"`
-	WeirTraceRule   *ebpf.MapSpec `ebpf:"weir_trace_rule"`
-	WeirUplinks     *ebpf.MapSpec `ebpf:"weir_uplinks"`
-	WeirXdpIpv6     *ebpf.MapSpec `ebpf:"weir_xdp_ipv6"`
+	WeirAddrs          *ebpf.MapSpec `ebpf:"weir_addrs"`
+	WeirAffinity       *ebpf.MapSpec `ebpf:"weir_affinity"`
+	WeirAnnounced      *ebpf.MapSpec `ebpf:"weir_announced"`
+	WeirAnswers        *ebpf.MapSpec `ebpf:"weir_answers"`
+	WeirBackends       *ebpf.MapSpec `ebpf:"weir_backends"`
+	WeirClients        *ebpf.MapSpec `ebpf:"weir_clients"`
+	WeirCounts         *ebpf.MapSpec `ebpf:"weir_counts"`
+	WeirDrops          *ebpf.MapSpec `ebpf:"weir_drops"`
+	WeirDsrFallen      *ebpf.MapSpec `ebpf:"weir_dsr_fallen"`
+	WeirDsrOptout      *ebpf.MapSpec `ebpf:"weir_dsr_optout"`
+	WeirDsrTries       *ebpf.MapSpec `ebpf:"weir_dsr_tries"`
+	WeirEgressPolicies *ebpf.MapSpec `ebpf:"weir_egress_policies"`
+	WeirEgressRules    *ebpf.MapSpec `ebpf:"weir_egress_rules"`
+	WeirEventRate      *ebpf.MapSpec `ebpf:"weir_event_rate"`
+	WeirEvents         *ebpf.MapSpec `ebpf:"weir_events"`
+	WeirFlows          *ebpf.MapSpec `ebpf:"weir_flows"`
+	WeirFlowsNew       *ebpf.MapSpec `ebpf:"weir_flows_new"`
+	WeirFragRings      *ebpf.MapSpec `ebpf:"weir_frag_rings"`
+	WeirFragSaved      *ebpf.MapSpec `ebpf:"weir_frag_saved"`
+	WeirFragSlots      *ebpf.MapSpec `ebpf:"weir_frag_slots"`
+	WeirFrags          *ebpf.MapSpec `ebpf:"weir_frags"`
+	WeirGateways       *ebpf.MapSpec `ebpf:"weir_gateways"`
+	WeirHosts          *ebpf.MapSpec `ebpf:"weir_hosts"`
+	WeirHostsStaged    *ebpf.MapSpec `ebpf:"weir_hosts_staged"`
+	WeirIpip           *ebpf.MapSpec `ebpf:"weir_ipip"`
+	WeirIpv6           *ebpf.MapSpec `ebpf:"weir_ipv6"`
+	WeirLinks          *ebpf.MapSpec `ebpf:"weir_links"`
+	WeirLive           *ebpf.MapSpec `ebpf:"weir_live"`
+	WeirMaglev         *ebpf.MapSpec `ebpf:"weir_maglev"`
+	WeirPeerCidrs      *ebpf.MapSpec `ebpf:"weir_peer_cidrs"`
+	WeirPeers          *ebpf.MapSpec `ebpf:"weir_peers"`
+	WeirPolicy         *ebpf.MapSpec `ebpf:"weir_policy"`
+	WeirPorts          *ebpf.MapSpec `ebpf:"weir_ports"`
+	WeirQueues         *ebpf.MapSpec `ebpf:"weir_queues"`
+	WeirRanges         *ebpf.MapSpec `ebpf:"weir_ranges"`
+	WeirRecords        *ebpf.MapSpec `ebpf:"weir_records"`
+	WeirReply          *ebpf.MapSpec `ebpf:"weir_reply"`
+	WeirResolves       *ebpf.MapSpec `ebpf:"weir_resolves"`
+	WeirRoutes         *ebpf.MapSpec `ebpf:"weir_routes"`
+	WeirScratch        *ebpf.MapSpec `ebpf:"weir_scratch"`
+	WeirServices       *ebpf.MapSpec `ebpf:"weir_services"`
+	WeirSettings       *ebpf.MapSpec `ebpf:"weir_settings"`
+	WeirShares         *ebpf.MapSpec `ebpf:"weir_shares"`
+	WeirSlowCalls      *ebpf.MapSpec `ebpf:"weir_slow_calls"`
+	WeirSockets        *ebpf.MapSpec `ebpf:"weir_sockets"`
+	WeirSpent          *ebpf.MapSpec `ebpf:"weir_spent"`
+	WeirStaged         *ebpf.MapSpec `ebpf:"weir_staged"`
+	WeirStreams        *ebpf.MapSpec `ebpf:"weir_streams"`
+	WeirTrace          *ebpf.MapSpec `ebpf:"weir_trace"`
+	WeirTraceRule      *ebpf.MapSpec `ebpf:"weir_trace_rule"`
+	WeirUplinks        *ebpf.MapSpec `ebpf:"weir_uplinks"`
+	WeirXdpIpv6        *ebpf.MapSpec `ebpf:"weir_xdp_ipv6"`
 }
 
 // WeirVariableSpecs contains global variables before they are loaded into the kernel.
@@ -810,56 +835,58 @@ func (o *WeirObjects) Close() error {
 //
 // It can be passed to LoadWeirObjects or ebpf.CollectionSpec.LoadAndAssign.
 type WeirMaps struct {
-	WeirAddrs       *ebpf.Map `ebpf:"weir_addrs"`
-	WeirAffinity    *ebpf.Map `ebpf:"weir_affinity"`
-	WeirAnnounced   *ebpf.Map `ebpf:"weir_announced"`
-	WeirAnswers     *ebpf.Map `ebpf:"weir_answers"`
-	WeirBackends    *ebpf.Map `ebpf:"weir_backends"`
-	WeirClients     *ebpf.Map `ebpf:"weir_clients"`
-	WeirCounts      *ebpf.Map `ebpf:"weir_counts"`
-	WeirDrops       *ebpf.Map `ebpf:"weir_drops"`
-	WeirDsrFallen   *ebpf.Map `ebpf:"weir_dsr_fallen"`
-	WeirDsrOptout   *ebpf.Map `ebpf:"weir_dsr_optout"`
-	WeirDsrTries    *ebpf.Map `ebpf:"weir_dsr_tries"`
-	WeirEventRate   *ebpf.Map `ebpf:"weir_event_rate"`
-	WeirEvents      *ebpf.Map `ebpf:"weir_events"`
-	WeirFlows       *ebpf.Map `ebpf:"weir_flows"`
-	WeirFlowsNew    *ebpf.Map `ebpf:"weir_flows_new"`
-	WeirFragRings   *ebpf.Map `ebpf:"weir_frag_rings"`
-	WeirFragSaved   *ebpf.Map `ebpf:"weir_frag_saved"`
-	WeirFragSlots   *ebpf.Map `ebpf:"weir_frag_slots"`
-	WeirFrags       *ebpf.Map `ebpf:"weir_frags"`
-	WeirGateways    *ebpf.Map `ebpf:"weir_gateways"`
-	WeirHosts       *ebpf.Map `ebpf:"weir_hosts"`
-	WeirHostsStaged *ebpf.Map `ebpf:"weir_hosts_staged"`
-	WeirIpip        *ebpf.Map `ebpf:"weir_ipip"`
-	WeirIpv6        *ebpf.Map `ebpf:"weir_ipv6"`
-	WeirLinks       *ebpf.Map `ebpf:"weir_links"`
-	WeirLive        *ebpf.Map `ebpf:"weir_live"`
-	WeirMaglev      *ebpf.Map `ebpf:"weir_maglev"`
-	WeirPeerCidrs   *ebpf.Map `ebpf:"weir_peer_cidrs"`
-	WeirPeers       *ebpf.Map `ebpf:"weir_peers"`
-	WeirPolicy      *ebpf.Map `ebpf:"weir_policy"`
-	WeirPorts       *ebpf.Map `ebpf:"weir_ports"`
-	WeirQueues      *ebpf.Map `ebpf:"weir_queues"`
-	WeirRanges      *ebpf.Map `ebpf:"weir_ranges"`
-	WeirRecords     *ebpf.Map `ebpf:"weir_records"`
-	WeirReply       *ebpf.Map `ebpf:"weir_reply"`
-	WeirResolves    *ebpf.Map `ebpf:"weir_resolves"`
-	WeirRoutes      *ebpf.Map `ebpf:"weir_routes"`
-	WeirScratch     *ebpf.Map `ebpf:"weir_scratch"`
-	WeirServices    *ebpf.Map `ebpf:"weir_services"`
-	WeirSettings    *ebpf.Map `ebpf:"weir_settings"`
-	WeirShares      *ebpf.Map `ebpf:"weir_shares"`
-	WeirSlowCalls   *ebpf.Map `ebpf:"weir_slow_calls"`
-	WeirSockets     *ebpf.Map `ebpf:"weir_sockets"`
-	WeirSpent       *ebpf.Map `ebpf:"weir_spent"`
-	WeirStaged      *ebpf.Map `ebpf:"weir_staged"`
-	WeirStreams     *ebpf.Map `ebpf:"weir_streams"`
-	WeirTrace       *ebpf.Map `ebpf:"weir_trace"`
-	WeirTraceRule   *ebpf.Map `ebpf:"weir_trace_rule"`
-	WeirUplinks     *ebpf.Map `ebpf:"weir_uplinks"`
-	WeirXdpIpv6     *ebpf.Map `ebpf:"weir_xdp_ipv6"`
+	WeirAddrs          *ebpf.Map `ebpf:"weir_addrs"`
+	WeirAffinity       *ebpf.Map `ebpf:"weir_affinity"`
+	WeirAnnounced      *ebpf.Map `ebpf:"weir_announced"`
+	WeirAnswers        *ebpf.Map `ebpf:"weir_answers"`
+	WeirBackends       *ebpf.Map `ebpf:"weir_backends"`
+	WeirClients        *ebpf.Map `ebpf:"weir_clients"`
+	WeirCounts         *ebpf.Map `ebpf:"weir_counts"`
+	WeirDrops          *ebpf.Map `ebpf:"weir_drops"`
+	WeirDsrFallen      *ebpf.Map `ebpf:"weir_dsr_fallen"`
+	WeirDsrOptout      *ebpf.Map `ebpf:"weir_dsr_optout"`
+	WeirDsrTries       *ebpf.Map `ebpf:"weir_dsr_tries"`
+	WeirEgressPolicies *ebpf.Map `ebpf:"weir_egress_policies"`
+	WeirEgressRules    *ebpf.Map `ebpf:"weir_egress_rules"`
+	WeirEventRate      *ebpf.Map `ebpf:"weir_event_rate"`
+	WeirEvents         *ebpf.Map `ebpf:"weir_events"`
+	WeirFlows          *ebpf.Map `ebpf:"weir_flows"`
+	WeirFlowsNew       *ebpf.Map `ebpf:"weir_flows_new"`
+	WeirFragRings      *ebpf.Map `ebpf:"weir_frag_rings"`
+	WeirFragSaved      *ebpf.Map `ebpf:"weir_frag_saved"`
+	WeirFragSlots      *ebpf.Map `ebpf:"weir_frag_slots"`
+	WeirFrags          *ebpf.Map `ebpf:"weir_frags"`
+	WeirGateways       *ebpf.Map `ebpf:"weir_gateways"`
+	WeirHosts          *ebpf.Map `ebpf:"weir_hosts"`
+	WeirHostsStaged    *ebpf.Map `ebpf:"weir_hosts_staged"`
+	WeirIpip           *ebpf.Map `ebpf:"weir_ipip"`
+	WeirIpv6           *ebpf.Map `ebpf:"weir_ipv6"`
+	WeirLinks          *ebpf.Map `ebpf:"weir_links"`
+	WeirLive           *ebpf.Map `ebpf:"weir_live"`
+	WeirMaglev         *ebpf.Map `ebpf:"weir_maglev"`
+	WeirPeerCidrs      *ebpf.Map `ebpf:"weir_peer_cidrs"`
+	WeirPeers          *ebpf.Map `ebpf:"weir_peers"`
+	WeirPolicy         *ebpf.Map `ebpf:"weir_policy"`
+	WeirPorts          *ebpf.Map `ebpf:"weir_ports"`
+	WeirQueues         *ebpf.Map `ebpf:"weir_queues"`
+	WeirRanges         *ebpf.Map `ebpf:"weir_ranges"`
+	WeirRecords        *ebpf.Map `ebpf:"weir_records"`
+	WeirReply          *ebpf.Map `ebpf:"weir_reply"`
+	WeirResolves       *ebpf.Map `ebpf:"weir_resolves"`
+	WeirRoutes         *ebpf.Map `ebpf:"weir_routes"`
+	WeirScratch        *ebpf.Map `ebpf:"weir_scratch"`
+	WeirServices       *ebpf.Map `ebpf:"weir_services"`
+	WeirSettings       *ebpf.Map `ebpf:"weir_settings"`
+	WeirShares         *ebpf.Map `ebpf:"weir_shares"`
+	WeirSlowCalls      *ebpf.Map `ebpf:"weir_slow_calls"`
+	WeirSockets        *ebpf.Map `ebpf:"weir_sockets"`
+	WeirSpent          *ebpf.Map `ebpf:"weir_spent"`
+	WeirStaged         *ebpf.Map `ebpf:"weir_staged"`
+	WeirStreams        *ebpf.Map `ebpf:"weir_streams"`
+	WeirTrace          *ebpf.Map `ebpf:"weir_trace"`
+	WeirTraceRule      *ebpf.Map `ebpf:"weir_trace_rule"`
+	WeirUplinks        *ebpf.Map `ebpf:"weir_uplinks"`
+	WeirXdpIpv6        *ebpf.Map `ebpf:"weir_xdp_ipv6"`
 }
 
 func (m *WeirMaps) Close() error {
@@ -875,6 +902,8 @@ func (m *WeirMaps) Close() error {
 		m.WeirDsrFallen,
 		m.WeirDsrOptout,
 		m.WeirDsrTries,
+		m.WeirEgressPolicies,
+		m.WeirEgressRules,
 		m.WeirEventRate,
 		m.WeirEvents,
 		m.WeirFlows,

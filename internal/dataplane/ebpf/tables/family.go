@@ -32,7 +32,7 @@ type familyTables[A abi.Address] struct {
 	ranges    *maptable.Table[abi.RangeKey[A], uint8]
 	dsrOptOut *maptable.Table[abi.PrefixKey[A], uint8]
 	announced *maptable.Table[A, uint8]
-	gateways  *maptable.Table[A, abi.GatewayList[A]]
+	egress    *egressTables[A]
 	uplinks   *maptable.Table[uint32, abi.WeirLinkKey]
 
 	peersFresh bool // peers were read from the map and not compared with a state yet
@@ -67,7 +67,7 @@ func newFamily[A abi.Address](m map[string]*ebpf.Map, c *counts) *familyTables[A
 	t.peerCIDRs.Tracker.CountValues()
 	t.dsrOptOut = maptable.New[abi.PrefixKey[A], uint8]("weir_dsr_optout", m["weir_dsr_optout"], abi.ShowPrefix[A], &c.quiet)
 	t.announced = maptable.New[A, uint8]("weir_announced", m["weir_announced"], abi.ShowAddr[A], &c.quiet)
-	t.gateways = maptable.New[A, abi.GatewayList[A]]("weir_gateways", m["weir_gateways"], abi.ShowAddr[A], &c.reevaluated)
+	t.egress = newEgress[A](m, c)
 	t.uplinks = maptable.New[uint32, abi.WeirLinkKey]("weir_uplinks", m["weir_uplinks"], func(i uint32) string { return fmt.Sprint("interface ", i) }, &c.quiet)
 	return t
 }
@@ -78,7 +78,7 @@ func (t *familyTables[A]) Load() error {
 	var zero uint32
 	err := t.settings.Lookup(&zero, unsafe.Pointer(&t.current))
 	return errors.Join(err, t.addrs.Load(), t.staged.Load(), t.routes.Load(), t.peers.Load(), t.peerCIDRs.Load(),
-		t.clients.Load(), t.links.Load(), t.dsrOptOut.Load(), t.ranges.Load(), t.announced.Load(), t.uplinks.Load(), t.gateways.Load(), t.services.Load())
+		t.clients.Load(), t.links.Load(), t.dsrOptOut.Load(), t.ranges.Load(), t.announced.Load(), t.uplinks.Load(), t.egress.load(), t.services.Load())
 }
 
 func (t *familyTables[A]) desire(s *nodestate.State, changed nodestate.Keys, ifindex func(nodestate.Addr) int) {
@@ -93,7 +93,7 @@ func (t *familyTables[A]) desire(s *nodestate.State, changed nodestate.Keys, ifi
 		t.links.Desire(maps.All(renderLinks[A](s)))
 	}
 	if changed.Has(nodestate.TableGateways) {
-		t.gateways.Desire(renderGateways[A](s))
+		t.egress.desire(s)
 	}
 	if changed.Has(nodestate.TableRoutes) {
 		t.routes.Desire(renderRoutes[A](s))
@@ -156,7 +156,7 @@ func (t *familyTables[A]) writeRoutes() {
 	t.links.Write(nil)
 	t.dsrOptOut.Write(nil)
 	t.routes.Write(nil)
-	t.gateways.Write(nil)
+	t.egress.write()
 }
 
 func (t *familyTables[A]) writeServices() {
@@ -183,7 +183,7 @@ func (t *familyTables[A]) removeServices() {
 
 func (t *familyTables[A]) removeEvaluated(held bool) (left bool) {
 	t.routes.Remove(nil)
-	t.gateways.Remove(nil)
+	t.egress.remove()
 	t.dsrOptOut.Remove(nil)
 	t.links.Remove(nil)
 	t.addrs.Remove(nil)
@@ -198,7 +198,7 @@ func (t *familyTables[A]) removeEvaluated(held bool) (left bool) {
 
 // pending reports whether anything is to be written or removed on which flows that are open depend.
 func (t *familyTables[A]) pending() bool {
-	return t.addrs.Pending() || t.routes.Pending() || t.gateways.Pending() || t.peers.Pending() || t.peerCIDRs.Pending() || t.links.Pending() || t.services.Pending()
+	return t.addrs.Pending() || t.routes.Pending() || t.egress.pending() || t.peers.Pending() || t.peerCIDRs.Pending() || t.links.Pending() || t.services.Pending()
 }
 
 func (t *familyTables[A]) errors() []error {
@@ -210,7 +210,7 @@ func (t *familyTables[A]) errors() []error {
 		settings = append(settings, &dataplane.KeyError{Table: "sockets", Key: "udp", Err: t.socketsErr})
 	}
 	return slices.Concat(settings, t.addrs.Errors(), t.staged.Errors(), t.routes.Errors(), t.peers.Errors(), t.peerCIDRs.Errors(),
-		t.clients.Errors(), t.links.Errors(), t.dsrOptOut.Errors(), t.ranges.Errors(), t.announced.Errors(), t.uplinks.Errors(), t.services.Errors())
+		t.clients.Errors(), t.links.Errors(), t.dsrOptOut.Errors(), t.ranges.Errors(), t.announced.Errors(), t.uplinks.Errors(), t.egress.errors(), t.services.Errors())
 }
 
 // Entries implements Family.

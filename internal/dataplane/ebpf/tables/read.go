@@ -71,12 +71,7 @@ func (t *familyTables[A]) read(s *nodestate.State) error {
 	for k, v := range t.clients.Tracker.All() {
 		s.Clients[k] = s.Clients[k].With(abi.FromAddr(v))
 	}
-	for k, v := range t.gateways.Tracker.All() {
-		for i := range min(v.Count, abi.Gateways) {
-			client := abi.FromAddr(k)
-			s.Gateways[client] = append(s.Gateways[client], abi.FromAddr(v.Gateways[i]))
-		}
-	}
+	t.egress.read(s)
 	t.readRanges(s)
 	for k := range t.announced.Tracker.All() {
 		s.Announced[abi.FromAddr(k)] = true

@@ -76,23 +76,6 @@ func renderRoutes[A abi.Address](s *nodestate.State) iter.Seq2[abi.PrefixKey[A],
 	}
 }
 
-func renderGateways[A abi.Address](s *nodestate.State) iter.Seq2[A, abi.GatewayList[A]] {
-	return func(yield func(A, abi.GatewayList[A]) bool) {
-		for client, list := range s.Gateways {
-			if !abi.Carries[A](client) {
-				continue
-			}
-			v := abi.GatewayList[A]{Count: uint32(min(len(list), abi.Gateways))}
-			for i := range v.Count {
-				v.Gateways[i] = abi.ToAddr[A](list[i])
-			}
-			if !yield(abi.ToAddr[A](client), v) {
-				return
-			}
-		}
-	}
-}
-
 func renderRanges[A abi.Address](s *nodestate.State) iter.Seq2[abi.RangeKey[A], uint8] {
 	return func(yield func(abi.RangeKey[A], uint8) bool) {
 		for id, list := range s.SourceRanges.All() {
