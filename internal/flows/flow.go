@@ -178,11 +178,12 @@ func (f Filter) Check() error {
 
 // Wants: is the record what the filter is about?
 func (f Filter) Wants(r *Flow) bool {
-	return r.End.After(f.Since) && (!f.Denied || r.Verdict != Allowed) && isOf(f.From, r.Source) && isOf(f.To, r.Destination) &&
-		(f.Policy == "" || decides(f.Policy, r.Egress) || decides(f.Policy, r.Ingress))
+	return r.End.After(f.Since) && (!f.Denied || r.Verdict != Allowed) && IsOf(f.From, r.Source) && IsOf(f.To, r.Destination) &&
+		(f.Policy == "" || Decides(f.Policy, r.Egress) || Decides(f.Policy, r.Ingress))
 }
 
-func isOf(of string, p Peer) bool {
+// IsOf: is the end what Filter.From or To names?
+func IsOf(of string, p Peer) bool {
 	if of == "" {
 		return true
 	}
@@ -200,7 +201,8 @@ func isOf(of string, p Peer) bool {
 	return !named || p.Pod == name || workload == name
 }
 
-func decides(policy string, e *events.End) bool {
+// Decides: has a rule of the policy decided at the end, or would one have where it is staged?
+func Decides(policy string, e *events.End) bool {
 	if e == nil {
 		return false
 	}
