@@ -10,20 +10,28 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/weir-net/weir/internal/flows/table"
 )
 
 // part are records in memory, which become a segment.
 type part struct {
-	*numbers
-	rows  []row
+	*table.Numbers
+	rows  []table.Row
 	began time.Time // when its first record came
+	// oldest is the least End, in milliseconds since 1970.
+	oldest int64
+	// positions and lost are as of its end: of Store.positions, and what was lost since the part
+	// before.
+	positions map[string]*position
+	lost      map[string]uint64
 }
 
-func newPart(rows []row) *part { return &part{numbers: newNumbers(), rows: rows[:0]} }
+func newPart(rows []table.Row) *part { return &part{Numbers: table.NewNumbers(), rows: rows[:0]} }
 
 // all are the rows of a part; who asks has those that were there, as rows and tables only grow.
-func all(rows []row) iter.Seq[*row] {
-	return func(yield func(*row) bool) {
+func all(rows []table.Row) iter.Seq[*table.Row] {
+	return func(yield func(*table.Row) bool) {
 		for i := range rows {
 			if !yield(&rows[i]) {
 				return
@@ -35,8 +43,8 @@ func all(rows []row) iter.Seq[*row] {
 // write makes the files of a segment in a folder. The part's rows and peers get the order that
 // makes them small; nobody else may have the part's rows meanwhile, except who read them before.
 func (p *part) write(dir string) (zone, error) {
-	peers, at := ordered(p.peers)
-	t := &tables{peers: peers, whats: p.whats, hows: p.hows, nodes: p.nodes}
+	peers, at := table.Ordered(p.Peers)
+	t := &table.Tables{Peers: peers, Whats: p.Whats, Hows: p.Hows, Nodes: p.Nodes}
 	type place struct {
 		ends uint64 // both peers
 		row  int32
@@ -46,11 +54,11 @@ func (p *part) write(dir string) (zone, error) {
 		order[i] = place{uint64(at[p.rows[i].From])<<32 | uint64(at[p.rows[i].To]), int32(i)}
 	}
 	slices.SortFunc(order, func(a, b place) int { return cmp.Or(cmp.Compare(a.ends, b.ends), cmp.Compare(a.row, b.row)) })
-	z := zone{Records: len(p.rows), From: math.MaxInt64, Until: math.MinInt64, Names: newBloom(namesOf(peers))}
+	z := zone{Records: len(p.rows), From: math.MaxInt64, Until: math.MinInt64, Names: newBloom(namesOf(peers)), Positions: p.positions, Lost: p.lost}
 	for i := range p.rows {
 		z.From, z.Until = min(z.From, p.rows[i].End), max(z.Until, p.rows[i].End)
 	}
-	inOrder := func(yield func(*row) bool) {
+	inOrder := func(yield func(*table.Row) bool) {
 		for _, o := range order {
 			r := p.rows[o.row]
 			r.From, r.To = int32(o.ends>>32), int32(o.ends&math.MaxUint32)
@@ -74,7 +82,7 @@ func (p *part) write(dir string) (zone, error) {
 	return z, err
 }
 
-func putRow(r *row, to *tableRow) {
+func putRow(r *table.Row, to *tableRow) {
 	*to = tableRow{
 		End: r.End, Lasted: r.Lasted, Sport: int32(r.Sport), Dport: int32(r.Dport), What: r.What, How: r.How, At: r.At,
 		SentPackets: int64(r.Sent.Packets), SentBytes: int64(r.Sent.Bytes), ReceivedPackets: int64(r.Received.Packets), ReceivedBytes: int64(r.Received.Bytes),
@@ -88,7 +96,7 @@ func putAddr(a [16]byte) (four int32, six string) {
 	if a == ([16]byte{}) {
 		return 0, ""
 	}
-	if addr := addrOf(a); addr.Is4() {
+	if addr := table.AddrOf(a); addr.Is4() {
 		b := addr.As4()
 		if n := binary.BigEndian.Uint32(b[:]); n != 0 {
 			return int32(n), ""
@@ -111,20 +119,20 @@ func getAddr(four int32, six string) (a [16]byte, err error) {
 	return a, err
 }
 
-func writeTables(dir string, t *tables) error {
-	err := writeTable(dir, filePeers, len(t.peers), func(i int, to *tablePeer) error { return putPeer(&t.peers[i], to) })
+func writeTables(dir string, t *table.Tables) error {
+	err := writeTable(dir, filePeers, len(t.Peers), func(i int, to *tablePeer) error { return putPeer(&t.Peers[i], to) })
 	if err == nil {
-		err = writeTable(dir, fileWhats, len(t.whats), func(i int, to *tableWhat) error { return putWhat(&t.whats[i], to) })
+		err = writeTable(dir, fileWhats, len(t.Whats), func(i int, to *tableWhat) error { return putWhat(&t.Whats[i], to) })
 	}
 	if err == nil {
-		err = writeTable(dir, fileHows, len(t.hows), func(i int, to *tableHow) error {
-			h := &t.hows[i]
+		err = writeTable(dir, fileHows, len(t.Hows), func(i int, to *tableHow) error {
+			h := &t.Hows[i]
 			*to = tableHow{Ended: h.Ended, Protocol: h.Protocol, ICMP: h.ICMP, Path: h.Path, Return: h.Return, TCPFlags: h.TCPFlags, HandedOn: h.HandedOn, DSR: h.DSR, SNAT: h.SNAT}
 			return nil
 		})
 	}
 	if err == nil {
-		err = writeTable(dir, fileNodes, len(t.nodes), func(i int, to *tableName) error { to.Name = t.nodes[i]; return nil })
+		err = writeTable(dir, fileNodes, len(t.Nodes), func(i int, to *tableName) error { to.Name = t.Nodes[i]; return nil })
 	}
 	return err
 }

@@ -17,14 +17,15 @@ import (
 
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/flows"
+	"github.com/weir-net/weir/internal/flows/table"
 )
 
-// Query says which records somebody wants: those of the filter, with an End up to Until, of which
-// one end is Either, which is as Filter.From is. The zero value wants all.
+// Query says which records somebody wants: those of the filter, of which one end is Either, which
+// is as Filter.From is. The zero value wants all.
 type Query struct {
 	flows.Filter
-	Until  time.Time // zero = no bound
 	Either string
+	Oldest bool // with the oldest segment and record first
 }
 
 // Check says what is wrong with a query.
@@ -33,7 +34,7 @@ func (q *Query) Check() error {
 }
 
 func (q *Query) wants(f *flows.Flow) bool {
-	return (q.Until.IsZero() || !f.End.After(q.Until)) && (flows.IsOf(q.Either, f.Source) || flows.IsOf(q.Either, f.Destination)) && q.Filter.Wants(f)
+	return (flows.IsOf(q.Either, f.Source) || flows.IsOf(q.Either, f.Destination)) && q.Filter.Wants(f)
 }
 
 // bounds in milliseconds: above the first, up to the second.
@@ -50,8 +51,8 @@ func (q *Query) bounds() (since, until int64) {
 
 // held is a part in memory as it was when somebody asked.
 type held struct {
-	rows []row
-	tables
+	rows []table.Row
+	table.Tables
 }
 
 // snapshot is what there is to ask, newest first.
@@ -60,7 +61,7 @@ func (s *Store) snapshot() (memory []held, segments []*segment) {
 	defer s.mu.Unlock()
 	for _, p := range []*part{s.active, s.full} {
 		if p != nil {
-			memory = append(memory, held{rows: p.rows, tables: p.tables})
+			memory = append(memory, held{rows: p.rows, Tables: p.Tables})
 		}
 	}
 	segments = slices.Clone(s.segments)
@@ -91,53 +92,71 @@ func (s *Store) has(seg *segment) bool {
 }
 
 // Each hands on the records that a query wants, until give returns false: the latest segment
-// first, and of a segment the latest record first. The error is that of a disk; what can be read
-// was given.
+// first, and of a segment the latest record first, unless the query says otherwise. The error is
+// that of a disk; what can be read was given.
 func (s *Store) Each(ctx context.Context, q Query, give func(*flows.Flow) bool) error {
 	if err := q.Check(); err != nil {
 		return err
 	}
 	since, until := q.bounds()
 	memory, segments := s.snapshot()
-	for _, h := range memory {
-		if !giveRows(&q, &h.tables, h.rows, since, until, masksOf(&h.tables, &q), give) {
-			return nil
+	inMemory := func() (more bool) {
+		for _, h := range memory {
+			if !giveRows(&q, &h.Tables, h.rows, since, until, masksOf(&h.Tables, &q), give) {
+				return false
+			}
 		}
+		return true
+	}
+	if q.Oldest {
+		slices.Reverse(memory)
+		slices.Reverse(segments)
+	} else if !inMemory() {
+		return nil
 	}
 	var errs error
 	for _, seg := range segments {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if seg.Until <= since || seg.From > until || !seg.Names.mayBe(q.From) || !seg.Names.mayBe(q.To) || !seg.Names.mayBe(q.Either) {
-			continue
-		}
-		more := true
-		err := s.read(seg, func() error {
-			t, err := seg.tables()
-			if err != nil {
-				return err
-			}
-			m := masksOf(t, &q)
-			if m.none() {
-				return nil
-			}
-			var rows []row
-			if err := seg.find(t, m, since, until, true, func(r *row) error { rows = append(rows, *r); return nil }); err != nil {
-				return err
-			}
-			more = giveRows(&q, t, rows, since, until, m, give)
-			return nil
-		})
+		more, err := s.eachOf(seg, &q, since, until, give)
 		if errs = errors.Join(errs, err); !more {
-			break
+			return errs
 		}
+	}
+	if q.Oldest {
+		inMemory()
 	}
 	return errs
 }
 
-// giveRows gives the wanted ones of rows, latest first; false = no more are wanted.
-func giveRows(q *Query, t *tables, rows []row, since, until int64, m *masks, give func(*flows.Flow) bool) bool {
+// eachOf is Each of one segment; false = no more are wanted.
+func (s *Store) eachOf(seg *segment, q *Query, since, until int64, give func(*flows.Flow) bool) (more bool, err error) {
+	if seg.Until <= since || seg.From > until || !seg.Names.mayBe(q.From) || !seg.Names.mayBe(q.To) || !seg.Names.mayBe(q.Either) {
+		return true, nil
+	}
+	more = true
+	err = s.read(seg, func() error {
+		t, err := seg.tables()
+		if err != nil {
+			return err
+		}
+		m := masksOf(t, q)
+		if m.none() {
+			return nil
+		}
+		var rows []table.Row
+		if err := seg.find(t, m, since, until, true, func(r *table.Row) error { rows = append(rows, *r); return nil }); err != nil {
+			return err
+		}
+		more = giveRows(q, t, rows, since, until, m, give)
+		return nil
+	})
+	return more, err
+}
+
+// giveRows gives the wanted ones of rows, latest first or oldest first; false = no more are wanted.
+func giveRows(q *Query, t *table.Tables, rows []table.Row, since, until int64, m *masks, give func(*flows.Flow) bool) bool {
 	var at []int32
 	for i := range rows {
 		r := &rows[i]
@@ -145,9 +164,14 @@ func giveRows(q *Query, t *tables, rows []row, since, until int64, m *masks, giv
 			at = append(at, int32(i))
 		}
 	}
-	slices.SortStableFunc(at, func(a, b int32) int { return cmp.Compare(rows[b].End, rows[a].End) })
+	slices.SortStableFunc(at, func(a, b int32) int {
+		if q.Oldest {
+			a, b = b, a
+		}
+		return cmp.Compare(rows[b].End, rows[a].End)
+	})
 	for _, i := range at {
-		if f := t.flow(&rows[i]); q.wants(f) && !give(f) {
+		if f := t.Flow(&rows[i]); q.wants(f) && !give(f) {
 			return false
 		}
 	}
@@ -160,17 +184,17 @@ const readers = 2
 // sums hands on the roll-ups of all parts in a time: those that segments have, by read, or of the
 // rows where a part is not as a whole within it.
 func (s *Store) sums(ctx context.Context, since, until time.Time, read func(*segment, *rollup) error, give func(*rollup)) error {
-	q := Query{Filter: flows.Filter{Since: since}, Until: until}
+	q := Query{Filter: flows.Filter{Since: since, Until: until}}
 	from, to := q.bounds()
 	memory, segments := s.snapshot()
 	for _, h := range memory {
-		give(rollUp(func(yield func(*row) bool) {
+		give(rollUp(func(yield func(*table.Row) bool) {
 			for r := range all(h.rows) {
 				if r.End > from && r.End <= to && !yield(r) {
 					return
 				}
 			}
-		}, &h.tables))
+		}, &h.Tables))
 	}
 	var mu sync.Mutex // of give, and of errs
 	var errs error
@@ -211,8 +235,8 @@ func (s *segment) sumsOf(from, to int64, read func(*segment, *rollup) error) (*r
 	if err != nil {
 		return nil, err
 	}
-	var rows []row
-	if err := s.find(t, &masks{}, from, to, false, func(r *row) error { rows = append(rows, *r); return nil }); err != nil {
+	var rows []table.Row
+	if err := s.find(t, &masks{}, from, to, false, func(r *table.Row) error { rows = append(rows, *r); return nil }); err != nil {
 		return nil, err
 	}
 	return rollUp(all(rows), t), nil

@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/flows"
+	"github.com/weir-net/weir/internal/flows/table"
 )
 
 // Sum is what records say together.
@@ -69,12 +70,12 @@ type rollup struct {
 }
 
 // rollUp sums rows.
-func rollUp(rows iter.Seq[*row], t *tables) *rollup {
+func rollUp(rows iter.Seq[*table.Row], t *table.Tables) *rollup {
 	u := &rollup{pairs: map[pair]Sum{}, spaces: map[spaces]Sum{}}
-	workload := make([]int32, len(t.peers)) // of peers
+	workload := make([]int32, len(t.Peers)) // of peers
 	seen := map[Workload]int32{}
-	for i := range t.peers {
-		w := Workload{Namespace: t.peers[i].Namespace, Name: t.peers[i].Workload}
+	for i := range t.Peers {
+		w := Workload{Namespace: t.Peers[i].Namespace, Name: t.Peers[i].Workload}
 		n, have := seen[w]
 		if !have {
 			n = int32(len(u.workloads))
@@ -89,7 +90,7 @@ func rollUp(rows iter.Seq[*row], t *tables) *rollup {
 		k := of{r.What, r.How}
 		n, have := decided[k]
 		if !have {
-			o := outcomeOf(&t.whats[r.What], &t.hows[r.How])
+			o := outcomeOf(&t.Whats[r.What], &t.Hows[r.How])
 			if n, have = known[o]; !have {
 				n = int32(len(u.outcomes))
 				known[o] = n
@@ -98,7 +99,7 @@ func rollUp(rows iter.Seq[*row], t *tables) *rollup {
 			decided[k] = n
 		}
 		s := Sum{Records: 1, Packets: r.Sent.Packets + r.Received.Packets, Bytes: r.Sent.Bytes + r.Received.Bytes}
-		if t.hows[r.How].Ended != "" || t.whats[r.What].Verdict != flows.Allowed {
+		if t.Hows[r.How].Ended != "" || t.Whats[r.What].Verdict != flows.Allowed {
 			s.Connections = 1
 		}
 		u.byOutcome[n].add(s)
@@ -115,16 +116,20 @@ func rollUp(rows iter.Seq[*row], t *tables) *rollup {
 	return u
 }
 
-func outcomeOf(w *what, h *how) outcome {
-	o := outcome{Verdict: w.Verdict, Reason: w.Reason, Protocol: h.Protocol, Side: sideNone}
-	switch {
-	case w.Ingress != nil:
-		o.Side = sideDestination
-	case w.Egress != nil:
-		o.Side = sideSource
-	}
+func outcomeOf(w *table.What, h *table.How) outcome {
+	o := outcome{Verdict: w.Verdict, Reason: w.Reason, Protocol: h.Protocol, Side: sideOf(w.Ingress, w.Egress)}
 	if w.Rule != nil {
 		o.Rule = *w.Rule
 	}
 	return o
+}
+
+func sideOf(ingress, egress *events.End) side {
+	switch {
+	case ingress != nil:
+		return sideDestination
+	case egress != nil:
+		return sideSource
+	}
+	return sideNone
 }

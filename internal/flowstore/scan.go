@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/weir-net/weir/internal/flows"
+	"github.com/weir-net/weir/internal/flows/table"
 )
 
 // columns are rows of a segment, as its file has them. Without addresses they are for sums.
@@ -21,14 +22,14 @@ type columns struct {
 }
 
 // row i, or what is wrong with it.
-func (c *columns) row(i int) (row, error) {
-	r := row{
+func (c *columns) row(i int) (table.Row, error) {
+	r := table.Row{
 		End: c.End[i], Lasted: c.Lasted[i], From: c.From[i], To: c.To[i], What: c.What[i], How: c.How[i], At: c.At[i], Sport: uint16(c.Sport[i]), Dport: uint16(c.Dport[i]),
 		Sent:     flows.Counters{Packets: uint64(c.SentPackets[i]), Bytes: uint64(c.SentBytes[i])},
 		Received: flows.Counters{Packets: uint64(c.ReceivedPackets[i]), Bytes: uint64(c.ReceivedBytes[i])},
 	}
 	in := func(n int32, of int) bool { return n >= 0 && int(n) < of }
-	if !in(r.From, c.peers) || !in(r.To, c.peers) || !in(r.What, c.whats) || !in(r.How, c.hows) || !in(r.At, int(atOther)+c.nodes) {
+	if !in(r.From, c.peers) || !in(r.To, c.peers) || !in(r.What, c.whats) || !in(r.How, c.hows) || !in(r.At, int(table.AtOther)+c.nodes) {
 		return r, fmt.Errorf("%w: a row refers to what is not there", errTorn)
 	}
 	var err error
@@ -45,7 +46,7 @@ func (c *columns) row(i int) (row, error) {
 
 // find gives the rows that may be wanted: those that the masks of peers and decisions let through,
 // with an End above since and up to until. Rows without addresses are for sums.
-func (s *segment) find(t *tables, m *masks, since, until int64, addresses bool, give func(*row) error) (err error) {
+func (s *segment) find(t *table.Tables, m *masks, since, until int64, addresses bool, give func(*table.Row) error) (err error) {
 	o, err := openTable(s.dir, fileRows)
 	if err != nil {
 		return err
@@ -54,7 +55,7 @@ func (s *segment) find(t *tables, m *masks, since, until int64, addresses bool, 
 	if o.NumRows() != int64(s.Records) {
 		return fmt.Errorf("%w: %d rows of %d", errTorn, o.NumRows(), s.Records)
 	}
-	c := columns{peers: len(t.peers), whats: len(t.whats), hows: len(t.hows), nodes: len(t.nodes)}
+	c := columns{peers: len(t.Peers), whats: len(t.Whats), hows: len(t.Hows), nodes: len(t.Nodes)}
 	var rows []int32 // nil = all
 	if since >= s.From || until < s.Until || m.some() {
 		if rows, err = s.candidates(o, &c, m, since, until); err != nil || len(rows) == 0 {
@@ -190,24 +191,24 @@ func anyOf(of []bool) bool {
 
 // masksOf says which peers and decisions a query wants. Peers without an address are wanted where
 // the row's own may be: the record decides.
-func masksOf(t *tables, q *Query) *masks {
+func masksOf(t *table.Tables, q *Query) *masks {
 	m := &masks{}
 	peers := func(of string) []bool {
 		if of == "" {
 			return nil
 		}
-		want, network := make([]bool, len(t.peers)), isNetwork(of)
-		for i := range t.peers {
-			p := &t.peers[i]
+		want, network := make([]bool, len(t.Peers)), isNetwork(of)
+		for i := range t.Peers {
+			p := &t.Peers[i]
 			want[i] = network && p.Pod == "" || flows.IsOf(of, *p)
 		}
 		return want
 	}
 	m.from, m.to, m.either = peers(q.From), peers(q.To), peers(q.Either)
 	if q.Denied || q.Policy != "" {
-		m.whats = make([]bool, len(t.whats))
-		for i := range t.whats {
-			w := &t.whats[i]
+		m.whats = make([]bool, len(t.Whats))
+		for i := range t.Whats {
+			w := &t.Whats[i]
 			m.whats[i] = (!q.Denied || w.Verdict != flows.Allowed) && (q.Policy == "" || flows.Decides(q.Policy, w.Egress) || flows.Decides(q.Policy, w.Ingress))
 		}
 	}

@@ -12,11 +12,12 @@ import (
 	"strings"
 
 	"github.com/weir-net/weir/internal/events"
+	"github.com/weir-net/weir/internal/flows/table"
 )
 
 const (
 	zoneFile   = "zone.json"
-	zoneMost   = 1 << 20 // bytes of it
+	zoneMost   = 8 << 20 // bytes of it
 	partPrefix = "part-" // of a folder that is being written
 	tornPrefix = "torn-" // of a segment that was refused
 	format     = 1       // of segments; others are refused
@@ -30,6 +31,11 @@ type zone struct {
 	Until   int64            `json:"until"` // greatest
 	Names   bloom            `json:"names"`
 	Files   map[string]int64 `json:"files"` // bytes
+	// Positions are how far the records of nodes' agents were taken, by node: those up to there are
+	// in this segment or in earlier ones. Lost are records that are not kept since the segment
+	// before, by why.
+	Positions map[string]*position `json:"positions,omitempty"`
+	Lost      map[string]uint64    `json:"lost,omitempty"`
 }
 
 // segment is a folder that is complete, and does not change.
@@ -168,29 +174,29 @@ func openSegment(root, name string) (*segment, error) {
 }
 
 // tables reads what the segment's rows refer to.
-func (s *segment) tables() (*tables, error) {
-	t := &tables{}
+func (s *segment) tables() (*table.Tables, error) {
+	t := &table.Tables{}
 	labels, ends, rules := texted[map[string]string]{}, texted[events.End]{}, texted[events.Rule]{}
 	err := readTable(s.dir, filePeers, 2*s.Records, func(x *tablePeer) error {
 		p, err := x.peer(labels)
-		t.peers = append(t.peers, p)
+		t.Peers = append(t.Peers, p)
 		return err
 	})
 	if err == nil {
 		err = readTable(s.dir, fileWhats, s.Records, func(x *tableWhat) error {
 			w, err := x.what(ends, rules)
-			t.whats = append(t.whats, w)
+			t.Whats = append(t.Whats, w)
 			return err
 		})
 	}
 	if err == nil {
 		err = readTable(s.dir, fileHows, s.Records, func(x *tableHow) error {
-			t.hows = append(t.hows, how{Ended: x.Ended, Protocol: x.Protocol, ICMP: x.ICMP, Path: x.Path, Return: x.Return, TCPFlags: x.TCPFlags, HandedOn: x.HandedOn, DSR: x.DSR, SNAT: x.SNAT})
+			t.Hows = append(t.Hows, table.How{Ended: x.Ended, Protocol: x.Protocol, ICMP: x.ICMP, Path: x.Path, Return: x.Return, TCPFlags: x.TCPFlags, HandedOn: x.HandedOn, DSR: x.DSR, SNAT: x.SNAT})
 			return nil
 		})
 	}
 	if err == nil {
-		err = readTable(s.dir, fileNodes, s.Records, func(x *tableName) error { t.nodes = append(t.nodes, strings.Clone(x.Name)); return nil })
+		err = readTable(s.dir, fileNodes, s.Records, func(x *tableName) error { t.Nodes = append(t.Nodes, strings.Clone(x.Name)); return nil })
 	}
 	return t, err
 }

@@ -7,6 +7,7 @@
 package flowstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -18,8 +19,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/weir-net/weir/internal/flows"
 )
 
 // Why records are not kept.
@@ -45,7 +44,7 @@ type Options struct {
 	Age     time.Duration // records are kept for so long
 	Bytes   int64         // of segments
 	Records int           // of a segment, at most
-	Every   time.Duration // a segment is written at least so often; what is younger is lost with the process
+	Every   time.Duration // a segment is written at least so often; what is younger is lost with the process, unless agents have it still
 	Log     *slog.Logger
 	Now     func() time.Time
 }
@@ -55,7 +54,7 @@ const (
 	DefaultAge     = 24 * time.Hour
 	DefaultBytes   = 4 << 30
 	DefaultRecords = 512 << 10
-	DefaultEvery   = time.Minute
+	DefaultEvery   = 5 * time.Minute
 )
 
 // Store is safe for concurrent use.
@@ -70,9 +69,12 @@ type Store struct {
 	full     *part      // is written next, or now; nil = none
 	segments []*segment // oldest first
 	torn     []tornSegment
-	lost     map[string]uint64
+	lost     map[string]uint64 // since it was opened
+	unsaved  map[string]uint64 // of lost, since the part before the active one
 	added    uint64
 	wake     chan struct{}
+	// positions are how far the records of nodes' agents were taken, by node.
+	positions map[string]*position
 }
 
 // tornSegment is kept for people to look at, as long as there is room and until its age.
@@ -88,7 +90,7 @@ func Open(o Options) (*Store, error) {
 	if o.Age <= 0 || o.Bytes <= 0 || o.Records <= 0 || o.Every <= 0 {
 		return nil, errors.New("flowstore: age, bytes, records and interval are above 0")
 	}
-	s := &Store{o: o, active: newPart(nil), lost: map[string]uint64{}, wake: make(chan struct{}, 1)}
+	s := &Store{o: o, active: newPart(nil), lost: map[string]uint64{}, unsaved: map[string]uint64{}, wake: make(chan struct{}, 1), positions: map[string]*position{}}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -124,7 +126,14 @@ func Open(o Options) (*Store, error) {
 			}
 		}
 	}
-	slices.SortFunc(s.segments, func(a, b *segment) int { return int(a.number) - int(b.number) })
+	slices.SortFunc(s.segments, func(a, b *segment) int { return cmp.Compare(a.number, b.number) })
+	if n := len(s.segments); n > 0 {
+		for node, p := range s.segments[n-1].Positions {
+			if p != nil {
+				s.positions[node] = p
+			}
+		}
+	}
 	s.prune()
 	return s, nil
 }
@@ -145,7 +154,7 @@ func (s *Store) addTorn(dir string) error {
 // putAside refuses a segment.
 func (s *Store) putAside(dir string, records int, why error) {
 	s.mu.Lock()
-	s.lost[LostTorn] += uint64(records)
+	s.lose(LostTorn, uint64(records))
 	s.mu.Unlock()
 	to := filepath.Join(s.o.Dir, tornPrefix+filepath.Base(dir))
 	err := os.Rename(dir, to)
@@ -153,44 +162,6 @@ func (s *Store) putAside(dir string, records int, why error) {
 		err = s.addTorn(to)
 	}
 	s.o.Log.Error("a segment of flow records is refused", "segment", dir, "records", records, "why", why, "put aside", to, "err", err)
-}
-
-// Add takes records, which nobody changes from then on. It does not wait for the disk.
-func (s *Store) Add(records ...*flows.Flow) {
-	now := s.o.Now()
-	newest, oldest := now.Add(ahead), now.Add(-s.o.Age)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, f := range records {
-		switch {
-		case f.End.After(newest) || f.End.Before(oldest):
-			s.lost[LostTime]++
-			continue
-		case size(f) > textMost:
-			s.lost[LostLarge]++
-			continue
-		case len(s.active.rows) >= s.o.Records || s.active.bytes > tablesMost:
-			if s.full != nil {
-				s.lost[LostQueue]++
-				continue
-			}
-			s.turn()
-		}
-		if len(s.active.rows) == 0 {
-			s.active.began = now
-		}
-		s.active.rows = append(s.active.rows, s.active.add(f))
-		s.added++
-	}
-}
-
-// turn has the active part written.
-func (s *Store) turn() {
-	s.full, s.active = s.active, newPart(nil)
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
 }
 
 // Run writes segments until ctx ends, and then what is left.
@@ -239,7 +210,10 @@ func (s *Store) write() {
 		if s.full = nil; err == nil {
 			s.segments = append(s.segments, seg)
 		} else {
-			s.lost[LostDisk] += uint64(len(p.rows))
+			s.lose(LostDisk, uint64(len(p.rows)))
+			for why, n := range p.lost {
+				s.unsaved[why] += n
+			}
 		}
 		s.mu.Unlock()
 		if err != nil {
@@ -359,7 +333,7 @@ type Status struct {
 	Segments int               `json:"segments"`
 	Bytes    int64             `json:"bytes"`   // of segments
 	Refused  int               `json:"refused"` // segments that are torn, and put aside
-	Oldest   time.Time         `json:"oldest"`  // End of the oldest record in a segment; zero = there is none
+	Oldest   time.Time         `json:"oldest"`  // End of the oldest record; zero = there is none
 }
 
 // Status says how much is kept, and how much was not.
@@ -367,15 +341,22 @@ func (s *Store) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := Status{Added: s.added, Lost: maps.Clone(s.lost), Memory: len(s.active.rows), Segments: len(s.segments), Refused: len(s.torn)}
+	note := func(oldest int64) {
+		if at := time.UnixMilli(oldest).UTC(); st.Oldest.IsZero() || at.Before(st.Oldest) {
+			st.Oldest = at
+		}
+	}
 	if s.full != nil {
 		st.Memory += len(s.full.rows)
+		note(s.full.oldest)
+	}
+	if len(s.active.rows) > 0 {
+		note(s.active.oldest)
 	}
 	for _, seg := range s.segments {
 		st.Records += seg.Records
 		st.Bytes += seg.bytes
-		if from := time.UnixMilli(seg.From).UTC(); st.Oldest.IsZero() || from.Before(st.Oldest) {
-			st.Oldest = from
-		}
+		note(seg.From)
 	}
 	return st
 }

@@ -165,10 +165,10 @@ var queries = []Query{
 	{Filter: flows.Filter{Policy: "none"}},
 	{Either: "ns2/web2"},
 	{Either: "192.0.2.7"},
-	{Filter: flows.Filter{Since: epoch.Add(3 * time.Minute)}, Until: epoch.Add(4 * time.Minute)},
-	{Filter: flows.Filter{Since: epoch.Add(3 * time.Minute)}, Until: epoch.Add(5 * time.Minute), Either: "ns0"},
+	{Filter: flows.Filter{Since: epoch.Add(3 * time.Minute), Until: epoch.Add(4 * time.Minute)}},
+	{Filter: flows.Filter{Since: epoch.Add(3 * time.Minute), Until: epoch.Add(5 * time.Minute)}, Either: "ns0"},
 	{Filter: flows.Filter{Since: epoch.Add(time.Hour)}},
-	{Until: epoch.Add(-time.Second)},
+	{Filter: flows.Filter{Until: epoch.Add(-time.Second)}},
 }
 
 // A store finds what a look at each record finds, and finds it as it was: from memory, from
@@ -230,7 +230,7 @@ func TestSums(t *testing.T) {
 	for _, within := range [][2]time.Time{{}, {epoch.Add(2 * time.Minute), epoch.Add(7 * time.Minute)}, {epoch.Add(time.Hour), {}}} {
 		type key struct{ a, b, c string }
 		rules, namespaces := map[key]Sum{}, map[key]*[sides]Sum{}
-		for _, f := range wanted(records, Query{Filter: flows.Filter{Since: within[0]}, Until: within[1]}) {
+		for _, f := range wanted(records, Query{Filter: flows.Filter{Since: within[0], Until: within[1]}}) {
 			sum := Sum{Records: 1, Packets: f.Sent.Packets + f.Received.Packets, Bytes: f.Sent.Bytes + f.Received.Bytes}
 			if f.Ended != "" || f.Verdict != flows.Allowed {
 				sum.Connections = 1
@@ -302,7 +302,7 @@ func TestSums(t *testing.T) {
 				t.Errorf("%+v", p)
 			}
 		}
-		all := uint64(len(wanted(records, Query{Filter: flows.Filter{Since: within[0], From: "ns1"}, Until: within[1]})))
+		all := uint64(len(wanted(records, Query{Filter: flows.Filter{Since: within[0], Until: within[1], From: "ns1"}})))
 		if of > all || of < all/2 { // those of one side count where both sides have some of a pair
 			t.Errorf("pairs of %d records of %d", of, all)
 		}

@@ -140,7 +140,7 @@ func (r *result) ask(s *flowstore.Store, t *traffic, dir string, end time.Time, 
 			return len(got), err
 		},
 		"workloadTenMinutes": func() (n int, err error) {
-			q := flowstore.Query{Filter: flows.Filter{Since: middle.Add(-10 * time.Minute)}, Until: middle, Either: rank.namespace + "/" + name}
+			q := flowstore.Query{Filter: flows.Filter{Since: middle.Add(-10 * time.Minute), Until: middle}, Either: rank.namespace + "/" + name}
 			err = s.Each(ctx, q, func(*flows.Flow) bool { n++; return true })
 			return n, err
 		},

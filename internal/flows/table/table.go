@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package flowstore
+// Package table has records of flows as rows of numbers, which refer to tables of what records have
+// in common: the peers, what was decided, how a connection went. So they are small in memory, on a
+// disk (package flowstore) and in messages (package wire).
+package table
 
 import (
 	"cmp"
@@ -15,112 +18,113 @@ import (
 	"github.com/weir-net/weir/internal/flows"
 )
 
-// noStart is row.Lasted of a record without a start.
-const noStart = math.MinInt64
+// NoStart is row.Lasted of a record without a start.
+const NoStart = math.MinInt64
 
-// Values of row.At: the record's node is that of an end, or that of the table, from atOther on.
+// Values of Row.At: the record's node is that of an end, or that of the table, from AtOther on.
 const (
-	atSource int32 = iota
-	atDestination
-	atOther
+	AtSource int32 = iota
+	AtDestination
+	AtOther
 )
 
-// row is a record. What it has in common with others is in tables, of which it has the numbers.
-type row struct {
+// Row is a record. What it has in common with others is in Tables, of which it has the numbers.
+type Row struct {
 	End          int64 // milliseconds since 1970
-	Lasted       int64 // milliseconds from the start of the connection to End; noStart
+	Lasted       int64 // milliseconds from the start of the connection to End; NoStart
 	Sent         flows.Counters
 	Received     flows.Counters
 	Source       [16]byte // the address of an end that is no pod; zeroes = the peer has it
 	Destination  [16]byte
-	From, To     int32 // tables.peers
-	What         int32 // tables.whats
-	How          int32 // tables.hows
+	From, To     int32 // Tables.Peers
+	What         int32 // Tables.Whats
+	How          int32 // Tables.Hows
 	At           int32
 	Sport, Dport uint16
 }
 
-// what is decided about a connection.
-type what struct {
+// What is what was decided about a connection.
+type What struct {
 	Verdict, Reason, Service, Asked string
 	Egress, Ingress                 *events.End
 	Rule                            *events.Rule
 }
 
-// how a connection went in an interval.
-type how struct {
+// How is how a connection went in an interval.
+type How struct {
 	Ended, Protocol, ICMP, Path, Return, TCPFlags string
 	HandedOn, DSR, SNAT                           bool
 }
 
-// tables are what rows refer to. A pod's peer has its address, other peers have none, and no peer
+// Tables are what rows refer to. A pod's peer has its address, other peers have none, and no peer
 // has a port.
-type tables struct {
-	peers []flows.Peer
-	whats []what
-	hows  []how
-	nodes []string
+type Tables struct {
+	Peers []flows.Peer
+	Whats []What
+	Hows  []How
+	Nodes []string
 }
 
-// numbers gives what tables have their numbers, while rows are added.
-type numbers struct {
-	tables
+// Numbers gives what Tables have their numbers, while rows are added. It is for one goroutine.
+type Numbers struct {
+	Tables
 	peer  map[string]int32
 	what  map[string]int32
-	how   map[how]int32
+	how   map[How]int32
 	node  map[string]int32
 	key   []byte
 	names []string // of labels, to sort them
-	bytes int      // of what is in the tables, about
+	Bytes int      // of what is in the tables, about
 }
 
-func newNumbers() *numbers {
-	return &numbers{peer: map[string]int32{}, what: map[string]int32{}, how: map[how]int32{}, node: map[string]int32{}}
+// NewNumbers returns Numbers with empty tables.
+func NewNumbers() *Numbers {
+	return &Numbers{peer: map[string]int32{}, what: map[string]int32{}, how: map[How]int32{}, node: map[string]int32{}}
 }
 
-// add makes a row of a record, and adds to the tables what they do not have.
-func (n *numbers) add(f *flows.Flow) row {
-	r := row{
-		End: f.End.UnixMilli(), Lasted: noStart, Sent: f.Sent, Received: f.Received, Sport: f.Source.Port, Dport: f.Destination.Port,
+// Add makes a row of a record, and adds to the tables what they do not have.
+func (n *Numbers) Add(f *flows.Flow) Row {
+	r := Row{
+		End: f.End.UnixMilli(), Lasted: NoStart, Sent: f.Sent, Received: f.Received, Sport: f.Source.Port, Dport: f.Destination.Port,
 		From: n.peerOf(&f.Source), To: n.peerOf(&f.Destination), What: n.whatOf(f), How: n.howOf(f),
 	}
 	if !f.Start.IsZero() {
 		r.Lasted = r.End - f.Start.UnixMilli()
 	}
 	if f.Source.Pod == "" {
-		r.Source = as16(f.Source.Address)
+		r.Source = As16(f.Source.Address)
 	}
 	if f.Destination.Pod == "" {
-		r.Destination = as16(f.Destination.Address)
+		r.Destination = As16(f.Destination.Address)
 	}
 	switch f.Node {
 	case f.Source.Node:
-		r.At = atSource
+		r.At = AtSource
 	case f.Destination.Node:
-		r.At = atDestination
+		r.At = AtDestination
 	default:
 		i, have := n.node[f.Node]
 		if !have {
-			i = int32(len(n.nodes))
+			i = int32(len(n.Nodes))
 			n.node[f.Node] = i
-			n.nodes = append(n.nodes, f.Node)
+			n.Nodes = append(n.Nodes, f.Node)
 		}
-		r.At = atOther + i
+		r.At = AtOther + i
 	}
 	return r
 }
 
-// as16 is an address as a row has it; zeroes for none. "::" is not told from none.
-func as16(a netip.Addr) [16]byte {
+// As16 is an address as a Row has it; zeroes for none. "::" is not told from none.
+func As16(a netip.Addr) [16]byte {
 	if !a.IsValid() {
 		return [16]byte{}
 	}
 	return a.As16()
 }
 
-// addrOf is the address that as16 was given. One without a zone is as it was; of IPv4 in IPv6 there
+// AddrOf is the address that As16 was given. One without a zone is as it was; of IPv4 in IPv6 there
 // are none among packets' addresses.
-func addrOf(a [16]byte) netip.Addr {
+func AddrOf(a [16]byte) netip.Addr {
 	if a == ([16]byte{}) {
 		return netip.Addr{}
 	}
@@ -135,10 +139,10 @@ func appendText(b []byte, texts ...string) []byte {
 	return b
 }
 
-func (n *numbers) peerOf(p *flows.Peer) int32 {
+func (n *Numbers) peerOf(p *flows.Peer) int32 {
 	b := appendText(n.key[:0], p.Namespace, p.Workload, p.Pod, p.Node)
 	if p.Pod != "" {
-		a := as16(p.Address)
+		a := As16(p.Address)
 		b = append(b, a[:]...)
 	}
 	if len(p.Labels) > 0 {
@@ -151,15 +155,15 @@ func (n *numbers) peerOf(p *flows.Peer) int32 {
 	n.key = b
 	i, have := n.peer[string(b)]
 	if !have {
-		i = int32(len(n.peers))
+		i = int32(len(n.Peers))
 		n.peer[string(b)] = i
-		n.bytes += 2*len(b) + 256
+		n.Bytes += 2*len(b) + 256
 		own := *p
 		own.Port = 0
 		if own.Pod == "" {
 			own.Address = netip.Addr{}
 		}
-		n.peers = append(n.peers, own)
+		n.Peers = append(n.Peers, own)
 	}
 	return i
 }
@@ -182,64 +186,64 @@ func appendEnd(b []byte, e *events.End) []byte {
 	return appendRule(appendText(append(b, 1), e.Staged.Verdict), e.Staged.Rule)
 }
 
-func (n *numbers) whatOf(f *flows.Flow) int32 {
+func (n *Numbers) whatOf(f *flows.Flow) int32 {
 	b := appendText(n.key[:0], f.Verdict, f.Reason, f.Service, f.Asked)
 	b = appendRule(appendEnd(appendEnd(b, f.Egress), f.Ingress), f.Rule)
 	n.key = b
 	i, have := n.what[string(b)]
 	if !have {
-		i = int32(len(n.whats))
+		i = int32(len(n.Whats))
 		n.what[string(b)] = i
-		n.bytes += 2*len(b) + 512
-		n.whats = append(n.whats, what{Verdict: f.Verdict, Reason: f.Reason, Service: f.Service, Asked: f.Asked, Egress: f.Egress, Ingress: f.Ingress, Rule: f.Rule})
+		n.Bytes += 2*len(b) + 512
+		n.Whats = append(n.Whats, What{Verdict: f.Verdict, Reason: f.Reason, Service: f.Service, Asked: f.Asked, Egress: f.Egress, Ingress: f.Ingress, Rule: f.Rule})
 	}
 	return i
 }
 
-func (n *numbers) howOf(f *flows.Flow) int32 {
-	h := how{Ended: f.Ended, Protocol: f.Protocol, ICMP: f.ICMP, Path: f.Path, Return: f.Return, TCPFlags: f.TCPFlags, HandedOn: f.HandedOn, DSR: f.DSR, SNAT: f.SNAT}
+func (n *Numbers) howOf(f *flows.Flow) int32 {
+	h := How{Ended: f.Ended, Protocol: f.Protocol, ICMP: f.ICMP, Path: f.Path, Return: f.Return, TCPFlags: f.TCPFlags, HandedOn: f.HandedOn, DSR: f.DSR, SNAT: f.SNAT}
 	i, have := n.how[h]
 	if !have {
-		i = int32(len(n.hows))
+		i = int32(len(n.Hows))
 		n.how[h] = i
-		n.bytes += 512
-		n.hows = append(n.hows, h)
+		n.Bytes += 512
+		n.Hows = append(n.Hows, h)
 	}
 	return i
 }
 
-// flow makes the record of a row. Records share what the tables have.
-func (t *tables) flow(r *row) *flows.Flow {
-	w, h := &t.whats[r.What], &t.hows[r.How]
+// Flow makes the record of a row. Records share what the tables have.
+func (t *Tables) Flow(r *Row) *flows.Flow {
+	w, h := &t.Whats[r.What], &t.Hows[r.How]
 	f := &flows.Flow{
 		End: time.UnixMilli(r.End).UTC(), Verdict: w.Verdict, Reason: w.Reason, Service: w.Service, Asked: w.Asked, Egress: w.Egress, Ingress: w.Ingress, Rule: w.Rule,
 		Ended: h.Ended, Protocol: h.Protocol, ICMP: h.ICMP, Path: h.Path, Return: h.Return, TCPFlags: h.TCPFlags, HandedOn: h.HandedOn, DSR: h.DSR, SNAT: h.SNAT,
-		Source: t.peers[r.From], Destination: t.peers[r.To], Sent: r.Sent, Received: r.Received,
+		Source: t.Peers[r.From], Destination: t.Peers[r.To], Sent: r.Sent, Received: r.Received,
 	}
-	if r.Lasted != noStart {
+	if r.Lasted != NoStart {
 		f.Start = time.UnixMilli(r.End - r.Lasted).UTC()
 	}
 	f.Source.Port, f.Destination.Port = r.Sport, r.Dport
 	if f.Source.Pod == "" {
-		f.Source.Address = addrOf(r.Source)
+		f.Source.Address = AddrOf(r.Source)
 	}
 	if f.Destination.Pod == "" {
-		f.Destination.Address = addrOf(r.Destination)
+		f.Destination.Address = AddrOf(r.Destination)
 	}
 	switch r.At {
-	case atSource:
+	case AtSource:
 		f.Node = f.Source.Node
-	case atDestination:
+	case AtDestination:
 		f.Node = f.Destination.Node
 	default:
-		f.Node = t.nodes[r.At-atOther]
+		f.Node = t.Nodes[r.At-AtOther]
 	}
 	return f
 }
 
-// ordered returns the order of peers that makes files small: pods of a workload have numbers next
+// Ordered returns the order of peers that makes files small: pods of a workload have numbers next
 // to each other. at[i] is the new number of peer i.
-func ordered(peers []flows.Peer) (sorted []flows.Peer, at []int32) {
+func Ordered(peers []flows.Peer) (sorted []flows.Peer, at []int32) {
 	order := make([]int32, len(peers))
 	for i := range order {
 		order[i] = int32(i)
@@ -255,8 +259,8 @@ func ordered(peers []flows.Peer) (sorted []flows.Peer, at []int32) {
 	return sorted, at
 }
 
-// size is about how many bytes a record's texts have.
-func size(f *flows.Flow) (n int) {
+// Size is about how many bytes a record's texts have.
+func Size(f *flows.Flow) (n int) {
 	for _, t := range []string{f.Node, f.Verdict, f.Reason, f.Ended, f.Protocol, f.ICMP, f.Service, f.Asked, f.Path, f.Return, f.TCPFlags} {
 		n += len(t)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/flows"
+	"github.com/weir-net/weir/internal/flows/table"
 )
 
 // pageBytes is how much of a column is one page, before it is encoded: a page is what is read for
@@ -365,7 +366,7 @@ func (t *tablePeer) peer(labels texted[map[string]string]) (flows.Peer, error) {
 	return p, err
 }
 
-func putWhat(w *what, to *tableWhat) (err error) {
+func putWhat(w *table.What, to *tableWhat) (err error) {
 	var errs [3]error
 	*to = tableWhat{Verdict: w.Verdict, Reason: w.Reason, Service: w.Service, Asked: w.Asked}
 	to.Egress, errs[0] = toJSON(w.Egress)
@@ -374,9 +375,9 @@ func putWhat(w *what, to *tableWhat) (err error) {
 	return errors.Join(errs[:]...)
 }
 
-func (t *tableWhat) what(ends texted[events.End], rules texted[events.Rule]) (what, error) {
+func (t *tableWhat) what(ends texted[events.End], rules texted[events.Rule]) (table.What, error) {
 	var errs [3]error
-	w := what{Verdict: t.Verdict, Reason: t.Reason, Service: t.Service, Asked: t.Asked}
+	w := table.What{Verdict: t.Verdict, Reason: t.Reason, Service: t.Service, Asked: t.Asked}
 	w.Egress, errs[0] = ends.of(t.Egress)
 	w.Ingress, errs[1] = ends.of(t.Ingress)
 	w.Rule, errs[2] = rules.of(t.Rule)
