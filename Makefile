@@ -16,7 +16,7 @@ LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 GO_BUILD := GOGC=400 go build -trimpath -gcflags all=-dwarf=false -tags grpcnotrace
 BUILD_LAB := cd lab && $(GO_BUILD) -ldflags "-s -w" -o ../bin/weir-lab ./cmd/weir-lab
 
-.PHONY: all help check lint check-root soak house image setup build hubble-cli lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-bgp e2e-wireguard e2e-migrate e2e-policyapi e2e-routing e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate clean
+.PHONY: all help check lint check-root soak house image setup build hubble-cli lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-bgp e2e-wireguard e2e-migrate e2e-policyapi e2e-routing e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate bench-flows clean
 
 all: build
 
@@ -263,6 +263,11 @@ bench-policy: setup ## what a change of policy costs the agent (root)
 bench-micro: setup ## nanoseconds a packet in the programs (root)
 	@mkdir -p out
 	go test ./test/bench/micro -run '^$$' -bench . -benchtime 1x
+
+# What the store of flow records takes and answers; writes out/flows.json. BENCH="-records 100000000" is as much as it is meant to keep (go run ./test/bench/flows -help).
+bench-flows: setup ## records of flows: a second in, bytes a record, questions
+	mkdir -p out
+	go run ./test/bench/flows -out out/flows.json $(BENCH)
 
 # Whether the programs cost more than those of another commit, by the benchmarks of bench-micro in turns: make bench-gate OLD=COMMIT ROUNDS=15. Fails when a row, or all together, are slower.
 ROUNDS ?= 15

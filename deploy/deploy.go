@@ -18,8 +18,11 @@ import (
 	"strconv"
 	"strings"
 	"text/template"
+	"time"
 
+	quantity "k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 )
 
@@ -73,11 +76,16 @@ type Options struct {
 	FanOutLastResort bool
 	// WireGuardGo installs WireGuard in user space, for nodes whose kernel has none.
 	WireGuardGo bool
+	// Flows installs the store of flow records, which keeps them for FlowsAge (a duration) and up
+	// to FlowsSize (a quantity) on PersistentVolumeClaim FlowsClaim of Namespace; empty = in a
+	// folder of its node, which goes with the pod.
+	Flows                           bool
+	FlowsAge, FlowsSize, FlowsClaim string
 }
 
 // Defaults are the options of deploy/weir.yaml.
 func Defaults() Options {
-	return Options{Image: "weir.local/weir:dev", PodCIDR: "10.244.0.0/16", VXLANMode: "CrossSubnet", FanOut: "auto"}
+	return Options{Image: "weir.local/weir:dev", PodCIDR: "10.244.0.0/16", VXLANMode: "CrossSubnet", FanOut: "auto", FlowsAge: "24h", FlowsSize: "4Gi"}
 }
 
 // Networks are the values of On, with how the names of pods' interfaces begin there by default.
@@ -131,6 +139,9 @@ func (o Options) Validate() error {
 	if err := validNetworks(o.ServiceExternalIPs); err != nil {
 		return err
 	}
+	if err := o.validateFlows(); err != nil {
+		return err
+	}
 	if (o.APIServerHost == "") != (o.APIServerPort == "") {
 		return fmt.Errorf("API server %q port %q: both or none", o.APIServerHost, o.APIServerPort)
 	}
@@ -138,6 +149,26 @@ func (o Options) Validate() error {
 		if n, err := strconv.ParseUint(o.APIServerPort, 10, 16); err != nil || n == 0 {
 			return fmt.Errorf("API server port %q is not within 1..65535", o.APIServerPort)
 		}
+	}
+	return nil
+}
+
+// validateFlows says what of the store of flow records cannot be.
+func (o Options) validateFlows() error {
+	if !o.Flows {
+		if o.FlowsClaim != "" {
+			return errors.New("a PersistentVolumeClaim for flow records has no meaning without the store of them")
+		}
+		return nil
+	}
+	if age, err := time.ParseDuration(o.FlowsAge); err != nil || age < time.Minute {
+		return fmt.Errorf("age of flow records %q is not a duration of a minute or more, such as 24h", o.FlowsAge)
+	}
+	if size, err := quantity.ParseQuantity(o.FlowsSize); err != nil || size.Value() < 1<<20 {
+		return fmt.Errorf("size of flow records %q is not a quantity of 1Mi or more, such as 4Gi", o.FlowsSize)
+	}
+	if o.FlowsClaim != "" && len(validation.IsDNS1123Subdomain(o.FlowsClaim)) > 0 {
+		return fmt.Errorf("PersistentVolumeClaim %q is no name of one", o.FlowsClaim)
 	}
 	return nil
 }

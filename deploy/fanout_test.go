@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/weir-net/weir/internal/fanout/names"
+	storenames "github.com/weir-net/weir/internal/flowstore/names"
 )
 
 // podOf returns what a workload's pods are like, and their first container with its environment.
@@ -138,7 +139,7 @@ func TestFanOutNames(t *testing.T) {
 			}
 		}
 	}
-	if len(tokens) != 2 || tokens["fanout-token"] != names.ServerName {
+	if len(tokens) != 3 || tokens["fanout-token"] != names.ServerName || tokens["flows-token"] != storenames.ServerName {
 		t.Errorf("agents have the tokens %v", tokens)
 	}
 	limits, _, _ := unstructured.NestedSlice(find(t, Defaults(), "ValidatingAdmissionPolicy", "weir-controller-objects").Object, "spec", "validations")

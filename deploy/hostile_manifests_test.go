@@ -15,8 +15,8 @@ import (
 func TestHostileOutageHoldsNoContainer(t *testing.T) {
 	hostile.Record(t, "a container that ends while the API server is away stays away", hostile.Operator, hostile.ControlPlane, hostile.Both)
 	o := Defaults()
-	o.APIServerHost, o.APIServerPort = "192.0.2.10", "6443"
-	for _, what := range [][2]string{{"DaemonSet", "weir-node"}, {"Deployment", "weir-controller"}, {"Deployment", "weir-fanout"}, {"DaemonSet", "weir-bgp"}} {
+	o.APIServerHost, o.APIServerPort, o.Flows = "192.0.2.10", "6443", true
+	for _, what := range [][2]string{{"DaemonSet", "weir-node"}, {"Deployment", "weir-controller"}, {"Deployment", "weir-fanout"}, {"Deployment", "weir-flows"}, {"DaemonSet", "weir-bgp"}} {
 		pod, _, _ := unstructured.NestedMap(find(t, o, what[0], what[1]).Object, "spec", "template", "spec")
 		for _, key := range []string{"initContainers", "containers"} {
 			list, _, _ := unstructured.NestedSlice(pod, key)

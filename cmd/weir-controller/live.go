@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/weir-net/weir/deploy"
+	"github.com/weir-net/weir/internal/flowstore/names"
 	"github.com/weir-net/weir/internal/httplimit"
 	"github.com/weir-net/weir/internal/peerauth"
 	"github.com/weir-net/weir/internal/relay"
@@ -27,7 +28,8 @@ type live struct {
 func newLive(kube kubernetes.Interface, log *slog.Logger) *live {
 	proxy := &peerauth.FrontProxy{Kube: kube, Log: log, Now: time.Now}
 	return &live{
-		Relay:   relay.New(relay.Config{Kube: kube, Log: log, Proxy: proxy, Reviewer: peerauth.NewReviewer(kube, peerauth.AgentUser(deploy.Namespace), tunnel.Audience)}),
+		Relay: relay.New(relay.Config{Kube: kube, Log: log, Proxy: proxy, Reviewer: peerauth.NewReviewer(kube, peerauth.AgentUser(deploy.Namespace), tunnel.Audience),
+			StoreReviewer: peerauth.NewReviewer(kube, names.User, tunnel.Audience)}),
 		serving: &peerauth.Serving{Kube: kube, Namespace: deploy.Namespace, Name: tunnel.ServerName, Log: log, Now: time.Now},
 		proxy:   proxy,
 	}

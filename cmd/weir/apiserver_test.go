@@ -141,7 +141,11 @@ func TestAgainstAnAPIServer(t *testing.T) {
 	t.Run("controller", func(t *testing.T) { testController(t, s) })
 	t.Run("uninstall", func(t *testing.T) {
 		keepTierAndPool(t, s)
-		if out, err := weir(t, kubeconfig, "", "uninstall"); err != nil || !strings.Contains(out, "are kept") {
+		if out, err := weir(t, kubeconfig, "", "install", "--wait=false", "--flows", "--wireguard-go"); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		// What options brought goes without them.
+		if out, err := weir(t, kubeconfig, "", "uninstall"); err != nil || !strings.Contains(out, "are kept") || !strings.Contains(out, "/weir-flows") || !strings.Contains(out, "/weir-wireguard") {
 			t.Errorf("%v\n%s", err, out)
 		}
 		if out, err := weir(t, kubeconfig, "", "uninstall", "--purge"); err != nil {

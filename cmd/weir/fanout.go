@@ -17,6 +17,7 @@ import (
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/fanout/names"
 	fanoutreport "github.com/weir-net/weir/internal/fanout/report"
+	flowscommand "github.com/weir-net/weir/internal/flows/command"
 )
 
 // readFanOut says how many replicas the fan-out has, where there are to be any.
@@ -36,6 +37,18 @@ func (r *report) readFanOut(ctx context.Context, c *clientset.Clients, now time.
 		r.faults = append(r.faults, "Deployment "+names.Name+" has no replica that is ready: agents that have the cluster from it go on with what they have, and pods that start there wait; see `kubectl -n kube-system get pods -l k8s-app="+names.Name+" -o wide`")
 	}
 	return r.readReplicas(ctx, c, now)
+}
+
+// readStore says how the store of flow records is, where there is one.
+func (r *report) readStore(ctx context.Context, source statuses) error {
+	line, fault, err := flowscommand.Status(ctx, source.clients.Kube, source.store)
+	if line != "" {
+		r.components = append(r.components, line)
+	}
+	if fault != "" {
+		r.faults = append(r.faults, fault)
+	}
+	return err
 }
 
 // readReplicas reads what the replicas of the fan-out report of the agents that they serve.

@@ -66,6 +66,10 @@ func newInstall(o *options) *cobra.Command {
 	flags.StringVar(&f.FanOut, "fanout", f.FanOut, "from whom agents have the cluster: auto (the fan-out, Deployment weir-fanout, from 100 nodes on, otherwise the API server), never (the API server), always (the fan-out; agents get no right to read the cluster)")
 	flags.BoolVar(&f.FanOutLastResort, "fanout-last-resort", f.FanOutLastResort, "where no fan-out can be reached for minutes, agents read the API server by themselves, in turns of which one agent in twenty has one at a time; with --fanout always they have the right for it then")
 	flags.BoolVar(&f.WireGuardGo, "wireguard-go", f.WireGuardGo, "install WireGuard in user space (DaemonSet weir-wireguard), for nodes whose kernel has none")
+	flags.BoolVar(&f.Flows, "flows", f.Flows, "install the store of flow records (Deployment weir-flows), which weir flows asks; nodes keep records where FelixConfiguration spec.flowLogsLocalReporter is Enabled")
+	flags.StringVar(&f.FlowsAge, "flows-age", f.FlowsAge, "for how long the store keeps records")
+	flags.StringVar(&f.FlowsSize, "flows-size", f.FlowsSize, "`size` of the store's records on its disk at most; the oldest go first")
+	flags.StringVar(&f.FlowsClaim, "flows-claim", f.FlowsClaim, "`PersistentVolumeClaim` in namespace kube-system for the store's records (default: a folder of its node, which goes with the pod)")
 	flags.StringVar(&f.apiServer, "api-server", "", "`host:port` at which nodes reach the API server without any Service (default: taken from the cluster)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "print the manifests, change nothing")
 	flags.StringVarP(&f.output, "output", "o", "yaml", "format of --dry-run")
@@ -434,7 +438,9 @@ func withOwnPolicyDefinitions(ctx context.Context, d dynamic.Interface, all []*u
 }
 
 func uninstall(ctx context.Context, out io.Writer, d dynamic.Interface, purge bool) error {
-	all, err := deploy.Objects(deploy.Defaults())
+	o := deploy.Defaults()
+	o.WireGuardGo, o.Flows = true, true // what is there by options alone
+	all, err := deploy.Objects(o)
 	if err != nil {
 		return err
 	}

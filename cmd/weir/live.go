@@ -23,6 +23,7 @@ import (
 	"github.com/weir-net/weir/internal/agentapi"
 	"github.com/weir-net/weir/internal/agentapi/wire"
 	fanoutreport "github.com/weir-net/weir/internal/fanout/report"
+	"github.com/weir-net/weir/internal/flows/ask"
 	"github.com/weir-net/weir/internal/terminal"
 )
 
@@ -34,6 +35,7 @@ const answerWithin = 20 * time.Second
 type statuses struct {
 	clients *clientset.Clients
 	asker   *agentapi.Client // nil = what they last wrote
+	store   *ask.Store       // nil = it is not asked how it is
 }
 
 // read returns the reports of nodes by name. What keeps an agent from answering is a fault of r.

@@ -57,39 +57,14 @@ It ends with Ctrl-C. ClusterRole weir-viewer has the rights that are needed, or 
 	return cmd
 }
 
-// newFlows shows what nodes keep of flows.
-func newFlows(o *options) *cobra.Command {
-	var f ask.Options
-	cmd := &cobra.Command{Use: "flows", Short: "Show which connections there were, what they carried, and which rule decided", Args: cobra.NoArgs,
-		Long: `Show the records that nodes keep of connections: one for each connection and interval, with the bytes and packets of each
-direction, the verdict and the rule that decided. Records are kept while FelixConfiguration spec.flowLogsLocalReporter is Enabled,
-in the memory of the agents: the latest 32,768 of each node. What a node has not kept is said at the end.
-ClusterRole weir-viewer has the rights that are needed, or the right to run programs in the pods of weir-node.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			filter, err := f.Filter()
-			if err != nil {
-				return err
-			}
-			clients, asker, err := o.reach()
-			if err != nil {
-				return err
-			}
-			nodes, err := nodesOf(cmd.Context(), clients, f.Node)
-			if err != nil {
-				return err
-			}
-			f.Out, f.Errs, f.Ask = cmd.OutOrStdout(), cmd.ErrOrStderr(), asker.Ask
-			return f.Run(cmd.Context(), nodes, filter)
-		}}
-	cmd.Flags().StringVar(&f.Node, "node", "", "only records of this `node`")
-	cmd.Flags().DurationVar(&f.Since, "since", 0, "only connections that were seen within this time, such as 10m; 0 is all that is kept")
-	cmd.Flags().BoolVar(&f.Of.Denied, "denied", false, "only what was denied by policy or dropped")
-	cmd.Flags().StringVar(&f.Of.From, "from", "", "only connections that `this` began: an address, a network, a namespace, or namespace/name of a pod or a workload")
-	cmd.Flags().StringVar(&f.Of.To, "to", "", "only connections to `this`, in the same way")
-	cmd.Flags().StringVar(&f.Of.Policy, "policy", "", "only connections on which a rule of this `policy` decided, or would have where it is staged: name or namespace/name")
-	cmd.Flags().IntVar(&f.Top, "top", 0, "sums of the `n` pairs of ends and ports with most bytes, with --denied of those with most packets")
-	cmd.Flags().StringVarP(&f.Output, "output", "o", "", "json: one object a line; wide: with what each direction carried and the path")
-	return cmd
+// reachFlows says who is asked for records of flows.
+func (o *options) reachFlows(ctx context.Context, node string) (*ask.Preferred, error) {
+	clients, asker, err := o.reach()
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := nodesOf(ctx, clients, node)
+	return &ask.Preferred{Store: &ask.Store{Ask: asker.AskStore}, Agents: &ask.Agents{Nodes: nodes, Ask: asker.Ask}}, err
 }
 
 // nodesOf is one node, or all.

@@ -23,6 +23,7 @@ import (
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/agentapi/wire"
+	"github.com/weir-net/weir/internal/flows/ask"
 	"github.com/weir-net/weir/internal/kinds"
 	"github.com/weir-net/weir/internal/relay/live"
 	"github.com/weir-net/weir/internal/terminal"
@@ -52,11 +53,13 @@ func newStatus(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			source := statuses{clients: c}
+			asker, err := o.asker(c)
+			if err != nil {
+				return err
+			}
+			source := statuses{clients: c, store: &ask.Store{Ask: asker.AskStore}}
 			if live {
-				if source.asker, err = o.asker(c); err != nil {
-					return err
-				}
+				source.asker = asker
 			}
 			r, err := readReport(cmd.Context(), source, node, time.Now())
 			if away := (*url.Error)(nil); errors.As(err, &away) && cmd.Context().Err() == nil {
@@ -154,7 +157,7 @@ func readReport(ctx context.Context, source statuses, only string, now time.Time
 			return nil, fmt.Errorf("there is no node %q", only)
 		}
 	}
-	if err := r.readComponents(ctx, c, now); err != nil {
+	if err := errors.Join(r.readComponents(ctx, c, now), r.readStore(ctx, source)); err != nil {
 		return nil, err
 	}
 	if err := r.readAPIService(ctx, c); err != nil {

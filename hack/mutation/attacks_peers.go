@@ -8,6 +8,7 @@ const (
 	reviewFile      = "internal/peerauth/review.go"
 	frontProxyFile  = "internal/peerauth/frontproxy.go"
 	relayFile       = "internal/relay/relay.go"
+	agentsFile      = "internal/relay/agents/agents.go"
 	relayAPIFile    = "internal/relay/api.go"
 	byAPIServer     = "^TestHostileLiveByAPIServer$"
 )
@@ -43,13 +44,20 @@ var attacksPeers = []mutant{
 		"	if len(t.names) == 0 && strings", "	if len(t.names) < 0 && strings"}, pkg: peerauthPackage, run: "^TestHostileSharedFrontProxy$"},
 	{fault: fault{"a user without the right asks the controller", relayAPIFile, "	if !may {", "	if !may && user.Name == \"\" {"}, pkg: relayPackage, run: "^TestHostileQuestions$"},
 	{fault: fault{"a viewer asks for an agent's token", "internal/relay/live/live.go", `"/why": "create", keyQuestion`, `"/why": "create", "/token": "get", keyQuestion`}, pkg: relayPackage, run: "^TestHostileQuestions$"},
-	{fault: fault{"a compromised node answers for another node", relayFile,
-		"	peer, err := r.cfg.Reviewer.Review(req.Context(), sourceOf(req), tunnel.Token(req))\n", "	peer, err := r.cfg.Reviewer.Review(req.Context(), sourceOf(req), tunnel.Token(req))\n	peer.Node = \"n1\"\n"},
+	{fault: fault{"a user who may ask about one node asks the store of flow records about all", relayAPIFile, "Subresource: question[1:], Name: node,", "Subresource: question[1:], Name: \"n1\","},
+		pkg: relayPackage, run: "^TestHostileStore$"},
+	{fault: fault{"a compromised node answers as the store of flow records", relayFile, "Reviewer: cfg.StoreReviewer,", "Reviewer: cfg.Reviewer,"}, pkg: relayPackage, run: "^TestHostileStore$"},
+	{fault: fault{"the token of the store of flow records answers for a node", relayFile, "r.agents = agents.New(agents.Config{Log: cfg.Log, Reviewer: cfg.Reviewer,",
+		"r.agents = agents.New(agents.Config{Log: cfg.Log, Reviewer: cfg.StoreReviewer,"}, pkg: relayPackage, run: "^TestHostileStore$"},
+	{fault: fault{"a compromised node's flow records crash their store, or take its memory", "internal/flows/wire/convert.go", "if !in(r.From, len(t.Peers)) || ", "if "},
+		pkg: "./internal/flows/wire", run: "^TestHostileBatches$"},
+	{fault: fault{"a compromised node answers for another node", agentsFile,
+		"	peer, err := s.cfg.Reviewer.Review(req.Context(), sourceOf(req), tunnel.Token(req))\n", "	peer, err := s.cfg.Reviewer.Review(req.Context(), sourceOf(req), tunnel.Token(req))\n	peer.Node = \"n1\"\n"},
 		pkg: relayPackage, run: "^TestHostileNodeForAnother$"},
-	{fault: fault{"a node goes on answering when its agent's pod is gone", relayFile,
+	{fault: fault{"a node goes on answering when its agent's pod is gone", agentsFile,
 		"			case err == nil:\n				failed = 0\n", "			case err == nil || errors.Is(err, peerauth.ErrToken):\n				failed = 0\n"},
 		pkg: relayPackage, run: "^TestHostileTokenThatCountsNoLonger$"},
-	{fault: fault{"a connected agent changes to another node's token", relayFile, "	if err == nil && peer != a.peer {", "	if err == nil && peer.Node == \"\" {"},
+	{fault: fault{"a connected agent changes to another node's token", agentsFile, "	if err == nil && peer != a.Peer {", "	if err == nil && peer.Node == \"\" {"},
 		pkg: relayPackage, run: "^TestHostileTokenThatCountsNoLonger$"},
 	{fault: fault{"a host on the link takes agents' tokens as their controller", "internal/peerauth/trust/trust.go", "RootCAs: roots,", "RootCAs: roots, InsecureSkipVerify: true,"},
 		pkg: relayPackage, run: "^TestHostileControllerOfAnother$"},
@@ -63,7 +71,7 @@ var attacksPeers = []mutant{
 		pkg: relayPackage, run: "^TestHostileIdleConnections$"},
 	{fault: fault{"idle connections of many pods end those of agents with the controller", "internal/relay/tunnel/tunnel.go", "	httplimit.Keep(conn) ", "	httplimit.Keep(nil) "},
 		pkg: relayPackage, run: "^TestHostileConnectionsOfAgentsStay$"},
-	{fault: fault{"a compromised node keeps any number of connections with the controller", relayFile, "	if before != nil {\n", "	if before != nil && before.peer.PodUID != a.peer.PodUID {\n"},
+	{fault: fault{"a compromised node keeps any number of connections with the controller", agentsFile, "	if before != nil {\n", "	if before != nil && before.Peer.PodUID != a.Peer.PodUID {\n"},
 		pkg: relayPackage, run: "^TestHostileConnectionsOfOneNode$"},
 	{fault: fault{"wrong tokens of many pods keep nodes' agents from connecting", reviewFile, "if r.ofNode(ctx, from) {", "if false {"},
 		pkg: "./internal/peerauth", run: "^TestHostileTokensOfManyPods$"},

@@ -22,6 +22,7 @@ var programs = []program{
 	{"weir-agent", ".", "./cmd/weir-agent", "The node daemon (DaemonSet `weir-node`), and what an administrator runs on a node."},
 	{"weir-controller", ".", "./cmd/weir-controller", "The cluster's controller (Deployment `weir-controller`)."},
 	{"weir-fanout", ".", "./cmd/weir-fanout", "What agents have the cluster from where there are many nodes (Deployment `weir-fanout`)."},
+	{"weir-flows", ".", "./cmd/weir-flows", "The store of flow records (Deployment `weir-flows`)."},
 	{"weir-wireguard", ".", "./cmd/weir-wireguard", "WireGuard in user space, for nodes whose kernel has none (DaemonSet `weir-wireguard`)."},
 	{"weir-bgp", ".", "./cmd/weir-bgp", "The BGP sessions of a node (DaemonSet `weir-bgp`)."},
 }

@@ -423,9 +423,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("answering questions", func(ctx context.Context) error {
 		return api.ServeSocket(ctx, filepath.Join(a.opts.RunDir, apiwire.SocketName), api.NewMux(a.apiHandlers()))
 	})
-	run("answering questions of controllers", func(ctx context.Context) error {
-		return api.ServeControllers(ctx, trust.Folder(a.opts.PeersDir), api.NewMux(a.apiHandlers()), func() []string { return a.cluster.snapshot().controllers }, a.log)
-	})
+	run("answering questions of controllers", a.serveControllers)
+	run("giving the store its flow records", a.serveStore)
 	run("reading events", a.readEvents)
 	run("logging events", a.logEvents)
 	run("keeping records of flows", a.flows.Run)

@@ -19,6 +19,7 @@ import (
 	"github.com/weir-net/weir/internal/calc"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/dataplane"
+	storenames "github.com/weir-net/weir/internal/flowstore/names"
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/kubeproxy"
 	"github.com/weir-net/weir/internal/model"
@@ -75,11 +76,12 @@ type cluster struct {
 	since    []time.Time
 	nodePods map[model.Name]*model.Pod // of this node, with an interface of their own; where chain is set
 	ipamConf ipamInputs
-	// servers are the EndpointSlices of apiService, controllers those of controllerService.
-	servers, controllers map[model.Name]*model.EndpointSlice
-	opened               model.Settings // with the sizes of maps as the data plane was opened; 0 = what is configured
-	overlaps             []calc.PoolOverlap
-	saveWireGuard        func(map[string]model.KnownWireGuard) // keeps what keys other nodes had
+	// servers are the EndpointSlices of apiService, controllers those of controllerService, stores
+	// those of storeService.
+	servers, controllers, stores map[model.Name]*model.EndpointSlice
+	opened                       model.Settings // with the sizes of maps as the data plane was opened; 0 = what is configured
+	overlaps                     []calc.PoolOverlap
+	saveWireGuard                func(map[string]model.KnownWireGuard) // keeps what keys other nodes had
 
 	// mu is held by the goroutine while it changes model.Pods, and by others while they look there.
 	mu   sync.Mutex
@@ -89,6 +91,9 @@ type cluster struct {
 	// handling says who carries Services; with eBPF that is Weir, and it stays zero.
 	handling kubeproxy.Handling
 }
+
+// storeService is the Service of the store of flow records.
+var storeService = model.Name{Namespace: storenames.Namespace, Name: storenames.Name}
 
 // controllerService is the Service of Weir's controller.
 var controllerService = model.Name{Namespace: "kube-system", Name: "weir-controller"}
@@ -102,7 +107,7 @@ func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, lo
 		noteEndpoints: func(map[netip.Addr]model.Name) {}, noteBGP: func(*nodestate.BGP) {}, unfitPod: func(model.Name, string, []weirv1.Problem) {},
 		programmed: func(uint64, []time.Time) {},
 		earlyPods:  map[model.Name]*model.Pod{}, nodePods: map[model.Name]*model.Pod{}, proxies: map[string]bool{},
-		servers: map[model.Name]*model.EndpointSlice{}, controllers: map[model.Name]*model.EndpointSlice{},
+		servers: map[model.Name]*model.EndpointSlice{}, controllers: map[model.Name]*model.EndpointSlice{}, stores: map[model.Name]*model.EndpointSlice{},
 		ipamConf: ipamInputs{reservations: map[string]*watch.Reservation{}, settings: watch.IPAMConfig{StrictAffinity: true}},
 	}
 	c.model.Local = model.Local{Node: node, Endpoints: map[netip.Addr]*model.LocalEndpoint{}}
@@ -269,6 +274,7 @@ func (c *cluster) merge(b *watch.Batch) {
 	}
 	apiserver.UpdateSlices(apiserver.Service, c.servers, b.Slices)
 	apiserver.UpdateSlices(controllerService, c.controllers, b.Slices)
+	apiserver.UpdateSlices(storeService, c.stores, b.Slices)
 	if b.Full {
 		c.complete = true
 		c.dirty.Merge(model.AllDirty())

@@ -47,6 +47,7 @@ type snapshot struct {
 	nodes         int
 	apiServers    []string
 	controllers   []string
+	stores        []string
 	beat          time.Time // of the goroutine
 }
 
@@ -76,7 +77,7 @@ func (c *cluster) publish(state *nodestate.State) {
 	if own := c.model.Nodes[c.node]; own != nil {
 		c.snap.leaving, c.snap.noIPIP, c.snap.leadsOut = own.Leaving, own.NoIPIP, own.Gateways
 	}
-	c.snap.apiServers, c.snap.controllers = apiserver.Addresses(c.servers), apiserver.Addresses(c.controllers)
+	c.snap.apiServers, c.snap.controllers, c.snap.stores = apiserver.Addresses(c.servers), apiserver.Addresses(c.controllers), apiserver.Addresses(c.stores)
 }
 
 // snapshot returns what is known now.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"path/filepath"
 	"time"
@@ -25,10 +26,14 @@ import (
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/fanout/names"
 	"github.com/weir-net/weir/internal/flows"
+	flowwire "github.com/weir-net/weir/internal/flows/wire"
+	storenames "github.com/weir-net/weir/internal/flowstore/names"
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/peerauth/trust"
+	"github.com/weir-net/weir/internal/relay/tunnel"
 	"github.com/weir-net/weir/internal/version"
 	"github.com/weir-net/weir/internal/watch"
 	whywire "github.com/weir-net/weir/internal/why/wire"
@@ -112,7 +117,7 @@ func (a *Agent) metricsHandler(m config.Metrics) http.Handler {
 		registry.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	}
 	mux := http.NewServeMux()
-	all := prometheus.Gatherers{registry, metrics.Neighbours{{Addr: model.ControllerHealthAddr, Prefix: "weir_controller_"}, {Addr: names.HealthAddr, Prefix: "weir_fanout_"}}}
+	all := prometheus.Gatherers{registry, metrics.Neighbours{{Addr: model.ControllerHealthAddr, Prefix: "weir_controller_"}, {Addr: names.HealthAddr, Prefix: "weir_fanout_"}, {Addr: storenames.HealthAddr, Prefix: "weir_flowstore_"}}}
 	// What cannot be read of another program is left out: the node's own metrics are what counts.
 	mux.Handle("GET /metrics", promhttp.HandlerFor(all, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second,
 		ErrorHandling: promhttp.ContinueOnError, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelWarn)}))
@@ -189,6 +194,29 @@ func (a *Agent) apiHandlers() map[string]http.HandlerFunc {
 		"GET /bgproutes":            shown.ServeRoutes,
 	}
 }
+
+// serveControllers answers users' questions by the controller, until ctx ends.
+func (a *Agent) serveControllers(ctx context.Context) error {
+	tunnel.Controller().Keep(ctx, remoteDialer(), trust.Folder(a.opts.PeersDir), api.Bounded(api.NewMux(a.apiHandlers())),
+		func() []string { return a.cluster.snapshot().controllers }, a.log)
+	return nil
+}
+
+// serveStore gives the store of flow records what it asks for, until ctx ends. Nobody is connected
+// to while flows are not accounted for.
+func (a *Agent) serveStore(ctx context.Context) error {
+	records := api.NewMux(map[string]http.HandlerFunc{"GET " + flowwire.Path: a.flows.ServeFollow})
+	tunnel.Store().Keep(ctx, remoteDialer(), trust.Folder(a.opts.PeersDir), api.Bounded(records), func() []string {
+		if a.flows.Collector.Interval() == 0 {
+			return nil
+		}
+		return a.cluster.snapshot().stores
+	}, a.log)
+	return nil
+}
+
+// remoteDialer makes connections of the agent's own, which the data plane lets through.
+func remoteDialer() *net.Dialer { return &net.Dialer{Control: kernel.MarkOwn} }
 
 // Version is the answer to GET /version.
 type Version struct {

@@ -37,6 +37,8 @@ var (
 	ErrNoRight = errors.New("not allowed to ask agents")
 	// ErrTooOld: the agent's version does not know the question.
 	ErrTooOld = errors.New("the agent's version does not know this question")
+	// ErrNoStore: no store of flow records is connected to the controller.
+	ErrNoStore = errors.New("no store of flow records answers")
 	// ErrRefused: the agent answered that it cannot answer, and why.
 	ErrRefused = errors.New("the agent refuses")
 )

@@ -76,6 +76,22 @@ func (a *Client) byController(ctx context.Context, node string, q wire.Question,
 	return nil
 }
 
+// AskStore asks the cluster's store of flow records, by the API server and the controller, and
+// copies its answer to out as it comes. The errors are ErrNoStore, ErrNoRight, and ErrRefused.
+func (a *Client) AskStore(ctx context.Context, q wire.Question, out io.Writer) error {
+	err := a.byController(ctx, live.AllNodes, q, out)
+	var not *notLive
+	switch {
+	case errors.As(err, &not) && not.right:
+		return fmt.Errorf("%w: %s", ErrNoRight, not.reason)
+	case errors.As(err, &not):
+		return fmt.Errorf("%w: %s", ErrNoStore, not.reason)
+	case errors.Is(err, ErrTooOld): // the controller's, too
+		return fmt.Errorf("%w: %w", ErrNoStore, err)
+	}
+	return err
+}
+
 // explainLive says what an answer that is none means.
 func explainLive(node, verb, path string, err error) error {
 	var status apierrors.APIStatus

@@ -31,7 +31,7 @@ func TestServiceExternalIPs(t *testing.T) {
 func TestAgentPorts(t *testing.T) {
 	t.Parallel()
 	got := New("n0", []string{"FELIX_PROMETHEUSMETRICSPORT=19091", "FELIX_HEALTHPORT=19099", "FELIX_BPFKUBEPROXYHEALTHZPORT=0"}, nil).Resolve()
-	if want := []uint16{5473, 5474, 9091, 9099, 10249, 10256, 19091, 19099}; !slices.Equal(got.Settings.AgentPorts, want) {
+	if want := []uint16{5473, 5474, 5475, 9091, 9099, 10249, 10256, 19091, 19099}; !slices.Equal(got.Settings.AgentPorts, want) {
 		t.Errorf("%v, want %v", got.Settings.AgentPorts, want)
 	}
 }

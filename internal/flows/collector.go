@@ -3,6 +3,7 @@
 package flows
 
 import (
+	"crypto/rand"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -36,12 +37,6 @@ type Status struct {
 	Lost map[string]uint64 `json:"lost"`
 }
 
-// Line is one line of the answer to Path: a record, or last the status.
-type Line struct {
-	*Flow
-	Status *Status `json:"status,omitempty"`
-}
-
 // key is a connection; of what was denied the client's port is 0: each try is the same record.
 type key struct {
 	src, dst, asked netip.AddrPort
@@ -52,6 +47,7 @@ type key struct {
 // Collector keeps the records of a node. It is safe for concurrent use.
 type Collector struct {
 	node     string
+	boot     string
 	interval time.Duration
 	most     int // records that are kept
 	by       Namer
@@ -67,8 +63,11 @@ type Collector struct {
 // New returns a collector that keeps the latest records, most of them. With an interval of 0 it
 // keeps nothing.
 func New(node string, interval time.Duration, most int, by Namer) *Collector {
-	return &Collector{node: node, interval: interval, most: most, by: by, open: map[key]*Flow{}, flushed: make(chan struct{})}
+	return &Collector{node: node, boot: rand.Text(), interval: interval, most: most, by: by, open: map[key]*Flow{}, flushed: make(chan struct{})}
 }
+
+// Boot names this collector among all: records are numbered from its start on.
+func (c *Collector) Boot() string { return c.boot }
 
 // Interval is how long a record is about at most.
 func (c *Collector) Interval() time.Duration { return c.interval }
@@ -215,13 +214,18 @@ func (c *Collector) Flush() {
 // and the number of the first: above n where newer ones took the place of some. Numbers count from
 // 0, from the start of the collector. flushed is closed when there may be more.
 func (c *Collector) From(n uint64) (records []*Flow, first uint64, flushed <-chan struct{}) {
+	return c.Part(n, c.most)
+}
+
+// Part is From for the first of them, most at most.
+func (c *Collector) Part(n uint64, most int) (records []*Flow, first uint64, flushed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	first = min(max(n, c.old), c.old+uint64(len(c.ring)))
 	at := int(first - c.old) // from the oldest
-	if len(c.ring) > 0 {
-		records = make([]*Flow, 0, len(c.ring)-at)
-		for ; at < len(c.ring); at++ {
+	if end := min(len(c.ring), at+most); at < end {
+		records = make([]*Flow, 0, end-at)
+		for ; at < end; at++ {
 			records = append(records, c.ring[(c.next+at)%len(c.ring)])
 		}
 	}

@@ -134,6 +134,7 @@ func (f *Flow) String() string {
 // Filter says which records somebody wants; the zero value wants all.
 type Filter struct {
 	Since  time.Time // those whose End is later
+	Until  time.Time // those whose End is not later; zero = no bound
 	Denied bool      // what was denied or dropped
 	// From and To are about the ends: an address, a network, "namespace", "namespace/name" of a pod
 	// or a workload.
@@ -144,8 +145,10 @@ type Filter struct {
 // Query is the filter as parameters of a question.
 func (f Filter) Query() url.Values {
 	q := url.Values{"from": {f.From}, "to": {f.To}, "policy": {f.Policy}, "denied": {strconv.FormatBool(f.Denied)}}
-	if !f.Since.IsZero() {
-		q.Set("since", f.Since.UTC().Format(time.RFC3339Nano))
+	for name, t := range map[string]time.Time{"since": f.Since, "until": f.Until} {
+		if !t.IsZero() {
+			q.Set(name, t.UTC().Format(time.RFC3339Nano))
+		}
 	}
 	return q
 }
@@ -153,9 +156,11 @@ func (f Filter) Query() url.Values {
 // ParseQuery reads what Query wrote.
 func ParseQuery(q url.Values) (f Filter, err error) {
 	f = Filter{From: q.Get("from"), To: q.Get("to"), Policy: q.Get("policy")}
-	if v := q.Get("since"); v != "" {
-		if f.Since, err = time.Parse(time.RFC3339Nano, v); err != nil {
-			return f, fmt.Errorf("since %q: no time of RFC 3339", v)
+	for name, to := range map[string]*time.Time{"since": &f.Since, "until": &f.Until} {
+		if v := q.Get(name); v != "" {
+			if *to, err = time.Parse(time.RFC3339Nano, v); err != nil {
+				return f, fmt.Errorf("%s %q: no time of RFC 3339", name, v)
+			}
 		}
 	}
 	if v := q.Get("denied"); v != "" {
@@ -178,11 +183,12 @@ func (f Filter) Check() error {
 
 // Wants: is the record what the filter is about?
 func (f Filter) Wants(r *Flow) bool {
-	return r.End.After(f.Since) && (!f.Denied || r.Verdict != Allowed) && isOf(f.From, r.Source) && isOf(f.To, r.Destination) &&
-		(f.Policy == "" || decides(f.Policy, r.Egress) || decides(f.Policy, r.Ingress))
+	return r.End.After(f.Since) && (f.Until.IsZero() || !r.End.After(f.Until)) && (!f.Denied || r.Verdict != Allowed) && IsOf(f.From, r.Source) && IsOf(f.To, r.Destination) &&
+		(f.Policy == "" || Decides(f.Policy, r.Egress) || Decides(f.Policy, r.Ingress))
 }
 
-func isOf(of string, p Peer) bool {
+// IsOf: is the end what Filter.From or To names?
+func IsOf(of string, p Peer) bool {
 	if of == "" {
 		return true
 	}
@@ -200,7 +206,8 @@ func isOf(of string, p Peer) bool {
 	return !named || p.Pod == name || workload == name
 }
 
-func decides(policy string, e *events.End) bool {
+// Decides: has a rule of the policy decided at the end, or would one have where it is staged?
+func Decides(policy string, e *events.End) bool {
 	if e == nil {
 		return false
 	}

@@ -81,10 +81,10 @@ type Settings struct {
 	Chained bool
 }
 
-// DefaultAgentPorts are those of the fan-out, of the controller, of metrics, health, the proxy
-// mode, and the health of the node.
+// DefaultAgentPorts are those of the fan-out, of the controller, of the store of flow records, of
+// metrics, health, the proxy mode, and the health of the node.
 func DefaultAgentPorts() []uint16 {
-	return []uint16{FanOutPort, ControllerPort, 9091, 9099, 10249, 10256}
+	return []uint16{FanOutPort, ControllerPort, FlowStorePort, 9091, 9099, 10249, 10256}
 }
 
 // FanOutPort is where replicas of the fan-out listen on their nodes, for agents. It is a failsafe
@@ -94,6 +94,9 @@ const FanOutPort = 5473
 // ControllerPort is where instances of the controller listen on their nodes, for agents and API
 // servers.
 const ControllerPort = 5474
+
+// FlowStorePort is where the store of flow records listens on its node, for agents.
+const FlowStorePort = 5475
 
 // ControllerHealthAddr is where an instance of the controller answers the probes of its node's
 // kubelet, and serves its metrics.

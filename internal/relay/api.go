@@ -22,7 +22,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/weir-net/weir/internal/agentapi/wire"
+	"github.com/weir-net/weir/internal/flows"
 	"github.com/weir-net/weir/internal/peerauth"
+	"github.com/weir-net/weir/internal/relay/agents"
 	"github.com/weir-net/weir/internal/relay/live"
 )
 
@@ -115,7 +117,7 @@ func (r *Relay) ask(w http.ResponseWriter, req *http.Request, node, question str
 		method = http.MethodPost
 	}
 	switch {
-	case verb == "" || len(validation.IsDNS1123Subdomain(node)) > 0:
+	case verb == "" || len(validation.IsDNS1123Subdomain(node)) > 0 && (node != live.AllNodes || question != flows.Path):
 		return fail(failure{http.StatusNotFound, metav1.StatusReasonNotFound, live.CauseUnknown, "there is no " + req.URL.Path})
 	case req.Method != method:
 		return fail(failure{http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "", "this is asked by " + method})
@@ -134,11 +136,17 @@ func (r *Relay) ask(w http.ResponseWriter, req *http.Request, node, question str
 		return fail(failure{http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "", "too many questions at a time"})
 	}
 	defer r.end(user.Name)
-	a := r.agent(req.Context(), node)
+	if node == live.AllNodes {
+		if a := r.stores.Any(req.Context()); a != nil {
+			return r.handOn(w, req, a, "the store of flow records", question, method)
+		}
+		return fail(failure{http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, live.CauseNoAgent, "no store of flow records is connected to the controller"})
+	}
+	a := r.agents.Of(req.Context(), node)
 	if a == nil {
 		return fail(failure{http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, live.CauseNoAgent, "no agent of node " + node + " is connected to the controller"})
 	}
-	return r.handOn(w, req, a, question, method)
+	return r.handOn(w, req, a, "the agent of node "+a.Peer.Node, question, method)
 }
 
 // Questions at a time, of all users and of one: monitors of all nodes of a large cluster are one
@@ -178,9 +186,9 @@ const (
 	maxAnswer = 16 << 20
 )
 
-// handOn asks an agent and copies its answer. What an agent says is its node's word: nothing of it
-// but the body is taken over.
-func (r *Relay) handOn(w http.ResponseWriter, req *http.Request, a *agent, question, method string) int {
+// handOn asks an agent, or the store, and copies its answer; who names it. What an agent says is its
+// node's word: nothing of it but the body is taken over.
+func (r *Relay) handOn(w http.ResponseWriter, req *http.Request, a *agents.Agent, who, question, method string) int {
 	ctx, cancel := context.WithCancel(req.Context())
 	defer cancel()
 	late := time.AfterFunc(answerWithin, cancel)
@@ -199,22 +207,22 @@ func (r *Relay) handOn(w http.ResponseWriter, req *http.Request, a *agent, quest
 	out := http.NewResponseController(w)
 	_ = out.SetReadDeadline(time.Time{}) // the question was read; where there is no deadline, there is none to take away
 	_ = out.SetWriteDeadline(time.Now().Add(answerWithin + readWithin))
-	resp, err := a.conn.Ask(ctx, method, path, body)
+	resp, err := a.Conn.Ask(ctx, method, path, body)
 	if err != nil {
-		f := failure{http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, live.CauseNoAgent, "the agent of node " + a.peer.Node + " does not answer"}
+		f := failure{http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, live.CauseNoAgent, who + " does not answer"}
 		refuse(w, f)
 		return f.code
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		f := refusal(resp, a.peer.Node)
+		f := refusal(resp, who)
 		refuse(w, f)
 		return f.code
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	left := int64(maxAnswer)
-	if question == "/events" || question == "/flows" {
+	if question == "/events" || question == flows.Path {
 		left = -1
 	}
 	if err := copyPieces(w, resp.Body, left, late); err != nil {
@@ -226,9 +234,9 @@ func (r *Relay) handOn(w http.ResponseWriter, req *http.Request, a *agent, quest
 }
 
 // refusal is an agent's answer that is none.
-func refusal(resp *http.Response, node string) failure {
+func refusal(resp *http.Response, who string) failure {
 	if resp.Header.Get(wire.UnknownQuestion) != "" {
-		return failure{http.StatusNotImplemented, metav1.StatusReasonUnknown, live.CauseUnknown, "the agent of node " + node + " does not know this question"}
+		return failure{http.StatusNotImplemented, metav1.StatusReasonUnknown, live.CauseUnknown, who + " does not know this question"}
 	}
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
 	return failure{http.StatusConflict, metav1.StatusReasonConflict, live.CauseRefused, printable(string(text))}

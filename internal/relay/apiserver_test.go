@@ -248,7 +248,7 @@ func newStandIn(t *testing.T, node, addr, bundle, token string) *standIn {
 
 // once connects once.
 func (a *standIn) once(ctx context.Context) error {
-	return tunnel.Answer(ctx, &net.Dialer{}, a.addr, a.folder, a.handler)
+	return tunnel.Controller().Answer(ctx, &net.Dialer{}, a.addr, a.folder, a.handler)
 }
 
 // answer connects again and again until ctx ends.

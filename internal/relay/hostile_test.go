@@ -37,6 +37,7 @@ import (
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/httplimit"
 	"github.com/weir-net/weir/internal/peerauth"
+	"github.com/weir-net/weir/internal/relay/agents"
 	"github.com/weir-net/weir/internal/relay/live"
 	"github.com/weir-net/weir/internal/relay/tunnel"
 )
@@ -74,7 +75,7 @@ func newPlaceOf(t *testing.T, every time.Duration, conns *httplimit.Budget) *pla
 	kube.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		asked := a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview).Spec
 		w := asked.ResourceAttributes
-		may := asked.User == "viewer" && w.Group == live.Group && w.Resource == live.Resource && live.Verbs()["/"+w.Subresource] == w.Verb && w.Name != ""
+		may := (asked.User == "viewer" || asked.User == "viewer of n1" && w.Name == "n1") && w.Group == live.Group && w.Resource == live.Resource && live.Verbs()["/"+w.Subresource] == w.Verb && w.Name != ""
 		return true, &authorizationv1.SubjectAccessReview{Status: authorizationv1.SubjectAccessReviewStatus{Allowed: may}}, nil
 	})
 	keeper := &peerauth.Keeper{Kube: kube, Namespace: "kube-system", Domain: "kube-system.svc", Now: time.Now}
@@ -94,7 +95,8 @@ func newPlaceOf(t *testing.T, every time.Duration, conns *httplimit.Budget) *pla
 		t.Fatal(err)
 	}
 	p.addr = l.Addr().String()
-	p.Relay = New(Config{Kube: kube, Log: log, Proxy: front, Reviewer: peerauth.NewReviewer(kube, agentUser, tunnel.Audience), ReviewEvery: every})
+	p.Relay = New(Config{Kube: kube, Log: log, Proxy: front, Reviewer: peerauth.NewReviewer(kube, agentUser, tunnel.Audience),
+		StoreReviewer: peerauth.NewReviewer(kube, storeUser, tunnel.Audience), ReviewEvery: every})
 	if conns != nil {
 		p.conns = conns
 	}
@@ -113,8 +115,12 @@ func newPlaceOf(t *testing.T, every time.Duration, conns *httplimit.Budget) *pla
 func (p *place) review(r *authenticationv1.TokenReview) authenticationv1.TokenReviewStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	node, pod, ok := strings.Cut(r.Spec.Token, " ")
-	return authenticationv1.TokenReviewStatus{Authenticated: ok && !p.gone[r.Spec.Token], Audiences: r.Spec.Audiences, User: authenticationv1.UserInfo{Username: agentUser,
+	user, token := agentUser, r.Spec.Token
+	if rest, is := strings.CutPrefix(token, "store:"); is {
+		user, token = storeUser, rest
+	}
+	node, pod, ok := strings.Cut(token, " ")
+	return authenticationv1.TokenReviewStatus{Authenticated: ok && !p.gone[r.Spec.Token], Audiences: r.Spec.Audiences, User: authenticationv1.UserInfo{Username: user,
 		Extra: map[string]authenticationv1.ExtraValue{"authentication.kubernetes.io/node-name": {node}, "authentication.kubernetes.io/pod-uid": {pod}}}}
 }
 
@@ -190,11 +196,7 @@ func (p *place) connect(token string, handler http.Handler) chan error {
 	return ended
 }
 
-func (p *place) of(node string) *agent {
-	p.Relay.mu.Lock()
-	defer p.Relay.mu.Unlock()
-	return p.agents[node]
-}
+func (p *place) of(node string) *agents.Agent { return p.Relay.agents.Now(node) }
 
 func TestQuestions(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,7 @@
 package lab
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,8 +13,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/flows"
+	"github.com/weir-net/weir/internal/flowstore/names"
 )
 
 // flows asks all nodes for records of connections.
@@ -84,6 +91,7 @@ func TestFlowRecords(t *testing.T) {
 		t.Errorf("the sums (%d):\n%s", code, out)
 	}
 	t.Run("hubble", func(t *testing.T) { hubbleObserves(t, b) })
+	t.Run("store", func(t *testing.T) { flowsAreStored(t, b) })
 	b.patchFelix(t, `{"flowLogsLocalReporter":null,"flowLogsFlushInterval":null}`)
 	eventually(t, 0, "an error says that records are off", func() error {
 		if all, err := b.flows(t); err == nil || !strings.Contains(err.Error(), "flowLogsLocalReporter") {
@@ -120,5 +128,74 @@ func hubbleObserves(t *testing.T, b *base) {
 	})
 	if out, err := node.do(append(server, "status")...); err != nil || !strings.Contains(out, "Healthcheck") {
 		t.Errorf("hubble status: %v: %s", err, out)
+	}
+}
+
+// withStore installs the store of flow records for as long as the test lasts.
+func (l *lab) withStore(t *testing.T) {
+	t.Helper()
+	agents, err := l.kube.AppsV1().DaemonSets(weirNamespace).Get(t.Context(), "weir-node", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := deploy.Defaults()
+	o.Flows, o.Image = true, agents.Spec.Template.Spec.Containers[0].Image
+	objects, err := deploy.Objects(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "List"}}
+	for _, u := range objects {
+		if u.GetName() == names.Name {
+			list.Items = append(list.Items, *u)
+		}
+	}
+	text, err := list.MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if out, err := l.kubectl(string(text), "delete", "--ignore-not-found", "--wait=false", "-f", "-"); err != nil {
+			t.Errorf("remove the store: %v: %s", err, out)
+		}
+	})
+	l.mustKubectl(t, string(text), "apply", "-f", "-")
+}
+
+// flowsAreStored has the store of flow records answer `weir flows`, ends it without any warning
+// under traffic, and finds what was before; who has no right to agents' records has none to the
+// store's.
+func flowsAreStored(t *testing.T, b *base) {
+	b.withStore(t)
+	cli1 := b.ns + "/cli1"
+	stored := func(before time.Time, args ...string) error {
+		out, code := b.weir(t, append([]string{"flows", "-o", "json", "--from", cli1, "--since", "1h"}, args...)...)
+		if code != 0 || !strings.Contains(out, "asked: the store of flow records") {
+			return fmt.Errorf("exit code %d: %s", code, out)
+		}
+		for line := range strings.Lines(out) {
+			var f flows.Flow
+			if json.Unmarshal([]byte(line), &f) == nil && f.Node == "worker1" && f.Source.String() == cli1 && f.Source.Labels["pod"] == "cli1" && f.End.Before(before) {
+				return nil
+			}
+		}
+		return fmt.Errorf("no record of a node: %s", out)
+	}
+	eventually(t, time.Minute, "a record of the store", func() error { return stored(time.Now()) })
+	if out, code := b.weir(t, "status"); !strings.Contains(out, names.Name+" 1/1 ready, ") || !strings.Contains(out, fmt.Sprintf(" of %d nodes", len(nodes))) {
+		t.Errorf("weir status says nothing of the store: exit code %d:\n%s", code, out)
+	}
+	nobody := b.user(t, "reader")
+	if out, code := b.weir(t, "--kubeconfig", nobody, "flows"); code == 0 || !strings.Contains(out, "orbidden") && !strings.Contains(out, "not allowed to ask agents") {
+		t.Errorf("who has no right may ask: exit code %d:\n%s", code, out)
+	}
+	killed, now := time.Now(), int64(0)
+	if err := b.kube.CoreV1().Pods(weirNamespace).DeleteCollection(context.Background(), metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{LabelSelector: "k8s-app=" + names.Name}); err != nil {
+		t.Fatal(err)
+	}
+	b.cli1.reaches(t, at(b.svc1, whoPort), "srv1", b.cli1.addr) // agents go on
+	eventually(t, time.Minute, "a record of before, of the store that came after", func() error { return stored(killed) })
+	if out, code := b.weir(t, "flows", "export", "--from", cli1, "--since", "1h"); code != 0 || !strings.Contains(out, `"pod":"cli1"`) {
+		t.Errorf("an export: exit code %d:\n%s", code, out)
 	}
 }

@@ -110,7 +110,7 @@ func setUp(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range []string{"weir-lab", "weir", "weir-agent", "weir-cni", "weir-controller", "weir-fanout"} {
+	for _, p := range []string{"weir-lab", "weir", "weir-agent", "weir-cni", "weir-controller", "weir-fanout", "weir-flows"} {
 		if _, err := os.Stat(filepath.Join(bin, p)); err != nil {
 			return fmt.Errorf("%s is not built: run make build: %w", p, err)
 		}

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package api serves the API of a node's agent (package agentapi is its client): a set of handlers
-// that the agent brings, at a socket of the node, for root and for programs in the agent's pod; and
-// by a connection to each instance of the controller, for users who have the right to ask by the
-// API server. Bodies, and requests at a time, are bounded. An answer that goes on for long ends
-// with its request's context.
+// that the agent brings, at a socket of the node, for root and for programs in the agent's pod; by
+// connections to the controller (package tunnel), for users who have the right to ask by the API
+// server; and to the store of flow records. Bodies, and requests at a time, are bounded. An answer
+// that goes on for long ends with its request's context.
 package api
 
 import (
@@ -49,8 +49,8 @@ func NewMux(questions map[string]http.HandlerFunc) http.Handler {
 // maxRequests bounds the questions that are answered at a time; others are refused.
 const maxRequests = 32
 
-// bounded answers as many questions at a time as it may.
-func bounded(handler http.Handler) http.Handler {
+// Bounded answers as many questions at a time as it may.
+func Bounded(handler http.Handler) http.Handler {
 	slots := make(chan struct{}, maxRequests)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -69,7 +69,7 @@ func ServeSocket(ctx context.Context, socket string, handler http.Handler) error
 	if err != nil {
 		return err
 	}
-	server := &http.Server{ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 1 << 14, Handler: bounded(handler)}
+	server := &http.Server{ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 1 << 14, Handler: Bounded(handler)}
 	defer context.AfterFunc(ctx, func() { server.Close() })()
 	if err := server.Serve(l); ctx.Err() == nil || !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serving %s: %w", socket, err)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package flowlog keeps the records of flows of one node: it reads what the data plane reports of
-// flows and what policy denies, gives both to a flows.Collector, ends its intervals, and answers
-// questions. Where other settings come into force than the data plane was opened for, the agent has
+// flows and what policy denies, gives both to a flows.Collector, ends its intervals, answers
+// questions, and gives the store of flow records what comes, as it comes. Where other settings come into force than the data plane was opened for, the agent has
 // to start again.
 package flowlog
 
@@ -19,6 +19,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/flows"
+	"github.com/weir-net/weir/internal/flows/wire"
 )
 
 const (
@@ -132,6 +133,9 @@ func (l *Log) Status() (s flows.Status, begun uint64) {
 	return s, begun
 }
 
+// errOff is the answer where no records are kept.
+const errOff = "flows are not accounted for: FelixConfiguration spec.flowLogsLocalReporter"
+
 // ServeHTTP answers flows.Path.
 func (l *Log) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	filter, err := flows.ParseQuery(r.URL.Query())
@@ -140,7 +144,7 @@ func (l *Log) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if l.Collector.Interval() == 0 {
-		http.Error(w, "flows are not accounted for: FelixConfiguration spec.flowLogsLocalReporter", http.StatusConflict)
+		http.Error(w, errOff, http.StatusConflict)
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
@@ -154,5 +158,52 @@ func (l *Log) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil {
 		l.Log.Debug("an answer about flows ended early", "error", err)
+	}
+}
+
+// beatEvery is the time between two batches where there are no records: who follows knows by them
+// that the connection is there, and what is lost.
+const beatEvery = 15 * time.Second
+
+// ServeFollow answers wire.Path: the records from a position on, and then those that come, until
+// the request's context ends. Who reads slowly finds that newer records took the place of some.
+func (l *Log) ServeFollow(w http.ResponseWriter, r *http.Request) {
+	at, err := wire.ParsePosition(r.URL.Query())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	c := l.Collector
+	if c.Interval() == 0 {
+		http.Error(w, errOff, http.StatusConflict)
+		return
+	}
+	if at.Boot != c.Boot() { // of the agent before
+		at.Next = 0
+	}
+	w.Header().Set("Content-Type", wire.ContentType)
+	out, flush := wire.NewWriter(w), http.NewResponseController(w)
+	beat := time.NewTicker(beatEvery)
+	defer beat.Stop()
+	for {
+		records, first, flushed := c.Part(at.Next, wire.MostRecords)
+		s, _ := l.Status()
+		n, err := out.Write(c.Boot(), first, s.Lost, records)
+		if err == nil {
+			err = flush.Flush()
+		}
+		if err != nil {
+			l.Log.Debug("flow records are no longer followed", "error", err)
+			return
+		}
+		if at.Next = first + uint64(n); n > 0 {
+			continue
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-flushed:
+		case <-beat.C:
+		}
 	}
 }

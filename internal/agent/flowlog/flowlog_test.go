@@ -16,6 +16,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/flows"
+	"github.com/weir-net/weir/internal/flows/wire"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -79,6 +80,64 @@ func TestAnswers(t *testing.T) {
 	}
 	if w := ask(newLog(0), ""); w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "flowLogsLocalReporter") {
 		t.Errorf("code %d: %s", w.Code, w.Body)
+	}
+}
+
+// Who follows gets the records from where it was, in order, with their numbers; of an agent before,
+// from the first on; then those that come, until it leaves.
+func TestFollow(t *testing.T) {
+	t.Parallel()
+	l := newLog(time.Minute)
+	put := func() {
+		if err := l.Driver().FlowRecords(l.Collector.Add); err != nil {
+			t.Error(err)
+		}
+		l.Collector.Flush()
+	}
+	for range 3 {
+		put()
+	}
+	server := httptest.NewServer(http.HandlerFunc(l.ServeFollow))
+	defer server.Close()
+	follow := func(at wire.Position) (*wire.Reader, func()) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+wire.Path+"?"+at.Query().Encode(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := server.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return wire.NewReader(resp.Body), func() { resp.Body.Close() }
+	}
+	boot := l.Collector.Boot()
+	for at, first := range map[wire.Position]uint64{{}: 0, {Boot: boot, Next: 2}: 2, {Boot: "before", Next: 2}: 0, {Boot: boot, Next: 9}: 3} {
+		r, leave := follow(at)
+		b, err := r.Next()
+		if err != nil || b.GetBoot() != boot || b.GetFirst() != first || len(b.GetEnd()) != 3-int(first) || b.GetLost()["ring"] != 2 {
+			t.Errorf("from %+v: %v, %+v", at, err, b)
+		}
+		leave()
+	}
+	r, leave := follow(wire.Position{Boot: boot, Next: 3})
+	defer leave()
+	if b, err := r.Next(); err != nil || len(b.GetEnd()) != 0 || b.GetFirst() != 3 {
+		t.Errorf("at the end: %v, %+v", err, b)
+	}
+	put()
+	if b, err := r.Next(); err != nil || len(b.GetEnd()) != 1 || b.GetFirst() != 3 {
+		t.Errorf("what comes: %v, %+v", err, b)
+	}
+	for query, code := range map[string]int{"?after=x": http.StatusBadRequest, "": http.StatusConflict} {
+		of := l
+		if query == "" {
+			of = newLog(0)
+		}
+		w := httptest.NewRecorder()
+		of.ServeFollow(w, httptest.NewRequest(http.MethodGet, wire.Path+query, nil))
+		if w.Code != code {
+			t.Errorf("%q: %d, want %d", query, w.Code, code)
+		}
 	}
 }
 

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ask asks nodes for their records of flows, and writes the answers: one list by time, or
-// sums by ends and port. What records say is the nodes' word, so nothing of it controls a terminal.
+// Package ask reads records of flows, from the cluster's store of them or from the agents of nodes
+// (Reader), and writes the answers: one list by time, sums by ends and port, or all as lines of
+// JSON. What records say is the nodes' word, so nothing of it controls a terminal.
 package ask
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,8 +17,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/weir-net/weir/internal/agentapi"
-	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/flows"
 	"github.com/weir-net/weir/internal/terminal"
 )
@@ -27,112 +24,111 @@ import (
 // Options are what a user says of records.
 type Options struct {
 	Shown
-	Node  string        // empty = all
+	Node  string        // its agent alone; empty = the store, or all agents
 	Since time.Duration // before now; 0 = all that is kept
-	Of    flows.Filter  // but its Since
+	Until time.Duration // before now
+	Last  int           // the latest so many records; 0 = all
+	Top   int           // sums of so many pairs; 0 = the records
+	Of    flows.Filter  // but its times
 }
 
-// Filter is what the options ask for, or says what is wrong with them.
-func (o *Options) Filter() (flows.Filter, error) {
-	f := o.Of
+// Question is what the options ask for, or says what is wrong with them.
+func (o *Options) Question() (flows.Question, error) {
+	q := flows.Question{Filter: o.Of, Top: o.Top, Limit: o.Last}
 	if o.Output != "" && o.Output != "json" && o.Output != "wide" {
-		return f, fmt.Errorf("output %q: json, wide, or none for text", o.Output)
+		return q, fmt.Errorf("output %q: json, wide, or none for text", o.Output)
 	}
-	if o.Since < 0 || o.Top < 0 {
-		return f, errors.New("--since and --top are not negative")
+	if o.Since < 0 || o.Until < 0 || o.Top < 0 || o.Last < 0 {
+		return q, errors.New("--since, --until, --top and --last are not negative")
 	}
-	if o.Since > 0 {
-		f.Since = time.Now().Add(-o.Since)
+	if o.Since > 0 && o.Since <= o.Until {
+		return q, fmt.Errorf("--since %s is not before --until %s", o.Since, o.Until)
 	}
-	return f, f.Check()
+	if now := time.Now(); o.Since > 0 || o.Until > 0 {
+		if o.Since > 0 {
+			q.Since = now.Add(-o.Since)
+		}
+		if o.Until > 0 {
+			q.Until = now.Add(-o.Until)
+		}
+	}
+	return q, q.Check()
 }
 
 // Shown writes what nodes answer.
 type Shown struct {
 	Out, Errs io.Writer
 	Output    string // json, wide; empty = text
-	Top       int    // sums of so many pairs; 0 = the records
-	// Ask asks a node's agent.
-	Ask func(ctx context.Context, node string, q wire.Question, out io.Writer) error
 }
 
-// Run asks the nodes, and writes their records in one list by time. A node without an answer, and
-// what nodes have not kept, is written to Errs; the error is agentapi.ErrNoRight, or that no node
-// answered.
-func (s *Shown) Run(ctx context.Context, nodes []string, f flows.Filter) error {
-	q := wire.Question{Path: flows.Path + "?" + f.Query().Encode()}
-	found := make([][]*flows.Flow, len(nodes))
-	status := make([]*flows.Status, len(nodes))
-	errs := agentapi.Each(nodes, func(i int, node string) (err error) {
-		var answer bytes.Buffer
-		if err := s.Ask(ctx, node, q, &answer); err != nil {
+// Run asks, and writes the records in one list by time, or sums. Who answered and what the answer
+// does not have is written to Errs.
+func (s *Shown) Run(ctx context.Context, r Reader, q flows.Question) error {
+	var all []*flows.Flow
+	answer, err := r.Read(ctx, q, func(f *flows.Flow) error {
+		all = append(all, f)
+		return nil
+	})
+	if err == nil {
+		slices.SortStableFunc(all, func(a, b *flows.Flow) int { return a.End.Compare(b.End) })
+		if q.Limit > 0 && q.Top == 0 && len(all) > q.Limit {
+			all, answer.More = all[len(all)-q.Limit:], true
+		}
+		switch {
+		case q.Top == 0:
+			err = s.showRecords(all)
+		case answer.Sums != nil:
+			err = s.showTop(answer.Sums)
+		default:
+			err = s.showTop(topOf(all, q.Top, q.Denied))
+		}
+	}
+	if answer != nil {
+		s.explain(answer, q, len(all))
+	}
+	return err
+}
+
+// explain writes to Errs who answered and what is missing.
+func (s *Shown) explain(a *Answer, q flows.Question, records int) {
+	say := func(format string, args ...any) {
+		fmt.Fprintln(s.Errs, "weir: "+terminal.OneLine(fmt.Sprintf(format, args...)))
+	}
+	from := "asked: " + a.From
+	if !a.Oldest.IsZero() {
+		from += ", which has records from " + a.Oldest.Local().Format(time.DateTime) + " on"
+	}
+	say("%s", from)
+	if a.More && q.Top == 0 {
+		say("the latest %d records, of more (--last)", records)
+	}
+	for _, line := range a.Missing {
+		say("%s", line)
+	}
+}
+
+// Export asks, and writes each record as one line of JSON as it comes. What nothing of the answer
+// has is written to errs. It returns how many records there were.
+func Export(ctx context.Context, r Reader, q flows.Question, out, errs io.Writer) (n int, err error) {
+	q.Oldest = true
+	answer, err := r.Read(ctx, q, func(f *flows.Flow) error {
+		line, err := terminal.JSON(f, "")
+		if err != nil {
 			return err
 		}
-		found[i], status[i], err = readFlows(&answer)
+		n++
+		_, err = io.WriteString(out, line)
 		return err
 	})
-	failed := 0
-	for i, err := range errs {
-		if errors.Is(err, agentapi.ErrNoRight) {
-			return err
-		}
-		if err != nil {
-			failed++
-			fmt.Fprintf(s.Errs, "weir: node %s has no answer: %s\n", nodes[i], terminal.OneLine(err.Error()))
-		}
+	if answer != nil {
+		(&Shown{Errs: errs}).explain(answer, q, n)
 	}
-	if failed == len(nodes) {
-		return errors.New("no node answered")
-	}
-	all := slices.Concat(found...)
-	slices.SortStableFunc(all, func(a, b *flows.Flow) int { return a.End.Compare(b.End) })
-	if err := s.show(all, f.Denied); err != nil {
-		return err
-	}
-	for _, st := range status {
-		if st == nil {
-			continue
-		}
-		var lost []string
-		for _, why := range slices.Sorted(maps.Keys(st.Lost)) {
-			if n := st.Lost[why]; n > 0 {
-				lost = append(lost, fmt.Sprintf("%d (%s)", n, why))
-			}
-		}
-		if len(lost) > 0 {
-			fmt.Fprintf(s.Errs, "weir: node %s\n", terminal.OneLine(fmt.Sprintf("%s: records that it does not keep: %s", st.Node, strings.Join(lost, ", "))))
-		}
-	}
-	return nil
+	return n, err
 }
 
-// readFlows reads an agent's answer.
-func readFlows(r io.Reader) (out []*flows.Flow, status *flows.Status, err error) {
-	for d := json.NewDecoder(r); ; {
-		var l flows.Line
-		switch err := d.Decode(&l); {
-		case errors.Is(err, io.EOF) && status != nil:
-			return out, status, nil
-		case errors.Is(err, io.EOF):
-			return nil, nil, errors.New("the answer ends early")
-		case err != nil:
-			return nil, nil, fmt.Errorf("an answer that is none: %w", err)
-		}
-		if l.Flow != nil {
-			out = append(out, l.Flow)
-		}
-		if l.Status != nil {
-			status = l.Status
-		}
-	}
-}
-
-// show writes records. What they say is the node's word: nothing of it gets to the terminal as it
-// came.
-func (s *Shown) show(all []*flows.Flow, denied bool) error {
-	if s.Top > 0 {
-		return s.showTop(all, denied)
-	}
+// showRecords writes records. What they say is the node's word: nothing of it gets to the terminal
+// as it came.
+func (s *Shown) showRecords(all []*flows.Flow) error {
 	for _, f := range all {
 		text := terminal.OneLine(f.String())
 		switch s.Output {
@@ -153,52 +149,33 @@ func (s *Shown) show(all []*flows.Flow, denied bool) error {
 	return nil
 }
 
-// pair is what --top sums by.
-type pair struct {
-	From, To, Protocol string
-	Port               uint16
-	Verdict, Rule      string
-}
-
-type sum struct {
-	pair
-	Packets, Bytes uint64
-}
-
-// topOf sums by pairs. A connection between two nodes has records of both: what the node says
-// counts that has seen most of the pair.
-func topOf(all []*flows.Flow, n int, denied bool) []sum {
-	byNode := map[pair]map[string]sum{}
+// topOf sums by pairs of pods. A connection between two nodes has records of both: what the node
+// says counts that has seen most of the pair.
+func topOf(all []*flows.Flow, n int, denied bool) []flows.Sum {
+	byNode := map[flows.Sum]map[string]flows.Sum{} // by what is summed, without numbers
 	for _, f := range all {
-		p := pair{From: f.Source.String(), To: f.Destination.String(), Protocol: f.Protocol, Port: f.Destination.Port, Verdict: f.Verdict}
+		p := flows.Sum{From: f.Source.String(), To: f.Destination.String(), Protocol: f.Protocol, Port: f.Destination.Port, Verdict: f.Verdict}
 		if f.Rule != nil && f.Verdict != flows.Allowed {
 			p.Rule = f.Rule.String()
 		}
 		if byNode[p] == nil {
-			byNode[p] = map[string]sum{}
+			byNode[p] = map[string]flows.Sum{}
 		}
 		s := byNode[p][f.Node]
-		s.pair = p
-		s.Packets += f.Sent.Packets + f.Received.Packets
-		s.Bytes += f.Sent.Bytes + f.Received.Bytes
+		packets, bytes := s.Packets, s.Bytes
+		s = p
+		s.Packets = packets + f.Sent.Packets + f.Received.Packets
+		s.Bytes = bytes + f.Sent.Bytes + f.Received.Bytes
 		byNode[p][f.Node] = s
 	}
-	most := func(a, b sum) int {
-		if denied {
-			return cmp.Or(-cmp.Compare(a.Packets, b.Packets), cmp.Compare(a.From+a.To, b.From+b.To))
-		}
-		return cmp.Or(-cmp.Compare(a.Bytes, b.Bytes), -cmp.Compare(a.Packets, b.Packets), cmp.Compare(a.From+a.To, b.From+b.To))
-	}
-	var out []sum
+	var out []flows.Sum
 	for _, nodes := range byNode {
-		out = append(out, slices.MinFunc(slices.Collect(maps.Values(nodes)), most))
+		out = append(out, flows.Largest(slices.Collect(maps.Values(nodes)), 1, denied)...)
 	}
-	slices.SortFunc(out, most)
-	return out[:min(n, len(out))]
+	return flows.Largest(out, n, denied)
 }
 
-func (s *Shown) showTop(all []*flows.Flow, denied bool) error {
-	top := topOf(all, s.Top, denied)
+func (s *Shown) showTop(top []flows.Sum) error {
 	if s.Output == "json" {
 		for _, t := range top {
 			line, err := terminal.JSON(t, "")

@@ -14,12 +14,13 @@ import (
 	"strings"
 )
 
-// Files in a folder: the certificates of authorities, and the tokens for controllers and for
-// fan-outs.
+// Files in a folder: the certificates of authorities, and the tokens for controllers, for fan-outs
+// and for the store of flow records.
 const (
 	bundleFile      = "ca.crt"
 	tokenFile       = "token"
 	fanOutTokenFile = "fanout-token"
+	storeTokenFile  = "flows-token"
 )
 
 // DefaultDir is where the agent's pod has them.
@@ -48,6 +49,9 @@ func (f Folder) Token() (string, error) { return f.token(tokenFile) }
 
 // FanOutToken returns the token for fan-outs.
 func (f Folder) FanOutToken() (string, error) { return f.token(fanOutTokenFile) }
+
+// StoreToken returns the token for the store of flow records.
+func (f Folder) StoreToken() (string, error) { return f.token(storeTokenFile) }
 
 func (f Folder) token(file string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(string(f), file))

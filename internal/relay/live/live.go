@@ -33,6 +33,10 @@ func RoleFor(question string) string {
 
 const keyQuestion = wire.KeyPath
 
+// AllNodes is in the place of a node's name in questions about all of them, which the store of flow
+// records answers: no node has this name. Who may ask about all nodes may ask it.
+const AllNodes = "*"
+
 // APIService is the name of the APIService by which the API server knows the controller.
 const APIService = Version + "." + Group
 
@@ -50,7 +54,7 @@ func Parameters(question string) []string {
 	case "/events":
 		return []string{"type", "pod"}
 	case "/flows":
-		return []string{"since", "denied", "from", "to", "policy"}
+		return []string{"since", "until", "denied", "from", "to", "policy", "limit", "oldest", "top", "status"}
 	case "/bgp":
 		return []string{"neighbor"}
 	case "/bgproutes":

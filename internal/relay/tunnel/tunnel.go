@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package tunnel lets an agent answer questions by a connection that it made itself: it asks a
-// controller to turn the connection round, and serves HTTP/2 on it from then on. So agents listen
-// nowhere, and whoever answers as the agent of a node has proved to be it.
+// server, the controller or the store of flow records, to turn the connection round, and serves
+// HTTP/2 on it from then on. So agents listen nowhere, and whoever answers as the agent of a node
+// has proved to be it. The store answers the controller in the same way.
 package tunnel
 
 import (
@@ -19,24 +20,44 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"github.com/weir-net/weir/internal/flowstore/names"
 	"github.com/weir-net/weir/internal/httplimit"
 	"github.com/weir-net/weir/internal/peerauth/trust"
 )
 
 const (
-	// Path is where agents ask for it; Protocol is what they ask for.
-	Path     = "/agent"
-	Protocol = "weir-agent/1"
+	// Path is where agents ask for it, StorePath where the store does; Protocol is what they ask
+	// for.
+	Path      = "/agent"
+	StorePath = "/store"
+	Protocol  = "weir-agent/1"
 	// TokenPath is where an agent sends the token by which it can prove itself again.
 	TokenPath = "/token"
 )
 
 // ServerName is the name in the certificate of controllers, and Audience what the tokens of agents
-// are made for.
+// are made for. StoreName is both of the store of flow records.
 const (
 	ServerName = "weir-controller.kube-system.svc"
 	Audience   = ServerName
+	StoreName  = names.ServerName
 )
+
+// Server is who asks by a connection that was made to it.
+type Server struct {
+	Name  string // in its certificate
+	Path  string // where it is asked to turn the connection round
+	Token func(trust.Folder) (string, error)
+}
+
+// Controller is the controller to an agent.
+func Controller() Server { return Server{ServerName, Path, trust.Folder.Token} }
+
+// Store is the store of flow records to an agent.
+func Store() Server { return Server{StoreName, Path, trust.Folder.StoreToken} }
+
+// ControllerOfStore is the controller to the store of flow records.
+func ControllerOfStore() Server { return Server{ServerName, StorePath, trust.Folder.Token} }
 
 const (
 	// greeting is how long the two ends have until the connection is turned round.
@@ -87,7 +108,7 @@ func Accept(w http.ResponseWriter, r *http.Request) (*Conn, error) {
 
 // Wanted reports whether a request asks for its connection to be turned round.
 func Wanted(r *http.Request) bool {
-	return r.URL.Path == Path && r.ProtoMajor == 1 && strings.EqualFold(r.Header.Get("Upgrade"), Protocol)
+	return r.ProtoMajor == 1 && strings.EqualFold(r.Header.Get("Upgrade"), Protocol)
 }
 
 // Token returns the token that such a request came with.
@@ -117,14 +138,14 @@ func (c *Conn) Alive() bool { s := c.client.State(); return !s.Closed && !s.Clos
 // Close ends the connection and with it every answer that is under way.
 func (c *Conn) Close() { c.client.Close() }
 
-// Answer connects to a controller and answers its questions until ctx or the connection ends. The
-// token is sent to a server that Weir's authorities vouch for, and to nobody else.
-func Answer(ctx context.Context, dialer *net.Dialer, addr string, folder trust.Folder, handler http.Handler) error {
-	config, err := folder.Client(ServerName)
+// Answer connects to a server and answers its questions until ctx or the connection ends. The token
+// is sent to a server that Weir's authorities vouch for, and to nobody else.
+func (to Server) Answer(ctx context.Context, dialer *net.Dialer, addr string, folder trust.Folder, handler http.Handler) error {
+	config, err := folder.Client(to.Name)
 	if err != nil {
 		return err
 	}
-	token, err := folder.Token()
+	token, err := to.Token(folder)
 	if err != nil {
 		return err
 	}
@@ -134,32 +155,32 @@ func Answer(ctx context.Context, dialer *net.Dialer, addr string, folder trust.F
 	if err != nil {
 		return err
 	}
-	return serve(ctx, conn, token, handler)
+	return to.serve(ctx, conn, token, handler)
 }
 
-// serve asks the controller at the other end to turn the connection round, and answers its
+// serve asks the server at the other end to turn the connection round, and answers its
 // questions until ctx or the connection ends. The connection is closed in any case.
-func serve(ctx context.Context, conn net.Conn, token string, handler http.Handler) error {
+func (to Server) serve(ctx context.Context, conn net.Conn, token string, handler http.Handler) error {
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(greeting)) // a connection that is gone says so below
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+ServerName+Path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+to.Name+to.Path, nil)
 	if err != nil {
 		return fmt.Errorf("prepare the connection: %w", err)
 	}
 	req.Header = http.Header{"Connection": {"Upgrade"}, "Upgrade": {Protocol}, "Authorization": {"Bearer " + token}}
 	if err := req.Write(conn); err != nil {
-		return fmt.Errorf("ask the controller: %w", err)
+		return fmt.Errorf("ask the server: %w", err)
 	}
 	read := bufio.NewReader(conn)
 	resp, err := http.ReadResponse(read, req)
 	if err != nil {
-		return fmt.Errorf("read the controller's answer: %w", err)
+		return fmt.Errorf("read the server's answer: %w", err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
-		return fmt.Errorf("the controller refuses: %s: %s", resp.Status, strings.TrimSpace(string(text)))
+		return fmt.Errorf("the server refuses: %s: %s", resp.Status, strings.TrimSpace(string(text)))
 	}
 	_ = conn.SetDeadline(time.Time{})
 	server := &http2.Server{MaxConcurrentStreams: maxStreams, MaxUploadBufferPerStream: streamBuffer, MaxUploadBufferPerConnection: maxStreams * streamBuffer,

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command weir-flows is the cluster's store of flow records: it takes those of all agents, keeps
+// them on a disk, and answers who asks by the controller.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/klog/v2"
+
+	"github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/api/client/clientset"
+	"github.com/weir-net/weir/internal/flows"
+	"github.com/weir-net/weir/internal/flowstore"
+	"github.com/weir-net/weir/internal/flowstore/answer"
+	"github.com/weir-net/weir/internal/flowstore/collect"
+	"github.com/weir-net/weir/internal/flowstore/names"
+	"github.com/weir-net/weir/internal/httplimit"
+	"github.com/weir-net/weir/internal/peerauth"
+	"github.com/weir-net/weir/internal/peerauth/trust"
+	"github.com/weir-net/weir/internal/relay/agents"
+	"github.com/weir-net/weir/internal/relay/tunnel"
+	"github.com/weir-net/weir/internal/version"
+)
+
+type settings struct {
+	kubeconfig, listen, health, dir, peers string
+	age, every                             time.Duration
+	bytes                                  resource.Quantity
+}
+
+func main() {
+	s := settings{bytes: *resource.NewQuantity(flowstore.DefaultBytes, resource.BinarySI)}
+	flag.StringVar(&s.kubeconfig, "kubeconfig", "", "kubeconfig `file` (default: the pod's service account)")
+	flag.StringVar(&s.listen, "addr", fmt.Sprintf(":%d", names.Port), "`address` for agents")
+	flag.StringVar(&s.health, "health-addr", names.HealthAddr, "`address` of /liveness, /readiness, /metrics and /debug/pprof/; it should be on loopback")
+	flag.StringVar(&s.dir, "dir", "/var/lib/weir-flows", "`folder` of the records")
+	flag.StringVar(&s.peers, "peers-dir", trust.DefaultDir, "`folder` with the certificates of Weir's authorities and the token for the controller")
+	flag.DurationVar(&s.age, "age", flowstore.DefaultAge, "for how long records are kept")
+	flag.DurationVar(&s.every, "every", flowstore.DefaultEvery, "records are on the disk after this time at most; what a store had in memory that ends it asks agents for again")
+	flag.Var(&quantity{&s.bytes}, "bytes", "`size` of the records on the disk at most, such as 4Gi: the oldest go first")
+	flag.Parse()
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	klog.SetSlogLogger(log)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, log, s); err != nil && ctx.Err() == nil {
+		log.Error("weir-flows ends", "err", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+// quantity is a flag of a size as Kubernetes writes it.
+type quantity struct{ of *resource.Quantity }
+
+func (q *quantity) String() string {
+	if q.of == nil {
+		return ""
+	}
+	return q.of.String()
+}
+
+func (q *quantity) Set(text string) (err error) {
+	*q.of, err = resource.ParseQuantity(text)
+	return err
+}
+
+func run(ctx context.Context, log *slog.Logger, s settings) error {
+	cfg, err := client.LoadConfig(s.kubeconfig)
+	if err != nil {
+		return err
+	}
+	clients, err := clientset.New(cfg, "weir-flows/"+version.Version)
+	if err != nil {
+		return err
+	}
+	store, err := flowstore.Open(flowstore.Options{Dir: s.dir, Age: s.age, Bytes: s.bytes.Value(), Records: flowstore.DefaultRecords, Every: s.every, Log: log, Now: time.Now})
+	if err != nil {
+		return fmt.Errorf("open the store in %s: %w", s.dir, err)
+	}
+	registry := prometheus.NewRegistry()
+	refused := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "weir_flowstore", Name: "agents_refused_total", Help: "Connections of agents that were refused, by why."}, []string{"reason"})
+	collector := &collect.Collector{Store: store, Log: log}
+	set := agents.New(agents.Config{Log: log, Reviewer: peerauth.NewReviewer(clients.Kube, peerauth.AgentUser(names.Namespace), names.ServerName), Refused: refused,
+		Asking: func(ctx context.Context, a *agents.Agent) { collector.Follow(ctx, a.Peer.Node, a.Conn) }})
+	answers := &answer.Server{Store: store, Nodes: set.Nodes, Age: s.age, Log: log}
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), answers, refused)
+	serving := &peerauth.Serving{Kube: clients.Kube, Namespace: names.Namespace, Name: names.ServerName, Log: log, Now: time.Now}
+	controllers := &controllers{kube: clients.Kube, log: log}
+	log.Info("weir-flows starts", "version", version.Version, "api server", cfg.Host, "address", s.listen, "records", store.Status().Records)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { store.Run(ctx); return nil })
+	g.Go(func() error { serving.Run(ctx); return nil })
+	g.Go(func() error { controllers.run(ctx); return nil })
+	g.Go(func() error {
+		httplimit.ListenInTurn(ctx, s.listen, "agents", log, func(l net.Listener) error { return serveAgents(ctx, l, set, serving, log) })
+		return nil
+	})
+	g.Go(func() error {
+		mux := http.NewServeMux()
+		mux.Handle("GET "+flows.Path, answers)
+		tunnel.ControllerOfStore().Keep(ctx, &net.Dialer{}, trust.Folder(s.peers), mux, controllers.addrs, log)
+		return nil
+	})
+	g.Go(func() error { serveHealth(ctx, s.health, log, mux(registry, serving)); return nil })
+	return g.Wait()
+}
+
+// Bounds of connections of who has not proved to be an agent.
+const (
+	maxConns          = 4096
+	maxConnsPerSource = 32
+)
+
+// serveAgents lets agents connect until ctx ends.
+func serveAgents(ctx context.Context, l net.Listener, set *agents.Set, serving *peerauth.Serving, log *slog.Logger) error {
+	handler := http.NewServeMux()
+	handler.Handle(tunnel.Path, set)
+	server := httplimit.NewServer(handler)
+	server.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug) // whoever reaches the port can fail to connect
+	server.BaseContext = func(net.Listener) context.Context { return ctx }
+	server.TLSConfig = serving.Config()
+	defer context.AfterFunc(ctx, func() {
+		server.Close()
+		set.Close()
+	})()
+	err := server.ServeTLS(httplimit.NewListener(l, maxConns, maxConnsPerSource), "", "")
+	if ctx.Err() != nil && errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// serveHealth serves where the kubelet asks.
+func serveHealth(ctx context.Context, addr string, log *slog.Logger, handler http.Handler) {
+	h := httplimit.NewServer(handler)
+	h.WriteTimeout = 2 * time.Minute // profiles take a while
+	defer context.AfterFunc(ctx, func() { h.Close() })()
+	httplimit.ListenInTurn(ctx, addr, "health and metrics", log, func(l net.Listener) error {
+		return h.Serve(httplimit.NewListener(l, httplimit.DefaultTotal, httplimit.DefaultPerSource))
+	})
+}
+
+// mux answers probes and people of the machine.
+func mux(registry *prometheus.Registry, serving *peerauth.Serving) http.Handler {
+	m := http.NewServeMux()
+	m.HandleFunc("/liveness", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	m.HandleFunc("/readiness", func(w http.ResponseWriter, _ *http.Request) {
+		if !serving.Ready() {
+			http.Error(w, "there is no serving certificate yet", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	m.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	m.HandleFunc("/debug/pprof/", pprof.Index)
+	m.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	return m
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package table has records of flows as rows of numbers, which refer to tables of what records have
+// in common: the peers, what was decided, how a connection went. So they are small in memory, on a
+// disk (package flowstore) and in messages (package wire).
+package table
+
+import (
+	"cmp"
+	"encoding/binary"
+	"maps"
+	"math"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/weir-net/weir/internal/events"
+	"github.com/weir-net/weir/internal/flows"
+)
+
+// NoStart is row.Lasted of a record without a start.
+const NoStart = math.MinInt64
+
+// Values of Row.At: the record's node is that of an end, or that of the table, from AtOther on.
+const (
+	AtSource int32 = iota
+	AtDestination
+	AtOther
+)
+
+// Row is a record. What it has in common with others is in Tables, of which it has the numbers.
+type Row struct {
+	End          int64 // milliseconds since 1970
+	Lasted       int64 // milliseconds from the start of the connection to End; NoStart
+	Sent         flows.Counters
+	Received     flows.Counters
+	Source       [16]byte // the address of an end that is no pod; zeroes = the peer has it
+	Destination  [16]byte
+	From, To     int32 // Tables.Peers
+	What         int32 // Tables.Whats
+	How          int32 // Tables.Hows
+	At           int32
+	Sport, Dport uint16
+}
+
+// What is what was decided about a connection.
+type What struct {
+	Verdict, Reason, Service, Asked string
+	Egress, Ingress                 *events.End
+	Rule                            *events.Rule
+}
+
+// How is how a connection went in an interval.
+type How struct {
+	Ended, Protocol, ICMP, Path, Return, TCPFlags string
+	HandedOn, DSR, SNAT                           bool
+}
+
+// Tables are what rows refer to. A pod's peer has its address, other peers have none, and no peer
+// has a port.
+type Tables struct {
+	Peers []flows.Peer
+	Whats []What
+	Hows  []How
+	Nodes []string
+}
+
+// Numbers gives what Tables have their numbers, while rows are added. It is for one goroutine.
+type Numbers struct {
+	Tables
+	peer  map[string]int32
+	what  map[string]int32
+	how   map[How]int32
+	node  map[string]int32
+	key   []byte
+	names []string // of labels, to sort them
+	Bytes int      // of what is in the tables, about
+}
+
+// NewNumbers returns Numbers with empty tables.
+func NewNumbers() *Numbers {
+	return &Numbers{peer: map[string]int32{}, what: map[string]int32{}, how: map[How]int32{}, node: map[string]int32{}}
+}
+
+// Add makes a row of a record, and adds to the tables what they do not have.
+func (n *Numbers) Add(f *flows.Flow) Row {
+	r := Row{
+		End: f.End.UnixMilli(), Lasted: NoStart, Sent: f.Sent, Received: f.Received, Sport: f.Source.Port, Dport: f.Destination.Port,
+		From: n.peerOf(&f.Source), To: n.peerOf(&f.Destination), What: n.whatOf(f), How: n.howOf(f),
+	}
+	if !f.Start.IsZero() {
+		r.Lasted = r.End - f.Start.UnixMilli()
+	}
+	if f.Source.Pod == "" {
+		r.Source = As16(f.Source.Address)
+	}
+	if f.Destination.Pod == "" {
+		r.Destination = As16(f.Destination.Address)
+	}
+	switch f.Node {
+	case f.Source.Node:
+		r.At = AtSource
+	case f.Destination.Node:
+		r.At = AtDestination
+	default:
+		i, have := n.node[f.Node]
+		if !have {
+			i = int32(len(n.Nodes))
+			n.node[f.Node] = i
+			n.Nodes = append(n.Nodes, f.Node)
+		}
+		r.At = AtOther + i
+	}
+	return r
+}
+
+// As16 is an address as a Row has it; zeroes for none. "::" is not told from none.
+func As16(a netip.Addr) [16]byte {
+	if !a.IsValid() {
+		return [16]byte{}
+	}
+	return a.As16()
+}
+
+// AddrOf is the address that As16 was given. One without a zone is as it was; of IPv4 in IPv6 there
+// are none among packets' addresses.
+func AddrOf(a [16]byte) netip.Addr {
+	if a == ([16]byte{}) {
+		return netip.Addr{}
+	}
+	return netip.AddrFrom16(a).Unmap()
+}
+
+func appendText(b []byte, texts ...string) []byte {
+	for _, t := range texts {
+		b = binary.AppendUvarint(b, uint64(len(t)))
+		b = append(b, t...)
+	}
+	return b
+}
+
+func (n *Numbers) peerOf(p *flows.Peer) int32 {
+	b := appendText(n.key[:0], p.Namespace, p.Workload, p.Pod, p.Node)
+	if p.Pod != "" {
+		a := As16(p.Address)
+		b = append(b, a[:]...)
+	}
+	if len(p.Labels) > 0 {
+		n.names = slices.AppendSeq(n.names[:0], maps.Keys(p.Labels))
+		slices.Sort(n.names)
+		for _, name := range n.names {
+			b = appendText(b, name, p.Labels[name])
+		}
+	}
+	n.key = b
+	i, have := n.peer[string(b)]
+	if !have {
+		i = int32(len(n.Peers))
+		n.peer[string(b)] = i
+		n.Bytes += 2*len(b) + 256
+		own := *p
+		own.Port = 0
+		if own.Pod == "" {
+			own.Address = netip.Addr{}
+		}
+		n.Peers = append(n.Peers, own)
+	}
+	return i
+}
+
+func appendRule(b []byte, r *events.Rule) []byte {
+	if r == nil {
+		return append(b, 0)
+	}
+	return appendText(append(b, 1), r.Kind, r.Name, r.Tier, r.Detail)
+}
+
+func appendEnd(b []byte, e *events.End) []byte {
+	if e == nil {
+		return append(b, 0)
+	}
+	b = appendRule(append(b, 1), e.Rule)
+	if e.Staged == nil {
+		return append(b, 0)
+	}
+	return appendRule(appendText(append(b, 1), e.Staged.Verdict), e.Staged.Rule)
+}
+
+func (n *Numbers) whatOf(f *flows.Flow) int32 {
+	b := appendText(n.key[:0], f.Verdict, f.Reason, f.Service, f.Asked)
+	b = appendRule(appendEnd(appendEnd(b, f.Egress), f.Ingress), f.Rule)
+	n.key = b
+	i, have := n.what[string(b)]
+	if !have {
+		i = int32(len(n.Whats))
+		n.what[string(b)] = i
+		n.Bytes += 2*len(b) + 512
+		n.Whats = append(n.Whats, What{Verdict: f.Verdict, Reason: f.Reason, Service: f.Service, Asked: f.Asked, Egress: f.Egress, Ingress: f.Ingress, Rule: f.Rule})
+	}
+	return i
+}
+
+func (n *Numbers) howOf(f *flows.Flow) int32 {
+	h := How{Ended: f.Ended, Protocol: f.Protocol, ICMP: f.ICMP, Path: f.Path, Return: f.Return, TCPFlags: f.TCPFlags, HandedOn: f.HandedOn, DSR: f.DSR, SNAT: f.SNAT}
+	i, have := n.how[h]
+	if !have {
+		i = int32(len(n.Hows))
+		n.how[h] = i
+		n.Bytes += 512
+		n.Hows = append(n.Hows, h)
+	}
+	return i
+}
+
+// Flow makes the record of a row. Records share what the tables have.
+func (t *Tables) Flow(r *Row) *flows.Flow {
+	w, h := &t.Whats[r.What], &t.Hows[r.How]
+	f := &flows.Flow{
+		End: time.UnixMilli(r.End).UTC(), Verdict: w.Verdict, Reason: w.Reason, Service: w.Service, Asked: w.Asked, Egress: w.Egress, Ingress: w.Ingress, Rule: w.Rule,
+		Ended: h.Ended, Protocol: h.Protocol, ICMP: h.ICMP, Path: h.Path, Return: h.Return, TCPFlags: h.TCPFlags, HandedOn: h.HandedOn, DSR: h.DSR, SNAT: h.SNAT,
+		Source: t.Peers[r.From], Destination: t.Peers[r.To], Sent: r.Sent, Received: r.Received,
+	}
+	if r.Lasted != NoStart {
+		f.Start = time.UnixMilli(r.End - r.Lasted).UTC()
+	}
+	f.Source.Port, f.Destination.Port = r.Sport, r.Dport
+	if f.Source.Pod == "" {
+		f.Source.Address = AddrOf(r.Source)
+	}
+	if f.Destination.Pod == "" {
+		f.Destination.Address = AddrOf(r.Destination)
+	}
+	switch r.At {
+	case AtSource:
+		f.Node = f.Source.Node
+	case AtDestination:
+		f.Node = f.Destination.Node
+	default:
+		f.Node = t.Nodes[r.At-AtOther]
+	}
+	return f
+}
+
+// Ordered returns the order of peers that makes files small: pods of a workload have numbers next
+// to each other. at[i] is the new number of peer i.
+func Ordered(peers []flows.Peer) (sorted []flows.Peer, at []int32) {
+	order := make([]int32, len(peers))
+	for i := range order {
+		order[i] = int32(i)
+	}
+	slices.SortFunc(order, func(i, j int32) int {
+		a, b := &peers[i], &peers[j]
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Workload, b.Workload), cmp.Compare(a.Pod, b.Pod), a.Address.Compare(b.Address), cmp.Compare(i, j))
+	})
+	sorted, at = make([]flows.Peer, len(peers)), make([]int32, len(peers))
+	for to, from := range order {
+		sorted[to], at[from] = peers[from], int32(to)
+	}
+	return sorted, at
+}
+
+// Size is about how many bytes a record's texts have.
+func Size(f *flows.Flow) (n int) {
+	for _, t := range []string{f.Node, f.Verdict, f.Reason, f.Ended, f.Protocol, f.ICMP, f.Service, f.Asked, f.Path, f.Return, f.TCPFlags} {
+		n += len(t)
+	}
+	for _, p := range []*flows.Peer{&f.Source, &f.Destination} {
+		n += len(p.Namespace) + len(p.Pod) + len(p.Workload) + len(p.Node) + len(p.Address.Zone())
+		for k, v := range p.Labels {
+			n += len(k) + len(v)
+		}
+	}
+	rule := func(r *events.Rule) {
+		if r != nil {
+			n += len(r.Kind) + len(r.Name) + len(r.Tier) + len(r.Detail)
+		}
+	}
+	rule(f.Rule)
+	for _, e := range []*events.End{f.Egress, f.Ingress} {
+		if e == nil {
+			continue
+		}
+		rule(e.Rule)
+		if e.Staged != nil {
+			n += len(e.Staged.Verdict)
+			rule(e.Staged.Rule)
+		}
+	}
+	return n
+}

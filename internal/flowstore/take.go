@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package flowstore
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/weir-net/weir/internal/flows"
+	"github.com/weir-net/weir/internal/flows/table"
+	"github.com/weir-net/weir/internal/flows/wire"
+)
+
+// LostOld is why records are not kept that an agent had no more when it was asked for them: newer
+// ones had taken their place, or the agent had ended. Of the latter those are counted that its
+// successor overwrote.
+const LostOld = "old"
+
+// nodesLost are reasons by which agents make no record of what happened (flows.Status).
+var nodesLost = []string{"events", "expired", "interval", "ring"}
+
+// lostMost bounds what one batch of a node may say is lost: it is the node's word.
+const lostMost = 1 << 32
+
+// Batch is records of one node's agent, in the order of their numbers.
+type Batch struct {
+	Node    string
+	At      wire.Position     // of the first record; where there is none, of the next
+	Lost    map[string]uint64 // what the agent made no record of, since its start, by why
+	Records []*flows.Flow
+}
+
+// position is how far the records of a node's agent were taken.
+type position struct {
+	wire.Position
+	Lost map[string]uint64 `json:"lost,omitempty"` // what the agent said there
+	Seen int64             `json:"seen"`           // when, milliseconds since 1970
+}
+
+// Take takes those records of an agent that it does not have yet, and returns how many of the
+// batch's it has then: fewer than there are while the disk is behind, and then the same batch is to
+// be given again. How far an agent's records were taken is on the disk with the records: a store
+// that is opened again asks for what follows.
+func (s *Store) Take(b *Batch) (taken int) {
+	now := s.o.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.positions[b.Node]
+	switch {
+	case p == nil: // what was before that is not this store's loss
+		p = &position{Position: b.At, Lost: maps.Clone(b.Lost)}
+		s.positions[b.Node] = p
+	case p.Boot != b.At.Boot:
+		s.lose(LostOld, min(b.At.Next, lostMost))
+		p.Position, p.Lost = b.At, nil
+	case b.At.Next > p.Next:
+		s.lose(LostOld, min(b.At.Next-p.Next, lostMost))
+		p.Next = b.At.Next
+	}
+	before := p.Lost
+	p.Lost, p.Seen = map[string]uint64{}, now.UnixMilli()
+	for _, why := range nodesLost {
+		n, had := b.Lost[why], before[why]
+		if n < had { // the agent counts anew, of another data plane
+			had = 0
+		}
+		p.Lost[why] = n
+		s.lose(why, min(n-had, lostMost))
+	}
+	has := p.Next - b.At.Next
+	for has < uint64(len(b.Records)) && s.add(b.Records[has], now) {
+		has++
+		p.Next++ // before the next record has the part written
+	}
+	return int(min(has, uint64(len(b.Records))))
+}
+
+// Next is up to where the records of a node's agent were taken.
+func (s *Store) Next(node string) wire.Position {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.positions[node]; p != nil {
+		return p.Position
+	}
+	return wire.Position{}
+}
+
+// Seen are the nodes whose agents gave records, or said that there are none, since a time; sorted.
+func (s *Store) Seen(since time.Time) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []string
+	for node, p := range s.positions {
+		if p.Seen >= since.UnixMilli() {
+			out = append(out, node)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Add takes records, which nobody changes from then on. It does not wait for the disk: those that
+// come faster than it takes them are lost.
+func (s *Store) Add(records ...*flows.Flow) {
+	now := s.o.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range records {
+		if !s.add(f, now) {
+			s.lose(LostQueue, 1)
+		}
+	}
+}
+
+// add takes a record, or counts it as lost; false = there is no room until a segment is written.
+func (s *Store) add(f *flows.Flow, now time.Time) bool {
+	switch {
+	case f.End.After(now.Add(ahead)) || f.End.Before(now.Add(-s.o.Age)):
+		s.lose(LostTime, 1)
+		return true
+	case table.Size(f) > textMost:
+		s.lose(LostLarge, 1)
+		return true
+	case len(s.active.rows) >= s.o.Records || s.active.Bytes > tablesMost:
+		if s.full != nil {
+			return false
+		}
+		s.turn()
+	}
+	r := s.active.Add(f)
+	if len(s.active.rows) == 0 {
+		s.active.began, s.active.oldest = now, r.End
+	}
+	s.active.oldest = min(s.active.oldest, r.End)
+	s.active.rows = append(s.active.rows, r)
+	s.added++
+	return true
+}
+
+// lose counts records that are not kept.
+func (s *Store) lose(why string, n uint64) {
+	if n > 0 {
+		s.lost[why] += n
+		s.unsaved[why] += n
+	}
+}
+
+// turn has the active part written, with how far each agent's records were taken and what was lost
+// since the part before.
+func (s *Store) turn() {
+	s.full, s.active = s.active, newPart(nil)
+	s.full.lost, s.unsaved = s.unsaved, map[string]uint64{}
+	s.full.positions = make(map[string]*position, len(s.positions))
+	gone := s.o.Now().Add(-s.o.Age).UnixMilli()
+	for node, p := range s.positions {
+		if p.Seen < gone {
+			delete(s.positions, node)
+			continue
+		}
+		own := *p
+		s.full.positions[node] = &own // p.Lost is replaced, not changed
+	}
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Missing says what is not kept of a time, by why: as far as it is known when that was, which is up
+// to the time of a segment.
+func (s *Store) Missing(since, until time.Time) map[string]uint64 {
+	q := Query{Filter: flows.Filter{Since: since, Until: until}}
+	from, to := q.bounds()
+	out := map[string]uint64{}
+	sum := func(lost map[string]uint64) {
+		for why, n := range lost {
+			out[why] += n
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, seg := range s.segments {
+		if seg.Until > from && seg.From <= to {
+			sum(seg.Lost)
+		}
+	}
+	if s.full != nil {
+		sum(s.full.lost)
+	}
+	sum(s.unsaved)
+	return out
+}
