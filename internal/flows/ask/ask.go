@@ -5,7 +5,6 @@
 package ask
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -18,8 +17,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/weir-net/weir/internal/agentapi"
-	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/flows"
 	"github.com/weir-net/weir/internal/terminal"
 )
@@ -52,44 +49,30 @@ type Shown struct {
 	Out, Errs io.Writer
 	Output    string // json, wide; empty = text
 	Top       int    // sums of so many pairs; 0 = the records
-	// Ask asks a node's agent.
-	Ask func(ctx context.Context, node string, q wire.Question, out io.Writer) error
+	Ask       Ask    // a node's agent
 }
 
 // Run asks the nodes, and writes their records in one list by time. A node without an answer, and
 // what nodes have not kept, is written to Errs; the error is agentapi.ErrNoRight, or that no node
 // answered.
 func (s *Shown) Run(ctx context.Context, nodes []string, f flows.Filter) error {
-	q := wire.Question{Path: flows.Path + "?" + f.Query().Encode()}
-	found := make([][]*flows.Flow, len(nodes))
-	status := make([]*flows.Status, len(nodes))
-	errs := agentapi.Each(nodes, func(i int, node string) (err error) {
-		var answer bytes.Buffer
-		if err := s.Ask(ctx, node, q, &answer); err != nil {
-			return err
-		}
-		found[i], status[i], err = readFlows(&answer)
-		return err
-	})
-	failed := 0
-	for i, err := range errs {
-		if errors.Is(err, agentapi.ErrNoRight) {
-			return err
-		}
-		if err != nil {
-			failed++
-			fmt.Fprintf(s.Errs, "weir: node %s has no answer: %s\n", nodes[i], terminal.OneLine(err.Error()))
-		}
-	}
-	if failed == len(nodes) {
-		return errors.New("no node answered")
-	}
-	all := slices.Concat(found...)
-	slices.SortStableFunc(all, func(a, b *flows.Flow) int { return a.End.Compare(b.End) })
-	if err := s.show(all, f.Denied); err != nil {
+	found, err := Nodes(ctx, s.Ask, nodes, f, 0)
+	if found == nil {
 		return err
 	}
-	for _, st := range status {
+	for _, n := range found.Nodes {
+		if n.Err != nil {
+			fmt.Fprintf(s.Errs, "weir: node %s has no answer: %s\n", n.Name, terminal.OneLine(n.Err.Error()))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.show(found.Flows, f.Denied); err != nil {
+		return err
+	}
+	for _, n := range found.Nodes {
+		st := n.Status
 		if st == nil {
 			continue
 		}
