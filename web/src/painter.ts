@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Paints the map on a canvas, in the view that the user moves. All text is painted as such.
+// Paints the map on a canvas, in the view that the user moves. All text is painted as such. Of a
+// large map that takes longer than a frame may: while it is moved, what was painted last is shown
+// in the new place, and it is painted anew where it ends or becomes blurred, and afterwards.
 import type { Edge, Graph, Vertex } from "./graph";
 import { Layout, size } from "./layout";
 
 interface Colors { box: string; line: string; text: string; faint: string; card: string; service: string; denied: string; accent: string; background: string }
+
+/** How much is painted beyond each side of what is in sight, of its size. */
+const margin = 0.4;
 
 const names: (keyof Colors)[] = ["box", "line", "text", "faint", "card", "service", "denied", "accent", "background"];
 
@@ -18,6 +23,12 @@ export class Painter {
   private colors!: Colors;
   private labels = new Map<string, string>();
   private context: CanvasRenderingContext2D;
+  private scene = document.createElement("canvas");
+  /** The view for which the scene was painted; sizes are in pixels of the device. */
+  private painted = { x: 0, y: 0, scale: 0, ratio: 0, width: 0, height: 0 };
+  private stale = true;
+  private sharpen = 0;
+  private reach = { left: 0, top: 0, right: 0, bottom: 0 };
 
   constructor(private canvas: HTMLCanvasElement, private layout: Layout) {
     this.context = canvas.getContext("2d", { alpha: false })!;
@@ -32,6 +43,7 @@ export class Painter {
       return [n, getComputedStyle(this.canvas).color];
     })) as unknown as Colors;
     style.color = "";
+    this.stale = true;
     this.soon();
   }
 
@@ -40,6 +52,7 @@ export class Painter {
     this.selected = selected;
     this.layout.place(graph.vertices.values());
     if (!this.fitted && graph.vertices.size > 0) this.fit();
+    this.stale = true;
     this.soon();
   }
 
@@ -91,27 +104,72 @@ export class Painter {
 
   end(): void {
     cancelAnimationFrame(this.due);
+    clearTimeout(this.sharpen);
   }
 
   private paint(): void {
     const ratio = devicePixelRatio || 1;
-    const w = Math.round(this.canvas.clientWidth * ratio);
-    const h = Math.round(this.canvas.clientHeight * ratio);
-    if (this.canvas.width !== w || this.canvas.height !== h) Object.assign(this.canvas, { width: w, height: h });
+    const width = Math.round(this.canvas.clientWidth * ratio);
+    const height = Math.round(this.canvas.clientHeight * ratio);
+    if (width === 0 || height === 0) return;
+    if (this.canvas.width !== width || this.canvas.height !== height) Object.assign(this.canvas, { width, height });
+    const p = this.painted;
+    const zoomed = this.scale / p.scale;
+    let at = this.placed(ratio);
+    if (this.stale || p.ratio !== ratio || p.width !== width || p.height !== height || zoomed < 0.6 || zoomed > 1.7 || !this.covers(at, ratio)) {
+      this.paintScene(width, height, ratio);
+      at = this.placed(ratio);
+    }
+    clearTimeout(this.sharpen);
+    if (this.painted.scale !== this.scale) this.sharpen = window.setTimeout(() => {
+      this.stale = true;
+      this.soon();
+    }, 150);
     const c = this.context;
+    c.fillStyle = this.colors.background;
+    c.fillRect(0, 0, width, height);
+    c.drawImage(this.scene, at.x, at.y, at.width, at.height);
+  }
+
+  /** Where the scene is in the present view, in pixels of the device. */
+  private placed(ratio: number): { x: number; y: number; width: number; height: number } {
+    const p = this.painted;
+    const by = this.scale / p.scale;
+    const place = (of: number, was: number, now: number) => (-Math.round(of * margin) - was * ratio) * by + now * ratio;
+    return { x: place(p.width, p.x, this.x), y: place(p.height, p.y, this.y), width: this.scene.width * by, height: this.scene.height * by };
+  }
+
+  /** Whether the scene has all of the map that is in sight. */
+  private covers(at: { x: number; y: number; width: number; height: number }, ratio: number): boolean {
+    const { width, height } = this.layout.bounds();
+    const has = (from: number, length: number, of: number, begin: number, size: number) =>
+      from <= Math.max(0, begin * ratio) && from + length >= Math.min(of, (begin + size * this.scale) * ratio);
+    return has(at.x, at.width, this.canvas.width, this.x, width) && has(at.y, at.height, this.canvas.height, this.y, height);
+  }
+
+  private paintScene(width: number, height: number, ratio: number): void {
+    this.painted = { x: this.x, y: this.y, scale: this.scale, ratio, width, height };
+    this.stale = false;
+    const mx = Math.round(width * margin);
+    const my = Math.round(height * margin);
+    const c = this.scene.getContext("2d", { alpha: false })!;
+    if (this.scene.width !== width + 2 * mx || this.scene.height !== height + 2 * my) Object.assign(this.scene, { width: width + 2 * mx, height: height + 2 * my });
     c.setTransform(1, 0, 0, 1, 0, 0);
     c.fillStyle = this.colors.background;
-    c.fillRect(0, 0, w, h);
-    c.setTransform(ratio * this.scale, 0, 0, ratio * this.scale, ratio * this.x, ratio * this.y);
+    c.fillRect(0, 0, this.scene.width, this.scene.height);
+    const zoom = ratio * this.scale;
+    const left = mx + ratio * this.x;
+    const top = my + ratio * this.y;
+    this.reach = { left: -left / zoom, top: -top / zoom, right: (this.scene.width - left) / zoom, bottom: (this.scene.height - top) / zoom };
+    c.setTransform(zoom, 0, 0, zoom, left, top);
     this.paintBoxes(c);
     this.paintEdges(c);
     this.paintVertices(c);
   }
 
   private visible(x: number, y: number, width: number, height: number): boolean {
-    const left = -this.x / this.scale;
-    const top = -this.y / this.scale;
-    return x < left + this.canvas.clientWidth / this.scale && x + width > left && y < top + this.canvas.clientHeight / this.scale && y + height > top;
+    const r = this.reach;
+    return x < r.right && x + width > r.left && y < r.bottom && y + height > r.top;
   }
 
   private paintBoxes(c: CanvasRenderingContext2D): void {

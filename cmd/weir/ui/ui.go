@@ -39,7 +39,7 @@ type Program struct {
 }
 
 const (
-	// answerWithin is how long the longest answer may take: that of `weir why`, and 100,000 records.
+	// answerWithin is how long the longest answers may take: of `weir why`, of 100,000 records.
 	answerWithin = 2 * time.Minute
 	endWithin    = 2 * time.Second
 )

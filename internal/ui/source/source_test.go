@@ -66,8 +66,7 @@ func TestPolicies(t *testing.T) {
 		object(t, `{"apiVersion":"policy.networking.k8s.io/v1alpha2","kind":"ClusterNetworkPolicy","metadata":{"name":"admin"},"spec":{"tier":"Admin","priority":3,"subject":{"namespaces":{}},
 			"egress":[{"name":"dns","action":"Accept","to":[{"namespaces":{}}]}]}}`),
 	)
-	// That of AdminNetworkPolicies is no resource of this cluster, and staged ones of Kubernetes may
-	// not be listed.
+	// This cluster has no AdminNetworkPolicies, and one staged kind may not be listed.
 	refuse := func(resource string, code int) {
 		api.PrependReactor("list", resource, func(a clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, apierrors.NewGenericServerResponse(code, "list", a.GetResource().GroupResource(), "", "", 0, true)

@@ -10,7 +10,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -29,7 +31,10 @@ import (
 const Variable = "WEIR_CHROMIUM"
 
 // Browser is a Chromium that runs until its test ends.
-type Browser struct{ ctx context.Context }
+type Browser struct {
+	ctx context.Context
+	pid int
+}
 
 // Start starts one.
 func Start(t testing.TB) *Browser {
@@ -48,13 +53,14 @@ func Start(t testing.TB) *Browser {
 	if err := chromedp.Do(ctx); err != nil {
 		t.Fatalf("start %s: %v", program, err)
 	}
-	return &Browser{ctx}
+	return &Browser{ctx, chromedp.FromContext(ctx).Browser.Process().Pid}
 }
 
 // Page is a tab.
 type Page struct {
-	t   testing.TB
-	ctx context.Context
+	t       testing.TB
+	ctx     context.Context
+	browser *Browser
 
 	mu    sync.Mutex
 	wrong []string
@@ -64,7 +70,7 @@ type Page struct {
 func (b *Browser) Open(t testing.TB, address string, width, height int64) *Page {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(b.ctx)
-	p := &Page{t: t, ctx: ctx}
+	p := &Page{t: t, ctx: ctx, browser: b}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the page says:\n%.2000s", p.Text("body"))
@@ -229,12 +235,13 @@ func (p *Page) Resize(width, height int64) {
 	p.Do("resize", chromedp.EmulateViewport(width, height))
 }
 
-// Picture takes a picture of what is in sight, as PNG, and writes it to a file.
+// Picture takes a picture of what is in sight, as WebP, and writes it to a file.
 func (p *Page) Picture(file string) {
 	p.t.Helper()
-	png, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
+	quality := int64(70)
+	got, err := chromedp.Call(p.ctx, page.CaptureScreenshot, page.CaptureScreenshotParams{Format: page.CaptureScreenshotFormatWebp, Quality: &quality})
 	if err == nil {
-		err = os.WriteFile(file, png, 0o644)
+		err = os.WriteFile(file, got.Data, 0o644)
 	}
 	if err != nil {
 		p.t.Fatalf("take a picture: %v", err)
@@ -296,11 +303,12 @@ func (p *Page) Path() (path string) {
 	return path
 }
 
-// Frames measures how long the frames of some milliseconds of time take while a script changes the
-// page in each, in milliseconds: the 95th of 100.
-func (p *Page) Frames(change string, n int) (p95 float64) {
+// Frames draws n frames, each after a script has changed the page, and measures them: the 95th of
+// 100 from one to the next, which other work of the machine makes longer, and the CPU time that the
+// browser takes for one, by all of its threads; both in milliseconds.
+func (p *Page) Frames(change string, n int) (p95, cpu float64) {
 	p.t.Helper()
-	began := time.Now()
+	before := p.browser.cpuTime(p.t)
 	p.Eval(fmt.Sprintf(`new Promise((done) => {
 		const took = []; let last = performance.now(); let i = 0;
 		const frame = (now) => {
@@ -311,7 +319,50 @@ func (p *Page) Frames(change string, n int) (p95 float64) {
 			requestAnimationFrame(frame);
 		};
 		requestAnimationFrame(frame);
-	})`, n, strings.TrimSpace(change)), &p95)
-	p.t.Logf("%d frames in %v", n, time.Since(began))
-	return p95
+	})`, n, change), &p95)
+	return p95, float64((p.browser.cpuTime(p.t)-before)/time.Millisecond) / float64(n)
+}
+
+// cpuTime is that of the browser's processes until now.
+func (b *Browser) cpuTime(t testing.TB) time.Duration {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent, spent := map[int]int{}, map[int]time.Duration{}
+	for _, file := range files {
+		text, _ := os.ReadFile(file) // what has ended has none
+		var pid int
+		_, after, _ := strings.Cut(string(text), ") ")
+		fields := strings.Fields(after)
+		if _, err := fmt.Sscan(string(text), &pid); err != nil || len(fields) < 13 {
+			continue
+		}
+		const tick = 10 * time.Millisecond // of USER_HZ, which is 100 wherever there is Linux
+		var user, system time.Duration
+		if _, err := fmt.Sscan(fields[1]+" "+fields[11]+" "+fields[12], new(int), &user, &system); err != nil { // proc(5)
+			t.Fatalf("%s: %v", file, err)
+		}
+		parent[pid], _ = strconv.Atoi(fields[1])
+		spent[pid] = (user + system) * tick
+	}
+	ours := func(pid int) bool {
+		for ; pid > 1; pid = parent[pid] {
+			if pid == b.pid {
+				return true
+			}
+		}
+		return false
+	}
+	var all time.Duration
+	for pid, d := range spent {
+		if ours(pid) {
+			all += d
+		}
+	}
+	if all == 0 {
+		t.Fatal("no process of the browser is found")
+	}
+	return all
 }
