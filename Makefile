@@ -16,7 +16,7 @@ LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 GO_BUILD := GOGC=400 go build -trimpath -gcflags all=-dwarf=false -tags grpcnotrace
 BUILD_LAB := cd lab && $(GO_BUILD) -ldflags "-s -w" -o ../bin/weir-lab ./cmd/weir-lab
 
-.PHONY: all help check lint check-root soak house image setup build hubble-cli lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-bgp e2e-wireguard e2e-migrate e2e-policyapi e2e-routing e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate bench-flows clean
+.PHONY: all help check lint check-root soak house image setup build hubble-cli browser lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-bgp e2e-wireguard e2e-migrate e2e-policyapi e2e-routing e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate bench-flows clean
 
 all: build
 
@@ -102,14 +102,21 @@ HUBBLE_CLI := $(WEIR_CACHE)/hubble-cli
 hubble-cli: setup ## the hubble CLI, for tests
 	@hack/hubble.sh $(HUBBLE_CLI)
 
+# Chromium, and the modules of npm, for tests of the page in the browser.
+CHROMIUM := /usr/bin/chromium
+WITH_BROWSER = WEIR_CHROMIUM=$(CHROMIUM) WEIR_WEB_MODULES=$$(hack/web.sh modules)
+browser: setup ## Chromium, for tests of the page
+	@WEIR_SETUP_MORE=chromium hack/setup.sh
+	@hack/web.sh modules >/dev/null
+
 # Unit tests, scenarios on the oracle and on the loaded programs, namespace tests. Needs root. What takes longest begins first: nothing is
 # left to run alongside it in the end. Results come in this order, so the first ones late. What a test builds is compiled before: Amazon's
 # CNI plugin needs minutes and GiB the first time.
 LONGEST := ./test/netns ./test/scenarios ./internal/dataplane/ebpf
-unit: apiserver hubble-cli ## lane 2: unit tests, scenarios, loaded programs, namespaces (root)
+unit: apiserver hubble-cli browser ## lane 2: unit tests, scenarios, loaded programs, namespaces (root)
 	go vet ./...
 	cd test/awsvpc && go vet . && go build . github.com/aws/amazon-vpc-cni-k8s/cmd/routed-eni-cni-plugin
-	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver WEIR_HUBBLE=$(HUBBLE_CLI) go test -timeout 60m $(LONGEST) ./...
+	$(WITH_BROWSER) WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver WEIR_HUBBLE=$(HUBBLE_CLI) go test -timeout 60m $(LONGEST) ./...
 	cd test/policyapi && go vet . ./sctp && go test . ./sctp
 
 # Weir's tests on other kernels (Debian's 5.10, 6.1, 6.12 and the newest 7), in an emulator; writes out/kernels.json. KERNELS="-kernels 6.1 -only programs" sets more.
@@ -164,9 +171,9 @@ test: ## lane 3: everything that CI runs (root)
 	@MAKE="$(MAKE)" hack/parts.sh $(TEST_PARTS)
 
 # Weir as a whole in a lab of its own: traffic, restarts, failures; writes out/lab.json. LAB="-args -judge" also fails on what takes longer than is promised.
-lab-e2e: e2e-build hubble-cli ## Weir as a whole in a lab (root)
+lab-e2e: e2e-build hubble-cli browser ## Weir as a whole in a lab (root)
 	go vet -tags lab ./test/lab
-	WEIR_HUBBLE=$(HUBBLE_CLI) go test -v -tags lab -count 1 -timeout 60m ./test/lab $(if $(INSTALL),-install="$(INSTALL)") $(LAB)
+	$(WITH_BROWSER) WEIR_HUBBLE=$(HUBBLE_CLI) go test -v -tags lab -count 1 -timeout 60m ./test/lab $(if $(INSTALL),-install="$(INSTALL)") $(LAB)
 
 # Kubernetes' own end-to-end specs of sig-network in labs, all but those that test/e2e/skips.golden names; writes out/e2e….json.
 # WEIR_E2E_FOCUS narrows them; E2E="--connect-time Disabled --mode DSR --repeat 3" sets the rest (go run ./test/e2e --help).

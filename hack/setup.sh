@@ -157,6 +157,11 @@ if ! go=$(find_go); then
 	go=$(find_go) || die "the Go that was brought is older than go.mod's $want: raise the version in this script"
 	did=1
 fi
+# To build the page in the browser. Some packages of Node.js have npm in them, Debian's has not.
+if [ "${WEIR_SETUP:-}" != lab ] && ! { command -v node && command -v npm; } >/dev/null; then
+	apt_install nodejs npm
+	did=1
+fi
 # To test alert rules.
 if [ "${WEIR_SETUP:-}" != lab ] && [ ! -x "$cache/promtool" ] && ! command -v promtool >/dev/null; then
 	install_programs prometheus /usr/bin/promtool

@@ -25,6 +25,7 @@ import (
 	fanoutreport "github.com/weir-net/weir/internal/fanout/report"
 	"github.com/weir-net/weir/internal/flows/ask"
 	"github.com/weir-net/weir/internal/terminal"
+	"github.com/weir-net/weir/internal/ui"
 )
 
 // answerWithin is how long an agent has to answer a question of one piece.
@@ -184,4 +185,32 @@ func askSocket(ctx context.Context, runDir, path string, into any) error {
 // changing reports whether another data plane is about to carry a node's packets.
 func changing(s *weirv1.NodeStatus) bool {
 	return slices.ContainsFunc(s.Status.Conditions, func(c weirv1.Condition) bool { return c.Reason == weirv1.ReasonChanging })
+}
+
+// clusterForPage says what `weir status` does, for the page of `weir ui`.
+func clusterForPage(ctx context.Context, c *clientset.Clients) (*ui.Cluster, error) {
+	r, err := readReport(ctx, statuses{clients: c}, "", time.Now())
+	if err != nil {
+		return nil, err
+	}
+	out := &ui.Cluster{Nodes: []ui.Node{}, Components: r.components, Faults: r.faults, Problems: r.problems, WithoutEffect: r.unsupported}
+	for _, n := range r.nodes {
+		of := ui.Node{Name: n.name, State: n.state, Ready: n.ready, Why: n.why, Dataplane: n.dataplane, Address: n.address, Version: n.version,
+			Pods: n.endpoints, Services: n.services, Policies: n.policies, Drops: []ui.Drop{}, Problems: []string{}}
+		if n.said != nil {
+			if at := n.said.LastHeartbeat; at != nil {
+				of.Heartbeat = &at.Time
+			}
+			for _, d := range n.said.Drops {
+				of.Drops = append(of.Drops, ui.Drop{Reason: d.Reason, Rule: d.Rule, Packets: d.Packets})
+			}
+			for _, p := range n.said.Problems {
+				if p.Object == "Node "+n.name {
+					of.Problems = append(of.Problems, p.String())
+				}
+			}
+		}
+		out.Nodes = append(out.Nodes, of)
+	}
+	return out, nil
 }

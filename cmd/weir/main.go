@@ -17,6 +17,7 @@ import (
 
 	"github.com/weir-net/weir/api/client"
 	"github.com/weir-net/weir/api/client/clientset"
+	"github.com/weir-net/weir/cmd/weir/ui"
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/agentapi"
 	bench "github.com/weir-net/weir/internal/bench/command"
@@ -101,7 +102,7 @@ func newRoot() *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file` (default $KUBECONFIG or ~/.kube/config)")
 	root.PersistentFlags().BoolVar(&o.verbose, "verbose", false, "report how agents are asked: through the controller, or by exec in their pods")
-	root.AddCommand(newInstall(o), newUninstall(o), newStatus(o), newMonitor(o), flowscommand.New(o.reachFlows), newWhy(o), newBGP(o), newWireGuard(o), newIPAM(o), newMigrate(o), newVersion(), newLab(), newNode(), bench.New(o.load))
+	root.AddCommand(newInstall(o), newUninstall(o), newStatus(o), newMonitor(o), flowscommand.New(o.reachFlows), newWhy(o), ui.New(ui.Program{Reach: o.reach, Status: clusterForPage}), newBGP(o), newWireGuard(o), newIPAM(o), newMigrate(o), newVersion(), newLab(), newNode(), bench.New(o.load))
 	root.AddCommand(newResourceCommands(o)...)
 	return root
 }

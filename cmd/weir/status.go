@@ -109,6 +109,7 @@ type nodeReport struct {
 	ahead                         bool          // of this machine's clock, by more than clocks differ
 	endpoints, services, policies int32
 	ready                         bool
+	said                          *weirv1.NodeStatusStatus // nil = nothing
 }
 
 // age says when the node reported last.
@@ -265,6 +266,7 @@ func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time, s
 		return out
 	}
 	st := &s.Status
+	out.said = st
 	out.dataplane, out.address, out.version = st.Dataplane, addresses(st), st.Version
 	out.endpoints, out.services, out.policies = st.Endpoints, st.Services, st.Policies
 	if st.LastHeartbeat != nil {

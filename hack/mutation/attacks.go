@@ -24,7 +24,7 @@ func all() []mutant {
 		out = append(out, mutant{fault: f})
 	}
 	return slices.Concat(out, attacksFrontends, attacksServers, attacksLockout, attacksSources, attacksTunnel, attacksBudget, attacksPorts, attacksTables,
-		attacksNodes, attacksAdmission, attacksAgent, attacksPods, attacksPeers, attacksFanOut, attacksWireGuard)
+		attacksNodes, attacksAdmission, attacksAgent, attacksPods, attacksPeers, attacksFanOut, attacksWireGuard, attacksPage)
 }
 
 // recordedAs are the attacks of mutants that have another name than theirs: where several guards

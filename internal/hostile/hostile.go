@@ -26,6 +26,7 @@ const (
 	Node       = "e" // a compromised node, or its token
 	Operator   = "f" // a mistake of an operator
 	Controller = "g" // a compromised controller
+	Browser    = "h" // another user of an operator's machine, or a web page in an operator's browser
 )
 
 // What carries the attack's packets.

@@ -91,6 +91,7 @@ func TestFlowRecords(t *testing.T) {
 		t.Errorf("the sums (%d):\n%s", code, out)
 	}
 	t.Run("hubble", func(t *testing.T) { hubbleObserves(t, b) })
+	t.Run("page", func(t *testing.T) { pageShows(t, b) })
 	t.Run("store", func(t *testing.T) { flowsAreStored(t, b) })
 	b.patchFelix(t, `{"flowLogsLocalReporter":null,"flowLogsFlushInterval":null}`)
 	eventually(t, 0, "an error says that records are off", func() error {

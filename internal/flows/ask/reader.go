@@ -39,18 +39,21 @@ type Answer struct {
 	Store   *flows.StoreStatus // of a store
 }
 
+// Ask asks a node's agent: agentapi.Client.Ask.
+type Ask func(ctx context.Context, node string, q wire.Question, out io.Writer) error
+
 // Agents reads what nodes' agents keep in memory.
 type Agents struct {
 	Nodes []string
-	// Ask asks a node's agent: agentapi.Client.Ask.
-	Ask func(ctx context.Context, node string, q wire.Question, out io.Writer) error
+	Ask   Ask
 }
 
-// Read is Reader's. It makes no sums, and gives all records whatever the limit is.
-func (a *Agents) Read(ctx context.Context, q flows.Question, give func(*flows.Flow) error) (*Answer, error) {
+// each asks the nodes, and hands on the records that a filter wants, until give returns an error,
+// which is the last result then. A node has a status or an error.
+func (a *Agents) each(ctx context.Context, f flows.Filter, give func(*flows.Flow) error) ([]*flows.Status, []error, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	path := wire.Question{Path: flows.Path + "?" + q.Filter.Query().Encode()}
+	path := wire.Question{Path: flows.Path + "?" + f.Query().Encode()}
 	status := make([]*flows.Status, len(a.Nodes))
 	var mu sync.Mutex // of give, and of stop
 	var stop error
@@ -59,7 +62,7 @@ func (a *Agents) Read(ctx context.Context, q flows.Question, give func(*flows.Fl
 			if l.Status != nil {
 				status[i] = l.Status
 			}
-			if l.Flow == nil || !q.Wants(l.Flow) { // agents of other versions may not know all of the filter
+			if l.Flow == nil || !f.Wants(l.Flow) { // agents of other versions may not know all of the filter
 				return nil
 			}
 			mu.Lock()
@@ -74,10 +77,19 @@ func (a *Agents) Read(ctx context.Context, q flows.Question, give func(*flows.Fl
 		if err == nil && status[i] == nil {
 			err = errEarly
 		}
+		if err != nil {
+			status[i] = nil
+		}
 		return err
 	})
-	if stop != nil {
-		return nil, stop
+	return status, errs, stop
+}
+
+// Read is Reader's. It makes no sums, and gives all records whatever the limit is.
+func (a *Agents) Read(ctx context.Context, q flows.Question, give func(*flows.Flow) error) (*Answer, error) {
+	status, errs, err := a.each(ctx, q.Filter, give)
+	if err != nil {
+		return nil, err
 	}
 	answer, failed := &Answer{From: fmt.Sprintf("the agents of %d nodes", len(a.Nodes))}, 0
 	for i, err := range errs {
@@ -90,7 +102,7 @@ func (a *Agents) Read(ctx context.Context, q flows.Question, give func(*flows.Fl
 		}
 	}
 	if failed == len(a.Nodes) {
-		return answer, errors.New("no node answered")
+		return answer, ErrNoAnswer
 	}
 	for i, s := range status {
 		if errs[i] != nil {

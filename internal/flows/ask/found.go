@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ask
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/weir-net/weir/internal/agentapi"
+	"github.com/weir-net/weir/internal/flows"
+)
+
+// Found are the records of nodes' agents.
+type Found struct {
+	Flows []*flows.Flow // by the time of their end
+	Left  int           // older ones that are not among them
+	Nodes []Node        // in the order in which they were named
+}
+
+// Node is what one node answered.
+type Node struct {
+	Name   string
+	Status *flows.Status // nil where Err says why there is none
+	Err    error
+}
+
+// Latest asks for the records that a filter wants, and keeps the latest most of them; 0 keeps all.
+// The error is agentapi.ErrNoRight, or that no node answered.
+func (a *Agents) Latest(ctx context.Context, f flows.Filter, most int) (*Found, error) {
+	found := &Found{Nodes: make([]Node, len(a.Nodes))}
+	status, errs, err := a.each(ctx, f, func(r *flows.Flow) error {
+		found.Flows = append(found.Flows, r)
+		if most > 0 && len(found.Flows) > 2*most { // so that memory is bounded, however many nodes there are
+			found.keep(most)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	failed := 0
+	for i, err := range errs {
+		if errors.Is(err, agentapi.ErrNoRight) {
+			return nil, err
+		}
+		if err != nil {
+			failed++
+		}
+		found.Nodes[i] = Node{Name: a.Nodes[i], Status: status[i], Err: err}
+	}
+	found.keep(most)
+	if failed == len(a.Nodes) {
+		return found, ErrNoAnswer
+	}
+	return found, nil
+}
+
+// ErrNoAnswer: no node answered; Found.Nodes, or Answer.Missing, say why.
+var ErrNoAnswer = errors.New("no node answered")
+
+// keep sorts the records, and leaves out the oldest beyond most.
+func (f *Found) keep(most int) {
+	slices.SortStableFunc(f.Flows, func(a, b *flows.Flow) int { return a.End.Compare(b.End) })
+	if beyond := len(f.Flows) - most; most > 0 && beyond > 0 {
+		f.Flows, f.Left = slices.Clone(f.Flows[beyond:]), f.Left+beyond
+	}
+}
