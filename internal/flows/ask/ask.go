@@ -56,43 +56,61 @@ type Shown struct {
 	Ask func(ctx context.Context, node string, q wire.Question, out io.Writer) error
 }
 
+// Found is what nodes answered.
+type Found struct {
+	Flows      []*flows.Flow    // in one list by time
+	Status     []*flows.Status  // of the nodes that answered
+	Unanswered map[string]error // nodes without an answer, and why
+}
+
+// Nodes asks nodes for their records. The error is agentapi.ErrNoRight, or that no node answered.
+func Nodes(ctx context.Context, ask func(ctx context.Context, node string, q wire.Question, out io.Writer) error, nodes []string, f flows.Filter) (*Found, error) {
+	q := wire.Question{Path: flows.Path + "?" + f.Query().Encode()}
+	records := make([][]*flows.Flow, len(nodes))
+	status := make([]*flows.Status, len(nodes))
+	errs := agentapi.Each(nodes, func(i int, node string) (err error) {
+		var answer bytes.Buffer
+		if err := ask(ctx, node, q, &answer); err != nil {
+			return err
+		}
+		records[i], status[i], err = readFlows(&answer)
+		return err
+	})
+	found := &Found{Flows: slices.Concat(records...), Unanswered: map[string]error{}}
+	for i, err := range errs {
+		switch {
+		case errors.Is(err, agentapi.ErrNoRight):
+			return nil, err
+		case err != nil:
+			found.Unanswered[nodes[i]] = err
+		default:
+			found.Status = append(found.Status, status[i])
+		}
+	}
+	slices.SortStableFunc(found.Flows, func(a, b *flows.Flow) int { return a.End.Compare(b.End) })
+	if len(found.Status) == 0 {
+		return found, errors.New("no node answered")
+	}
+	return found, nil
+}
+
 // Run asks the nodes, and writes their records in one list by time. A node without an answer, and
 // what nodes have not kept, is written to Errs; the error is agentapi.ErrNoRight, or that no node
 // answered.
 func (s *Shown) Run(ctx context.Context, nodes []string, f flows.Filter) error {
-	q := wire.Question{Path: flows.Path + "?" + f.Query().Encode()}
-	found := make([][]*flows.Flow, len(nodes))
-	status := make([]*flows.Status, len(nodes))
-	errs := agentapi.Each(nodes, func(i int, node string) (err error) {
-		var answer bytes.Buffer
-		if err := s.Ask(ctx, node, q, &answer); err != nil {
-			return err
-		}
-		found[i], status[i], err = readFlows(&answer)
-		return err
-	})
-	failed := 0
-	for i, err := range errs {
-		if errors.Is(err, agentapi.ErrNoRight) {
-			return err
-		}
-		if err != nil {
-			failed++
-			fmt.Fprintf(s.Errs, "weir: node %s has no answer: %s\n", nodes[i], terminal.OneLine(err.Error()))
+	found, err := Nodes(ctx, s.Ask, nodes, f)
+	if found != nil {
+		for _, node := range slices.Sorted(maps.Keys(found.Unanswered)) {
+			fmt.Fprintf(s.Errs, "weir: node %s has no answer: %s\n", node, terminal.OneLine(found.Unanswered[node].Error()))
 		}
 	}
-	if failed == len(nodes) {
-		return errors.New("no node answered")
-	}
-	all := slices.Concat(found...)
-	slices.SortStableFunc(all, func(a, b *flows.Flow) int { return a.End.Compare(b.End) })
-	if err := s.show(all, f.Denied); err != nil {
+	if err != nil {
 		return err
 	}
-	for _, st := range status {
-		if st == nil {
-			continue
-		}
+	if err := s.show(found.Flows, f.Denied); err != nil {
+		return err
+	}
+	for _, st := range found.Status {
 		var lost []string
 		for _, why := range slices.Sorted(maps.Keys(st.Lost)) {
 			if n := st.Lost[why]; n > 0 {
