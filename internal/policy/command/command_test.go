@@ -25,12 +25,14 @@ const (
 	cluster = `
 {apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {kubernetes.io/metadata.name: shop}}}
 ---
+{apiVersion: v1, kind: Namespace, metadata: {name: jobs, labels: {kubernetes.io/metadata.name: jobs}}}
+---
 {apiVersion: v1, kind: Node, metadata: {name: n1}, status: {addresses: [{type: InternalIP, address: 172.31.1.1}]}}
 ---
-{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: db, namespace: shop}, spec: {podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: web}}}]}]}}
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: db-clients, namespace: shop}, spec: {podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: web}}}]}]}}
 `
-	only5432 = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: db}, spec: {podSelector: {matchLabels: {app: db}}, ingress: [{ports: [{port: 5432}]}]}}`
-	same     = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: db}, spec: {podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: web}}}]}]}}`
+	only5432 = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: db-clients}, spec: {podSelector: {matchLabels: {app: db}}, ingress: [{ports: [{port: 5432}]}]}}`
+	same     = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: db-clients}, spec: {podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: web}}}]}]}}`
 )
 
 // pod is an end that is a pod.
@@ -41,7 +43,7 @@ func pod(name, addr string, port uint16) flows.Peer {
 // seen is a record of a connection of web, or cron, to db.
 func seen(from, addr string, port uint16, allowed bool) *flows.Flow {
 	f := &flows.Flow{Start: time.Now().Add(-time.Minute), End: time.Now().Add(-time.Minute), Node: "n1", Verdict: flows.Allowed, Protocol: "tcp", Source: pod(from, addr, 40000), Destination: pod("db", "10.0.0.2", port),
-		Egress: &events.End{}, Ingress: &events.End{Rule: &events.Rule{Kind: "NetworkPolicy", Name: "shop/db"}}, Sent: flows.Counters{Packets: 2}}
+		Egress: &events.End{}, Ingress: &events.End{Rule: &events.Rule{Kind: "NetworkPolicy", Name: "shop/db-clients"}}, Sent: flows.Counters{Packets: 2}}
 	if !allowed {
 		f.Verdict, f.Reason = flows.Denied, "POLICY_INGRESS"
 	}
@@ -95,11 +97,11 @@ func TestExitCodes(t *testing.T) {
 	}{
 		{"nothing", same, nil, []*flows.Flow{web, cron}, 0, "0 would be denied, 0 allowed, 0 are not known, 3 unchanged"},
 		{"denied", only5432, nil, []*flows.Flow{web, cron, other}, codeDenied, "shop/Deployment web → shop/Deployment db tcp:9999"},
-		{"allowed", only5432, nil, []*flows.Flow{web, cron}, codeAllowed, "ingress by NetworkPolicy shop/db ingress[0]"},
+		{"allowed", only5432, nil, []*flows.Flow{web, cron}, codeAllowed, "ingress by NetworkPolicy shop/db-clients ingress[0]"},
 		{"unknown", only5432, nil, []*flows.Flow{cron, unknown}, codeUnknown, "not known: the port"},
 		{"nothing recorded", only5432, nil, nil, codeUnknown, "there are no records"},
 		{"all is older", only5432, []string{"--since", "1s"}, []*flows.Flow{web}, codeUnknown, "there are no records"},
-		{"deleted", "", []string{"--delete", "networkpolicy/db"}, []*flows.Flow{web, cron}, codeAllowed, "no policy selects an end"},
+		{"deleted", "", []string{"--delete", "networkpolicy/db-clients"}, []*flows.Flow{web, cron}, codeAllowed, "no policy selects an end"},
 	} {
 		args := append([]string{"preview", "-n", "shop"}, x.args...)
 		if x.file != "" {
@@ -163,5 +165,50 @@ func TestRecommend(t *testing.T) {
 		if err != nil || code != 0 || !strings.Contains(out, "3 unchanged") {
 			t.Errorf("%v, exit code %d: %s", err, code, out)
 		}
+	}
+}
+
+// The examples of the guide are what is printed.
+func TestGuide(t *testing.T) {
+	t.Parallel()
+	raw, err := os.ReadFile("../../../docs/guides/policy-preview.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	guide := string(raw)
+	block := func(after, language string) string {
+		_, rest, ok := strings.Cut(guide, after+"```"+language+"\n")
+		if !ok {
+			t.Fatalf("the guide has no %q", after)
+		}
+		text, _, _ := strings.Cut(rest, "```\n")
+		return text
+	}
+	began := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+	var records []*flows.Flow
+	add := func(n int, from flows.Peer, to uint16, service string, allowed bool) {
+		for i := range n {
+			f := seen("web", "10.0.0.1", to, allowed)
+			f.Source, f.Service, f.Start, f.End = from, service, began, began.Add(time.Second)
+			f.Source.Port = uint16(30000 + i)
+			records = append(records, f)
+		}
+	}
+	jobs := pod("report", "10.0.0.9", 0)
+	jobs.Namespace = "jobs"
+	add(40, pod("web", "10.0.0.1", 0), 5432, "shop/db port postgres", true)
+	add(12, pod("web", "10.0.0.1", 0), 9187, "", true)
+	add(3, jobs, 5432, "shop/db port postgres", false)
+	out, _, code, err := run(t, block("in the jobs of another namespace:\n\n", "yaml"), records, "preview", "-f", "-")
+	_, want, _ := strings.Cut(block("<!-- example: preview -->\n", "text"), "\n")
+	if err != nil || code != codeDenied || out != want {
+		t.Errorf("%v, exit code %d: the guide's example is not what is printed:\n%s", err, code, out)
+	}
+	outside := seen("web", "10.0.0.1", 0, true)
+	outside.Source, outside.Destination, outside.Egress, outside.Return = flows.Peer{Address: netip.MustParseAddr("192.0.2.7"), Port: 4}, pod("web", "10.0.0.1", 8080), nil, "direct"
+	outside.Start, outside.End = began, began.Add(time.Second)
+	out, _, _, err = run(t, "", append(records, outside), "recommend", "-n", "shop")
+	if want := block("<!-- example: recommend -->\n", "text"); err != nil || !strings.HasPrefix(out, want+"---\n") {
+		t.Errorf("%v: the guide's example is not how this begins:\n%s", err, out)
 	}
 }

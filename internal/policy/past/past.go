@@ -40,7 +40,7 @@ type Pod struct {
 	// Known: the labels are. Where they are not, Labels is nil.
 	Known bool
 
-	First, Last time.Time // seen
+	First, Last time.Time // when records that name it were complete
 	addrs       map[netip.Addr]struct{}
 }
 
@@ -71,7 +71,8 @@ type Question struct {
 	Last     time.Time // seen
 	Nodes    []string  // that have records
 
-	seen map[string]*tally
+	ended time.Time // when the first of the records was complete
+	seen  map[string]*tally
 }
 
 // What may be lacking.
@@ -157,13 +158,16 @@ func New(bySource bool) *Past {
 // Add takes a record.
 func (p *Past) Add(f *flows.Flow) {
 	p.Records++
-	q := Question{Service: f.Service, First: f.Start, Last: f.End}
+	q := Question{Service: f.Service, First: f.Start, Last: f.End, ended: f.End}
+	if f.Start.IsZero() {
+		q.First = f.End
+	}
 	switch {
-	case f.Verdict == flows.Allowed:
-		if f.Egress != nil {
+	case f.Verdict == flows.Allowed: // without ends it was open before flows were recorded
+		if f.Egress != nil || here(f.Source, f) {
 			q.Egress = Allowed
 		}
-		if f.Ingress != nil {
+		if f.Ingress != nil || here(f.Destination, f) {
 			q.Ingress = Allowed
 		}
 	case f.Reason == reason.PolicyEgress.String():
@@ -207,6 +211,9 @@ func (q *Question) count(f *flows.Flow, seed maphash.Seed) {
 	}
 	if f.End.After(q.Last) {
 		q.Last = f.End
+	}
+	if f.End.Before(q.ended) {
+		q.ended = f.End
 	}
 	q.Service = cmp.Or(q.Service, f.Service)
 	t := q.seen[f.Node]
@@ -269,10 +276,15 @@ func protocolOf(text string) (model.Protocol, bool) {
 	return model.Protocol(n), is && err == nil && n != 0
 }
 
+// here reports whether an end is a pod of the node that has the record.
+func here(p flows.Peer, f *flows.Flow) bool {
+	return p.Pod != "" && p.Node == f.Node && !f.HandedOn
+}
+
 // mayBeHost: nothing says that the client, which is no pod, is not the node of the destination.
 // That evaluates what others send to its pods, and answers them by another way than its own stack.
 func mayBeHost(f *flows.Flow) bool {
-	if f.Source.Pod != "" || f.Ingress == nil || f.Verdict != flows.Allowed || f.Ingress.Rule != nil {
+	if f.Source.Pod != "" || f.Verdict != flows.Allowed || f.Ingress == nil && !here(f.Destination, f) || f.Ingress != nil && f.Ingress.Rule != nil {
 		return false
 	}
 	return f.Return == "" || f.Return == "stack"
@@ -289,11 +301,11 @@ func (p *Past) end(of flows.Peer, f *flows.Flow) (End, endKey) {
 	k := podKey{name, labelText(of.Labels), of.Node, len(of.Labels) > 0}
 	pod := p.pods[k]
 	if pod == nil {
-		pod = &Pod{Name: name, Node: of.Node, Labels: of.Labels, Known: k.known, First: f.Start, Last: f.End, addrs: map[netip.Addr]struct{}{}}
+		pod = &Pod{Name: name, Node: of.Node, Labels: of.Labels, Known: k.known, First: f.End, Last: f.End, addrs: map[netip.Addr]struct{}{}}
 		p.pods[k] = pod
 	}
-	if f.Start.Before(pod.First) {
-		pod.First = f.Start
+	if f.End.Before(pod.First) {
+		pod.First = f.End
 	}
 	if f.End.After(pod.Last) {
 		pod.Last = f.End
@@ -351,7 +363,7 @@ func labelled(q *Question, e End, all []*Pod, now func(model.Name) *model.Pod) *
 			continue
 		}
 		versions = append(versions, v)
-		if !v.Last.Before(q.First) && !v.First.After(q.Last) {
+		if !v.Last.Before(q.ended) && !v.First.After(q.Last) {
 			then = append(then, v)
 		}
 	}
@@ -364,7 +376,7 @@ func labelled(q *Question, e End, all []*Pod, now func(model.Name) *model.Pod) *
 		return nil
 	}
 	pod := now(e.Pod.Name)
-	if pod == nil || len(pod.Labels) > 0 || !slices.Contains(pod.Addrs, e.Addr) || time.Unix(pod.Created, 0).After(q.First) {
+	if pod == nil || len(pod.Labels) > 0 || !slices.Contains(pod.Addrs, e.Addr) || time.Unix(pod.Created, 0).After(q.ended) {
 		return nil
 	}
 	e.Pod.Known, e.Pod.Node = true, pod.Node

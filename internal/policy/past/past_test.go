@@ -67,6 +67,9 @@ func TestCounts(t *testing.T) {
 	if q, p := questionsOf(true, nil, denied(5)); len(q) != 1 || q[0].Count() != 5 || q[0].Ingress != Denied || q[0].HasSource || p.Denied != 1 {
 		t.Errorf("denied: %+v", q)
 	}
+	if q, _ := questionsOf(false, nil, record(func(f *flows.Flow) { f.Start, f.Ingress = time.Time{}, nil })); q[0].Ingress != Allowed || q[0].Egress != Nothing {
+		t.Errorf("open before flows were recorded: %+v", q)
+	}
 	if q, _ := questionsOf(true, nil, denied(1)); !q[0].HasSource {
 		t.Errorf("denied once: %+v", q)
 	}
@@ -166,7 +169,8 @@ func TestFromHost(t *testing.T) {
 		{func(f *flows.Flow) { f.Return = "" }, true},
 		{func(f *flows.Flow) { f.Return = "direct" }, false},
 		{func(f *flows.Flow) { f.Return, f.Ingress.Rule = "stack", &events.Rule{Kind: "NetworkPolicy"} }, false},
-		{func(f *flows.Flow) { f.Return, f.Ingress = "stack", nil }, false},
+		{func(f *flows.Flow) { f.Return, f.Ingress, f.Node = "stack", nil, "n1" }, false},
+		{func(f *flows.Flow) { f.Return, f.Ingress = "stack", nil }, true}, // open before flows were recorded
 		{func(f *flows.Flow) { f.Return, f.Verdict, f.Reason = "", flows.Denied, "POLICY_INGRESS" }, false},
 	} {
 		q, _ := questionsOf(false, nil, record(func(f *flows.Flow) {

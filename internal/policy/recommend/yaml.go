@@ -50,10 +50,8 @@ func (s *Set) YAML(about ...string) string {
 	for _, text := range s.Unsure {
 		w.comment(0, "- "+text)
 	}
-	for i, p := range append([]*policy{{name: defaultDeny}}, s.policies...) {
-		if i > 0 {
-			w.line(0, "---")
-		}
+	for _, p := range append([]*policy{{name: defaultDeny}}, s.policies...) {
+		w.line(0, "---")
 		s.write(w, p)
 	}
 	return w.String()
