@@ -58,6 +58,9 @@ func TestRecommendedIsWhatWasSeen(t *testing.T) {
 		if err != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, err, text)
 		}
+		if last := all[len(all)-1].GetName(); last != "default-deny" {
+			t.Errorf("seed %d: %s comes last, so that what was seen is denied while the file is applied", seed, last)
+		}
 		x := c.Try()
 		for _, u := range all {
 			if problems, err := x.Apply(u); err != nil || len(problems) > 0 {

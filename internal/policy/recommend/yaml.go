@@ -50,7 +50,9 @@ func (s *Set) YAML(about ...string) string {
 	for _, text := range s.Unsure {
 		w.comment(0, "- "+text)
 	}
-	for _, p := range append([]*policy{{name: defaultDeny}}, s.policies...) {
+	// The one that isolates all pods comes last: objects are applied one after the other, and
+	// nothing that was seen is to end meanwhile.
+	for _, p := range append(slices.Clone(s.policies), &policy{name: defaultDeny}) {
 		w.line(0, "---")
 		s.write(w, p)
 	}
