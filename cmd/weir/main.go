@@ -23,6 +23,7 @@ import (
 	bench "github.com/weir-net/weir/internal/bench/command"
 	"github.com/weir-net/weir/internal/exitcode"
 	flowscommand "github.com/weir-net/weir/internal/flows/command"
+	policy "github.com/weir-net/weir/internal/policy/command"
 	"github.com/weir-net/weir/internal/version"
 )
 
@@ -102,7 +103,7 @@ func newRoot() *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file` (default $KUBECONFIG or ~/.kube/config)")
 	root.PersistentFlags().BoolVar(&o.verbose, "verbose", false, "report how agents are asked: through the controller, or by exec in their pods")
-	root.AddCommand(newInstall(o), newUninstall(o), newStatus(o), newMonitor(o), flowscommand.New(o.reachFlows), newWhy(o), ui.New(ui.Program{Reach: o.reach, Status: clusterForPage}), newBGP(o), newWireGuard(o), newIPAM(o), newMigrate(o), newVersion(), newLab(), newNode(), bench.New(o.load))
+	root.AddCommand(newInstall(o), newUninstall(o), newStatus(o), newMonitor(o), flowscommand.New(o.reachFlows), newWhy(o), ui.New(ui.Program{Reach: o.reach, Status: clusterForPage}), newBGP(o), newWireGuard(o), newIPAM(o), newMigrate(o), newVersion(), newLab(), newNode(), bench.New(o.load), policy.New(o.reach))
 	root.AddCommand(newResourceCommands(o)...)
 	return root
 }

@@ -11,38 +11,44 @@ import (
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/noeffect"
 	"github.com/weir-net/weir/internal/watch/bgp"
+	"github.com/weir-net/weir/internal/watch/parse"
 )
 
-// checks convert objects as the watch does, by group and kind.
-var checks = map[string]func(*unstructured.Unstructured) []weirv1.Problem{
-	"networking.k8s.io/NetworkPolicy":                 problemsOfKind(policyKind(model.KindNetworkPolicy, ConvertNetworkPolicy)),
-	"projectcalico.org/NetworkPolicy":                 problemsOfKind(policyKind(model.KindCalicoNetworkPolicy, ConvertCalicoPolicy)),
-	"projectcalico.org/GlobalNetworkPolicy":           problemsOfKind(policyKind(model.KindGlobalNetworkPolicy, ConvertGlobalNetworkPolicy)),
-	"projectcalico.org/StagedNetworkPolicy":           problemsOfKind(stagedKind(model.KindStagedNetworkPolicy, ConvertStagedNetworkPolicy)),
-	"projectcalico.org/StagedGlobalNetworkPolicy":     problemsOfKind(stagedKind(model.KindStagedGlobalNetworkPolicy, ConvertStagedGlobalNetworkPolicy)),
-	"projectcalico.org/StagedKubernetesNetworkPolicy": problemsOfKind(stagedKind(model.KindStagedKubernetesNetworkPolicy, ConvertStagedKubernetesNetworkPolicy)),
-	groupPolicies + "/ClusterNetworkPolicy":           problemsOfKind(policyKind(model.KindClusterNetworkPolicy, ConvertClusterNetworkPolicy)),
-	groupPolicies + "/AdminNetworkPolicy":             problemsOfKind(policyKind(model.KindAdminNetworkPolicy, ConvertAdminNetworkPolicy)),
-	groupPolicies + "/BaselineAdminNetworkPolicy":     problemsOfKind(policyKind(model.KindBaselineAdminNetworkPolicy, ConvertBaselineAdminNetworkPolicy)),
-	"projectcalico.org/Tier":                          problemsOf(typed("Tier", ConvertTier)),
-	"projectcalico.org/NetworkSet":                    problemsOf(typed("NetworkSet", ConvertNetworkSet)),
-	"projectcalico.org/GlobalNetworkSet":              problemsOf(typed("GlobalNetworkSet", ConvertGlobalNetworkSet)),
-	"projectcalico.org/HostEndpoint":                  problemsOf(typed("HostEndpoint", ConvertHostEndpoint)),
+// checks convert objects as the watch does, by group and kind, into a batch where that keeps them.
+var checks = map[string]func(*unstructured.Unstructured, *Batch) []weirv1.Problem{
+	"networking.k8s.io/NetworkPolicy":                 into(policyKind(model.KindNetworkPolicy, ConvertNetworkPolicy)),
+	"projectcalico.org/NetworkPolicy":                 into(policyKind(model.KindCalicoNetworkPolicy, ConvertCalicoPolicy)),
+	"projectcalico.org/GlobalNetworkPolicy":           into(policyKind(model.KindGlobalNetworkPolicy, ConvertGlobalNetworkPolicy)),
+	"projectcalico.org/StagedNetworkPolicy":           into(stagedKind(model.KindStagedNetworkPolicy, ConvertStagedNetworkPolicy)),
+	"projectcalico.org/StagedGlobalNetworkPolicy":     into(stagedKind(model.KindStagedGlobalNetworkPolicy, ConvertStagedGlobalNetworkPolicy)),
+	"projectcalico.org/StagedKubernetesNetworkPolicy": into(stagedKind(model.KindStagedKubernetesNetworkPolicy, ConvertStagedKubernetesNetworkPolicy)),
+	groupPolicies + "/ClusterNetworkPolicy":           into(policyKind(model.KindClusterNetworkPolicy, ConvertClusterNetworkPolicy)),
+	groupPolicies + "/AdminNetworkPolicy":             into(policyKind(model.KindAdminNetworkPolicy, ConvertAdminNetworkPolicy)),
+	groupPolicies + "/BaselineAdminNetworkPolicy":     into(policyKind(model.KindBaselineAdminNetworkPolicy, ConvertBaselineAdminNetworkPolicy)),
+	"projectcalico.org/Tier":                          into(tierKind()),
+	"projectcalico.org/NetworkSet":                    into(networkSetKind("NetworkSet", ConvertNetworkSet)),
+	"projectcalico.org/GlobalNetworkSet":              into(networkSetKind("GlobalNetworkSet", ConvertGlobalNetworkSet)),
+	"projectcalico.org/HostEndpoint":                  into(hostEndpointKind()),
 	"projectcalico.org/BGPConfiguration":              problemsOf(typed("BGPConfiguration", bgp.ConvertConfiguration)),
 	"projectcalico.org/BGPPeer":                       problemsOf(typed("BGPPeer", bgp.ConvertPeer)),
 	"projectcalico.org/BGPFilter":                     problemsOf(typed("BGPFilter", bgp.ConvertFilter)),
 	"projectcalico.org/EgressGatewayPolicy":           problemsOf(typed("EgressGatewayPolicy", ConvertEgressPolicy)),
 	"projectcalico.org/IPPool":                        problemsOf(typed("IPPool", ConvertPool)),
 	"projectcalico.org/IPReservation":                 problemsOf(typed("IPReservation", ConvertReservation)),
-	"projectcalico.org/KubeControllersConfiguration":  checkKubeControllers,
+	"projectcalico.org/KubeControllersConfiguration":  func(u *unstructured.Unstructured, _ *Batch) []weirv1.Problem { return checkKubeControllers(u) },
 }
 
-func problemsOfKind[V any](k kind[*unstructured.Unstructured, V]) func(*unstructured.Unstructured) []weirv1.Problem {
-	return problemsOf(k.convert)
+// into converts an object and records it in a batch, as the watch does.
+func into[V any](k kind[*unstructured.Unstructured, V]) func(*unstructured.Unstructured, *Batch) []weirv1.Problem {
+	return func(u *unstructured.Unstructured, b *Batch) []weirv1.Problem {
+		v, problems := k.convert(u)
+		k.record(b, parse.NameOf(u), nil, v, nil)
+		return problems
+	}
 }
 
-func problemsOf[V any](convert func(*unstructured.Unstructured) (*V, []weirv1.Problem)) func(*unstructured.Unstructured) []weirv1.Problem {
-	return func(u *unstructured.Unstructured) []weirv1.Problem {
+func problemsOf[V any](convert func(*unstructured.Unstructured) (*V, []weirv1.Problem)) func(*unstructured.Unstructured, *Batch) []weirv1.Problem {
+	return func(u *unstructured.Unstructured, _ *Batch) []weirv1.Problem {
 		_, problems := convert(u)
 		return problems
 	}
@@ -81,8 +87,17 @@ func (f *finding) noEffect(kind string, annotations map[string]string) {
 // Check returns what of an object is not in force as it is written, as every agent would find it.
 // It knows the kinds that are converted one by one; of others it returns nothing.
 func Check(u *unstructured.Unstructured) []weirv1.Problem {
-	if c := checks[u.GroupVersionKind().Group+"/"+u.GetKind()]; c != nil {
-		return c(u)
+	problems, _ := Take(u, &Batch{})
+	return problems
+}
+
+// Take records an object in a batch as the watch would, if it is a policy or what policies refer
+// to: of the kinds of policy, a Tier, NetworkSet, GlobalNetworkSet or HostEndpoint. One that is not
+// in force is recorded as gone. known is false of kinds that Check does not know either.
+func Take(u *unstructured.Unstructured, b *Batch) (problems []weirv1.Problem, known bool) {
+	c := checks[u.GroupVersionKind().Group+"/"+u.GetKind()]
+	if c == nil {
+		return nil, false
 	}
-	return nil
+	return c(u, b), true
 }

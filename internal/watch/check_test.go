@@ -7,6 +7,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
+
+	"github.com/weir-net/weir/internal/model"
 )
 
 func TestCheckNamesTheField(t *testing.T) {
@@ -56,5 +58,39 @@ func TestCheckNamesTheField(t *testing.T) {
 		if !seen[kind] {
 			t.Errorf("%s is not tried", kind)
 		}
+	}
+}
+
+// What is taken into a batch is what the watch would record; what is not in force is gone.
+func TestTake(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		text string
+		at   func(b *Batch) any
+		want any
+	}{
+		{`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy}`, func(b *Batch) any { return len(b.Policies) }, 1},
+		{`{apiVersion: projectcalico.org/v3, kind: NetworkPolicy, spec: {selector: all()}}`, func(b *Batch) any {
+			return b.Policies[model.PolicyID{Kind: model.KindCalicoNetworkPolicy, Name: model.Name{Namespace: "ns", Name: "x"}}].Subject.Namespace
+		}, "ns"},
+		{`{apiVersion: projectcalico.org/v3, kind: StagedNetworkPolicy, spec: {stagedAction: Ignore}}`, func(b *Batch) any { return len(b.Staged) == 1 && b.Empty() == false }, true},
+		{`{apiVersion: projectcalico.org/v3, kind: Tier}`, func(b *Batch) any { return b.Tiers["x"].Name }, "x"},
+		{`{apiVersion: projectcalico.org/v3, kind: NetworkSet, spec: {nets: [192.0.2.0/24]}}`, func(b *Batch) any { return len(b.NetworkSets[model.Name{Namespace: "ns", Name: "x"}].Nets) }, 1},
+		{`{apiVersion: projectcalico.org/v3, kind: HostEndpoint, spec: {node: n1, interfaceName: eth0}}`, func(b *Batch) any { return b.HostEndpoints["x"].Node }, "n1"},
+		{`{apiVersion: projectcalico.org/v3, kind: IPPool, spec: {cidr: 10.0.0.0/16}}`, func(b *Batch) any { return b.Empty() }, true},
+	} {
+		u := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(x.text), &u.Object); err != nil {
+			t.Fatal(err)
+		}
+		u.SetName("x")
+		u.SetNamespace("ns")
+		b := &Batch{}
+		if _, known := Take(u, b); !known || x.at(b) != x.want {
+			t.Errorf("%s: %v, want %v", x.text, x.at(b), x.want)
+		}
+	}
+	if _, known := Take(&unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Pod"}}, &Batch{}); known {
+		t.Error("a Pod is taken")
 	}
 }

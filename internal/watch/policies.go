@@ -32,19 +32,29 @@ func (w *Watcher) addPolicies(d dynamic.Interface) error {
 		addDynamic(w, d, calico("stagednetworkpolicies"), stagedKind(model.KindStagedNetworkPolicy, ConvertStagedNetworkPolicy)),
 		addDynamic(w, d, calico("stagedglobalnetworkpolicies"), stagedKind(model.KindStagedGlobalNetworkPolicy, ConvertStagedGlobalNetworkPolicy)),
 		addDynamic(w, d, calico("stagedkubernetesnetworkpolicies"), stagedKind(model.KindStagedKubernetesNetworkPolicy, ConvertStagedKubernetesNetworkPolicy)),
-		addDynamic(w, d, calico("tiers"), kind[*unstructured.Unstructured, model.Tier]{
-			object: "Tier", convert: typed("Tier", ConvertTier),
-			record: func(b *Batch, n model.Name, _ any, now, _ *model.Tier) { put(&b.Tiers, n.Name, now) }}),
-		addDynamic(w, d, calico("hostendpoints"), kind[*unstructured.Unstructured, model.HostEndpoint]{
-			object: "HostEndpoint", convert: typed("HostEndpoint", ConvertHostEndpoint),
-			record: func(b *Batch, n model.Name, _ any, now, _ *model.HostEndpoint) { put(&b.HostEndpoints, n.Name, now) }}),
-		addDynamic(w, d, calico("networksets"), kind[*unstructured.Unstructured, model.NetworkSet]{
-			object: "NetworkSet", convert: typed("NetworkSet", ConvertNetworkSet),
-			record: func(b *Batch, n model.Name, _ any, now, _ *model.NetworkSet) { put(&b.NetworkSets, n, now) }}),
-		addDynamic(w, d, calico("globalnetworksets"), kind[*unstructured.Unstructured, model.NetworkSet]{
-			object: "GlobalNetworkSet", convert: typed("GlobalNetworkSet", ConvertGlobalNetworkSet),
-			record: func(b *Batch, n model.Name, _ any, now, _ *model.NetworkSet) { put(&b.NetworkSets, n, now) }}),
+		addDynamic(w, d, calico("tiers"), tierKind()),
+		addDynamic(w, d, calico("hostendpoints"), hostEndpointKind()),
+		addDynamic(w, d, calico("networksets"), networkSetKind("NetworkSet", ConvertNetworkSet)),
+		addDynamic(w, d, calico("globalnetworksets"), networkSetKind("GlobalNetworkSet", ConvertGlobalNetworkSet)),
 	)
+}
+
+func tierKind() kind[*unstructured.Unstructured, model.Tier] {
+	return kind[*unstructured.Unstructured, model.Tier]{
+		object: "Tier", convert: typed("Tier", ConvertTier),
+		record: func(b *Batch, n model.Name, _ any, now, _ *model.Tier) { put(&b.Tiers, n.Name, now) }}
+}
+
+func hostEndpointKind() kind[*unstructured.Unstructured, model.HostEndpoint] {
+	return kind[*unstructured.Unstructured, model.HostEndpoint]{
+		object: "HostEndpoint", convert: typed("HostEndpoint", ConvertHostEndpoint),
+		record: func(b *Batch, n model.Name, _ any, now, _ *model.HostEndpoint) { put(&b.HostEndpoints, n.Name, now) }}
+}
+
+func networkSetKind[T any](name string, convert func(*T) (*model.NetworkSet, []weirv1.Problem)) kind[*unstructured.Unstructured, model.NetworkSet] {
+	return kind[*unstructured.Unstructured, model.NetworkSet]{
+		object: name, convert: typed(name, convert),
+		record: func(b *Batch, n model.Name, _ any, now, _ *model.NetworkSet) { put(&b.NetworkSets, n, now) }}
 }
 
 // policyKind is a kind of policy. An object that cannot be read denies everything to what it

@@ -91,6 +91,7 @@ func TestFlowRecords(t *testing.T) {
 		t.Errorf("the sums (%d):\n%s", code, out)
 	}
 	t.Run("hubble", func(t *testing.T) { hubbleObserves(t, b) })
+	t.Run("preview", func(t *testing.T) { policiesTried(t, b) })
 	t.Run("page", func(t *testing.T) { pageShows(t, b) })
 	t.Run("store", func(t *testing.T) { flowsAreStored(t, b) })
 	b.patchFelix(t, `{"flowLogsLocalReporter":null,"flowLogsFlushInterval":null}`)

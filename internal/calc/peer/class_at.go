@@ -10,9 +10,10 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// ClassAt returns the class of one address among the atoms, and those of the ports that rules call
-// by a name; nil is class 0. It is made from the objects, with nothing that is kept.
-func (x *Atoms) ClassAt(a netip.Addr, named map[port.Name]bool) *Class {
+// ClassesAt returns what finds the class of one address among the atoms, and those of the ports
+// that rules call by a name; nil is class 0. It is made from the objects, with nothing that is
+// kept, and counts as long as no atom comes.
+func (x *Atoms) ClassesAt(named map[port.Name]bool) func(netip.Addr) *Class {
 	pods := NewPodIndex(x.c)
 	for n := range named {
 		x.Ports(n, pods)
@@ -23,8 +24,10 @@ func (x *Atoms) ClassAt(a netip.Addr, named map[port.Name]bool) *Class {
 			k.partition.add(p, p.CIDRs, p.Except)
 		}
 	}
-	if of := k.classify(pods, x, a); of != nil {
-		return k.of(of)
+	return func(a netip.Addr) *Class {
+		if of := k.classify(pods, x, a); of != nil {
+			return k.of(of)
+		}
+		return k.of(k.partition.at(netip.PrefixFrom(a, a.BitLen())))
 	}
-	return k.of(k.partition.at(netip.PrefixFrom(a, a.BitLen())))
 }

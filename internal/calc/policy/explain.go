@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -68,6 +69,10 @@ type ExplainedRule struct {
 	Matched bool   `json:"matched"`
 	// Why it did not match: the first condition that does not hold, one of the Not constants.
 	Why string `json:"why,omitempty"`
+	// ByName and BySource say that the answer depends on which ports a pod, or a Service's
+	// endpoint, has by a name, and on the source port.
+	ByName   bool `json:"-"`
+	BySource bool `json:"-"`
 }
 
 // Why a rule does not match.
@@ -87,30 +92,75 @@ var actionNames = [...]string{model.Allow: "Allow", model.Deny: "Deny", model.Pa
 // false when no such endpoint is known. It comes to the verdict of a Compiler's tables, as far as
 // these are not too large.
 func Explain(all *model.Cluster, q Question) (x Explanation, ok bool) {
+	return newExplainer(all, q.Endpoint).Explain(q)
+}
+
+// Explainer answers many questions as Explain does, about a cluster that does not change. It is for
+// one goroutine.
+type Explainer struct {
+	sets    *sets
+	of      [directions]map[netip.Addr]*set
+	known   map[netip.Addr]bool // endpoints; false: see Explanation.Known
+	classOf func(netip.Addr) *peer.Class
+	classes map[netip.Addr]*peer.Class
+}
+
+// NewExplainer compiles the policies of all endpoints of c.Local.Node.
+func NewExplainer(all *model.Cluster) *Explainer {
+	return newExplainer(all, slices.Collect(maps.Keys(all.Local.Endpoints))...)
+}
+
+func newExplainer(all *model.Cluster, endpoints ...netip.Addr) *Explainer {
 	c := cluster.ViewOf(all)
-	ep := c.Local.Endpoints[q.Endpoint]
-	if ep == nil || !c.Carried(q.Endpoint) {
-		return x, false
-	}
 	// All from the objects, with nothing of what a Compiler keeps: it must come to the same.
 	p := &tables{subjects: subject.NewIndex(c.Policies, nil), atoms: peer.NewAtoms()}
 	dirty := model.AllDirty()
 	p.atoms.Begin(c, &dirty)
-	s := newSets(c, p)
-	s.bind(q.Endpoint, ep)
+	e := &Explainer{sets: newSets(c, p), of: [directions]map[netip.Addr]*set{{}, {}}, known: map[netip.Addr]bool{}, classes: map[netip.Addr]*peer.Class{}}
+	for _, a := range endpoints {
+		ep := c.Local.Endpoints[a]
+		if ep == nil || !c.Carried(a) {
+			continue
+		}
+		e.sets.bind(a, ep)
+		_, e.known[a] = p.subjects.OfPod(c, ep.Pod, c.Pods.Get(ep.Pod))
+	}
+	for t, users := range e.sets.users {
+		for _, a := range users {
+			e.of[t.dir][a] = t
+		}
+	}
+	return e
+}
+
+// Explain answers a question; ok is false when no such endpoint is known.
+func (e *Explainer) Explain(q Question) (x Explanation, ok bool) {
+	known, ok := e.known[q.Endpoint]
+	if !ok {
+		return x, false
+	}
+	x = Explanation{Pod: e.sets.c.Local.Endpoints[q.Endpoint].Pod, Known: known, Allow: true}
 	dir := egress
 	if q.Ingress {
 		dir = ingress
 	}
-	x = Explanation{Pod: ep.Pod, Known: true, Allow: true}
-	_, x.Known = p.subjects.OfPod(c, ep.Pod, c.Pods.Get(ep.Pod))
-	for _, t := range s.byKey {
-		if t.dir == dir {
-			s.explain(t, s.atoms.ClassAt(q.Peer, s.named), q, &x)
-			break
-		}
+	if t := e.of[dir][q.Endpoint]; t != nil {
+		e.sets.explain(t, e.class(q.Peer), q, &x)
 	}
 	return x, true
+}
+
+// class returns the class of an address, which stays the same.
+func (e *Explainer) class(a netip.Addr) *peer.Class {
+	if e.classOf == nil {
+		e.classOf = e.sets.atoms.ClassesAt(e.sets.named)
+	}
+	c, known := e.classes[a]
+	if !known {
+		c = e.classOf(a)
+		e.classes[a] = c
+	}
+	return c
 }
 
 // explain walks the tiers of a set for peers of a class.
@@ -198,7 +248,9 @@ func (s *sets) explainPolicy(t *set, tier *setTier, b *bound, c *peer.Class, q Q
 			r.Why = NotOwnEnd
 		default:
 			r.Action = actionNames[tier.rules[in].of.Action]
-			if r.Why = tier.rules[in].whyNot(c, q); r.Why == "" && m.Action == model.Log {
+			r.Why = tier.rules[in].whyNot(c, q)
+			r.ByName, r.BySource = tier.rules[in].dependsOn(c, q, r.Why)
+			if r.Why == "" && m.Action == model.Log {
 				r.Why = NotLog
 			}
 		}
@@ -209,6 +261,22 @@ func (s *sets) explainPolicy(t *set, tier *setTier, b *bound, c *peer.Class, q Q
 		}
 	}
 	return nil
+}
+
+// dependsOn reports whether a rule's answer about peers of a class depends on which ports have a
+// name, and on the source port: it asks for them, and no other condition fails before.
+func (r *setRule) dependsOn(c *peer.Class, q Question, why string) (byName, bySource bool) {
+	m := r.of
+	if slices.ContainsFunc(r.others, func(l peer.Clause) bool { return !l.TrueOf(c) }) {
+		return false, false
+	}
+	for _, list := range [][]model.PortRange{m.Ports, m.NotPorts, m.SourcePorts, m.NotSourcePorts} {
+		byName = byName || slices.ContainsFunc(list, func(p model.PortRange) bool {
+			_, named := port.NameOf(p)
+			return named && (p.Protocol == model.ProtocolAny || p.Protocol == q.Proto)
+		})
+	}
+	return byName, len(m.SourcePorts)+len(m.NotSourcePorts) > 0 && why != NotProtocol && why != NotPort
 }
 
 // whyNot returns the first condition of a rule that does not hold for peers of a class, empty when

@@ -40,7 +40,7 @@ func ExplainHost(all *model.Cluster, q HostQuestion) (x Explanation, ok bool) {
 	x = Explanation{HostEndpoint: h.Name, Known: true, Allow: true}
 	for t, users := range s.hosts {
 		if t.dir == dir && slices.Contains(users, hostUser{q.At, q.Use}) {
-			s.explainHost(t, s.atoms.ClassAt(q.Peer, s.named), q, &x)
+			s.explainHost(t, s.atoms.ClassesAt(s.named)(q.Peer), q, &x)
 		}
 	}
 	return x, true
