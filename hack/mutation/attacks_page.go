@@ -5,7 +5,7 @@ package main
 // attacksPage are the guards of the page in the browser.
 var attacksPage = []mutant{
 	{fault{"another user of an operator's machine asks the operator's page", "internal/ui/guard.go",
-		"subtle.ConstantTimeCompare([]byte(got), []byte(token)) != 1", "len(got) > len(token)"},
+		"subtle.ConstantTimeCompare([]byte(got), []byte(token)) != 1", "subtle.ConstantTimeCompare([]byte(got), []byte(token)) > 1"},
 		"./internal/ui", "^TestHostilePageWithoutToken$"},
 	{fault{"a web page in an operator's browser reaches the operator's page by DNS rebinding", "internal/ui/guard.go",
 		"return hostOf(o) == r.Host", "return hostOf(o) != \"\""},

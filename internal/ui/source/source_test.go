@@ -128,7 +128,7 @@ func TestRecords(t *testing.T) {
 		if node == "n2" || !strings.Contains(q.Path, "denied=true") {
 			return away
 		}
-		_, err := io.WriteString(out, `{"node":"n1","verdict":"denied"}`+"\n"+`{"status":{"node":"n1"}}`+"\n")
+		_, err := io.WriteString(out, `{"node":"n1","verdict":"denied","end":"2026-01-02T03:04:05Z"}`+"\n"+`{"status":{"node":"n1"}}`+"\n")
 		return err
 	}}
 	found, err := records.Records(t.Context(), flows.Filter{Denied: true}, 10)
