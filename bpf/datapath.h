@@ -312,8 +312,7 @@ static __always_inline int datapath_arrival(struct __sk_buff *skb, __u8 hook)
 }
 
 /* Packets that no flow can be made of, and fragments. */
-static __always_inline int datapath_odd(struct __sk_buff *skb, struct pkt *p, int parsed,
-					int copy)
+static __always_inline int datapath_odd(struct __sk_buff *skb, struct pkt *p, int parsed, int copy)
 {
 	if (p->fragment) {
 		struct scratch *w = scratch_get();
@@ -332,8 +331,7 @@ static __always_inline int datapath_odd(struct __sk_buff *skb, struct pkt *p, in
 			return ret;
 		if (datapath_arrival(skb, p->hook))
 			return TC_ACT_SHOT;
-		ret = p->missed && foreign_is(skb, p, s) ? forward_pass(skb) :
-								    datapath_slow(skb);
+		ret = p->missed && foreign_is(skb, p, s) ? forward_pass(skb) : datapath_slow(skb);
 		return frag_first(skb, ret);
 	}
 	if (p->hook == HOOK_FROM_WORKLOAD) {

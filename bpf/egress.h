@@ -151,8 +151,7 @@ __noinline int egress_weigh(__u32 i)
 
 /* Leads the flow of scratch.fwd, which begins, to its gateway: to the node of that, or where it is
  * on this node, out of the cluster with its address. Returns 0 or the reason to drop. */
-static __always_inline int egress_lead(struct __sk_buff *skb, struct scratch *w,
-				       struct settings *s)
+static __always_inline int egress_lead(struct __sk_buff *skb, struct scratch *w, struct settings *s)
 {
 	struct addr_value *n;
 	ip_addr home;
@@ -255,8 +254,7 @@ static __noinline int egress_differs(struct flow_value *f)
 	else
 		wanted = w->pkt.hook == HOOK_FROM_TUNNEL && (!a || a->kind == ADDR_POD) &&
 			 (f->state & STATE_GATEWAY);
-	wanted = wanted &&
-		 egress_outside(&f->daddr, bpf_map_lookup_elem(&weir_addrs, &f->daddr));
+	wanted = wanted && egress_outside(&f->daddr, bpf_map_lookup_elem(&weir_addrs, &f->daddr));
 	w->egress.to.addr = f->daddr;
 	if (wanted && !egress_group() && w->pkt.hook == HOOK_FROM_WORKLOAD)
 		wanted = 0;

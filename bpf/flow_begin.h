@@ -170,9 +170,11 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	}
 	/* What the host's own processes get is not evaluated without host endpoints; what the stack
 	 * routes on is. */
-	if (flow_from_outside(p) && !(flow_own(w) && !(s->flags & SET_HOSTS) && flow_hook(p) == HOOK_FROM_UPLINK &&
-			      b && b->kind == ADDR_HOST)) {
-		ret = !a && !flow_has_service(w) && source_outside(w) ? DROP_NONE : source_check(skb);
+	if (flow_from_outside(p) &&
+	    !(flow_own(w) && !(s->flags & SET_HOSTS) && flow_hook(p) == HOOK_FROM_UPLINK && b &&
+	      b->kind == ADDR_HOST)) {
+		ret = !a && !flow_has_service(w) && source_outside(w) ? DROP_NONE :
+									source_check(skb);
 		if (ret) {
 			w->fwd.rule = 0;
 			return ret;
@@ -180,12 +182,13 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	}
 	if (!flow_has_service(w)) {
 		if (flow_own(w) && (!(s->flags & SET_HOSTS) || (p->untracked == UNTRACKED_ALLOWED &&
-							   !(a && a->kind == ADDR_ENDPOINT))))
+								!(a && a->kind == ADDR_ENDPOINT))))
 			return STAGE_PASS;
 	}
 	/* In the middle of a flow: where all nodes choose equally, the backend's node may know it. */
 	if (!parse_begins(p) && !(w->balance.maglev && flow_handed_on(w)) &&
-	    (flow_has_service(w) || (a && a->kind == ADDR_ENDPOINT && (a->ingress_set | a->egress_set)) ||
+	    (flow_has_service(w) ||
+	     (a && a->kind == ADDR_ENDPOINT && (a->ingress_set | a->egress_set)) ||
 	     (b && b->kind == ADDR_ENDPOINT && (b->ingress_set | b->egress_set))))
 		return DROP_NO_FLOW;
 
@@ -222,11 +225,13 @@ __noinline int flow_begin(struct __sk_buff *skb)
 			}
 		}
 		/* To a node that is reached through the tunnel it is as to one by its link. */
-		if (w->fwd.action == ACT_NEIGH || (w->fwd.action == ACT_TUNNEL && !flow_from_outside(p) &&
-						   b && b->kind == ADDR_NODE)) {
+		if (w->fwd.action == ACT_NEIGH ||
+		    (w->fwd.action == ACT_TUNNEL && !flow_from_outside(p) && b &&
+		     b->kind == ADDR_NODE)) {
 			if (flow_hook(p) == HOOK_FROM_WORKLOAD) {
 				if (a && (a->flags & ADDR_NAT_OUTGOING) &&
-				    !(b && (b->kind == ADDR_POD || (b->flags & ADDR_KEEP_SOURCE))) &&
+				    !(b &&
+				      (b->kind == ADDR_POD || (b->flags & ADDR_KEEP_SOURCE))) &&
 				    !route_find(&w->fwd.daddr))
 					flow_translate(w, s);
 			} else if (flow_from_outside(p) && flow_has_service(w)) {
@@ -248,9 +253,8 @@ __noinline int flow_begin(struct __sk_buff *skb)
 			flow_translate(w, s);
 		}
 		if (!flow_translated(w) && (s->flags & SET_CHAINED) &&
-		    flow_hook(p) == HOOK_FROM_WORKLOAD &&
-			   w->fwd.action == ACT_NEIGH && !(b && b->kind == ADDR_POD) &&
-			   !route_find(&w->fwd.daddr)) {
+		    flow_hook(p) == HOOK_FROM_WORKLOAD && w->fwd.action == ACT_NEIGH &&
+		    !(b && b->kind == ADDR_POD) && !route_find(&w->fwd.daddr)) {
 			w->fwd.state |= STATE_STACK;
 			w->rev.state |= STATE_STACK;
 		}

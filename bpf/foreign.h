@@ -13,7 +13,8 @@
 
 /* Traffic of the host's own that no Service and no flow can concern: neither port is one of
  * ours. */
-static __always_inline int foreign_is(struct __sk_buff *skb, struct pkt *p, const struct settings *s)
+static __always_inline int foreign_is(struct __sk_buff *skb, struct pkt *p,
+				      const struct settings *s)
 {
 	struct addr_value *a, *b;
 	__u16 port;

@@ -162,7 +162,8 @@ static __always_inline int forward_flow(struct __sk_buff *skb, struct pkt *p, st
 		forward_mark(skb, MARK_DONE);
 		return TC_ACT_OK;
 	}
-	forward_trace(skb, f->action == ACT_QUEUE ? ACT_LOCAL : f->action, f->action == ACT_PASS ? 0 : f->ifindex,
+	forward_trace(skb, f->action == ACT_QUEUE ? ACT_LOCAL : f->action,
+		      f->action == ACT_PASS ? 0 : f->ifindex,
 		      f->action == ACT_NEIGH || f->action == ACT_TUNNEL ? &f->nexthop : NULL,
 		      f->rule);
 	switch (f->action) {

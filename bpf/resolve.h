@@ -71,8 +71,9 @@ __noinline int resolve_spent(struct __sk_buff *skb)
 
 static __always_inline int resolve_asked(const struct pkt *p, const struct flow_value *f)
 {
-	return (p->hook == HOOK_FROM_WORKLOAD || (f->state & STATE_GATEWAY)) && f->action == ACT_NEIGH &&
-	       !(f->flags & FLOW_REPLY) && !(f->state & (STATE_ANSWERED | STATE_REPLIED));
+	return (p->hook == HOOK_FROM_WORKLOAD || (f->state & STATE_GATEWAY)) &&
+	       f->action == ACT_NEIGH && !(f->flags & FLOW_REPLY) &&
+	       !(f->state & (STATE_ANSWERED | STATE_REPLIED));
 }
 
 /* Is the sender that a frame about the link names the pod's own? The kernel enters who asks it. */

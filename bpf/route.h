@@ -123,8 +123,8 @@ static __always_inline int route_node(struct __sk_buff *skb, const ip_addr *node
 		return DROP_INTERNAL;
 	if (by == BY_LINK)
 		return route_fib(skb, &s->node, node, f);
-	if (WEIR_FAMILY == 4 &&
-	    (by == BY_IPIP || (by == BY_TUNNEL && (s->flags & SET_IPIP_NODES) && !route_no_ipip(node)))) {
+	if (WEIR_FAMILY == 4 && (by == BY_IPIP || (by == BY_TUNNEL && (s->flags & SET_IPIP_NODES) &&
+						   !route_no_ipip(node)))) {
 		ret = route_fib(skb, &s->node, node, f);
 		if (!ret)
 			ipip_route(f, s, node);
@@ -173,9 +173,8 @@ static __always_inline int route_known(struct __sk_buff *skb, const ip_addr *src
 			return DROP_NONE;
 		case ADDR_POD:
 			return route_remote(skb, src, dst, &a->node,
-					    a->flags & ADDR_TUNNEL  ? a->flags & ADDR_IPIP ?
-								      BY_IPIP :
-								      BY_VXLAN :
+					    a->flags & ADDR_TUNNEL ?
+						    a->flags & ADDR_IPIP ? BY_IPIP : BY_VXLAN :
 					    a->flags & ADDR_LEARNED ? BY_LEARNED :
 								      BY_LINK,
 					    f);
@@ -190,9 +189,8 @@ static __always_inline int route_known(struct __sk_buff *skb, const ip_addr *src
 	if (r) {
 		if (r->flags & ROUTE_REMOTE)
 			return route_remote(skb, src, dst, &r->node,
-					    r->flags & ROUTE_TUNNEL  ? r->flags & ROUTE_IPIP ?
-								       BY_IPIP :
-								       BY_VXLAN :
+					    r->flags & ROUTE_TUNNEL ?
+						    r->flags & ROUTE_IPIP ? BY_IPIP : BY_VXLAN :
 					    r->flags & ROUTE_LEARNED ? BY_LEARNED :
 								       BY_LINK,
 					    f);

@@ -11,8 +11,9 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 )
 
-// setCall puts a program into a slot of a map by which programs call others (BPF_MAP_TYPE_PROG_ARRAY),
-// or with nil empties it, and reports whether it was otherwise until now. Name is for errors.
+// setCall puts a program into a slot of a map by which programs call others
+// (BPF_MAP_TYPE_PROG_ARRAY), or with nil empties it, and reports whether it was otherwise until now.
+// Name is for errors.
 func setCall(m *ebpf.Map, slot uint32, name string, p *ebpf.Program) (changed bool, err error) {
 	var have uint32
 	err = m.Lookup(slot, &have)
