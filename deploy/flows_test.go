@@ -59,10 +59,10 @@ func TestFlowsRights(t *testing.T) {
 	for _, kind := range []string{"ClusterRole", "Role"} {
 		for _, r := range rulesOf(t, o, kind, names.Name) {
 			rule := r.(map[string]any)
-			rights = append(rights, fmt.Sprint(kind, " ", rule["resources"], rule["resourceNames"], rule["verbs"]))
+			rights = append(rights, fmt.Sprintf("%s %v %v %v", kind, rule["resources"], rule["resourceNames"], rule["verbs"]))
 		}
 	}
-	want := []string{"ClusterRole [tokenreviews]<nil>[create]", "ClusterRole [nodes]<nil>[list]", "Role [secrets][weir-peer-ca][get]", "Role [endpointslices]<nil>[list]"}
+	want := []string{"ClusterRole [tokenreviews] <nil> [create]", "ClusterRole [nodes] <nil> [list]", "Role [secrets] [weir-peer-ca] [get]", "Role [endpointslices] <nil> [list]"}
 	if !slices.Equal(rights, want) {
 		t.Errorf("its rights are %q", rights)
 	}

@@ -91,7 +91,7 @@ func TestAgainstAnAPIServer(t *testing.T) {
 	}
 	go w.Run(ctx, f.sink)
 	f.eventually(t, 20*time.Second, "first batch without the CRDs", func() error {
-		if st := w.Status(); f.batches == 0 || len(f.cluster.Namespaces) < 4 || !st.Connected || len(st.Missing) != 18 {
+		if st := w.Status(); f.batches == 0 || len(f.cluster.Namespaces) < 4 || !st.Connected || len(st.Missing) != 19 {
 			return fmt.Errorf("%d batches, %d namespaces, %+v", f.batches, len(f.cluster.Namespaces), st)
 		}
 		return nil

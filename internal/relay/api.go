@@ -186,8 +186,8 @@ const (
 	maxAnswer = 16 << 20
 )
 
-// handOn asks an agent, or the store, and copies its answer; who names it. What an agent says is its
-// node's word: nothing of it but the body is taken over.
+// handOn asks an agent, or the store, and copies its answer; who names it. What an agent says is
+// its node's word: nothing of it but the body is taken over.
 func (r *Relay) handOn(w http.ResponseWriter, req *http.Request, a *agents.Agent, who, question, method string) int {
 	ctx, cancel := context.WithCancel(req.Context())
 	defer cancel()

@@ -176,8 +176,8 @@ func TestTheMiddleIsPure(t *testing.T) {
 	}
 }
 
-// TestFlagsAreInCommandsOnly holds that only the programs have flags, and the packages named command
-// that they are made of.
+// TestFlagsAreInCommandsOnly holds that only the programs have flags, and the packages named
+// command that they are made of.
 func TestFlagsAreInCommandsOnly(t *testing.T) {
 	t.Parallel()
 	for path, p := range packages(t) {

@@ -2,8 +2,8 @@
 
 // Package flowlog keeps the records of flows of one node: it reads what the data plane reports of
 // flows and what policy denies, gives both to a flows.Collector, ends its intervals, answers
-// questions, and gives the store of flow records what comes, as it comes. Where other settings come into force than the data plane was opened for, the agent has
-// to start again.
+// questions, and gives the store of flow records what comes, as it comes. Where other settings come
+// into force than the data plane was opened for, the agent has to start again.
 package flowlog
 
 import (
