@@ -159,7 +159,7 @@ Exit codes: 0 no flow is decided otherwise; 1 an error; 2 some would be denied t
 some are not known, or records are missing; 4 some would be allowed that are denied now, and nothing else changes.
 
 It lists policies, pods, namespaces, nodes, service accounts and EndpointSlices of the whole cluster, and asks agents as weir flows does.`,
-		Example: "  weir policy preview -f new.yaml --since 1h\n  weir policy preview --delete networkpolicy/old -n shop -o json\n  weir flows -o json > records.json; weir policy preview -f new.yaml --file records.json",
+		Example: "  weir policy preview -f new.yaml --since 1h\n  weir policy preview --delete networkpolicy/old -n shop -o json\n  weir flows export > records.json; weir policy preview -f new.yaml --file records.json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
