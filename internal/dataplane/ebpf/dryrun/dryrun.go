@@ -77,7 +77,6 @@ const fromIPIP = "weir_from_ipip"
 // shared, with Trace. The error is the kernel's.
 func (r *Instance) Load(programs []string, c object.Constants) (err error) {
 	c.Trace = true
-	programs = append(slices.Clone(programs), object.SlowProgram)
 	if r.four, err = loadDryRunFamily(abi.LoadWeir, r.live[0], nil, programs, c); err != nil {
 		return err
 	}
@@ -138,15 +137,7 @@ func loadDryRunFamily(read func() (*ebpf.CollectionSpec, error), live map[string
 		delete(spec.Maps, object.ProgramsOfIPv6)
 		delete(replaced, object.ProgramsOfIPv6)
 	}
-	out, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced})
-	if err != nil {
-		return nil, err
-	}
-	if err := out.Maps[object.CallsOfSlow].Put(uint32(0), out.Programs[object.SlowProgram]); err != nil {
-		out.Close()
-		return nil, err
-	}
-	return out, nil
+	return ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced})
 }
 
 // shrink makes a private map small, where its size is not part of what the programs do with it.
