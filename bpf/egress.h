@@ -208,8 +208,8 @@ static __always_inline int egress_begin(struct __sk_buff *skb, struct scratch *w
 	return DROP_NONE;
 }
 
-/* Does the open flow of scratch.pkt, which leaves as scratch.egress.open says, do so by gateway i of
- * the client that sent the packet? -1 = there is no such. */
+/* Does the open flow of scratch.pkt, which leaves as scratch.egress.open says, do so by gateway i
+ * of the client that sent the packet? -1 = there is no such. */
 __noinline int egress_fits(__u32 i)
 {
 	struct scratch *w = scratch_get();

@@ -33,8 +33,8 @@ type Nodes struct {
 	Agents ask.Agents
 }
 
-// Each implements Source. The error may be agentapi.ErrNoRight. A store that fails when it has given
-// records is an error.
+// Each implements Source. The error may be agentapi.ErrNoRight. A store that fails when it has
+// given records is an error.
 func (n *Nodes) Each(ctx context.Context, since time.Time, give func(*flows.Flow) error) (gaps, notes []string, err error) {
 	if n.Store == nil {
 		return n.ofAgents(ctx, since, give)
