@@ -222,7 +222,7 @@ spec: {bpfPSNATPorts: "20000:20100", natPortRange: "30000:31000", bpfAttachType:
 	}
 	for rule, want := range map[string]string{
 		"{destination: {cidr: ten}}": "should match", "{gateway: {maxNextHops: -1}}": "greater than or equal to 0", "{gateway: {}, gatewayPreference: Near}": "Unsupported value",
-		"{gatewayPreference: PreferNodeLocal}": "gatewayPreference needs a gateway", "{gateways: {}}": "unknown field",
+		"{gatewayPreference: PreferNodeLocal}": "gatewayPreference needs a gateway", "{gateways: {}}": "field not declared in schema",
 	} {
 		if out, err := weir(t, kubeconfig, "apiVersion: projectcalico.org/v3\nkind: EgressGatewayPolicy\nmetadata: {name: bad}\nspec: {rules: ["+rule+"]}\n", "apply", "-f", "-"); err == nil || !strings.Contains(out+err.Error(), want) {
 			t.Errorf("rule %s: %v, want %q\n%s", rule, err, want, out)
