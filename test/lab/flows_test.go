@@ -184,9 +184,12 @@ func flowsAreStored(t *testing.T, b *base) {
 		return fmt.Errorf("no record of a node: %s", out)
 	}
 	eventually(t, time.Minute, "a record of the store", func() error { return stored(time.Now()) })
-	if out, code := b.weir(t, "status"); !strings.Contains(out, names.Name+" 1/1 ready, ") || !strings.Contains(out, fmt.Sprintf(" of %d nodes", len(nodes))) {
-		t.Errorf("weir status says nothing of the store: exit code %d:\n%s", code, out)
-	}
+	eventually(t, time.Minute, "weir status says how the store is", func() error { // it may answer before its Deployment says that it is ready
+		if out, code := b.weir(t, "status"); !strings.Contains(out, names.Name+" 1/1 ready, ") || !strings.Contains(out, fmt.Sprintf(" of %d nodes", len(nodes))) {
+			return fmt.Errorf("exit code %d:\n%s", code, out)
+		}
+		return nil
+	})
 	nobody := b.user(t, "reader")
 	if out, code := b.weir(t, "--kubeconfig", nobody, "flows"); code == 0 || !strings.Contains(out, "orbidden") && !strings.Contains(out, "not allowed to ask agents") {
 		t.Errorf("who has no right may ask: exit code %d:\n%s", code, out)
