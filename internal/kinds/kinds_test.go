@@ -18,7 +18,7 @@ func TestFind(t *testing.T) {
 		}
 	}
 	kinds, err := All()
-	if err != nil || len(kinds) != 28 {
+	if err != nil || len(kinds) != 29 {
 		t.Fatalf("%d kinds, %v", len(kinds), err)
 	}
 	for _, k := range kinds {
