@@ -91,9 +91,9 @@ func TestFlowRecords(t *testing.T) {
 		t.Errorf("the sums (%d):\n%s", code, out)
 	}
 	t.Run("hubble", func(t *testing.T) { hubbleObserves(t, b) })
-	t.Run("preview", func(t *testing.T) { policiesTried(t, b) })
 	t.Run("page", func(t *testing.T) { pageShows(t, b) })
 	t.Run("store", func(t *testing.T) { flowsAreStored(t, b) })
+	t.Run("preview", func(t *testing.T) { policiesTried(t, b) }) // last: it puts other policies in the place of `recorded`
 	b.patchFelix(t, `{"flowLogsLocalReporter":null,"flowLogsFlushInterval":null}`)
 	eventually(t, 0, "an error says that records are off", func() error {
 		if all, err := b.flows(t); err == nil || !strings.Contains(err.Error(), "flowLogsLocalReporter") {
