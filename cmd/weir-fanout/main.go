@@ -6,12 +6,12 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/pprof"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -20,7 +20,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/klog/v2"
 
@@ -29,6 +28,7 @@ import (
 	"github.com/weir-net/weir/internal/fanout/names"
 	"github.com/weir-net/weir/internal/fanout/report"
 	"github.com/weir-net/weir/internal/fanout/server"
+	"github.com/weir-net/weir/internal/health"
 	"github.com/weir-net/weir/internal/httplimit"
 	"github.com/weir-net/weir/internal/peerauth"
 	"github.com/weir-net/weir/internal/version"
@@ -38,7 +38,7 @@ import (
 func main() {
 	kubeconfig := flag.String("kubeconfig", "", "kubeconfig `file` (default: the pod's service account)")
 	listen := flag.String("addr", fmt.Sprintf(":%d", names.Port), "`address` for agents")
-	health := flag.String("health-addr", names.HealthAddr, "`address` of /liveness, /readiness, /metrics, /agents and /debug/pprof/; it should be on loopback")
+	healthAddr := flag.String("health-addr", names.HealthAddr, "`address` of /liveness, /readiness, /metrics, /agents and /debug/pprof/; it should be on loopback")
 	interval := flag.Duration("interval", server.DefaultInterval, "least time between two changes that one agent is sent")
 	flag.Parse()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -46,7 +46,7 @@ func main() {
 	tune()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, log, *kubeconfig, *listen, *health, *interval); err != nil && ctx.Err() == nil {
+	if err := run(ctx, log, *kubeconfig, *listen, *healthAddr, *interval); err != nil && ctx.Err() == nil {
 		log.Error("weir-fanout ends", "err", err)
 		stop()
 		os.Exit(1)
@@ -62,7 +62,7 @@ func tune() {
 	client.StreamFirstObjects()
 }
 
-func run(ctx context.Context, log *slog.Logger, kubeconfig, listen, health string, interval time.Duration) error {
+func run(ctx context.Context, log *slog.Logger, kubeconfig, listen, healthAddr string, interval time.Duration) error {
 	cfg, err := client.LoadConfig(kubeconfig)
 	if err != nil {
 		return err
@@ -99,45 +99,24 @@ func run(ctx context.Context, log *slog.Logger, kubeconfig, listen, health strin
 		httplimit.ListenInTurn(ctx, listen, "agents", log, func(l net.Listener) error { return s.Serve(ctx, l, serving.Config()) })
 		return nil
 	})
-	g.Go(func() error { serveHealth(ctx, health, log, mux(s, serving, watcher)); return nil })
+	g.Go(func() error { health.Serve(ctx, healthAddr, log, mux(s, serving, watcher)); return nil })
 	return g.Wait()
-}
-
-// serveHealth serves where the kubelet asks for both instances of one node at the same address, as
-// while a new version takes over: it hears of the one that has it.
-func serveHealth(ctx context.Context, addr string, log *slog.Logger, handler http.Handler) {
-	h := httplimit.NewServer(handler)
-	h.WriteTimeout = 2 * time.Minute // profiles take a while
-	stop := context.AfterFunc(ctx, func() { h.Close() })
-	defer stop()
-	httplimit.ListenInTurn(ctx, addr, "health and metrics", log, func(l net.Listener) error {
-		return h.Serve(httplimit.NewListener(l, httplimit.DefaultTotal, httplimit.DefaultPerSource))
-	})
 }
 
 // mux answers probes and people of the machine.
 func mux(s *server.Server, serving *peerauth.Serving, watcher *watch.Watcher) http.Handler {
-	m := http.NewServeMux()
-	m.HandleFunc("/liveness", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	m.HandleFunc("/readiness", func(w http.ResponseWriter, _ *http.Request) {
-		switch {
-		case !s.Ready():
-			http.Error(w, "the cluster was not read yet", http.StatusServiceUnavailable)
-		case !serving.Ready():
-			http.Error(w, "there is no serving certificate yet", http.StatusServiceUnavailable)
-		default:
-			fmt.Fprintln(w, "ok")
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	s.Register(registry)
+	m := health.Mux(func() error {
+		if !s.Ready() {
+			return errors.New("the cluster was not read yet")
 		}
-	})
+		return serving.Err()
+	}, registry)
 	m.HandleFunc("/agents", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(map[string]any{"watch": watcher.Status(), "agents": s.Followers()}) // who asked may be gone
 	})
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	s.Register(registry)
-	m.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	m.HandleFunc("/debug/pprof/", pprof.Index)
-	m.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	return m
 }

@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/pprof"
 	"os"
 	"os/signal"
 	"syscall"
@@ -20,7 +19,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/klog/v2"
@@ -32,6 +30,7 @@ import (
 	"github.com/weir-net/weir/internal/flowstore/answer"
 	"github.com/weir-net/weir/internal/flowstore/collect"
 	"github.com/weir-net/weir/internal/flowstore/names"
+	"github.com/weir-net/weir/internal/health"
 	"github.com/weir-net/weir/internal/httplimit"
 	"github.com/weir-net/weir/internal/peerauth"
 	"github.com/weir-net/weir/internal/peerauth/trust"
@@ -120,7 +119,7 @@ func run(ctx context.Context, log *slog.Logger, s settings) error {
 		tunnel.ControllerOfStore().Keep(ctx, &net.Dialer{}, trust.Folder(s.peers), mux, controllers.addrs, log)
 		return nil
 	})
-	g.Go(func() error { serveHealth(ctx, s.health, log, mux(registry, serving)); return nil })
+	g.Go(func() error { health.Serve(ctx, s.health, log, health.Mux(serving.Err, registry)); return nil })
 	return g.Wait()
 }
 
@@ -147,31 +146,4 @@ func serveAgents(ctx context.Context, l net.Listener, set *agents.Set, serving *
 		return nil
 	}
 	return err
-}
-
-// serveHealth serves where the kubelet asks.
-func serveHealth(ctx context.Context, addr string, log *slog.Logger, handler http.Handler) {
-	h := httplimit.NewServer(handler)
-	h.WriteTimeout = 2 * time.Minute // profiles take a while
-	defer context.AfterFunc(ctx, func() { h.Close() })()
-	httplimit.ListenInTurn(ctx, addr, "health and metrics", log, func(l net.Listener) error {
-		return h.Serve(httplimit.NewListener(l, httplimit.DefaultTotal, httplimit.DefaultPerSource))
-	})
-}
-
-// mux answers probes and people of the machine.
-func mux(registry *prometheus.Registry, serving *peerauth.Serving) http.Handler {
-	m := http.NewServeMux()
-	m.HandleFunc("/liveness", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	m.HandleFunc("/readiness", func(w http.ResponseWriter, _ *http.Request) {
-		if !serving.Ready() {
-			http.Error(w, "there is no serving certificate yet", http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	})
-	m.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	m.HandleFunc("/debug/pprof/", pprof.Index)
-	m.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	return m
 }

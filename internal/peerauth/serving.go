@@ -91,13 +91,21 @@ func (s *Serving) Ready() bool {
 	return s.cert != nil && s.Now().Before(s.cert.Leaf.NotAfter)
 }
 
+// Err is nil once Ready.
+func (s *Serving) Err() error {
+	if !s.Ready() {
+		return errors.New("there is no serving certificate yet")
+	}
+	return nil
+}
+
 // Config returns what to serve TLS by. Clients may show a certificate; it is not verified (see
 // FrontProxy.User).
 func (s *Serving) Config() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.RequestClientCert,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			if !s.Ready() {
-				return nil, errors.New("there is no serving certificate yet")
+			if err := s.Err(); err != nil {
+				return nil, err
 			}
 			s.mu.Lock()
 			defer s.mu.Unlock()

@@ -111,15 +111,15 @@ func (a *Agents) Read(ctx context.Context, q flows.Question, give func(*flows.Fl
 		if !s.Oldest.IsZero() && (answer.Oldest.IsZero() || s.Oldest.After(answer.Oldest)) {
 			answer.Oldest = s.Oldest // before that a node may have had others
 		}
-		if lost := lostLine(s.Lost); lost != "" {
+		if lost := LostLine(s.Lost); lost != "" {
 			answer.Missing = append(answer.Missing, fmt.Sprintf("node %s: records that it does not keep: %s", s.Node, lost))
 		}
 	}
 	return answer, nil
 }
 
-// lostLine is counters by why, those that are not 0.
-func lostLine(lost map[string]uint64) string {
+// LostLine is counters by why, those that are not 0.
+func LostLine(lost map[string]uint64) string {
 	var out []string
 	for _, why := range slices.Sorted(maps.Keys(lost)) {
 		if n := lost[why]; n > 0 {
@@ -198,7 +198,7 @@ func (s *Store) Read(ctx context.Context, q flows.Question, give func(*flows.Flo
 	if q.Top > 0 && answer.Sums == nil {
 		answer.Sums = []flows.Sum{}
 	}
-	if lost := lostLine(st.Lost); lost != "" {
+	if lost := LostLine(st.Lost); lost != "" {
 		answer.Missing = append(answer.Missing, "records of that time that it does not have: "+lost)
 	}
 	if len(st.Silent) > 0 {
@@ -237,7 +237,7 @@ func (s *Store) Line(ctx context.Context) string {
 		text += " from " + st.Oldest.Local().Format(time.DateTime) + " on"
 	}
 	text += fmt.Sprintf(", %.1f MiB on its disk, of %d nodes", float64(st.Bytes)/(1<<20), st.Nodes)
-	if lost := lostLine(st.Lost); lost != "" {
+	if lost := LostLine(st.Lost); lost != "" {
 		text += "; lost: " + lost
 	}
 	if len(st.Silent) > 0 {
@@ -254,12 +254,8 @@ type Preferred struct {
 
 // Read is Reader's. A store that fails when it has given records is an error.
 func (p *Preferred) Read(ctx context.Context, q flows.Question, give func(*flows.Flow) error) (*Answer, error) {
-	given := false
-	answer, err := p.Store.Read(ctx, q, func(f *flows.Flow) error {
-		given = true
-		return give(f)
-	})
-	if err == nil || given || ctx.Err() != nil {
+	answer, final, err := p.Store.Try(ctx, q, give)
+	if final {
 		return answer, err
 	}
 	answer, failed := p.Agents.Read(ctx, q, give)
@@ -268,7 +264,22 @@ func (p *Preferred) Read(ctx context.Context, q flows.Question, give func(*flows
 	case errors.Is(err, agentapi.ErrNoStore):
 		answer.From += ", as no store of flow records answers"
 	default:
-		answer.Missing = append([]string{fmt.Sprintf("the store of flow records does not answer: %v", err)}, answer.Missing...)
+		answer.Missing = append([]string{err.Error()}, answer.Missing...)
 	}
 	return answer, failed
+}
+
+// Try reads, and says whether that is final. Where it is not, the store has given nothing, and
+// agents may be asked in its place; the error is agentapi.ErrNoStore, or says that it does not
+// answer.
+func (s *Store) Try(ctx context.Context, q flows.Question, give func(*flows.Flow) error) (answer *Answer, final bool, err error) {
+	given := false
+	answer, err = s.Read(ctx, q, func(f *flows.Flow) error {
+		given = true
+		return give(f)
+	})
+	if err == nil || given || ctx.Err() != nil {
+		return answer, true, err
+	}
+	return nil, false, fmt.Errorf("the store of flow records does not answer: %w", err)
 }

@@ -8,9 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/weir-net/weir/internal/agentapi"
@@ -39,21 +36,16 @@ func (n *Nodes) Each(ctx context.Context, since time.Time, give func(*flows.Flow
 	if n.Store == nil {
 		return n.ofAgents(ctx, since, give)
 	}
-	given := false
-	answer, err := n.Store.Read(ctx, flows.Question{Filter: flows.Filter{Since: since}, Oldest: true}, func(f *flows.Flow) error {
-		given = true
-		return give(f)
-	})
-	switch {
-	case err == nil:
-	case given || ctx.Err() != nil:
-		return nil, nil, err
-	default:
-		if gaps, notes, failed := n.ofAgents(ctx, since, give); failed != nil || errors.Is(err, agentapi.ErrNoStore) {
-			return gaps, notes, failed
-		} else {
-			return gaps, append(notes, fmt.Sprintf("the store of flow records does not answer: %v", err)), nil
+	answer, final, err := n.Store.Try(ctx, flows.Question{Filter: flows.Filter{Since: since}, Oldest: true}, give)
+	if !final {
+		gaps, notes, failed := n.ofAgents(ctx, since, give)
+		if failed == nil && !errors.Is(err, agentapi.ErrNoStore) {
+			notes = append(notes, err.Error())
 		}
+		return gaps, notes, failed
+	}
+	if err != nil {
+		return nil, nil, err
 	}
 	if answer.Oldest.After(since) && !since.IsZero() {
 		gaps = append(gaps, fmt.Sprintf("the store keeps no records of before %s", answer.Oldest.UTC().Format(time.RFC3339)))
@@ -78,7 +70,8 @@ func (n *Nodes) ofAgents(ctx context.Context, since time.Time, give func(*flows.
 		if s.Lost["old"] > 0 && s.Oldest.After(since) {
 			gaps = append(gaps, fmt.Sprintf("node %s keeps no records of before %s", s.Node, s.Oldest.UTC().Format(time.RFC3339)))
 		}
-		if lost := lostLine(s.Lost); lost != "" {
+		delete(s.Lost, "old") // a matter of time, which gaps tell
+		if lost := ask.LostLine(s.Lost); lost != "" {
 			notes = append(notes, fmt.Sprintf("node %s has lost records since its agent started: %s", s.Node, lost))
 		}
 	}
@@ -91,17 +84,6 @@ func (n *Nodes) ofAgents(ctx context.Context, since time.Time, give func(*flows.
 		}
 	}
 	return gaps, notes, nil
-}
-
-// lostLine is counters by why, those that are not 0; "old" is a matter of time, which gaps tell.
-func lostLine(lost map[string]uint64) string {
-	var out []string
-	for _, why := range slices.Sorted(maps.Keys(lost)) {
-		if n := lost[why]; n > 0 && why != "old" {
-			out = append(out, fmt.Sprintf("%d (%s)", n, why))
-		}
-	}
-	return strings.Join(out, ", ")
 }
 
 // File reads what `weir flows -o json` wrote, one record a line.
