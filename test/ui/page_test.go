@@ -246,7 +246,7 @@ func recordsAreOff(t *testing.T, b *browser.Browser) {
 	p.Has("main pre", "flowLogsLocalReporter")
 }
 
-// Each view in each width and in dark and light, as axe-core judges; nothing is wider than the
+// Each view in each width and in dark and light, as axe-core says; nothing is wider than the
 // window, and colours follow the system and the button.
 func accessible(t *testing.T, b *browser.Browser) {
 	p := b.Open(t, served(t, shop(400))+"/map#token="+token, wide, high)
