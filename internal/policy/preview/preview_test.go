@@ -67,7 +67,7 @@ var began = time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
 
 const onlyCli = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: only}, spec: {podSelector: {matchLabels: {app: srv}}, ingress: [{from: [{podSelector: {matchLabels: {app: cli}}}]}]}}`
 
-// A pod that had other labels, or an address that was another pod's, is evaluated by what it was then.
+// A pod that had other labels, or an address that was another pod's, counts as what it was then.
 func TestLabelsOfTheirTime(t *testing.T) {
 	t.Parallel()
 	later := record("cli", func(f *flows.Flow) {
