@@ -312,39 +312,26 @@ static __always_inline int datapath_arrival(struct __sk_buff *skb, __u8 hook)
 }
 
 /* Packets that no flow can be made of, and fragments. */
-static __always_inline int datapath_odd(struct __sk_buff *skb, struct pkt *p, __u8 hook, int parsed)
+static __always_inline int datapath_odd(struct __sk_buff *skb, struct pkt *p, int parsed, int copy)
 {
-	if (parsed == PARSED_OTHER) {
-		datapath_family(skb, p->hook);
-		/* A link outlives the map of IPv6's programs where pins are removed. The filter behind it
-		 * has them without that map. */
-		if (WEIR_FAMILY == 4 && p->hook == HOOK_TO_WORKLOAD) {
-			forward_pass(skb);
-			return TC_ACT_UNSPEC;
-		}
-	}
 	if (p->fragment) {
 		struct scratch *w = scratch_get();
 		struct settings *s = settings_get();
 		int ret;
 
-		if (hook == HOOK_FROM_UPLINK)
-			ipip_again(skb);
-
 		if (!w || !s)
 			return TC_ACT_SHOT;
 		p->malformed = parsed != PARSED_FRAGMENT;
 		p->missed = !p->malformed && !bpf_map_lookup_elem(&weir_flows, &p->key);
-		if (WEIR_FAMILY == 4)
+		if (copy)
 			w->pkt = *p;
 		w->answered = 0;
 		ret = datapath_fragment(skb);
 		if (ret >= 0)
 			return ret;
-		if (datapath_arrival(skb, hook))
+		if (datapath_arrival(skb, p->hook))
 			return TC_ACT_SHOT;
-		ret = p->missed && foreign_is(skb, p, s) ? forward_pass(skb) :
-								    datapath_slow(skb);
+		ret = p->missed && foreign_is(skb, p, s) ? forward_pass(skb) : datapath_slow(skb);
 		return frag_first(skb, ret);
 	}
 	if (p->hook == HOOK_FROM_WORKLOAD) {
@@ -383,17 +370,53 @@ static __always_inline int datapath_odd(struct __sk_buff *skb, struct pkt *p, __
 	return forward_pass(skb);
 }
 
-static __always_inline int datapath_hard(struct __sk_buff *skb, struct pkt *p, __u8 hook)
+/* All but the fast path, of a packet that was read, into scratch.pkt or, with copy, p alone. */
+static __always_inline int datapath_rest(struct __sk_buff *skb, struct pkt *p, int parsed, int copy)
 {
 	struct scratch *w = scratch_get();
 
 	if (!w)
 		return TC_ACT_SHOT;
-	if (WEIR_FAMILY == 4)
+	if (parsed != PARSED_OK)
+		return datapath_odd(skb, p, parsed, copy);
+	if (copy)
 		w->pkt = *p;
-	if (p->untracked == UNTRACKED_UNKNOWN && datapath_arrival(skb, hook))
+	if (p->untracked == UNTRACKED_UNKNOWN && datapath_arrival(skb, p->hook))
 		return TC_ACT_SHOT;
 	return datapath_slow(skb);
+}
+
+/* What weir_slow is told of a packet, in skb->cb: */
+enum slow_call { /* cb[0]; from cb[1] on is the address of the tunnel's other end */
+	SLOW_HOOK = 0xff, /* enum hook */
+	SLOW_MISSED = 1 << 8, /* weir_flows has no such flow */
+	SLOW_IPIP = 1 << 9, /* weir_from_ipip took an outer header off */
+	SLOW_UNTRACKED = 16, /* enum untracked, from this bit on */
+};
+
+/* The rest is for weir_slow. It is the same for all hooks but those of pods, so the kernel verifies
+ * and keeps it once. That reads the packet again, rather than scratch.pkt, which the programs of an
+ * earlier agent have in a map of their own while they call the weir_slow of this one. */
+static __always_inline int datapath_call(struct __sk_buff *skb, const struct pkt *p, __u8 hook,
+					 __u32 flags)
+{
+	skb->cb[0] = hook | flags | (p->missed ? SLOW_MISSED : 0) |
+		     (__u32)p->untracked << SLOW_UNTRACKED;
+#pragma unroll
+	for (int i = 0; i < ADDR_WORDS; i++)
+		skb->cb[1 + i] = p->tunnel_src.w[i];
+	bpf_tail_call(skb, &weir_slow_calls, 0);
+	return drop_packet(skb, DROP_INTERNAL, 0);
+}
+
+/* Programs of pods' interfaces have it all: they go on as filters without any agent or pin, when
+ * weir_slow_calls is empty. */
+static __always_inline int datapath_leave(struct __sk_buff *skb, struct pkt *p, __u8 hook,
+					  int parsed, __u32 flags)
+{
+	if (hook == HOOK_FROM_WORKLOAD || hook == HOOK_TO_WORKLOAD)
+		return datapath_rest(skb, p, parsed, WEIR_FAMILY == 4);
+	return datapath_call(skb, p, hook, flags);
 }
 
 /* What host endpoints say by itself of a packet that has a flow: where XDP did not say it, this
@@ -415,14 +438,26 @@ static __always_inline int datapath_known_arrival(struct __sk_buff *skb, struct 
 
 /* A packet that was read. */
 static __always_inline int datapath_parsed(struct __sk_buff *skb, struct pkt *p, __u8 hook,
-					   int parsed)
+					   int parsed, __u32 flags)
 {
 	struct settings *s;
 	struct flow_value *f;
 	__u32 now, limit;
 
-	if (parsed != PARSED_OK)
-		return datapath_odd(skb, p, hook, parsed);
+	if (parsed != PARSED_OK) {
+		if (parsed == PARSED_OTHER) {
+			datapath_family(skb, p->hook);
+			/* A link outlives the map of IPv6's programs where pins are removed. The filter
+			 * behind it has them without that map. */
+			if (WEIR_FAMILY == 4 && p->hook == HOOK_TO_WORKLOAD) {
+				forward_pass(skb);
+				return TC_ACT_UNSPEC;
+			}
+		}
+		if (p->fragment && hook == HOOK_FROM_UPLINK)
+			ipip_again(skb);
+		return datapath_leave(skb, p, hook, parsed, flags);
+	}
 	s = settings_get();
 	if (!s)
 		return TC_ACT_SHOT;
@@ -433,7 +468,7 @@ static __always_inline int datapath_parsed(struct __sk_buff *skb, struct pkt *p,
 		if (foreign_is(skb, p, s))
 			return forward_pass(skb);
 		p->missed = 1;
-		return datapath_hard(skb, p, hook);
+		return datapath_leave(skb, p, hook, parsed, flags);
 	}
 	if (hook == HOOK_FROM_UPLINK && (s->flags & SET_UNTRACKED) &&
 	    datapath_known_arrival(skb, p))
@@ -442,7 +477,7 @@ static __always_inline int datapath_parsed(struct __sk_buff *skb, struct pkt *p,
 	    mtu_exceeds(skb, p, f) || (p->tcp & (TCP_SYN | TCP_FIN | TCP_RST)) ||
 	    (f->state & (STATE_CLOSING | STATE_WATCHED)) || p->l4 == L4_ERROR ||
 	    ((f->flags & FLOW_REPLY) && !(f->state & STATE_REPLIED)))
-		return datapath_hard(skb, p, hook);
+		return datapath_leave(skb, p, hook, parsed, flags);
 	now = clock_now();
 	if (now != f->seen) {
 		limit = p->l4 == L4_TCP ? s->timeouts[f->state & STATE_REPLIED ? TIMEOUT_TCP_EST :
@@ -450,7 +485,7 @@ static __always_inline int datapath_parsed(struct __sk_buff *skb, struct pkt *p,
 			p->l4 == L4_UDP ? flow_timeout(s, IPPROTO_UDP, f->state, f->flags) :
 					  s->timeouts[TIMEOUT_ICMP];
 		if (clock_past(now, f->seen, limit))
-			return datapath_hard(skb, p, hook);
+			return datapath_leave(skb, p, hook, parsed, flags);
 		f->seen = now;
 	}
 	/* Of IPv6 the packet is in scratch.pkt, and there is no stack to spare. */
@@ -461,8 +496,15 @@ static __always_inline int datapath_parsed(struct __sk_buff *skb, struct pkt *p,
 	return forward_flow(skb, p, f, s);
 }
 
+/* What weir_from_ipip unpacked the stack gets from weir0: a check of the reverse path at the uplink
+ * would expect pods there that it has no route to. */
+static __always_inline int datapath_unpacked(struct __sk_buff *skb, struct settings *s, int ret)
+{
+	return ret == TC_ACT_OK && s->host_ifindex ? forward_to_host(skb, s) : ret;
+}
+
 static __always_inline int datapath_packet(struct __sk_buff *skb, __u8 hook,
-					   const ip_addr *tunnel_src)
+					   const ip_addr *tunnel_src, __u32 flags)
 {
 	struct pkt local, *p = &local;
 
@@ -478,7 +520,7 @@ static __always_inline int datapath_packet(struct __sk_buff *skb, __u8 hook,
 	p->missed = 0;
 	p->untracked = UNTRACKED_UNKNOWN;
 	p->tunnel_src = tunnel_src ? *tunnel_src : addr_none();
-	return datapath_parsed(skb, p, hook, parse_packet(cursor_of_tc(skb), p));
+	return datapath_parsed(skb, p, hook, parse_packet(cursor_of_tc(skb), p), flags);
 }
 
 #endif

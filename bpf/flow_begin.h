@@ -30,6 +30,51 @@ static __always_inline int flow_goes_on(const struct __sk_buff *skb, const struc
 	       !parse_begins(p) && a && a->kind == ADDR_HOST;
 }
 
+/* What follows is read anew where it is needed: of a value that the verifier knew it would walk the
+ * rest of flow_begin once for each. */
+static __always_inline __u8 flow_hook(const struct pkt *p)
+{
+	return *(const volatile __u8 *)&p->hook;
+}
+
+static __always_inline int flow_from_outside(const struct pkt *p)
+{
+	return flow_hook(p) == HOOK_FROM_UPLINK || flow_hook(p) == HOOK_FROM_TUNNEL;
+}
+
+static __always_inline int flow_has_service(const struct scratch *w)
+{
+	return *(const volatile __u8 *)&w->fwd.svc.proto != 0;
+}
+
+static __always_inline int flow_handed_on(const struct scratch *w)
+{
+	const volatile __u32 *to = w->balance.hand_on.w;
+	__u32 any = 0;
+
+	for (int i = 0; i < ADDR_WORDS; i++)
+		any |= to[i];
+	return any != 0;
+}
+
+static __always_inline int flow_translated(const struct scratch *w)
+{
+	return *(const volatile __u8 *)&w->fwd.flags & FLOW_SNAT;
+}
+
+/* The source becomes the node's. */
+static __always_inline void flow_translate(struct scratch *w, const struct settings *s)
+{
+	w->fwd.saddr = s->node;
+	w->fwd.flags |= FLOW_SNAT;
+	w->port.change = PORT_MUST;
+}
+
+static __always_inline int flow_own(const struct scratch *w)
+{
+	return *(const volatile __u32 *)&w->own != 0;
+}
+
 /* Begins a flow: fills scratch.fwd and .rev, which flow_enter completes. Returns enum
  * stage: STAGE_GO_ON, STAGE_PASS, or a drop reason, of which scratch.fwd.rule names the rule. */
 __noinline int flow_begin(struct __sk_buff *skb)
@@ -38,7 +83,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	struct settings *s = settings_get();
 	struct addr_value *a, *b;
 	__u32 now = clock_now();
-	int ret, snat = 0, repoint = 0, from_outside, hand_on, svc, open;
+	int ret, open;
 	struct pkt *p;
 
 	if (!w || !s)
@@ -47,9 +92,9 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	w->balance.via = w->balance.hand_on = addr_none();
 	w->balance.maglev = 0;
 	w->own = 0;
+	w->port.change = 0;
 	w->egress.asked = 0;
 	w->policy.about = EVALUATED_NEW;
-	from_outside = p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL;
 	__builtin_memset(&w->fwd, 0, sizeof(w->fwd));
 	__builtin_memset(&w->rev, 0, sizeof(w->rev));
 	w->fwd.mtu = w->rev.mtu = MTU_NONE;
@@ -60,7 +105,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	w->fwd.epoch = w->rev.epoch = s->epoch;
 	w->fwd.seen = w->rev.seen = now;
 
-	open = p->hook == HOOK_FROM_UPLINK && parse_connects(p) && !parse_begins(p) ?
+	open = flow_hook(p) == HOOK_FROM_UPLINK && parse_connects(p) && !parse_begins(p) ?
 		       host_socket_of(skb) :
 		       HOST_SOCKET_NONE;
 	if (open == HOST_SOCKET_AGENT)
@@ -70,7 +115,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	w->source.known = a ? SOURCE_LISTED : SOURCE_UNLISTED;
 	if (flow_goes_on(skb, p, s, a))
 		open = HOST_SOCKET_OPEN;
-	if (p->hook == HOOK_FROM_WORKLOAD) {
+	if (flow_hook(p) == HOOK_FROM_WORKLOAD) {
 		if (!a || a->kind != ADDR_ENDPOINT || a->ifindex != skb->ifindex)
 			return DROP_SPOOFED;
 		/* To one machine, where a router of the link would take it for the node's word. */
@@ -78,7 +123,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 			return DROP_NO_ROUTE;
 		w->fwd.from = FROM_POD;
 		w->fwd.source.w[0] = skb->ifindex;
-	} else if (!from_outside) {
+	} else if (!flow_from_outside(p)) {
 		ret = source_routed(skb);
 		if (ret)
 			return ret;
@@ -90,7 +135,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		return DROP_TUNNEL_SOURCE;
 	}
 	/* The stack takes such packets where somebody set route_localnet. */
-	if (from_outside && ip_is_loopback(&p->key.daddr))
+	if (flow_from_outside(p) && ip_is_loopback(&p->key.daddr))
 		return DROP_NO_ROUTE;
 	if (rpf_asked(p, s) && rpf_fails(skb))
 		return DROP_REVERSE_PATH;
@@ -100,53 +145,54 @@ __noinline int flow_begin(struct __sk_buff *skb)
 			return ret;
 	}
 
-	if (p->hook != HOOK_TO_WORKLOAD && open == HOST_SOCKET_NONE) {
+	if (flow_hook(p) != HOOK_TO_WORKLOAD && open == HOST_SOCKET_NONE) {
 		ret = flow_balance(skb);
 		if (ret)
 			return ret;
 	}
-	svc = w->fwd.svc.proto;
 	/* The interface of a pod that is not known yet. */
-	if ((s->flags & SET_CHAINED) && p->hook == HOOK_TO_WORKLOAD) {
+	if ((s->flags & SET_CHAINED) && flow_hook(p) == HOOK_TO_WORKLOAD) {
 		b = bpf_map_lookup_elem(&weir_addrs, &w->fwd.daddr);
 		if (!b || b->kind != ADDR_ENDPOINT || b->ifindex != skb->ifindex)
 			return DROP_NO_ENDPOINT;
 	}
-	hand_on = !addr_is_none(&w->balance.hand_on);
 	b = bpf_map_lookup_elem(&weir_addrs, &w->fwd.daddr);
 	if (tunnel_by_service(p, s, &w->fwd))
 		return DROP_TUNNEL_FROM_POD;
 	if (egress_enabled && (s->flags & SET_GATEWAYS) &&
-	    (p->hook == HOOK_FROM_TUNNEL || p->hook == HOOK_FROM_WORKLOAD))
+	    (flow_hook(p) == HOOK_FROM_TUNNEL || flow_hook(p) == HOOK_FROM_WORKLOAD))
 		w->egress.asked = egress_asked();
-	if (!svc) {
-		if (from_outside && !egress_is(w) && !(b && b->kind == ADDR_ENDPOINT))
+	if (!flow_has_service(w)) {
+		if (flow_from_outside(p) && !egress_is(w) && !(b && b->kind == ADDR_ENDPOINT))
 			w->own = 1;
-		if (p->hook == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex)
+		if (flow_hook(p) == HOOK_TO_UPLINK && skb->ifindex != s->host_ifindex)
 			w->own = 1;
 	}
 	/* What the host's own processes get is not evaluated without host endpoints; what the stack
 	 * routes on is. */
-	if (from_outside && !(w->own && !(s->flags & SET_HOSTS) && p->hook == HOOK_FROM_UPLINK &&
-			      b && b->kind == ADDR_HOST)) {
-		ret = !a && !svc && source_outside(w) ? DROP_NONE : source_check(skb);
+	if (flow_from_outside(p) &&
+	    !(flow_own(w) && !(s->flags & SET_HOSTS) && flow_hook(p) == HOOK_FROM_UPLINK && b &&
+	      b->kind == ADDR_HOST)) {
+		ret = !a && !flow_has_service(w) && source_outside(w) ? DROP_NONE :
+									source_check(skb);
 		if (ret) {
 			w->fwd.rule = 0;
 			return ret;
 		}
 	}
-	if (!svc) {
-		if (w->own && (!(s->flags & SET_HOSTS) || (p->untracked == UNTRACKED_ALLOWED &&
-							   !(a && a->kind == ADDR_ENDPOINT))))
+	if (!flow_has_service(w)) {
+		if (flow_own(w) && (!(s->flags & SET_HOSTS) || (p->untracked == UNTRACKED_ALLOWED &&
+								!(a && a->kind == ADDR_ENDPOINT))))
 			return STAGE_PASS;
 	}
 	/* In the middle of a flow: where all nodes choose equally, the backend's node may know it. */
-	if (!parse_begins(p) && !(w->balance.maglev && hand_on) &&
-	    (svc || (a && a->kind == ADDR_ENDPOINT && (a->ingress_set | a->egress_set)) ||
+	if (!parse_begins(p) && !(w->balance.maglev && flow_handed_on(w)) &&
+	    (flow_has_service(w) ||
+	     (a && a->kind == ADDR_ENDPOINT && (a->ingress_set | a->egress_set)) ||
 	     (b && b->kind == ADDR_ENDPOINT && (b->ingress_set | b->egress_set))))
 		return DROP_NO_FLOW;
 
-	if (hand_on) {
+	if (flow_handed_on(w)) {
 		ret = route_node(skb, &w->balance.hand_on,
 				 w->fwd.action == ACT_TUNNEL ? BY_TUNNEL : BY_LINK, &w->fwd);
 		if (ret)
@@ -169,7 +215,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		}
 		if (egress_is(w))
 			return egress_begin(skb, w, s);
-		if (p->hook == HOOK_TO_WORKLOAD || w->own) {
+		if (flow_hook(p) == HOOK_TO_WORKLOAD || flow_own(w)) {
 			w->fwd.action = ACT_PASS;
 		} else {
 			ret = route_known(skb, &p->key.saddr, &w->fwd.daddr, b, &w->fwd);
@@ -179,32 +225,36 @@ __noinline int flow_begin(struct __sk_buff *skb)
 			}
 		}
 		/* To a node that is reached through the tunnel it is as to one by its link. */
-		if (w->fwd.action == ACT_NEIGH || (w->fwd.action == ACT_TUNNEL && !from_outside &&
-						   b && b->kind == ADDR_NODE)) {
-			if (p->hook == HOOK_FROM_WORKLOAD)
-				snat = a && (a->flags & ADDR_NAT_OUTGOING) &&
-				       !(b &&
-					 (b->kind == ADDR_POD || (b->flags & ADDR_KEEP_SOURCE))) &&
-				       !route_find(&w->fwd.daddr);
-			else if (from_outside && svc)
-				snat = 1; /* a backend on no node must answer to us */
-			else if (svc && p->hook == HOOK_TO_UPLINK && !(b && b->kind == ADDR_POD) &&
-				 !route_find(&w->fwd.daddr))
+		if (w->fwd.action == ACT_NEIGH ||
+		    (w->fwd.action == ACT_TUNNEL && !flow_from_outside(p) && b &&
+		     b->kind == ADDR_NODE)) {
+			if (flow_hook(p) == HOOK_FROM_WORKLOAD) {
+				if (a && (a->flags & ADDR_NAT_OUTGOING) &&
+				    !(b &&
+				      (b->kind == ADDR_POD || (b->flags & ADDR_KEEP_SOURCE))) &&
+				    !route_find(&w->fwd.daddr))
+					flow_translate(w, s);
+			} else if (flow_from_outside(p) && flow_has_service(w)) {
+				/* A backend on no node must answer to us. */
+				flow_translate(w, s);
+			} else if (flow_has_service(w) && flow_hook(p) == HOOK_TO_UPLINK &&
+				   !(b && b->kind == ADDR_POD) && !route_find(&w->fwd.daddr)) {
 				/* Direct connections of the host to there have no flow to collide
 				 * with. */
-				repoint = 1;
-		} else if (svc && from_outside && w->fwd.action == ACT_PASS) {
-			repoint = 1; /* nor have those to the host's own ports */
-		} else if (svc && p->hook == HOOK_FROM_WORKLOAD &&
+				w->port.change = PORT_MUST | PORT_MAY;
+			}
+		} else if (flow_has_service(w) && flow_from_outside(p) &&
+			   w->fwd.action == ACT_PASS) {
+			/* Nor have those to the host's own ports. */
+			w->port.change = PORT_MUST | PORT_MAY;
+		} else if (flow_has_service(w) && flow_hook(p) == HOOK_FROM_WORKLOAD &&
 			   addr_same(&w->fwd.daddr, &p->key.saddr)) {
-			snat = 1; /* a pod refuses packets from its own address */
+			/* A pod refuses packets from its own address. */
+			flow_translate(w, s);
 		}
-		if (snat) {
-			w->fwd.saddr = s->node;
-			w->fwd.flags |= FLOW_SNAT;
-		} else if ((s->flags & SET_CHAINED) && p->hook == HOOK_FROM_WORKLOAD &&
-			   w->fwd.action == ACT_NEIGH && !(b && b->kind == ADDR_POD) &&
-			   !route_find(&w->fwd.daddr)) {
+		if (!flow_translated(w) && (s->flags & SET_CHAINED) &&
+		    flow_hook(p) == HOOK_FROM_WORKLOAD && w->fwd.action == ACT_NEIGH &&
+		    !(b && b->kind == ADDR_POD) && !route_find(&w->fwd.daddr)) {
 			w->fwd.state |= STATE_STACK;
 			w->rev.state |= STATE_STACK;
 		}
@@ -214,17 +264,16 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		if (ret)
 			return ret;
 	}
-	if (b && b->kind == ADDR_ENDPOINT && !hand_on) {
+	if (b && b->kind == ADDR_ENDPOINT && !flow_handed_on(w)) {
 		w->rev.from = FROM_POD;
 		w->rev.source.w[0] = b->ifindex;
-	} else if (p->hook == HOOK_FROM_WORKLOAD) {
-		source_expect(w, snat && !b);
+	} else if (flow_hook(p) == HOOK_FROM_WORKLOAD) {
+		source_expect(w, flow_translated(w) && !b);
 	}
 	if (a && a->kind == ADDR_HOST) {
 		w->fwd.flags |= FLOW_FROM_HOST;
 		w->rev.flags |= FLOW_FROM_HOST;
 	}
-	w->port.change = (snat || repoint ? PORT_MUST : 0) | (repoint ? PORT_MAY : 0);
 	return DROP_NONE;
 }
 

@@ -8,7 +8,7 @@ int weir_from_uplink(struct __sk_buff *skb)
 {
 	int ret = frame_arrives(skb);
 
-	return ret == FRAME_GOES_ON ? datapath_packet(skb, HOOK_FROM_UPLINK, NULL) : ret;
+	return ret == FRAME_GOES_ON ? datapath_packet(skb, HOOK_FROM_UPLINK, NULL, 0) : ret;
 }
 
 SEC("tc")
@@ -22,7 +22,7 @@ int weir_to_uplink(struct __sk_buff *skb)
 		if (own_leaves(skb))
 			return forward_pass(skb);
 	}
-	return datapath_packet(skb, HOOK_TO_UPLINK, NULL);
+	return datapath_packet(skb, HOOK_TO_UPLINK, NULL, 0);
 }
 
 /* In its place where host endpoints evaluate each packet by itself. What begins in this node is
@@ -52,5 +52,5 @@ int weir_to_uplink_each(struct __sk_buff *skb)
 		p = &w->pkt;
 	else
 		local = w->pkt;
-	return datapath_parsed(skb, p, HOOK_TO_UPLINK, parsed);
+	return datapath_parsed(skb, p, HOOK_TO_UPLINK, parsed, 0);
 }

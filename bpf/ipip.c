@@ -61,10 +61,8 @@ int weir_from_ipip(struct __sk_buff *skb)
 		return drop_packet(skb, ret, 0);
 	if (!s || !w)
 		return TC_ACT_SHOT;
-	ret = datapath_packet(skb, HOOK_FROM_TUNNEL, &w->outer);
-	/* The stack gets it from weir0: a check of the reverse path at the uplink would expect pods
-	 * there that it has no route to. */
-	return ret == TC_ACT_OK && s->host_ifindex ? forward_to_host(skb, s) : ret;
+	ret = datapath_packet(skb, HOOK_FROM_TUNNEL, &w->outer, SLOW_IPIP);
+	return datapath_unpacked(skb, s, ret);
 }
 
 #endif

@@ -38,6 +38,14 @@ struct {
 	__uint(max_entries, 8);
 } weir_ipv6 SEC(".maps");
 
+/* weir_slow, which programs of hooks call for all but the fast path. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(__u32));
+	__uint(max_entries, 1);
+} weir_slow_calls SEC(".maps");
+
 MAP(weir_settings, BPF_MAP_TYPE_ARRAY, __u32, struct settings, 1, 0);
 MAP(weir_addrs, BPF_MAP_TYPE_HASH, ip_addr, struct addr_value, 262144, BPF_F_NO_PREALLOC);
 MAP(weir_routes, BPF_MAP_TYPE_LPM_TRIE, struct prefix_key, struct route_value, 65536,

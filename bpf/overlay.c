@@ -40,5 +40,5 @@ int weir_from_tunnel(struct __sk_buff *skb)
 	if (overlay_source(skb))
 		return drop_packet(skb, DROP_TUNNEL_SOURCE, 0);
 	w = scratch_get();
-	return w ? datapath_packet(skb, HOOK_FROM_TUNNEL, &w->outer) : TC_ACT_SHOT;
+	return w ? datapath_packet(skb, HOOK_FROM_TUNNEL, &w->outer, 0) : TC_ACT_SHOT;
 }

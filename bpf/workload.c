@@ -6,7 +6,7 @@ static __always_inline int workload_sent(struct __sk_buff *skb)
 {
 	if (WEIR_FAMILY == 4 && skb->vlan_present)
 		return drop_packet(skb, DROP_VLAN, 0);
-	return datapath_packet(skb, HOOK_FROM_WORKLOAD, NULL);
+	return datapath_packet(skb, HOOK_FROM_WORKLOAD, NULL, 0);
 }
 
 SEC("tc")
@@ -20,7 +20,7 @@ int weir_to_workload(struct __sk_buff *skb)
 {
 	if ((skb->mark & MARK_MASK) == MARK_DONE)
 		return forward_pass(skb);
-	return datapath_packet(skb, HOOK_TO_WORKLOAD, NULL);
+	return datapath_packet(skb, HOOK_TO_WORKLOAD, NULL, 0);
 }
 
 #if WEIR_FAMILY == 4

@@ -18,7 +18,7 @@ var attacksPods = []mutant{
 		"`ip daddr 127.0.0.0/8 iifname != \"lo\" drop`", "`ip daddr 127.0.0.0/8 iifname != \"lo\" return`"},
 		"./test/netns", "^TestHostileLoopbackOfNode$"},
 	{fault{"a host on the link sends to a loopback address of a node", "bpf/flow_begin.h",
-		"	if (from_outside && ip_is_loopback(&p->key.daddr))", "	if (p->hook == HOOK_FROM_TUNNEL && ip_is_loopback(&p->key.daddr))"},
+		"	if (flow_from_outside(p) && ip_is_loopback(&p->key.daddr))", "	if (flow_hook(p) == HOOK_FROM_TUNNEL && ip_is_loopback(&p->key.daddr))"},
 		"./test/netns", "^TestHostileLoopbackOfNode$"},
 	{fault{"a pod forges an ICMP error about a flow of other pods or of its node", "internal/dataplane/nft/chains/filter_chains.go",
 		`"ct state related iifname $pods goto " + podErrorsChain`, `"ct state related iifname $pods goto " + admitOpenChain`},

@@ -44,7 +44,7 @@ var attacksSources = []mutant{
 		"return !(r->flags & ROUTE_REMOTE) ? WHOSE_HERE :", "return !(r->flags & ROUTE_REMOTE) ? WHOSE_OUTSIDE :"},
 		"./test/scenarios", "^TestHostileSources$/^source-nobody$"},
 	{fault{"a host on the link lets a node route its packets into the tunnel, with an address of that node's block", "bpf/flow_begin.h",
-		"p->hook == HOOK_FROM_UPLINK &&\n			      b && b->kind == ADDR_HOST)) {", "p->hook == HOOK_FROM_UPLINK)) {"},
+		"flow_hook(p) == HOOK_FROM_UPLINK && b &&\n	      b->kind == ADDR_HOST)) {", "flow_hook(p) == HOOK_FROM_UPLINK)) {"},
 		"./test/scenarios", "^TestHostileSources$/^source-transit$"},
 	{fault{"a host on the link has its fragment joined to another node's pod's packet", "bpf/frag.h",
 		"		if (!w->frag.again && source_check(skb))", "		if (w->frag.again && source_check(skb))"},

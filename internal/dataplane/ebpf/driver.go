@@ -90,13 +90,14 @@ type Driver struct {
 	log  *slog.Logger
 
 	mu           sync.Mutex
-	loaded       *object.Collection // of IPv4; its programs are the ones attached
-	six          *object.Collection // of IPv6; nil = the node does not carry it
-	called       *object.Collection // the six that IPv4's programs call
-	unpacks      bool               // IPv4's call what unpacks IP in IP
-	sixErr       error              // why the state's wish about IPv6 is not fulfilled
-	removingIPv6 bool               // something of IPv6 is still there that should go
-	narrow       map[string]bool    // our devices whose MTU is too small for IPv6
+	loaded       *object.Collection          // of IPv4; its programs are the ones attached
+	six          *object.Collection          // of IPv6; nil = the node does not carry it
+	called       *object.Collection          // the six that IPv4's programs call
+	slow         map[*object.Collection]bool // whose programs call their SlowProgram
+	unpacks      bool                        // IPv4's call what unpacks IP in IP
+	sixErr       error                       // why the state's wish about IPv6 is not fulfilled
+	removingIPv6 bool                        // something of IPv6 is still there that should go
+	narrow       map[string]bool             // our devices whose MTU is too small for IPv6
 	tables       *tables.Node
 	programs     *attach.Attachments
 	siteList     *siteList // where they belong, as found last; nil = look again
@@ -271,7 +272,7 @@ func (d *Driver) reconcile(devices bool) error {
 		errs = d.prepareDevices()
 	}
 	d.tables.Write(d.state, d.machine)
-	if err := errors.Join(d.sixErr, d.callIPv6()); err != nil {
+	if err := errors.Join(d.callSlow(), d.sixErr, d.callIPv6()); err != nil {
 		errs = append(errs, err)
 	}
 	if err := d.callIPIP(); err != nil {

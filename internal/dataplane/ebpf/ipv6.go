@@ -5,6 +5,7 @@ package ebpf
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 
@@ -92,6 +93,26 @@ func (d *Driver) removeIPv6() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// callSlow makes the programs of hooks call those that do all but the fast path, once these have
+// their tables.
+func (d *Driver) callSlow() error {
+	for _, l := range d.both() {
+		changed, err := l.CallSlow()
+		if err != nil {
+			return &dataplane.KeyError{Table: "programs", Key: object.SlowProgram, Err: err}
+		}
+		if changed && d.slow[l] {
+			d.count.repaired("program", d.log, "what is not on the fast path was not evaluated any more; put it back", "program", object.SlowProgram, "family", l.Family)
+		}
+		if d.slow == nil {
+			d.slow = map[*object.Collection]bool{}
+		}
+		d.slow[l] = true
+	}
+	maps.DeleteFunc(d.slow, func(l *object.Collection, _ bool) bool { return l != d.loaded && l != d.six })
+	return nil
 }
 
 // callIPv6 makes IPv4's programs, which are the ones attached, call those of IPv6, once these have

@@ -642,6 +642,7 @@ const (
 	Weir6MapWeirServices       = "weir_services"
 	Weir6MapWeirSettings       = "weir_settings"
 	Weir6MapWeirShares         = "weir_shares"
+	Weir6MapWeirSlowCalls      = "weir_slow_calls"
 	Weir6MapWeirSockets        = "weir_sockets"
 	Weir6MapWeirSpent          = "weir_spent"
 	Weir6MapWeirStaged         = "weir_staged"
@@ -662,6 +663,7 @@ const (
 	Weir6ProgWeirRecvmsg6      = "weir_recvmsg6"
 	Weir6ProgWeirSendmsg4      = "weir_sendmsg4"
 	Weir6ProgWeirSendmsg6      = "weir_sendmsg6"
+	Weir6ProgWeirSlow          = "weir_slow"
 	Weir6ProgWeirToUplink      = "weir_to_uplink"
 	Weir6ProgWeirToUplinkEach  = "weir_to_uplink_each"
 	Weir6ProgWeirToWorkload    = "weir_to_workload"
@@ -729,6 +731,7 @@ type Weir6ProgramSpecs struct {
 	WeirRecvmsg6     *ebpf.ProgramSpec `ebpf:"weir_recvmsg6"`
 	WeirSendmsg4     *ebpf.ProgramSpec `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.ProgramSpec `ebpf:"weir_sendmsg6"`
+	WeirSlow         *ebpf.ProgramSpec `ebpf:"weir_slow"`
 	WeirToUplink     *ebpf.ProgramSpec `ebpf:"weir_to_uplink"`
 	WeirToUplinkEach *ebpf.ProgramSpec `ebpf:"weir_to_uplink_each"`
 	WeirToWorkload   *ebpf.ProgramSpec `ebpf:"weir_to_workload"`
@@ -779,6 +782,7 @@ type Weir6MapSpecs struct {
 	WeirServices       *ebpf.MapSpec `ebpf:"weir_services"`
 	WeirSettings       *ebpf.MapSpec `ebpf:"weir_settings"`
 	WeirShares         *ebpf.MapSpec `ebpf:"weir_shares"`
+	WeirSlowCalls      *ebpf.MapSpec `ebpf:"weir_slow_calls"`
 	WeirSockets        *ebpf.MapSpec `ebpf:"weir_sockets"`
 	WeirSpent          *ebpf.MapSpec `ebpf:"weir_spent"`
 	WeirStaged         *ebpf.MapSpec `ebpf:"weir_staged"`
@@ -864,6 +868,7 @@ type Weir6Maps struct {
 	WeirServices       *ebpf.Map `ebpf:"weir_services"`
 	WeirSettings       *ebpf.Map `ebpf:"weir_settings"`
 	WeirShares         *ebpf.Map `ebpf:"weir_shares"`
+	WeirSlowCalls      *ebpf.Map `ebpf:"weir_slow_calls"`
 	WeirSockets        *ebpf.Map `ebpf:"weir_sockets"`
 	WeirSpent          *ebpf.Map `ebpf:"weir_spent"`
 	WeirStaged         *ebpf.Map `ebpf:"weir_staged"`
@@ -917,6 +922,7 @@ func (m *Weir6Maps) Close() error {
 		m.WeirServices,
 		m.WeirSettings,
 		m.WeirShares,
+		m.WeirSlowCalls,
 		m.WeirSockets,
 		m.WeirSpent,
 		m.WeirStaged,
@@ -958,6 +964,7 @@ type Weir6Programs struct {
 	WeirRecvmsg6     *ebpf.Program `ebpf:"weir_recvmsg6"`
 	WeirSendmsg4     *ebpf.Program `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.Program `ebpf:"weir_sendmsg6"`
+	WeirSlow         *ebpf.Program `ebpf:"weir_slow"`
 	WeirToUplink     *ebpf.Program `ebpf:"weir_to_uplink"`
 	WeirToUplinkEach *ebpf.Program `ebpf:"weir_to_uplink_each"`
 	WeirToWorkload   *ebpf.Program `ebpf:"weir_to_workload"`
@@ -977,6 +984,7 @@ func (p *Weir6Programs) Close() error {
 		p.WeirRecvmsg6,
 		p.WeirSendmsg4,
 		p.WeirSendmsg6,
+		p.WeirSlow,
 		p.WeirToUplink,
 		p.WeirToUplinkEach,
 		p.WeirToWorkload,

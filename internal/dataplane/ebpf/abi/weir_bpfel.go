@@ -642,6 +642,7 @@ const (
 	WeirMapWeirServices       = "weir_services"
 	WeirMapWeirSettings       = "weir_settings"
 	WeirMapWeirShares         = "weir_shares"
+	WeirMapWeirSlowCalls      = "weir_slow_calls"
 	WeirMapWeirSockets        = "weir_sockets"
 	WeirMapWeirSpent          = "weir_spent"
 	WeirMapWeirStaged         = "weir_staged"
@@ -665,6 +666,7 @@ const (
 	WeirProgWeirRecvmsg6      = "weir_recvmsg6"
 	WeirProgWeirSendmsg4      = "weir_sendmsg4"
 	WeirProgWeirSendmsg6      = "weir_sendmsg6"
+	WeirProgWeirSlow          = "weir_slow"
 	WeirProgWeirToUplink      = "weir_to_uplink"
 	WeirProgWeirToUplinkEach  = "weir_to_uplink_each"
 	WeirProgWeirToWorkload    = "weir_to_workload"
@@ -735,6 +737,7 @@ type WeirProgramSpecs struct {
 	WeirRecvmsg6     *ebpf.ProgramSpec `ebpf:"weir_recvmsg6"`
 	WeirSendmsg4     *ebpf.ProgramSpec `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.ProgramSpec `ebpf:"weir_sendmsg6"`
+	WeirSlow         *ebpf.ProgramSpec `ebpf:"weir_slow"`
 	WeirToUplink     *ebpf.ProgramSpec `ebpf:"weir_to_uplink"`
 	WeirToUplinkEach *ebpf.ProgramSpec `ebpf:"weir_to_uplink_each"`
 	WeirToWorkload   *ebpf.ProgramSpec `ebpf:"weir_to_workload"`
@@ -787,6 +790,7 @@ type WeirMapSpecs struct {
 	WeirServices       *ebpf.MapSpec `ebpf:"weir_services"`
 	WeirSettings       *ebpf.MapSpec `ebpf:"weir_settings"`
 	WeirShares         *ebpf.MapSpec `ebpf:"weir_shares"`
+	WeirSlowCalls      *ebpf.MapSpec `ebpf:"weir_slow_calls"`
 	WeirSockets        *ebpf.MapSpec `ebpf:"weir_sockets"`
 	WeirSpent          *ebpf.MapSpec `ebpf:"weir_spent"`
 	WeirStaged         *ebpf.MapSpec `ebpf:"weir_staged"`
@@ -874,6 +878,7 @@ type WeirMaps struct {
 	WeirServices       *ebpf.Map `ebpf:"weir_services"`
 	WeirSettings       *ebpf.Map `ebpf:"weir_settings"`
 	WeirShares         *ebpf.Map `ebpf:"weir_shares"`
+	WeirSlowCalls      *ebpf.Map `ebpf:"weir_slow_calls"`
 	WeirSockets        *ebpf.Map `ebpf:"weir_sockets"`
 	WeirSpent          *ebpf.Map `ebpf:"weir_spent"`
 	WeirStaged         *ebpf.Map `ebpf:"weir_staged"`
@@ -929,6 +934,7 @@ func (m *WeirMaps) Close() error {
 		m.WeirServices,
 		m.WeirSettings,
 		m.WeirShares,
+		m.WeirSlowCalls,
 		m.WeirSockets,
 		m.WeirSpent,
 		m.WeirStaged,
@@ -973,6 +979,7 @@ type WeirPrograms struct {
 	WeirRecvmsg6     *ebpf.Program `ebpf:"weir_recvmsg6"`
 	WeirSendmsg4     *ebpf.Program `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.Program `ebpf:"weir_sendmsg6"`
+	WeirSlow         *ebpf.Program `ebpf:"weir_slow"`
 	WeirToUplink     *ebpf.Program `ebpf:"weir_to_uplink"`
 	WeirToUplinkEach *ebpf.Program `ebpf:"weir_to_uplink_each"`
 	WeirToWorkload   *ebpf.Program `ebpf:"weir_to_workload"`
@@ -995,6 +1002,7 @@ func (p *WeirPrograms) Close() error {
 		p.WeirRecvmsg6,
 		p.WeirSendmsg4,
 		p.WeirSendmsg6,
+		p.WeirSlow,
 		p.WeirToUplink,
 		p.WeirToUplinkEach,
 		p.WeirToWorkload,

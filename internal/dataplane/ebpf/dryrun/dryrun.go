@@ -77,6 +77,7 @@ const fromIPIP = "weir_from_ipip"
 // shared, with Trace. The error is the kernel's.
 func (r *Instance) Load(programs []string, c object.Constants) (err error) {
 	c.Trace = true
+	programs = append(slices.Clone(programs), object.SlowProgram)
 	if r.four, err = loadDryRunFamily(abi.LoadWeir, r.live[0], nil, programs, c); err != nil {
 		return err
 	}
@@ -137,7 +138,15 @@ func loadDryRunFamily(read func() (*ebpf.CollectionSpec, error), live map[string
 		delete(spec.Maps, object.ProgramsOfIPv6)
 		delete(replaced, object.ProgramsOfIPv6)
 	}
-	return ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced})
+	out, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced})
+	if err != nil {
+		return nil, err
+	}
+	if err := out.Maps[object.CallsOfSlow].Put(uint32(0), out.Programs[object.SlowProgram]); err != nil {
+		out.Close()
+		return nil, err
+	}
+	return out, nil
 }
 
 // shrink makes a private map small, where its size is not part of what the programs do with it.

@@ -23,7 +23,7 @@ import (
 // nil where IPv6's are not. Links are pinned below root; noTCX says that interfaces have filters.
 // What is attached is read from links (BPF_OBJ_GET_INFO_BY_FD) and filters (RTM_GETTFILTER).
 func (l *Collection) CheckAttached(six *Collection, root string, noTCX bool) error {
-	ids, err := l.attachedFound(root, noTCX)
+	ids, err := l.attachedFound(six, root, noTCX)
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func usesOnly(id ebpf.ProgramID, open map[ebpf.MapID]bool, spec *ebpf.Collection
 
 // attachedFound returns the programs that an earlier run left in effect: of its links, of filters
 // where the kernel has no links for interfaces, and those that these programs call.
-func (l *Collection) attachedFound(root string, noTCX bool) (map[ebpf.ProgramID]bool, error) {
+func (l *Collection) attachedFound(six *Collection, root string, noTCX bool) (map[ebpf.ProgramID]bool, error) {
 	ids := map[ebpf.ProgramID]bool{}
 	dir := bpffs.LinksDir(root)
 	pins, err := os.ReadDir(dir)
@@ -105,16 +105,26 @@ func (l *Collection) attachedFound(root string, noTCX bool) (map[ebpf.ProgramID]
 			return nil, err
 		}
 	}
-	for _, name := range []string{ProgramsOfIPv6, UntrackedOfIPv6, ProgramOfIPIP} {
-		m := l.Maps[name]
+	calls := []*ebpf.Map{l.Maps[ProgramsOfIPv6], l.Maps[UntrackedOfIPv6], l.Maps[ProgramOfIPIP], l.Maps[CallsOfSlow]}
+	if six != nil {
+		calls = append(calls, six.Maps[CallsOfSlow])
+	}
+	for _, m := range calls {
 		for slot := range m.MaxEntries() {
 			var id uint32
 			if err := m.Lookup(slot, &id); err == nil {
 				ids[ebpf.ProgramID(id)] = true
 			} else if !errors.Is(err, ebpf.ErrKeyNotExist) {
-				return nil, fmt.Errorf("reading map %s: %w", name, err)
+				return nil, fmt.Errorf("reading which programs are called: %w", err)
 			}
 		}
+	}
+	for _, each := range []*Collection{l, six} {
+		var id uint32
+		if each == nil || each.Maps[CallsOfSlow].Lookup(uint32(0), &id) == nil {
+			continue
+		}
+		return nil, fmt.Errorf("%s is not called", SlowProgram)
 	}
 	return ids, nil
 }

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
-	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 )
 
@@ -71,31 +70,18 @@ var IPv6Slots = []string{"weir_from_workload", "weir_to_workload", "weir_from_up
 // calls were others.
 func (l *Collection) CallIPv6(six *Collection) (int, error) {
 	changed := 0
-	m := l.Maps[ProgramsOfIPv6]
 	for i, name := range IPv6Slots {
-		slot, have := uint32(i), uint32(0)
-		err := m.Lookup(slot, &have)
-		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return changed, fmt.Errorf("looking for %s for IPv6: %w", name, err)
+		var p *ebpf.Program
+		if six != nil {
+			p = six.Programs[name]
 		}
-		if six == nil {
-			if err == nil {
-				err = m.Delete(slot)
-				changed++
-			}
-			if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-				return changed, fmt.Errorf("taking out %s for IPv6: %w", name, err)
-			}
-			continue
+		other, err := setCall(l.Maps[ProgramsOfIPv6], uint32(i), name+" for IPv6", p)
+		if err != nil {
+			return changed, err
 		}
-		id, idErr := attach.ProgramID(six.Programs[name])
-		if idErr == nil && err == nil && have == uint32(id) {
-			continue
+		if other {
+			changed++
 		}
-		if err := m.Put(slot, six.Programs[name]); err != nil {
-			return changed, fmt.Errorf("putting in %s for IPv6: %w", name, err)
-		}
-		changed++
 	}
 	return changed, nil
 }
@@ -243,7 +229,7 @@ func (l *Collection) TryEach(pause func(took time.Duration) error) error {
 	return nil
 }
 
-// Install makes programs that verify loaded those of l.
+// Install makes programs that Verify loaded those of l.
 func (l *Collection) Install(c *ebpf.Collection) {
 	for name, m := range c.Maps {
 		if l.Maps[name] != nil {

@@ -4,11 +4,8 @@ package object
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/cilium/ebpf"
-
-	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 )
 
 // What host endpoints say of each packet by itself (doNotTrack) is said by two programs that are in
@@ -75,25 +72,7 @@ func (g *Untracked) Close() {
 
 // CallUntracked makes IPv4's programs call these of IPv6, or none.
 func (l *Collection) CallUntracked(arrive, each *ebpf.Program) error {
-	put := func(name string, slot uint32, p *ebpf.Program) error {
-		m, have := l.Maps[name], uint32(0)
-		err := m.Lookup(slot, &have)
-		if p == nil && errors.Is(err, ebpf.ErrKeyNotExist) {
-			return nil
-		}
-		if p == nil {
-			if err := m.Delete(slot); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-				return fmt.Errorf("taking a program out of %s: %w", name, err)
-			}
-			return nil
-		}
-		if id, idErr := attach.ProgramID(p); idErr == nil && err == nil && have == uint32(id) {
-			return nil
-		}
-		if err := m.Put(slot, p); err != nil {
-			return fmt.Errorf("putting a program into %s: %w", name, err)
-		}
-		return nil
-	}
-	return errors.Join(put(UntrackedOfIPv6, 0, arrive), put(ProgramsOfIPv6, slotEach, each))
+	_, err1 := setCall(l.Maps[UntrackedOfIPv6], 0, ArriveProgram, arrive)
+	_, err2 := setCall(l.Maps[ProgramsOfIPv6], slotEach, EachProgram, each)
+	return errors.Join(err1, err2)
 }

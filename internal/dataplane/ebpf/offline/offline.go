@@ -88,6 +88,12 @@ func Load(o Options) (*Node, error) {
 		closeAll()
 		return nil, err
 	}
+	for _, each := range []*object.Collection{l, six} {
+		if _, err := each.CallSlow(); err != nil {
+			closeAll()
+			return nil, err
+		}
+	}
 	hz, err := kernel.HZ()
 	if err != nil {
 		closeAll()
