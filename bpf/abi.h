@@ -27,6 +27,7 @@
 #include "abi_flow.h"
 #include "abi_settings.h"
 #include "abi_events.h"
+#include "abi_names.h"
 
 /* What a structure grows by for each address that it holds. */
 #define ADDR_MORE ((ADDR_WORDS - 1) * 4)
@@ -51,6 +52,10 @@ _Static_assert(sizeof(struct flow_key) == 16 + 2 * ADDR_MORE, "flow_key");
 _Static_assert(sizeof(struct flow_value) == (128 + 7 * ADDR_MORE + 7) / 8 * 8, "flow_value");
 _Static_assert(__builtin_offsetof(struct flow_value, svc) == 64 + 4 * ADDR_MORE,
 	       "flow_value: what each packet needs");
+_Static_assert(sizeof(struct name_key) == 260, "name_key");
+_Static_assert(sizeof(struct named_key) == 20, "named_key");
+_Static_assert(sizeof(struct named_value) == 136, "named_value");
+_Static_assert(sizeof(struct name_question) == 28, "name_question");
 _Static_assert(sizeof(struct flow_record) == 196, "flow_record");
 _Static_assert(sizeof(struct settings) == (96 + ADDR_MORE + 7) / 8 * 8, "settings");
 

@@ -19,6 +19,10 @@ enum abi_macros {
 	PORT_WORDS_ = PORT_WORDS,
 	SOCK_ASKED_ = SOCK_ASKED,
 	UNANSWERED_SHIFT_ = UNANSWERED_SHIFT,
+	NAME_BYTES_ = NAME_BYTES,
+	NAME_MATCHES_ = NAME_MATCHES,
+	NAMED_SLOTS_ = NAMED_SLOTS,
+	NAMED_EACH_ = NAMED_EACH,
 };
 
 struct abi_enums {
@@ -48,6 +52,7 @@ struct abi_enums {
 	enum svc_flag svc_flag;
 	enum svc_scope svc_scope;
 	enum timeout timeout;
+	enum name_count name_count;
 };
 
 struct abi_enums abi_enums;

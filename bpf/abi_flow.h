@@ -123,7 +123,10 @@ struct flow_value {
 	__u32 started[2]; /* of the flow: monotonic clock, ns, low word first */
 	__u32 rules[2]; /* that decided at the source, at the destination; 0 = none did */
 	__u32 staged_rules[2];
-	__u32 room[4]; /* so that elements fill whole cache lines */
+	/* of a domain name: the number of the pattern by which policy allowed the flow, low word
+	 * first; 0 = by none. It counts for as long as the flow is open. */
+	__u32 named[2];
+	__u32 room[2]; /* so that elements fill whole cache lines */
 };
 
 enum account_flag {

@@ -30,6 +30,7 @@ enum addr_flag {
 	ADDR_IPIP = 128, /* pod, with ADDR_TUNNEL: by IP in IP */
 	ADDR_QUEUE = 16, /* endpoint: it gets its packets by the queue of its interface */
 	ADDR_NO_IPIP = 128, /* node: it cannot take IP in IP */
+	ADDR_NAMES = 4, /* endpoint: its egress set has domain names; see weir_name_sets */
 	ADDR_STAGED = 64, /* endpoint: staged policies select it; see weir_staged */
 };
 

@@ -12,6 +12,7 @@
 #include "parse.h"
 #include "drop.h"
 #include "policy.h"
+#include "names.h"
 #include "host_policy.h"
 #include "lb.h"
 #include "route.h"
@@ -461,6 +462,9 @@ static __always_inline int datapath_parsed(struct __sk_buff *skb, struct pkt *p,
 	s = settings_get();
 	if (!s)
 		return TC_ACT_SHOT;
+	if (hook == HOOK_FROM_WORKLOAD && p->key.dport == bpf_htons(DNS_PORT) &&
+	    (p->l4 == L4_UDP || p->l4 == L4_TCP))
+		names_ask(skb, p);
 	f = bpf_map_lookup_elem(&weir_flows, &p->key);
 	if (!f) {
 		if (hook == HOOK_FROM_UPLINK)

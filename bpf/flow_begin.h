@@ -210,6 +210,8 @@ __noinline int flow_begin(struct __sk_buff *skb)
 				w->fwd.rule = w->policy.rule;
 			if (ret)
 				return ret;
+			w->fwd.named[0] = w->rev.named[0] = w->policy.named;
+			w->fwd.named[1] = w->rev.named[1] = w->policy.named >> 32;
 		} else {
 			policy_note(w, a, b, p->key.proto, p->key.sport, w->fwd.dport);
 		}

@@ -11,6 +11,7 @@
 #include "clock.h"
 #include "parse.h"
 #include "route.h"
+#include "names.h"
 #include "dsr.h"
 #include "quota.h"
 #include "source.h"
@@ -168,6 +169,8 @@ __noinline int flow_enter(struct __sk_buff *skb)
 	ret = flow_way_back(skb, p, s, w);
 	if (ret)
 		return ret;
+	if (p->hook == HOOK_FROM_WORKLOAD)
+		names_lead(&w->rev, p->key.dport);
 	if (p->hook == HOOK_FROM_WORKLOAD && quota_spent(s->flows_each, s->flows_most)) {
 		w->fwd.rule = 0;
 		return DROP_SHARE;

@@ -12,6 +12,7 @@
 #include "host_policy.h"
 #include "lb.h"
 #include "route.h"
+#include "names.h"
 #include "tunnel.h"
 #include "source.h"
 #include "egress.h"
@@ -52,6 +53,7 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 			return ret;
 	}
 	if (!(f->flags & FLOW_HAND_ON)) {
+		w->policy.named = (__u64)f->named[1] << 32 | f->named[0];
 		if (f->flags & FLOW_REPLY)
 			ret = policy_evaluate(w, &f->daddr, &p->key.saddr, p->key.proto,
 					      policy_other_port(p, f), p->key.sport);
@@ -62,6 +64,10 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 		w->fwd.rule = rule;
 		if (ret)
 			return ret;
+		if (w->policy.named) {
+			f->named[0] = w->policy.named;
+			f->named[1] = w->policy.named >> 32;
+		}
 	}
 	if (!(f->flags & (FLOW_VIA_NODE | FLOW_HAND_ON | FLOW_DSR)) && f->action != ACT_PASS &&
 	    p->hook != HOOK_TO_WORKLOAD) {
@@ -72,6 +78,8 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 			w->fwd.rule = 0;
 			return ret;
 		}
+		if (f->flags & FLOW_REPLY)
+			names_lead(way, f->sport);
 		f->action = way->action;
 		f->mtu = way->mtu;
 		f->ifindex = way->ifindex;

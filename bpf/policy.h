@@ -109,6 +109,8 @@ __noinline int policy_verdict(__u64 set, __u8 proto, __be16 dport)
 	return w->policy.value.verdict & POLICY_ALLOW;
 }
 
+__noinline int names_verdict(__u32 ifindex, __u64 set, __u8 proto, __be16 dport); /* names.h */
+
 /* What policy takes for the destination port of an ICMP flow whose key has these ports: see struct
  * flow_key. */
 static __always_inline __be16 policy_message(__be16 sport, __be16 dport)
@@ -138,6 +140,7 @@ static __always_inline void policy_forget(struct scratch *w)
 {
 	w->policy.about = EVALUATED_NOTHING;
 	w->policy.ends = w->policy.log = 0;
+	w->policy.named = 0;
 	w->policy.rules[0] = w->policy.rules[1] = 0;
 	w->policy.host_rules[0] = w->policy.host_rules[1] = 0;
 	w->policy.host_asked[0] = w->policy.host_asked[1] = w->policy.host_asked[2] = 0;
@@ -183,6 +186,8 @@ static __noinline int policy_between(struct addr_value *a, struct addr_value *b,
 		w->policy.rule = a->egress_rule;
 		w->policy.peer = w->policy.dst;
 		allowed = policy_verdict(a->egress_set, proto, dport);
+		if (!allowed && (a->flags & ADDR_NAMES))
+			allowed = names_verdict(a->ifindex, a->egress_set, proto, dport);
 		w->policy.rules[0] = w->policy.rule;
 		if (!allowed)
 			return DROP_POLICY_EGRESS;

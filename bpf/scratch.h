@@ -87,6 +87,8 @@ struct policy_context {
 	__u32 staged; /* event_staged: enum event_staged */
 	/* In between. */
 	ip_addr peer; /* policy_verdict: the other end */
+	/* in: the pattern by whose names the flow was allowed, 0 = none; out: the same */
+	__u64 named;
 	struct policy_key key; /* policy_by_port */
 	struct policy_value value; /* what was found last */
 	__u8 own; /* enum host_own */

@@ -4,6 +4,7 @@
 #include "host.c"
 #include "overlay.c"
 #include "ipip.c"
+#include "names.c"
 #include "slow.c"
 #include "sock.c"
 #include "xdp.c"

@@ -18,9 +18,15 @@ int weir_from_workload(struct __sk_buff *skb)
 SEC("tc")
 int weir_to_workload(struct __sk_buff *skb)
 {
+	int ret = TC_ACT_OK;
+
 	if ((skb->mark & MARK_MASK) == MARK_DONE)
-		return forward_pass(skb);
-	return datapath_packet(skb, HOOK_TO_WORKLOAD, NULL, 0);
+		forward_pass(skb);
+	else
+		ret = datapath_packet(skb, HOOK_TO_WORKLOAD, NULL, 0);
+	if (ret == TC_ACT_OK)
+		names_comes(skb);
+	return ret;
 }
 
 #if WEIR_FAMILY == 4

@@ -16,6 +16,10 @@ const (
 	PortWords       = 0x2000
 	SockAsked       = 0x100
 	UnansweredShift = 0x2
+	NameBytes       = 0x100
+	NameMatches     = 0x8
+	NamedSlots      = 0x8
+	NamedEach       = 0x800
 )
 
 // enum account_flag.
@@ -36,6 +40,7 @@ const (
 	AddrIPIP        = 0x80
 	AddrQueue       = 0x10
 	AddrNoIPIP      = 0x80
+	AddrNames       = 0x4
 	AddrStaged      = 0x40
 )
 
@@ -160,6 +165,16 @@ const (
 const (
 	LiveAll   = 0x1
 	LiveLocal = 0x2
+)
+
+// enum name_count.
+const (
+	NamesLearned   = 0x0
+	NamesUnasked   = 0x1
+	NamesUntrusted = 0x2
+	NamesUnread    = 0x3
+	NamesFull      = 0x4
+	NameCounts     = 0x5
 )
 
 // enum policy_proto.

@@ -196,7 +196,8 @@ type Weir6FlowValue struct {
 	Started     [2]uint32
 	Rules       [2]uint32
 	StagedRules [2]uint32
-	Room        [4]uint32
+	Named       [2]uint32
+	Room        [2]uint32
 	_           [4]byte
 }
 
@@ -296,6 +297,69 @@ type Weir6LiveKey struct {
 	_       structs.HostLayout
 	Svc     Weir6SvcKey
 	Backend Weir6Backend
+}
+
+type Weir6NameAddr struct {
+	_    structs.HostLayout
+	Addr [4]uint32
+}
+
+type Weir6NameKey struct {
+	_    structs.HostLayout
+	Len  uint32
+	Name [256]uint8
+}
+
+type Weir6NameMatch struct {
+	_        structs.HostLayout
+	Count    uint32
+	Pad      uint32
+	Patterns [8]uint64
+}
+
+type Weir6NamePod struct {
+	_     structs.HostLayout
+	Set   uint64
+	Extra uint32
+	Pad   uint32
+}
+
+type Weir6NameQuestion struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Server  [4]uint32
+	Port    uint16
+	Id      uint16
+	Proto   uint32
+}
+
+type Weir6NameSetKey struct {
+	_       structs.HostLayout
+	Set     uint64
+	Pattern uint64
+}
+
+type Weir6NamedKey struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Addr    [4]uint32
+}
+
+type Weir6NamedSlot struct {
+	_       structs.HostLayout
+	Pattern uint64
+	Until   uint32
+	Pad     uint32
+}
+
+type Weir6NamedValue struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Pad   uint32
+	Slots [8]Weir6NamedSlot
 }
 
 type Weir6PolicyKey struct {
@@ -426,6 +490,7 @@ type Weir6Scratch struct {
 		StagedHostRules [2]uint32
 		Staged          uint32
 		Peer            Weir6IpAddr
+		Named           uint64
 		Key             Weir6PolicyKey
 		Value           Weir6PolicyValue
 		Own             uint8
@@ -629,6 +694,15 @@ const (
 	Weir6MapWeirLinks          = "weir_links"
 	Weir6MapWeirLive           = "weir_live"
 	Weir6MapWeirMaglev         = "weir_maglev"
+	Weir6MapWeirNameAsked      = "weir_name_asked"
+	Weir6MapWeirNameCalls      = "weir_name_calls"
+	Weir6MapWeirNameCounts     = "weir_name_counts"
+	Weir6MapWeirNamePatterns   = "weir_name_patterns"
+	Weir6MapWeirNamePods       = "weir_name_pods"
+	Weir6MapWeirNameServers    = "weir_name_servers"
+	Weir6MapWeirNameSets       = "weir_name_sets"
+	Weir6MapWeirNameUsed       = "weir_name_used"
+	Weir6MapWeirNames          = "weir_names"
 	Weir6MapWeirPeerCidrs      = "weir_peer_cidrs"
 	Weir6MapWeirPeers          = "weir_peers"
 	Weir6MapWeirPolicy         = "weir_policy"
@@ -769,6 +843,15 @@ type Weir6MapSpecs struct {
 	WeirLinks          *ebpf.MapSpec `ebpf:"weir_links"`
 	WeirLive           *ebpf.MapSpec `ebpf:"weir_live"`
 	WeirMaglev         *ebpf.MapSpec `ebpf:"weir_maglev"`
+	WeirNameAsked      *ebpf.MapSpec `ebpf:"weir_name_asked"`
+	WeirNameCalls      *ebpf.MapSpec `ebpf:"weir_name_calls"`
+	WeirNameCounts     *ebpf.MapSpec `ebpf:"weir_name_counts"`
+	WeirNamePatterns   *ebpf.MapSpec `ebpf:"weir_name_patterns"`
+	WeirNamePods       *ebpf.MapSpec `ebpf:"weir_name_pods"`
+	WeirNameServers    *ebpf.MapSpec `ebpf:"weir_name_servers"`
+	WeirNameSets       *ebpf.MapSpec `ebpf:"weir_name_sets"`
+	WeirNameUsed       *ebpf.MapSpec `ebpf:"weir_name_used"`
+	WeirNames          *ebpf.MapSpec `ebpf:"weir_names"`
 	WeirPeerCidrs      *ebpf.MapSpec `ebpf:"weir_peer_cidrs"`
 	WeirPeers          *ebpf.MapSpec `ebpf:"weir_peers"`
 	WeirPolicy         *ebpf.MapSpec `ebpf:"weir_policy"`
@@ -855,6 +938,15 @@ type Weir6Maps struct {
 	WeirLinks          *ebpf.Map `ebpf:"weir_links"`
 	WeirLive           *ebpf.Map `ebpf:"weir_live"`
 	WeirMaglev         *ebpf.Map `ebpf:"weir_maglev"`
+	WeirNameAsked      *ebpf.Map `ebpf:"weir_name_asked"`
+	WeirNameCalls      *ebpf.Map `ebpf:"weir_name_calls"`
+	WeirNameCounts     *ebpf.Map `ebpf:"weir_name_counts"`
+	WeirNamePatterns   *ebpf.Map `ebpf:"weir_name_patterns"`
+	WeirNamePods       *ebpf.Map `ebpf:"weir_name_pods"`
+	WeirNameServers    *ebpf.Map `ebpf:"weir_name_servers"`
+	WeirNameSets       *ebpf.Map `ebpf:"weir_name_sets"`
+	WeirNameUsed       *ebpf.Map `ebpf:"weir_name_used"`
+	WeirNames          *ebpf.Map `ebpf:"weir_names"`
 	WeirPeerCidrs      *ebpf.Map `ebpf:"weir_peer_cidrs"`
 	WeirPeers          *ebpf.Map `ebpf:"weir_peers"`
 	WeirPolicy         *ebpf.Map `ebpf:"weir_policy"`
@@ -909,6 +1001,15 @@ func (m *Weir6Maps) Close() error {
 		m.WeirLinks,
 		m.WeirLive,
 		m.WeirMaglev,
+		m.WeirNameAsked,
+		m.WeirNameCalls,
+		m.WeirNameCounts,
+		m.WeirNamePatterns,
+		m.WeirNamePods,
+		m.WeirNameServers,
+		m.WeirNameSets,
+		m.WeirNameUsed,
+		m.WeirNames,
 		m.WeirPeerCidrs,
 		m.WeirPeers,
 		m.WeirPolicy,

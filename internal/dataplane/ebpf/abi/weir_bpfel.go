@@ -195,7 +195,8 @@ type WeirFlowValue struct {
 	Started     [2]uint32
 	Rules       [2]uint32
 	StagedRules [2]uint32
-	Room        [4]uint32
+	Named       [2]uint32
+	Room        [2]uint32
 }
 
 type WeirFragKey struct {
@@ -294,6 +295,90 @@ type WeirLiveKey struct {
 	_       structs.HostLayout
 	Svc     WeirSvcKey
 	Backend WeirBackend
+}
+
+type WeirNameAddr struct {
+	_    structs.HostLayout
+	Addr [4]uint32
+}
+
+type WeirNameKey struct {
+	_    structs.HostLayout
+	Len  uint32
+	Name [256]uint8
+}
+
+type WeirNameMatch struct {
+	_        structs.HostLayout
+	Count    uint32
+	Pad      uint32
+	Patterns [8]uint64
+}
+
+type WeirNamePod struct {
+	_     structs.HostLayout
+	Set   uint64
+	Extra uint32
+	Pad   uint32
+}
+
+type WeirNameQuestion struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Server  [4]uint32
+	Port    uint16
+	Id      uint16
+	Proto   uint32
+}
+
+type WeirNameSetKey struct {
+	_       structs.HostLayout
+	Set     uint64
+	Pattern uint64
+}
+
+type WeirNameWork struct {
+	_        structs.HostLayout
+	Pod      WeirNamePod
+	Ifindex  uint32
+	Now      uint32
+	Msg      uint32
+	Count    uint32
+	Patterns [8]uint64
+	Ttl      uint32
+	Addrs    uint32
+	Addr     [64]struct {
+		_    structs.HostLayout
+		Addr [4]uint32
+		Ttl  uint32
+	}
+	Key   WeirNameKey
+	Name  [320]uint8
+	_     [4]byte
+	Fresh [17]uint64
+}
+
+type WeirNamedKey struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Addr    [4]uint32
+}
+
+type WeirNamedSlot struct {
+	_       structs.HostLayout
+	Pattern uint64
+	Until   uint32
+	Pad     uint32
+}
+
+type WeirNamedValue struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Pad   uint32
+	Slots [8]WeirNamedSlot
 }
 
 type WeirPolicyKey struct {
@@ -425,6 +510,7 @@ type WeirScratch struct {
 		Staged          uint32
 		Peer            WeirIpAddr
 		_               [4]byte
+		Named           uint64
 		Key             WeirPolicyKey
 		Value           WeirPolicyValue
 		Own             uint8
@@ -628,6 +714,16 @@ const (
 	WeirMapWeirLinks          = "weir_links"
 	WeirMapWeirLive           = "weir_live"
 	WeirMapWeirMaglev         = "weir_maglev"
+	WeirMapWeirNameAsked      = "weir_name_asked"
+	WeirMapWeirNameCalls      = "weir_name_calls"
+	WeirMapWeirNameCounts     = "weir_name_counts"
+	WeirMapWeirNamePatterns   = "weir_name_patterns"
+	WeirMapWeirNamePods       = "weir_name_pods"
+	WeirMapWeirNameServers    = "weir_name_servers"
+	WeirMapWeirNameSets       = "weir_name_sets"
+	WeirMapWeirNameUsed       = "weir_name_used"
+	WeirMapWeirNameWork       = "weir_name_work"
+	WeirMapWeirNames          = "weir_names"
 	WeirMapWeirPeerCidrs      = "weir_peer_cidrs"
 	WeirMapWeirPeers          = "weir_peers"
 	WeirMapWeirPolicy         = "weir_policy"
@@ -662,6 +758,7 @@ const (
 	WeirProgWeirFromWorkload  = "weir_from_workload"
 	WeirProgWeirGetpeername4  = "weir_getpeername4"
 	WeirProgWeirGetpeername6  = "weir_getpeername6"
+	WeirProgWeirNamesLearn    = "weir_names_learn"
 	WeirProgWeirRecvmsg4      = "weir_recvmsg4"
 	WeirProgWeirRecvmsg6      = "weir_recvmsg6"
 	WeirProgWeirSendmsg4      = "weir_sendmsg4"
@@ -733,6 +830,7 @@ type WeirProgramSpecs struct {
 	WeirFromWorkload *ebpf.ProgramSpec `ebpf:"weir_from_workload"`
 	WeirGetpeername4 *ebpf.ProgramSpec `ebpf:"weir_getpeername4"`
 	WeirGetpeername6 *ebpf.ProgramSpec `ebpf:"weir_getpeername6"`
+	WeirNamesLearn   *ebpf.ProgramSpec `ebpf:"weir_names_learn"`
 	WeirRecvmsg4     *ebpf.ProgramSpec `ebpf:"weir_recvmsg4"`
 	WeirRecvmsg6     *ebpf.ProgramSpec `ebpf:"weir_recvmsg6"`
 	WeirSendmsg4     *ebpf.ProgramSpec `ebpf:"weir_sendmsg4"`
@@ -776,6 +874,16 @@ type WeirMapSpecs struct {
 	WeirLinks          *ebpf.MapSpec `ebpf:"weir_links"`
 	WeirLive           *ebpf.MapSpec `ebpf:"weir_live"`
 	WeirMaglev         *ebpf.MapSpec `ebpf:"weir_maglev"`
+	WeirNameAsked      *ebpf.MapSpec `ebpf:"weir_name_asked"`
+	WeirNameCalls      *ebpf.MapSpec `ebpf:"weir_name_calls"`
+	WeirNameCounts     *ebpf.MapSpec `ebpf:"weir_name_counts"`
+	WeirNamePatterns   *ebpf.MapSpec `ebpf:"weir_name_patterns"`
+	WeirNamePods       *ebpf.MapSpec `ebpf:"weir_name_pods"`
+	WeirNameServers    *ebpf.MapSpec `ebpf:"weir_name_servers"`
+	WeirNameSets       *ebpf.MapSpec `ebpf:"weir_name_sets"`
+	WeirNameUsed       *ebpf.MapSpec `ebpf:"weir_name_used"`
+	WeirNameWork       *ebpf.MapSpec `ebpf:"weir_name_work"`
+	WeirNames          *ebpf.MapSpec `ebpf:"weir_names"`
 	WeirPeerCidrs      *ebpf.MapSpec `ebpf:"weir_peer_cidrs"`
 	WeirPeers          *ebpf.MapSpec `ebpf:"weir_peers"`
 	WeirPolicy         *ebpf.MapSpec `ebpf:"weir_policy"`
@@ -864,6 +972,16 @@ type WeirMaps struct {
 	WeirLinks          *ebpf.Map `ebpf:"weir_links"`
 	WeirLive           *ebpf.Map `ebpf:"weir_live"`
 	WeirMaglev         *ebpf.Map `ebpf:"weir_maglev"`
+	WeirNameAsked      *ebpf.Map `ebpf:"weir_name_asked"`
+	WeirNameCalls      *ebpf.Map `ebpf:"weir_name_calls"`
+	WeirNameCounts     *ebpf.Map `ebpf:"weir_name_counts"`
+	WeirNamePatterns   *ebpf.Map `ebpf:"weir_name_patterns"`
+	WeirNamePods       *ebpf.Map `ebpf:"weir_name_pods"`
+	WeirNameServers    *ebpf.Map `ebpf:"weir_name_servers"`
+	WeirNameSets       *ebpf.Map `ebpf:"weir_name_sets"`
+	WeirNameUsed       *ebpf.Map `ebpf:"weir_name_used"`
+	WeirNameWork       *ebpf.Map `ebpf:"weir_name_work"`
+	WeirNames          *ebpf.Map `ebpf:"weir_names"`
 	WeirPeerCidrs      *ebpf.Map `ebpf:"weir_peer_cidrs"`
 	WeirPeers          *ebpf.Map `ebpf:"weir_peers"`
 	WeirPolicy         *ebpf.Map `ebpf:"weir_policy"`
@@ -920,6 +1038,16 @@ func (m *WeirMaps) Close() error {
 		m.WeirLinks,
 		m.WeirLive,
 		m.WeirMaglev,
+		m.WeirNameAsked,
+		m.WeirNameCalls,
+		m.WeirNameCounts,
+		m.WeirNamePatterns,
+		m.WeirNamePods,
+		m.WeirNameServers,
+		m.WeirNameSets,
+		m.WeirNameUsed,
+		m.WeirNameWork,
+		m.WeirNames,
 		m.WeirPeerCidrs,
 		m.WeirPeers,
 		m.WeirPolicy,
@@ -975,6 +1103,7 @@ type WeirPrograms struct {
 	WeirFromWorkload *ebpf.Program `ebpf:"weir_from_workload"`
 	WeirGetpeername4 *ebpf.Program `ebpf:"weir_getpeername4"`
 	WeirGetpeername6 *ebpf.Program `ebpf:"weir_getpeername6"`
+	WeirNamesLearn   *ebpf.Program `ebpf:"weir_names_learn"`
 	WeirRecvmsg4     *ebpf.Program `ebpf:"weir_recvmsg4"`
 	WeirRecvmsg6     *ebpf.Program `ebpf:"weir_recvmsg6"`
 	WeirSendmsg4     *ebpf.Program `ebpf:"weir_sendmsg4"`
@@ -998,6 +1127,7 @@ func (p *WeirPrograms) Close() error {
 		p.WeirFromWorkload,
 		p.WeirGetpeername4,
 		p.WeirGetpeername6,
+		p.WeirNamesLearn,
 		p.WeirRecvmsg4,
 		p.WeirRecvmsg6,
 		p.WeirSendmsg4,

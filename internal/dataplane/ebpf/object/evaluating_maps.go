@@ -105,7 +105,7 @@ func (l *Collection) attachedFound(six *Collection, root string, noTCX bool) (ma
 			return nil, err
 		}
 	}
-	calls := []*ebpf.Map{l.Maps[ProgramsOfIPv6], l.Maps[UntrackedOfIPv6], l.Maps[ProgramOfIPIP], l.Maps[CallsOfSlow]}
+	calls := []*ebpf.Map{l.Maps[ProgramsOfIPv6], l.Maps[UntrackedOfIPv6], l.Maps[ProgramOfIPIP], l.Maps[CallsOfSlow], l.Maps[CallsOfNames]}
 	if six != nil {
 		calls = append(calls, six.Maps[CallsOfSlow])
 	}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* abi_names.h: policy by domain name: what names policies have, and what pods were told of them by
+ * DNS. A part of abi.h. docs/design/domain-names.md says how they are used. All of these maps are
+ * of both families: addresses have 16 bytes, those of IPv4 mapped (RFC 4291 section 2.5.5.2). */
+#ifndef WEIR_ABI_NAMES_H
+#define WEIR_ABI_NAMES_H
+
+#include <linux/types.h>
+
+/* map weir_name_patterns: LPM struct name_key -> struct name_match; what patterns a name matches.
+ * A name is in lower case and from its end on, without the last dot: "moc.elpmaxe". A pattern of
+ * one name has a 0 behind it; "*.example.com" is the prefix "moc.elpmaxe." */
+#define NAME_BYTES 256
+
+struct name_key {
+	__u32 len; /* bits */
+	__u8 name[NAME_BYTES];
+};
+
+#define NAME_MATCHES 8
+
+struct name_match {
+	__u32 count;
+	__u32 pad;
+	/* numbers of patterns: the key's own first, then those of shorter prefixes of it, the
+	 * longest first */
+	__u64 patterns[NAME_MATCHES];
+};
+
+/* map weir_name_sets: hash struct name_set_key -> __u64, a policy set: what the egress set `set`
+ * says of an address that a name of the pattern led to, where it denies it otherwise. */
+struct name_set_key {
+	__u64 set;
+	__u64 pattern;
+};
+
+/* map weir_name_pods: hash __u32 (a pod's interface) -> struct name_pod; pods whose egress set is
+ * in weir_name_sets */
+struct name_pod {
+	__u64 set;
+	__u32 extra; /* seconds that an address counts after its time to live */
+	__u32 pad;
+};
+
+/* map weir_name_servers: hash struct name_addr -> __u8; whose answers count */
+struct name_addr {
+	__be32 addr[4];
+};
+
+/* map weir_names: hash struct named_key -> struct named_value; the addresses that a pod was told.
+ * Written by programs; the agent removes what is over. */
+struct named_key {
+	__u32 ifindex; /* of the pod */
+	__be32 addr[4];
+};
+
+struct named_slot {
+	__u64 pattern; /* 0 = free */
+	__u32 until; /* seconds of the monotonic clock */
+	__u32 pad;
+};
+
+#define NAMED_SLOTS 8
+
+struct named_value {
+	struct bpf_spin_lock lock; /* of slots */
+	__u32 pad;
+	struct named_slot slots[NAMED_SLOTS];
+};
+
+/* map weir_name_used: hash __u32 (a pod's interface) -> __u32; its entries of weir_names: as the
+ * agent counted them, and begun since. No pod has more than NAMED_EACH. */
+#define NAMED_EACH 2048
+
+/* map weir_name_asked: LRU hash struct name_question -> __u32; questions of pods that have no
+ * answer yet, and when they were asked, seconds of the monotonic clock */
+struct name_question {
+	__u32 ifindex;
+	__be32 server[4];
+	__be16 port; /* the pod's */
+	__be16 id; /* of the message */
+	__u32 proto;
+};
+
+/* map weir_name_counts: per-CPU array enum name_count -> __u64 */
+enum name_count {
+	NAMES_LEARNED = 0, /* answers of which addresses were noted */
+	NAMES_UNASKED = 1, /* answers of trusted servers to no question of the pod */
+	NAMES_UNTRUSTED = 2, /* answers of other servers */
+	NAMES_UNREAD = 3, /* answers that could not be read, or not as a whole */
+	NAMES_FULL = 4, /* addresses without room */
+	NAME_COUNTS = 5,
+};
+
+#endif

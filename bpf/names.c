@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* names.c: reads the answers of DNS servers on their way to pods, and notes the addresses of the
+ * names that policies have, before the pod has the answer. One program for both families, as the
+ * addresses in answers are of both. */
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/pkt_cls.h>
+#include "names.h"
+
+#if WEIR_FAMILY == 4
+
+#define NAME_LABELS 64 /* labels and pointers that are followed in one name */
+#define NAME_MOST 254 /* characters of a name, dots among them */
+#define NAME_RECORDS 64 /* of an answer that are looked at, */
+#define NAME_ADDRS 64 /* and addresses; a power of 2 */
+#define NAME_TTL_LEAST 10 /* seconds: what is asked at once is used at once */
+#define NAME_TTL_MOST 604800
+
+#define DNS_A 1
+#define DNS_CNAME 5
+#define DNS_AAAA 28
+#define DNS_CLASS_IN 1
+
+/* What is known of the answer at hand. */
+struct name_work {
+	struct name_pod pod;
+	__u32 ifindex;
+	__u32 now;
+	__u32 msg; /* where the message begins in the frame */
+	__u32 count; /* of patterns */
+	__u64 patterns[NAME_MATCHES]; /* of the set that names of the answer match */
+	__u32 ttl; /* the least of the chain of names */
+	__u32 addrs;
+	struct {
+		__be32 addr[4];
+		__u32 ttl;
+	} addr[NAME_ADDRS];
+	struct name_key key;
+	__u8 name[NAME_BYTES + 64];
+	__u64 fresh[sizeof(struct named_value) / 8]; /* an empty one: no lock may be here */
+};
+MAP(weir_name_work, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct name_work, 1, 0);
+
+static __always_inline struct name_work *names_work(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&weir_name_work, &zero);
+}
+
+static __always_inline void names_count(__u32 which)
+{
+	__u64 *n = bpf_map_lookup_elem(&weir_name_counts, &which);
+
+	if (n)
+		(*n)++;
+}
+
+/* Reads the name at off into work.key. Returns where what follows it begins; 0 = it cannot be
+ * read. Pointers lead backwards alone, so that they end. */
+__noinline int names_read(struct __sk_buff *skb, __u32 off)
+{
+	struct name_work *w = names_work();
+	__u32 at = 0, end = 0, before = off;
+	__u8 len, low, bad = 0;
+
+	if (!w)
+		return 0;
+	for (int i = 0; i < NAME_LABELS; i++) {
+		if (bpf_skb_load_bytes(skb, off, &len, 1))
+			return 0;
+		if (!len) {
+			end = end ? end : off + 1;
+			goto whole;
+		}
+		if ((len & 0xc0) == 0xc0) {
+			if (bpf_skb_load_bytes(skb, off + 1, &low, 1))
+				return 0;
+			end = end ? end : off + 2;
+			off = w->msg + ((len & 0x3f) << 8 | low);
+			if (off >= before)
+				return 0;
+			before = off;
+			continue;
+		}
+		if (len > 63 || at + len > NAME_MOST)
+			return 0;
+		at &= NAME_BYTES - 1;
+		len &= 63;
+		if (!len || bpf_skb_load_bytes(skb, off + 1, w->name + at, len))
+			return 0;
+		at += len;
+		at &= NAME_BYTES - 1;
+		w->name[at++] = '.';
+		off += len + 1;
+	}
+	return 0;
+whole:
+	w->key.len = 0;
+	if (!at)
+		return end;
+	at--; /* the last dot */
+	for (__u32 i = 0; i < NAME_MOST; i++) {
+		__u8 c;
+
+		if (i >= at)
+			break;
+		c = w->name[(at - 1 - i) & (NAME_BYTES - 1)];
+		if (c >= 'A' && c <= 'Z')
+			c += 'a' - 'A';
+		bad |= c <= ' ' || c > '~';
+		w->key.name[i] = c;
+	}
+	if (bad)
+		return end; /* no pattern has such a name */
+	w->key.name[at & (NAME_BYTES - 1)] = 0;
+	w->key.len = (at + 1) * 8;
+	return end;
+}
+
+/* Adds the patterns of the pod's set that the name in work.key matches. */
+__noinline int names_match(void)
+{
+	struct name_work *w = names_work();
+	struct name_set_key key = {};
+	struct name_match *m;
+
+	if (!w || !w->key.len)
+		return 0;
+	m = bpf_map_lookup_elem(&weir_name_patterns, &w->key);
+	if (!m)
+		return 0;
+	key.set = w->pod.set;
+	for (__u32 i = 0; i < NAME_MATCHES; i++) {
+		__u32 n = w->count;
+
+		if (i >= m->count || n >= NAME_MATCHES)
+			break;
+		key.pattern = m->patterns[i];
+		if (!bpf_map_lookup_elem(&weir_name_sets, &key))
+			continue;
+		w->patterns[n & (NAME_MATCHES - 1)] = key.pattern;
+		w->count = n + 1;
+	}
+	return 0;
+}
+
+/* Makes an entry for an address of the pod, where it may have one more. */
+static __always_inline struct named_value *names_entry(struct name_work *w,
+						       const struct named_key *key)
+{
+	__u32 *used = bpf_map_lookup_elem(&weir_name_used, &key->ifindex), none = 0;
+
+	if (!used) {
+		bpf_map_update_elem(&weir_name_used, &key->ifindex, &none, BPF_NOEXIST);
+		used = bpf_map_lookup_elem(&weir_name_used, &key->ifindex);
+	}
+	if (!used || *used >= NAMED_EACH)
+		return NULL;
+	__builtin_memset(&w->fresh, 0, sizeof(w->fresh));
+	if (!bpf_map_update_elem(&weir_names, key, &w->fresh, BPF_NOEXIST))
+		__sync_fetch_and_add(used, 1);
+	return bpf_map_lookup_elem(&weir_names, key);
+}
+
+/* Notes that a name of a pattern led to the addresses of an entry, until then. The place of what is
+ * over, or would be next, is taken. */
+static __always_inline void names_note(struct named_value *v, __u64 pattern, __u32 until)
+{
+	__u32 take = 0, first = 0;
+
+	bpf_spin_lock(&v->lock);
+	first = v->slots[0].until;
+#pragma unroll
+	for (__u32 i = 0; i < NAMED_SLOTS; i++) {
+		if (v->slots[i].pattern == pattern) {
+			take = i;
+			break;
+		}
+		if ((__s32)(v->slots[i].until - first) < 0) {
+			take = i;
+			first = v->slots[i].until;
+		}
+	}
+	take &= NAMED_SLOTS - 1;
+	OPAQUE(take);
+	take &= NAMED_SLOTS - 1;
+	if (v->slots[take].pattern != pattern) {
+		v->slots[take].pattern = pattern;
+		v->slots[take].until = until;
+	} else if ((__s32)(until - v->slots[take].until) > 0) {
+		v->slots[take].until = until;
+	}
+	bpf_spin_unlock(&v->lock);
+}
+
+/* Notes an address of the answer with all patterns of its names. */
+__noinline int names_put(__u32 index)
+{
+	struct name_work *w = names_work();
+	struct named_key key = {};
+	struct named_value *v;
+	__u32 ttl;
+
+	if (!w || index >= NAME_ADDRS)
+		return 0;
+	OPAQUE(index);
+	index &= NAME_ADDRS - 1;
+	key.ifindex = w->ifindex;
+	__builtin_memcpy(key.addr, w->addr[index].addr, 16);
+	ttl = w->addr[index].ttl < w->ttl ? w->addr[index].ttl : w->ttl;
+	ttl = ttl < NAME_TTL_LEAST ? NAME_TTL_LEAST : ttl > NAME_TTL_MOST ? NAME_TTL_MOST : ttl;
+	v = bpf_map_lookup_elem(&weir_names, &key);
+	if (!v)
+		v = names_entry(w, &key);
+	if (!v) {
+		names_count(NAMES_FULL);
+		return 0;
+	}
+	for (__u32 i = 0; i < NAME_MATCHES; i++) {
+		if (i >= w->count)
+			break;
+		names_note(v, w->patterns[i], w->now + ttl + w->pod.extra);
+	}
+	return 0;
+}
+
+/* Reads the records of an answer, which begin at off. Returns 0 when all of them were read. */
+__noinline int names_records(struct __sk_buff *skb, __u32 off, __u32 records)
+{
+	struct name_work *w = names_work();
+	struct {
+		__be16 type;
+		__be16 class;
+		__be16 ttl[2];
+		__be16 len;
+	} r;
+	int next;
+
+	if (!w)
+		return -1;
+	for (__u32 i = 0; i < NAME_RECORDS; i++) {
+		__u32 ttl, n = w->addrs;
+
+		if (i >= records)
+			return 0;
+		next = names_read(skb, off);
+		if (next <= 0 || bpf_skb_load_bytes(skb, next, &r, 10))
+			return -1;
+		off = next + 10;
+		ttl = (__u32)bpf_ntohs(r.ttl[0]) << 16 | bpf_ntohs(r.ttl[1]);
+		if (r.class == bpf_htons(DNS_CLASS_IN)) {
+			if (r.type == bpf_htons(DNS_CNAME)) {
+				if (names_read(skb, off) <= 0)
+					return -1;
+				names_match();
+				if (ttl < w->ttl)
+					w->ttl = ttl;
+			} else if (n < NAME_ADDRS &&
+				   ((r.type == bpf_htons(DNS_A) && r.len == bpf_htons(4)) ||
+				    (r.type == bpf_htons(DNS_AAAA) && r.len == bpf_htons(16)))) {
+				int four = r.type == bpf_htons(DNS_A);
+
+				OPAQUE(n);
+				n &= NAME_ADDRS - 1;
+				w->addr[n].addr[0] = w->addr[n].addr[1] = 0;
+				w->addr[n].addr[2] = bpf_htonl(0xffff);
+				if (four ? bpf_skb_load_bytes(skb, off, &w->addr[n].addr[3], 4) :
+					   bpf_skb_load_bytes(skb, off, w->addr[n].addr, 16))
+					return -1;
+				w->addr[n].ttl = ttl;
+				w->addrs = n + 1;
+			} else if (n >= NAME_ADDRS) {
+				return -1;
+			}
+		}
+		off += bpf_ntohs(r.len);
+	}
+	return -1;
+}
+
+/* Finds the message in the frame, and what of the packet its question is found by. Returns 1 when
+ * there may be one. */
+static __always_inline int names_packet(struct __sk_buff *skb, struct name_work *w,
+					struct name_question *q)
+{
+	struct {
+		__be16 source;
+		__be16 dest;
+	} ports;
+	__u32 off = ETH_HLEN;
+	__u8 head, proto;
+	__be16 piece;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		if (bpf_skb_load_bytes(skb, off, &head, 1) ||
+		    bpf_skb_load_bytes(skb, off + 9, &proto, 1) ||
+		    bpf_skb_load_bytes(skb, off + 6, &piece, 2) ||
+		    bpf_skb_load_bytes(skb, off + 12, &q->server[3], 4))
+			return 0;
+		if (piece & bpf_htons(0x1fff))
+			return 0; /* the first fragment was looked at */
+		q->server[2] = bpf_htonl(0xffff);
+		off += (head & 15) * 4;
+	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		if (bpf_skb_load_bytes(skb, off + 6, &proto, 1) ||
+		    bpf_skb_load_bytes(skb, off + 8, q->server, 16))
+			return 0;
+		off += 40;
+	} else {
+		return 0;
+	}
+	if ((proto != IPPROTO_UDP && proto != IPPROTO_TCP) ||
+	    bpf_skb_load_bytes(skb, off, &ports, 4) || ports.source != bpf_htons(DNS_PORT))
+		return 0;
+	q->proto = proto;
+	q->port = ports.dest;
+	if (proto == IPPROTO_TCP) {
+		if (bpf_skb_load_bytes(skb, off + 12, &head, 1))
+			return 0;
+		off += (head >> 4) * 4 + 2;
+	} else {
+		off += 8;
+	}
+	w->msg = off;
+	return 1;
+}
+
+static __always_inline void names_answer(struct __sk_buff *skb, struct name_work *w)
+{
+	struct name_question q = { .ifindex = skb->ifindex };
+	struct name_pod *pod = bpf_map_lookup_elem(&weir_name_pods, &q.ifindex);
+	struct {
+		__be16 id;
+		__be16 flags;
+		__be16 questions;
+		__be16 answers;
+	} head;
+	struct name_addr server;
+	int next;
+
+	if (!pod || !names_packet(skb, w, &q) || bpf_skb_load_bytes(skb, w->msg, &head, 8))
+		return;
+	/* An answer, without error, to one question. */
+	if ((head.flags & bpf_htons(0xf80f)) != bpf_htons(0x8000) ||
+	    head.questions != bpf_htons(1) || !head.answers)
+		return;
+	__builtin_memcpy(&server, q.server, sizeof(server));
+	if (!bpf_map_lookup_elem(&weir_name_servers, &server)) {
+		names_count(NAMES_UNTRUSTED);
+		return;
+	}
+	q.id = head.id;
+	if (bpf_map_delete_elem(&weir_name_asked, &q)) {
+		names_count(NAMES_UNASKED);
+		return;
+	}
+	w->pod = *pod;
+	w->ifindex = q.ifindex;
+	w->now = names_now();
+	w->count = w->addrs = 0;
+	w->ttl = NAME_TTL_MOST;
+	next = names_read(skb, w->msg + DNS_HEADER);
+	if (next <= 0) {
+		names_count(NAMES_UNREAD);
+		return;
+	}
+	names_match();
+	if (names_records(skb, next + 4, bpf_ntohs(head.answers)))
+		names_count(NAMES_UNREAD);
+	if (!w->count || !w->addrs)
+		return;
+	for (__u32 i = 0; i < NAME_ADDRS; i++) {
+		if (i >= w->addrs)
+			break;
+		names_put(i);
+	}
+	names_count(NAMES_LEARNED);
+}
+
+/* What goes on to a pod with names. It was evaluated before: it passes whatever it is. */
+SEC("tc")
+int weir_names_learn(struct __sk_buff *skb)
+{
+	struct name_work *w = names_work();
+
+	if (w)
+		names_answer(skb, w);
+	return TC_ACT_OK;
+}
+
+#endif

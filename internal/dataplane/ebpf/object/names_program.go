@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package object
+
+import "github.com/cilium/ebpf"
+
+// CallsOfNames is the map by which the programs to pods, of both families, call what reads answers
+// of DNS servers for policy by domain name. NamesProgram is IPv4's, and reads those of both.
+const (
+	CallsOfNames = "weir_name_calls"
+	NamesProgram = "weir_names_learn"
+)
+
+// CallNames makes the programs to pods hand answers of DNS servers to NamesProgram, or not, and
+// reports whether they did otherwise until now.
+func (l *Collection) CallNames(on bool) (changed bool, err error) {
+	var p *ebpf.Program
+	if on {
+		p = l.Programs[NamesProgram]
+	}
+	return setCall(l.Maps[CallsOfNames], 0, NamesProgram, p)
+}
