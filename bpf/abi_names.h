@@ -34,10 +34,10 @@ struct name_set_key {
 	__u64 pattern;
 };
 
-/* map weir_name_pods: hash __u32 (a pod's interface) -> struct name_pod; pods whose egress set is
- * in weir_name_sets */
+/* map weir_name_pods: hash __u32 (a pod's interface) -> struct name_pod; pods with an egress set
+ * that is in weir_name_sets */
 struct name_pod {
-	__u64 set;
+	__u64 sets[2]; /* of its addresses of IPv4 and IPv6; 0 = none with names */
 	__u32 extra; /* seconds that an address counts after its time to live */
 	__u32 pad;
 };

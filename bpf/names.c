@@ -130,15 +130,18 @@ __noinline int names_match(void)
 	m = bpf_map_lookup_elem(&weir_name_patterns, &w->key);
 	if (!m)
 		return 0;
-	key.set = w->pod.set;
 	for (__u32 i = 0; i < NAME_MATCHES; i++) {
 		__u32 n = w->count;
 
 		if (i >= m->count || n >= NAME_MATCHES)
 			break;
 		key.pattern = m->patterns[i];
-		if (!bpf_map_lookup_elem(&weir_name_sets, &key))
-			continue;
+		key.set = w->pod.sets[0];
+		if (!bpf_map_lookup_elem(&weir_name_sets, &key)) {
+			key.set = w->pod.sets[1];
+			if (!bpf_map_lookup_elem(&weir_name_sets, &key))
+				continue;
+		}
 		w->patterns[n & (NAME_MATCHES - 1)] = key.pattern;
 		w->count = n + 1;
 	}

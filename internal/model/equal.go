@@ -13,7 +13,7 @@ func (r *Rule) Equal(o *Rule) bool {
 }
 
 func (p Peer) equal(o Peer) bool {
-	return p.CIDR == o.CIDR && slices.Equal(p.Except, o.Except) && p.Pods.equal(o.Pods) && p.Nodes.equal(o.Nodes)
+	return p.CIDR == o.CIDR && slices.Equal(p.Except, o.Except) && p.Pods.equal(o.Pods) && p.Nodes.equal(o.Nodes) && slices.Equal(p.Domains, o.Domains)
 }
 
 func (e *Entity) equal(o *Entity) bool {

@@ -162,12 +162,15 @@ type Rule struct {
 	Own                                   *Entity // what holds of the end that the policy isolates; nil = nothing
 }
 
-// Peer is pods by selector, a CIDR, or nodes.
+// Peer is pods by selector, a CIDR, nodes, or domain names.
 type Peer struct {
 	Pods   *Selector
-	CIDR   netip.Prefix // valid when Pods and Nodes are nil
+	CIDR   netip.Prefix // valid when nothing else is set
 	Except []netip.Prefix
 	Nodes  *LabelSelector // the nodes' addresses
+	// Domains are what DNS says of these names, as DomainPattern returns them, sorted: of egress
+	// rules that allow alone.
+	Domains []string
 }
 
 // Entity is an end of a rule of projectcalico.org: everything in it holds. Expressions are of

@@ -20,6 +20,7 @@ const (
 	TableBGP
 	TableQoS
 	TableGateways
+	TableNames
 
 	AllTables Table = 1<<iota - 1
 )

@@ -85,6 +85,8 @@ type State struct {
 	Gateways map[GatewayKey][]netip.Addr
 	// Egress is which of these lists counts, for pods that leave by an EgressGatewayPolicy.
 	Egress Egress
+	// Names is policy by domain name.
+	Names Names
 	// Probed are the addresses of other nodes that have gateways of the node's own pods, and
 	// whether they are taken as down (model.Local.Down): then others have their place, where there
 	// are any.
@@ -452,6 +454,7 @@ func New() *State {
 		QoS:           map[string]QoS{},
 		Gateways:      map[GatewayKey][]netip.Addr{},
 		Egress:        NewEgress(),
+		Names:         NewNames(),
 		Probed:        map[netip.Addr]bool{},
 	}
 }

@@ -25,6 +25,9 @@ type Atom struct {
 	CIDRs   []netip.Prefix      // networks that it is true of
 	Except  []netip.Prefix      // but not in these
 	Classes map[*Class]struct{} // in which it is true
+	// Domains are patterns of domain names. The addresses that they lead to are known to the data
+	// plane alone: here the atom is true of none, and of all of them in a set of policy/names.go.
+	Domains []string
 
 	pods   *model.Selector
 	expr   *selector.Selector

@@ -212,6 +212,8 @@ func (x *Atoms) newPeer(p *model.Peer) *Atom {
 		text.WriteString("nodes with ")
 		writeLabelSelector(&text, p.Nodes)
 		return &Atom{Text: text.String(), nodes: p.Nodes}
+	case len(p.Domains) > 0:
+		return &Atom{Text: "domains " + strings.Join(p.Domains, " "), Domains: p.Domains}
 	}
 	return x.newNets([]netip.Prefix{p.CIDR}, p.Except)
 }

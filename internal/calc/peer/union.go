@@ -17,7 +17,7 @@ import (
 const MaxSeparate = 256
 
 // union returns the atom that is true of what one of many peers is, nil where no carried address
-// can be. Nodes are none of them: their addresses change.
+// can be. Nodes and domain names are none of them: their addresses change.
 func (x *Atoms) union(peers []model.Peer) *Atom {
 	a := &Atom{}
 	text := sha256.New()
@@ -59,7 +59,7 @@ func (x *Atoms) peers(r *model.Rule) Clause {
 		var list []model.Peer
 		apart = nil
 		for _, p := range r.Peers {
-			if p.Nodes != nil {
+			if p.Nodes != nil || len(p.Domains) > 0 {
 				apart = append(apart, p)
 			} else {
 				list = append(list, p)

@@ -78,6 +78,7 @@ func (s *sets) writeEntries(p *tables) {
 	for id, was := range before {
 		w.remove(id, was)
 	}
+	p.names = s.nameTables()
 	p.ruleIDs.setRefused(cut)
 	p.ruleIDs.renumbered, p.classes.Renumbered = false, false
 	p.classes.Added, p.classes.Removed = nil, nil

@@ -27,6 +27,7 @@ type sets struct {
 	users    map[*set][]netip.Addr
 	hosts    map[*set][]hostUser          // of host endpoints
 	owners   map[*set]map[string]struct{} // the namespaces of users
+	domains  map[*set][]*nameSet          // of sets in force that have domain names
 	atoms    *peer.Atoms
 	named    map[port.Name]bool // what ports of the other end rules ask for
 	own      map[string]ownExpression
@@ -43,7 +44,7 @@ type sets struct {
 
 func newSets(c *cluster.View, p *tables) *sets {
 	return &sets{
-		c: c, before: p, byKey: map[string]*set{}, users: map[*set][]netip.Addr{}, hosts: map[*set][]hostUser{}, owners: map[*set]map[string]struct{}{},
+		c: c, before: p, byKey: map[string]*set{}, users: map[*set][]netip.Addr{}, hosts: map[*set][]hostUser{}, owners: map[*set]map[string]struct{}{}, domains: map[*set][]*nameSet{},
 		compiled: [directions]map[*model.Policy]*bound{{}, {}},
 		atoms:    p.atoms, named: map[port.Name]bool{}, own: map[string]ownExpression{},
 	}
@@ -94,6 +95,9 @@ type set struct {
 
 	byAtom    map[*peer.Atom][]rulePlace // set.index, once asked for
 	unindexed []rulePlace
+
+	nameSets []*nameSet // by domain names: nil until asked for
+	ofNames  *set       // the set whose names this one is of: it binds no endpoint
 
 	id               nodestate.SetID
 	denyID, passedID nodestate.RuleID
@@ -151,6 +155,9 @@ func (s *sets) bind(a netip.Addr, ep *model.LocalEndpoint) {
 				s.owners[t] = map[string]struct{}{}
 			}
 			s.owners[t][ep.Pod.Namespace] = struct{}{}
+			if dir == egress && known {
+				s.bindNames(t)
+			}
 		}
 	}
 	s.bindStaged(a, ep, policies, known)
@@ -330,7 +337,12 @@ func (t *set) findEnds() {
 }
 
 // inForce reports whether a set binds an endpoint: otherwise staged policies alone make it.
-func (s *sets) inForce(t *set) bool { return t.vital || len(s.users[t]) > 0 || len(s.hosts[t]) > 0 }
+func (s *sets) inForce(t *set) bool {
+	if t.ofNames != nil {
+		return s.inForce(t.ofNames)
+	}
+	return t.vital || len(s.users[t]) > 0 || len(s.hosts[t]) > 0
+}
 
 // isolate gives a set's endpoints their isolation.
 func (s *sets) isolate(t *set, to nodestate.Isolation, out *tables) {

@@ -28,6 +28,7 @@ type tables struct {
 	unfit           []nodestate.Rule
 	hosts           map[nodestate.HostInterface]nodestate.HostEndpoint
 	hostsStaged     map[nodestate.HostInterface]nodestate.HostEndpoint
+	names           nodestate.Names // patterns and sets
 
 	subjects   *subject.Index
 	withStaged *subject.Index // with the staged policies in force; nil where there are none
@@ -61,7 +62,7 @@ type tables struct {
 }
 
 func newTables(l Limits, rules *table.Table[nodestate.RuleID, nodestate.Rule]) *tables {
-	return &tables{limits: l, ruleIDs: newRuleIDs(rules), peerCIDRs: map[netip.Prefix]nodestate.Class{}}
+	return &tables{limits: l, ruleIDs: newRuleIDs(rules), peerCIDRs: map[netip.Prefix]nodestate.Class{}, names: nodestate.NewNames()}
 }
 
 // update brings the tables up to date. It reports whether the isolation of endpoints may have
@@ -155,7 +156,7 @@ func (p *tables) resolve(c *cluster.View, dirty *model.Dirty, at []netip.Addr, w
 	if len(sets.byKey) == 0 {
 		p.ruleIDs.clear()
 		*p = tables{ingress: p.ingress, egress: p.egress, ruleIDs: p.ruleIDs, staged: p.staged, hosts: p.hosts, hostsStaged: p.hostsStaged, peerCIDRs: map[netip.Prefix]nodestate.Class{},
-			subjects: p.subjects, withStaged: p.withStaged, serial: p.serial, limits: p.limits, maxNetworks: p.maxNetworks,
+			names: nodestate.NewNames(), subjects: p.subjects, withStaged: p.withStaged, serial: p.serial, limits: p.limits, maxNetworks: p.maxNetworks,
 			withheld: p.withheld, tenantsChanged: true}
 		sets.isolateStaged(p)
 		return sets
