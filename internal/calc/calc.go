@@ -31,6 +31,7 @@
 package calc
 
 import (
+	"net/netip"
 	"reflect"
 	"slices"
 
@@ -142,6 +143,15 @@ func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.S
 		}
 	}
 	bound := k.policy.Update(c, &dirty, &next, &keys)
+	if keys.Has(nodestate.TableNames) || len(next.Names.Sets) > 0 && route.ChangesNames(c, &dirty) {
+		var servers []netip.Addr
+		if len(next.Names.Sets) > 0 {
+			servers = route.NameServers(c)
+		}
+		if !slices.Equal(servers, next.Names.Servers) {
+			next.Names.Servers, keys.Tables = servers, keys.Tables|nodestate.TableNames
+		}
+	}
 	ingress, egress := k.policy.Isolation()
 	gateways := route.ChangesGateways(c, &dirty)
 	switch {

@@ -27,6 +27,7 @@ type clusterPolicy struct {
 	finding
 	consequence string // of what is found now
 	wrong       bool   // something outside of the rules
+	noDomains   bool   // the kind or the tier has no domain names
 	unknown     []string
 }
 
@@ -41,7 +42,7 @@ func ConvertClusterNetworkPolicy(o *ClusterPolicy) (*model.Policy, []weirv1.Prob
 	switch o.Spec.Tier {
 	case "Admin":
 	case "Baseline":
-		tier = model.TierBaseline
+		tier, p.noDomains = model.TierBaseline, true
 	default:
 		p.outside("spec.tier", o.Spec.Tier, "is neither Admin nor Baseline", "correct it")
 	}
@@ -51,6 +52,7 @@ func ConvertClusterNetworkPolicy(o *ClusterPolicy) (*model.Policy, []weirv1.Prob
 // ConvertAdminNetworkPolicy converts a policy.networking.k8s.io/v1alpha1 AdminNetworkPolicy.
 func ConvertAdminNetworkPolicy(o *ClusterPolicy) (*model.Policy, []weirv1.Problem) {
 	p := newClusterPolicy(model.KindAdminNetworkPolicy, o)
+	p.noDomains = true
 	return p.convert(o, model.KindAdminNetworkPolicy, model.TierAdminV1, "Allow"), p.List
 }
 
@@ -58,6 +60,7 @@ func ConvertAdminNetworkPolicy(o *ClusterPolicy) (*model.Policy, []weirv1.Proble
 // BaselineAdminNetworkPolicy.
 func ConvertBaselineAdminNetworkPolicy(o *ClusterPolicy) (*model.Policy, []weirv1.Problem) {
 	p := newClusterPolicy(model.KindBaselineAdminNetworkPolicy, o)
+	p.noDomains = true
 	return p.convert(o, model.KindBaselineAdminNetworkPolicy, model.TierBaselineV1, "Allow"), p.List
 }
 
@@ -150,6 +153,9 @@ func (p *clusterPolicy) rule(field string, r *clusterRule, peers []clusterPeer, 
 	for i := range peers {
 		out.Peers = append(out.Peers, p.peers(fmt.Sprintf("%s[%d]", peersField, i), &peers[i], in)...)
 	}
+	if out.Action != model.Allow && slices.ContainsFunc(out.Peers, func(x model.Peer) bool { return len(x.Domains) > 0 }) {
+		p.bad(peersField, "", "has domainNames, which are for the action that allows alone", "use networks")
+	}
 	out.Ports = p.ports(field, r)
 	named := slices.ContainsFunc(out.Ports, func(x model.PortRange) bool { return x.Named != "" })
 	if named && slices.ContainsFunc(out.Peers, func(x model.Peer) bool { return x.Pods == nil }) {
@@ -180,7 +186,7 @@ func (p *clusterPolicy) peers(field string, x *clusterPeer, in bool) []model.Pee
 	case x.Namespaces != nil || x.Pods != nil:
 		out = append(out, model.Peer{Pods: p.pods(field, x.Namespaces, x.Pods)})
 	case len(x.DomainNames) > 0:
-		p.bad(field+".domainNames", x.DomainNames[0], "is not supported yet", "use networks")
+		return p.domains(field+".domainNames", x.DomainNames, in)
 	case in:
 		p.bad(field, "", "is not for ingress rules", "use namespaces or pods")
 	case x.Nodes != nil:
@@ -200,6 +206,25 @@ func (p *clusterPolicy) peers(field string, x *clusterPeer, in bool) []model.Pee
 		p.bad(field, "", "cannot be read", "correct it")
 	}
 	return out
+}
+
+// domains converts a peer of domain names, which only egress rules of tier Admin have.
+func (p *clusterPolicy) domains(field string, names []string, in bool) []model.Peer {
+	if in || p.noDomains {
+		p.bad(field, names[0], "is for egress rules of a ClusterNetworkPolicy of tier Admin alone", "use networks")
+		return nil
+	}
+	var out []string
+	for i, text := range names {
+		pattern, err := model.DomainPattern(text)
+		if err != nil {
+			p.bad(fmt.Sprintf("%s[%d]", field, i), text, err.Error(), "correct it")
+			continue
+		}
+		out = append(out, pattern)
+	}
+	slices.Sort(out)
+	return []model.Peer{{Domains: slices.Compact(out)}}
 }
 
 // ports converts what a rule says of protocols and ports; none = everything.

@@ -5,6 +5,7 @@ package watch
 import (
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -107,7 +108,9 @@ spec:
 func TestRulesOfClusterPoliciesFailClosed(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ kind, rule, field string }{
-		{"ClusterNetworkPolicy", `to: [{domainNames: [example.com]}]`, "spec.egress[0].to[0].domainNames"},
+		{"ClusterNetworkPolicy", `to: [{domainNames: ["www.*.com"]}]`, "spec.egress[0].to[0].domainNames[0]"},
+		{"ClusterNetworkPolicy", `to: [{domainNames: [example.com], networks: [10.0.0.0/8]}]`, "spec.egress[0].to[0]"},
+		{"AdminNetworkPolicy", `to: [{domainNames: [example.com]}]`, "spec.egress[0].to[0].domainNames"},
 		{"ClusterNetworkPolicy", `to: [{namespaces: {}}, {futureKind: {}}]`, "spec.egress[0].to[1].futureKind spec.egress[0].to[1]"},
 		{"ClusterNetworkPolicy", `to: [{namespaces: {}, networks: [10.0.0.0/8]}]`, "spec.egress[0].to[0]"},
 		{"ClusterNetworkPolicy", `to: []`, "spec.egress[0].to"},
@@ -234,5 +237,38 @@ func TestFieldsThatAreNotKnownFailClosed(t *testing.T) {
 	}
 	if o, err := decode[ClusterPolicy](object("Allow", map[string]any{"namespaces": selector}, nil)); err != nil || len(o.Unknown) > 0 {
 		t.Errorf("all is known: %v %v", o, err)
+	}
+}
+
+// Rules of tier Admin that allow may name domains; nothing else may.
+func TestDomainNames(t *testing.T) {
+	t.Parallel()
+	of := func(tier, action, direction string) (*model.Policy, []string) {
+		got, found := clusterPolicyOf(t, model.KindClusterNetworkPolicy, `{metadata: {name: p}, spec: {tier: `+tier+`, priority: 1, subject: {namespaces: {}}, `+
+			direction+`: [{action: `+action+`, `+map[string]string{"egress": "to", "ingress": "from"}[direction]+`: [{domainNames: [Www.Example.com., "*.example.org", www.example.com]}, {networks: [192.0.2.0/24]}]}]}}`)
+		var fields []string
+		for _, x := range found {
+			fields = append(fields, x.Field)
+		}
+		return got, fields
+	}
+	got, problems := of("Admin", "Accept", "egress")
+	want := []model.Peer{{Domains: []string{"*.example.org", "www.example.com"}}, {CIDR: netip.MustParsePrefix("192.0.2.0/24")}}
+	if len(problems) > 0 || !reflect.DeepEqual(got.Egress[0].Peers, want) {
+		t.Errorf("%v: %+v", problems, got.Egress[0].Peers)
+	}
+	for _, c := range []struct{ tier, action, direction, field string }{
+		{"Admin", "Deny", "egress", "spec.egress[0].to"}, {"Admin", "Pass", "egress", "spec.egress[0].to"},
+		{"Baseline", "Accept", "egress", "spec.egress[0].to[0].domainNames"}, {"Admin", "Accept", "ingress", "spec.ingress[0].from[0].domainNames"},
+	} {
+		got, problems := of(c.tier, c.action, c.direction)
+		if !slices.Contains(problems, c.field) {
+			t.Errorf("%v: problems in %v", c, problems)
+		}
+		for _, r := range append(got.Egress, got.Ingress...) {
+			if r.Action == model.Allow && slices.ContainsFunc(r.Peers, func(p model.Peer) bool { return len(p.Domains) > 0 || p.CIDR.Bits() == 24 }) {
+				t.Errorf("%v: %+v", c, r)
+			}
+		}
 	}
 }

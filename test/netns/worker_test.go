@@ -225,6 +225,10 @@ func serve(r request, conns map[int]net.Conn) answer {
 		return readCounters()
 	case "echo":
 		return fromErr(echo(r))
+	case "name server":
+		return fromErr(nameServer(r))
+	case "firsts":
+		return firsts(r)
 	case "dns":
 		return fromErr(dns(r))
 	case "resolve":

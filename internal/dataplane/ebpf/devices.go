@@ -136,6 +136,21 @@ func (w deviceWish) equal(o deviceWish) bool {
 		w.six == o.six && w.node6 == o.node6 && maps.Equal(w.routes, o.routes) && maps.Equal(w.nodes, o.nodes)
 }
 
+// callNames makes the programs to pods hand answers of DNS servers to what reads them, while policy
+// has domain names.
+func (d *Driver) callNames() error {
+	on := len(d.state.Names.Sets) > 0
+	changed, err := d.loaded.CallNames(on)
+	if err != nil {
+		return &dataplane.KeyError{Table: "programs", Key: "domain names", Err: err}
+	}
+	if changed && on == d.readsNames && d.started {
+		d.count.repaired("program", d.log, "what reads answers of DNS servers was not as it should be; put it right", "reads", on)
+	}
+	d.readsNames = on
+	return nil
+}
+
 // callIPIP makes the programs unpack IP in IP of other nodes while the state asks for it. The
 // settings that say so are written before.
 func (d *Driver) callIPIP() error {

@@ -95,6 +95,7 @@ type Driver struct {
 	called       *object.Collection          // the six that IPv4's programs call
 	slow         map[*object.Collection]bool // whose programs call their SlowProgram
 	unpacks      bool                        // IPv4's call what unpacks IP in IP
+	readsNames   bool                        // they call what reads answers of DNS servers
 	sixErr       error                       // why the state's wish about IPv6 is not fulfilled
 	removingIPv6 bool                        // something of IPv6 is still there that should go
 	narrow       map[string]bool             // our devices whose MTU is too small for IPv6
@@ -275,7 +276,7 @@ func (d *Driver) reconcile(devices bool) error {
 	if err := errors.Join(d.callSlow(), d.sixErr, d.callIPv6()); err != nil {
 		errs = append(errs, err)
 	}
-	if err := d.callIPIP(); err != nil {
+	if err := errors.Join(d.callIPIP(), d.callNames()); err != nil {
 		errs = append(errs, err)
 	}
 	if err := d.ensureUntracked(); err != nil {

@@ -112,7 +112,7 @@ func (r *reader) rule(m *Rule, p *model.Policy, d *Decoded, direction string) mo
 func (r *reader) peer(p *Peer) model.Peer {
 	r.critical(p)
 	out := model.Peer{Pods: part(r, "pods", p.Pods, r.selector), CIDR: one(r, "cidr", p.Cidr, r.prefix), Except: list(r, "except", p.Except, r.prefix),
-		Nodes: part(r, "nodes", p.Nodes, r.labelSelector)}
+		Nodes: part(r, "nodes", p.Nodes, r.labelSelector), Domains: r.textList("domains", p.Domains)}
 	kind := kindOf(&out)
 	if p.Kind != kind {
 		r.notUnderstood("a peer of kind %d, with what kind %d has", p.Kind, kind)

@@ -36,7 +36,7 @@ func (w *writer) rules(list []model.Rule) []*Rule {
 }
 
 func (w *writer) peer(p model.Peer) *Peer {
-	return &Peer{Kind: kindOf(&p), Pods: w.selector(p.Pods), Cidr: PrefixBytes(p.CIDR), Except: each(p.Except, PrefixBytes), Nodes: w.labelSelector(p.Nodes)}
+	return &Peer{Kind: kindOf(&p), Pods: w.selector(p.Pods), Cidr: PrefixBytes(p.CIDR), Except: each(p.Except, PrefixBytes), Nodes: w.labelSelector(p.Nodes), Domains: w.texts(p.Domains)}
 }
 
 // kindOf is what calc takes a peer for.
@@ -46,6 +46,8 @@ func kindOf(p *model.Peer) PeerKind {
 		return PeerKind_PEER_KIND_PODS
 	case p.Nodes != nil:
 		return PeerKind_PEER_KIND_NODES
+	case len(p.Domains) > 0:
+		return PeerKind_PEER_KIND_DOMAINS
 	case p.CIDR.IsValid():
 		return PeerKind_PEER_KIND_CIDR
 	}

@@ -173,6 +173,7 @@ const (
 	PeerKind_PEER_KIND_NODES   PeerKind = 2 // nodes is there
 	PeerKind_PEER_KIND_CIDR    PeerKind = 3 // cidr is there
 	PeerKind_PEER_KIND_NOBODY  PeerKind = 4
+	PeerKind_PEER_KIND_DOMAINS PeerKind = 5 // domains is there
 )
 
 // Enum value maps for PeerKind.
@@ -183,6 +184,7 @@ var (
 		2: "PEER_KIND_NODES",
 		3: "PEER_KIND_CIDR",
 		4: "PEER_KIND_NOBODY",
+		5: "PEER_KIND_DOMAINS",
 	}
 	PeerKind_value = map[string]int32{
 		"PEER_KIND_UNKNOWN": 0,
@@ -190,6 +192,7 @@ var (
 		"PEER_KIND_NODES":   2,
 		"PEER_KIND_CIDR":    3,
 		"PEER_KIND_NOBODY":  4,
+		"PEER_KIND_DOMAINS": 5,
 	}
 )
 
@@ -2581,6 +2584,7 @@ type Peer struct {
 	Cidr          []byte                 `protobuf:"bytes,3,opt,name=cidr,proto3" json:"cidr,omitempty"` // prefix
 	Except        [][]byte               `protobuf:"bytes,4,rep,name=except,proto3" json:"except,omitempty"`
 	Nodes         *LabelSelector         `protobuf:"bytes,5,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	Domains       []uint32               `protobuf:"varint,6,rep,packed,name=domains,proto3" json:"domains,omitempty"` // texts: patterns of domain names
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2646,6 +2650,13 @@ func (x *Peer) GetExcept() [][]byte {
 func (x *Peer) GetNodes() *LabelSelector {
 	if x != nil {
 		return x.Nodes
+	}
+	return nil
+}
+
+func (x *Peer) GetDomains() []uint32 {
+	if x != nil {
+		return x.Domains
 	}
 	return nil
 }
@@ -4507,13 +4518,14 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\x10not_source_ports\x18\t \x03(\v2\x19.weir.fanout.v1.PortRangeR\x0enotSourcePorts\x12,\n" +
 	"\x05other\x18\n" +
 	" \x01(\v2\x16.weir.fanout.v1.EntityR\x05other\x12(\n" +
-	"\x03own\x18\v \x01(\v2\x16.weir.fanout.v1.EntityR\x03own\"\xc3\x01\n" +
+	"\x03own\x18\v \x01(\v2\x16.weir.fanout.v1.EntityR\x03own\"\xdd\x01\n" +
 	"\x04Peer\x12,\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x18.weir.fanout.v1.PeerKindR\x04kind\x12,\n" +
 	"\x04pods\x18\x02 \x01(\v2\x18.weir.fanout.v1.SelectorR\x04pods\x12\x12\n" +
 	"\x04cidr\x18\x03 \x01(\fR\x04cidr\x12\x16\n" +
 	"\x06except\x18\x04 \x03(\fR\x06except\x123\n" +
-	"\x05nodes\x18\x05 \x01(\v2\x1d.weir.fanout.v1.LabelSelectorR\x05nodes\"\xbf\x01\n" +
+	"\x05nodes\x18\x05 \x01(\v2\x1d.weir.fanout.v1.LabelSelectorR\x05nodes\x12\x18\n" +
+	"\adomains\x18\x06 \x03(\rR\adomains\"\xbf\x01\n" +
 	"\x06Entity\x12\x17\n" +
 	"\ain_nets\x18\x01 \x01(\bR\x06inNets\x12\x12\n" +
 	"\x04nets\x18\x02 \x03(\fR\x04nets\x12\x19\n" +
@@ -4680,13 +4692,14 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\x0eFAMILY_UNKNOWN\x10\x00\x12\x0f\n" +
 	"\vFAMILY_BOTH\x10\x01\x12\x0f\n" +
 	"\vFAMILY_IPV4\x10\x02\x12\x0f\n" +
-	"\vFAMILY_IPV6\x10\x03*t\n" +
+	"\vFAMILY_IPV6\x10\x03*\x8b\x01\n" +
 	"\bPeerKind\x12\x15\n" +
 	"\x11PEER_KIND_UNKNOWN\x10\x00\x12\x12\n" +
 	"\x0ePEER_KIND_PODS\x10\x01\x12\x13\n" +
 	"\x0fPEER_KIND_NODES\x10\x02\x12\x12\n" +
 	"\x0ePEER_KIND_CIDR\x10\x03\x12\x14\n" +
-	"\x10PEER_KIND_NOBODY\x10\x04*x\n" +
+	"\x10PEER_KIND_NOBODY\x10\x04\x12\x15\n" +
+	"\x11PEER_KIND_DOMAINS\x10\x05*x\n" +
 	"\bOperator\x12\x14\n" +
 	"\x10OPERATOR_UNKNOWN\x10\x00\x12\x0f\n" +
 	"\vOPERATOR_IN\x10\x01\x12\x13\n" +

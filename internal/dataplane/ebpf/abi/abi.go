@@ -18,6 +18,23 @@ func Be16(port uint16) uint16 {
 	return binary.NativeEndian.Uint16(b[:])
 }
 
+// Widen returns an address as maps of both families have it, and Unwiden the address of that.
+func Widen(a netip.Addr) (words [4]uint32) {
+	b := a.As16()
+	for i := range words {
+		words[i] = binary.NativeEndian.Uint32(b[4*i:])
+	}
+	return words
+}
+
+func Unwiden(words [4]uint32) netip.Addr {
+	var b [16]byte
+	for i, w := range words {
+		binary.NativeEndian.PutUint32(b[4*i:], w)
+	}
+	return netip.AddrFrom16(b).Unmap()
+}
+
 func ToPrefix[A Address](p netip.Prefix) PrefixKey[A] {
 	return PrefixKey[A]{Len: uint32(p.Bits()), Addr: ToAddr[A](p.Masked().Addr())}
 }

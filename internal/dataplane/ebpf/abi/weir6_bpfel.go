@@ -319,7 +319,7 @@ type Weir6NameMatch struct {
 
 type Weir6NamePod struct {
 	_     structs.HostLayout
-	Set   uint64
+	Sets  [2]uint64
 	Extra uint32
 	Pad   uint32
 }

@@ -317,7 +317,7 @@ type WeirNameMatch struct {
 
 type WeirNamePod struct {
 	_     structs.HostLayout
-	Set   uint64
+	Sets  [2]uint64
 	Extra uint32
 	Pad   uint32
 }

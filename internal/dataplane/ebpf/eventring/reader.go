@@ -3,10 +3,8 @@
 package eventring
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"time"
 	"unsafe"
@@ -74,7 +72,7 @@ func toEvent(sample []byte) (dataplane.Event, error) {
 	}
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&v)), unsafe.Sizeof(v)), sample)
 	e := dataplane.Event{
-		Src: wideAddr(v.Saddr), Dst: wideAddr(v.Daddr), Sport: abi.Be16(v.Sport), Dport: abi.Be16(v.Dport), Proto: model.Protocol(v.Proto),
+		Src: abi.Unwiden(v.Saddr), Dst: abi.Unwiden(v.Daddr), Sport: abi.Be16(v.Sport), Dport: abi.Be16(v.Dport), Proto: model.Protocol(v.Proto),
 		IfIndex: int(v.Ifindex), Reason: v.Reason,
 		Allowed: v.Flags&abi.EventAllowed != 0, Log: v.Flags&abi.EventLog != 0, Again: v.Flags&abi.EventAgain != 0,
 	}
@@ -87,16 +85,8 @@ func toEvent(sample []byte) (dataplane.Event, error) {
 		e.Hook = hookNames[v.Hook]
 	}
 	if v.SvcProto != 0 {
-		e.Service = nodestate.Frontend{Addr: wideAddr(v.SvcAddr), Port: abi.Be16(v.SvcPort), Proto: model.Protocol(v.SvcProto)}
+		e.Service = nodestate.Frontend{Addr: abi.Unwiden(v.SvcAddr), Port: abi.Be16(v.SvcPort), Proto: model.Protocol(v.SvcProto)}
 	}
 	return e, nil
 }
 
-// wideAddr reads 16 bytes, those of IPv4 mapped.
-func wideAddr(words [4]uint32) netip.Addr {
-	var b [16]byte
-	for i, w := range words {
-		binary.NativeEndian.PutUint32(b[4*i:], w)
-	}
-	return netip.AddrFrom16(b).Unmap()
-}

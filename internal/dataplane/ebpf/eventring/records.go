@@ -84,16 +84,16 @@ var ends = map[uint8]dataplane.FlowEnd{abi.RecordGoesOn: dataplane.FlowGoesOn, a
 func toRecord(v abi.WeirFlowRecord, now time.Time, mono int64) dataplane.FlowRecord {
 	packets, bytes := abi.Counted(uint64(v.Count[1])<<32 | uint64(v.Count[0]))
 	r := dataplane.FlowRecord{
-		Src: wideAddr(v.Seen.Saddr), Dst: wideAddr(v.Seen.Daddr), Sport: abi.Be16(v.Seen.Sport), Dport: abi.Be16(v.Seen.Dport), Proto: model.Protocol(v.Proto),
-		ToSrc: wideAddr(v.Sent.Saddr), ToDst: wideAddr(v.Sent.Daddr), ToSport: abi.Be16(v.Sent.Sport), ToDport: abi.Be16(v.Sent.Dport),
+		Src: abi.Unwiden(v.Seen.Saddr), Dst: abi.Unwiden(v.Seen.Daddr), Sport: abi.Be16(v.Seen.Sport), Dport: abi.Be16(v.Seen.Dport), Proto: model.Protocol(v.Proto),
+		ToSrc: abi.Unwiden(v.Sent.Saddr), ToDst: abi.Unwiden(v.Sent.Daddr), ToSport: abi.Be16(v.Sent.Sport), ToDport: abi.Be16(v.Sent.Dport),
 		Packets: packets, Bytes: bytes, TCPFlags: v.FlagsSeen, Started: wall(v.Started, now, mono), Until: wall(v.At, now, mono), End: ends[v.End],
 	}
 	if v.SvcProto != 0 {
-		r.Service = nodestate.Frontend{Addr: wideAddr(v.SvcAddr), Port: abi.Be16(v.SvcPort), Proto: model.Protocol(v.SvcProto)}
-		r.Backend = netip.AddrPortFrom(wideAddr(v.BackendAddr), abi.Be16(v.BackendPort))
+		r.Service = nodestate.Frontend{Addr: abi.Unwiden(v.SvcAddr), Port: abi.Be16(v.SvcPort), Proto: model.Protocol(v.SvcProto)}
+		r.Backend = netip.AddrPortFrom(abi.Unwiden(v.BackendAddr), abi.Be16(v.BackendPort))
 	}
 	if v.AskedPort != 0 {
-		r.Asked = nodestate.Frontend{Addr: wideAddr(v.AskedAddr), Port: abi.Be16(v.AskedPort), Proto: model.Protocol(v.Proto)}
+		r.Asked = nodestate.Frontend{Addr: abi.Unwiden(v.AskedAddr), Port: abi.Be16(v.AskedPort), Proto: model.Protocol(v.Proto)}
 	}
 	describe(&r, v.Action, v.Flags, v.Ifindex)
 	r.Egress, r.Ingress = endsOf(v.Ends, v.Staged, v.Rules, v.StagedRules)

@@ -173,7 +173,8 @@ func (o *Node) ApplyChanged(s *nodestate.State, changed nodestate.Keys) error {
 		err = errors.Join(err, o.loaded.CallUntracked(o.guards6.Arrive, o.guards6.Each))
 	}
 	_, ipipErr := o.loaded.CallIPIP(s.Settings.IPIP.Accept)
-	errs = append(errs, err, ipipErr)
+	_, namesErr := o.loaded.CallNames(len(s.Names.Sets) > 0)
+	errs = append(errs, err, ipipErr, namesErr)
 	o.bump = o.bump || o.Tables.Reevaluated() != before || o.Tables.Stale()
 	if o.bump {
 		err = o.Tables.NextEpoch()
@@ -227,7 +228,7 @@ func (o *Node) Load() (*nodestate.State, error) {
 // ResetFlows forgets every flow, affinity and socket, and the counts of drops.
 func (o *Node) ResetFlows() error {
 	for _, name := range []string{"weir_flows", "weir_flows_new", "weir_affinity", "weir_sockets", "weir_drops", "weir_frags",
-		"weir_dsr_tries", "weir_dsr_fallen", "weir_shares", "weir_spent", "weir_resolves"} {
+		"weir_dsr_tries", "weir_dsr_fallen", "weir_shares", "weir_spent", "weir_resolves", "weir_names", "weir_name_used", "weir_name_asked"} {
 		for _, maps := range []map[string]*ebpf.Map{o.Maps, o.IPv6.Maps} {
 			if err := maptable.Clear(maps[name]); err != nil {
 				return fmt.Errorf("emptying map %s: %w", name, err)

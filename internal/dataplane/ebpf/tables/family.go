@@ -88,7 +88,7 @@ func (t *familyTables[A]) desire(s *nodestate.State, changed nodestate.Keys, ifi
 	if changed.Has(nodestate.TableStaged) || changed.Has(nodestate.TableAddrs) {
 		t.staged.Desire(renderStaged[A](s))
 	}
-	if changed.Has(nodestate.TableAddrs) || changed.Has(nodestate.TableStaged) || changed.Has(nodestate.TableQoS) {
+	if changed.Has(nodestate.TableAddrs) || changed.Has(nodestate.TableStaged) || changed.Has(nodestate.TableQoS) || changed.Has(nodestate.TableNames) {
 		t.addrs.Desire(renderAddrs[A](s, ifindex))
 		t.links.Desire(maps.All(renderLinks[A](s)))
 	}

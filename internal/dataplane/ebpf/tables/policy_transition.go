@@ -229,6 +229,7 @@ func (t *Node) forgetInterims(s *survey, b *transition) {
 func (t *Node) planTransition() *transition {
 	s := newSurvey()
 	t.each(func(f Family) { f.surveySets(s) })
+	t.names.survey(s)
 	t.surveyHosts(s)
 	turns := t.inPlaceChanges(s)
 	if !s.kept && len(turns) == 0 {

@@ -26,6 +26,7 @@ func ReadState(families ...*object.Collection) (*nodestate.State, error) {
 	s := nodestate.New()
 	readPolicy(s, t)
 	readHosts(s, t)
+	t.names.read(s)
 	var errs []error
 	t.each(func(f Family) { errs = append(errs, f.read(s)) })
 	return s, errors.Join(errs...)
@@ -34,9 +35,10 @@ func ReadState(families ...*object.Collection) (*nodestate.State, error) {
 // ReadPolicyState reads back what of the maps decides about policy.
 func ReadPolicyState(families ...*object.Collection) (*nodestate.State, error) {
 	s, t := nodestate.New(), New(families...)
-	errs := []error{t.policy.Load(), t.hosts.Load()}
+	errs := []error{t.policy.Load(), t.hosts.Load(), t.names.load()}
 	readPolicy(s, t)
 	readHosts(s, t)
+	t.names.read(s)
 	for _, f := range t.families {
 		errs = append(errs, f.readPolicy(s))
 	}
@@ -159,7 +161,7 @@ func readAddr[A abi.Address](v abi.AddrValue[A]) nodestate.Addr {
 		NATOutgoing: v.Flags&abi.AddrNATOutgoing != 0,
 		Gateways:    v.Flags&abi.AddrGateways != 0 && v.Kind == uint8(nodestate.AddrEndpoint),
 		SameLink:    v.Flags&abi.AddrSameLink != 0 && v.Kind != uint8(nodestate.AddrEndpoint),
-		Tunnel:      v.Flags&abi.AddrTunnel != 0,
+		Tunnel:      v.Flags&abi.AddrTunnel != 0 && v.Kind != uint8(nodestate.AddrEndpoint),
 		IPIP:        v.Flags&abi.AddrIPIP != 0 && v.Kind == uint8(nodestate.AddrPod),
 		NoIPIP:      v.Flags&abi.AddrNoIPIP != 0 && v.Kind == uint8(nodestate.AddrNode),
 		NodePorts:   v.Flags&abi.AddrNodePorts != 0,

@@ -14,9 +14,15 @@ import (
 // takes what is of its family, and leaves the rest out.
 
 func renderAddrs[A abi.Address](s *nodestate.State, ifindex func(nodestate.Addr) int) iter.Seq2[A, abi.AddrValue[A]] {
+	named := s.Names.SetsWithNames()
 	return func(yield func(A, abi.AddrValue[A]) bool) {
 		for addr, a := range s.Addrs {
-			if abi.Carries[A](addr) && !yield(abi.ToAddr[A](addr), renderAddr[A](a, isStaged(s, addr), s.Queued(a), ifindex)) {
+			if !abi.Carries[A](addr) {
+				continue
+			}
+			v := renderAddr[A](a, isStaged(s, addr), s.Queued(a), ifindex)
+			v.Flags |= uint8(abi.FlagIf(a.Kind == nodestate.AddrEndpoint && named[a.Egress.Set], abi.AddrNames))
+			if !yield(abi.ToAddr[A](addr), v) {
 				return
 			}
 		}

@@ -22,6 +22,7 @@ type Node struct {
 	hosts        *maptable.Table[abi.WeirHostKey, abi.WeirHostValue]
 	would        *maptable.Table[abi.WeirHostKey, abi.WeirHostValue] // of host endpoints, with the staged policies in force
 	ports        *services.Ports
+	names        *nameTables
 	families     []Family
 	counts       *counts
 	temps        map[abi.WeirPolicyKey]struct{} // of transition that are not crossed yet
@@ -53,6 +54,7 @@ func New(families ...*object.Collection) *Node {
 	t.hosts = maptable.New[abi.WeirHostKey, abi.WeirHostValue]("weir_hosts", shared["weir_hosts"], abi.ShowHost, &t.counts.reevaluated)
 	t.would = maptable.New[abi.WeirHostKey, abi.WeirHostValue]("weir_hosts_staged", shared["weir_hosts_staged"], abi.ShowHost, &t.counts.quiet)
 	t.ports = services.NewPorts(shared["weir_ports"], &t.counts.quiet)
+	t.names = newNames(shared, t.counts)
 	for _, l := range families {
 		t.Add(t.FamilyOf(l))
 	}
@@ -90,7 +92,7 @@ func (t *Node) all(do func(Family) bool) bool {
 // Load reads what the maps hold. The errors are the kernel's.
 func (t *Node) Load() error {
 	t.policyFresh = true
-	errs := []error{t.policy.Load(), t.hosts.Load(), t.would.Load(), t.ports.Load()}
+	errs := []error{t.policy.Load(), t.hosts.Load(), t.would.Load(), t.ports.Load(), t.names.load()}
 	t.each(func(f Family) { errs = append(errs, f.Load()) })
 	return errors.Join(errs...)
 }
@@ -111,6 +113,7 @@ func (t *Node) Desire(s *nodestate.State, changed nodestate.Keys, ifindex func(n
 	if changed.Has(nodestate.TableServices) || changed.Has(nodestate.TableAddrs) {
 		t.ports.Desire(s, changed.Has(nodestate.TableAddrs))
 	}
+	t.names.desire(s, changed, ifindex)
 	t.each(func(f Family) { f.desire(s, changed, ifindex) })
 }
 
@@ -121,7 +124,7 @@ func (t *Node) Desire(s *nodestate.State, changed nodestate.Keys, ifindex func(n
 // under way; NextEpoch or Settle takes that back. An agent that finds the note when it starts does
 // what the one before it did not come to: it moves the epoch on.
 func (t *Node) Write(s *nodestate.State, m Machine) {
-	pending := t.policy.Pending() || t.hosts.Pending()
+	pending := t.policy.Pending() || t.hosts.Pending() || t.names.pending()
 	t.each(func(f Family) { pending = f.pending() || pending })
 	t.each(func(f Family) { f.writeSettings(s, m, true, pending) })
 	t.each(Family.removeEndpoints)
@@ -133,6 +136,7 @@ func (t *Node) Write(s *nodestate.State, m Machine) {
 		}
 	}
 	t.writeVerdicts()
+	t.names.write(t.policy)
 	t.would.Write(nil)
 	t.held = !t.applyTransition(b)
 	t.each(Family.writeRoutes)
@@ -144,6 +148,7 @@ func (t *Node) Write(s *nodestate.State, m Machine) {
 func (t *Node) setsInUse(in map[uint64]bool) {
 	t.hostSets(in)
 	t.each(func(f Family) { f.setsInUse(in) })
+	t.names.setsInUse(in)
 }
 
 // writeVerdicts writes entries by port, then the heads of source ports, then the heads that lead to
@@ -203,6 +208,7 @@ func (t *Node) Remove(s *nodestate.State, m Machine) {
 	t.ports.Settle()
 	t.would.Remove(nil)
 	if !t.held {
+		t.names.remove()
 		t.hosts.Remove(nil)
 		m.hostPolicy, m.untracked = t.hosts.Tracker.Len() > 0, t.EvaluatesUntracked()
 		t.each(func(f Family) { f.writeSettings(s, m, false, false) })
@@ -283,6 +289,7 @@ func (t *Node) Errors() []error {
 		errs = append(errs, t.inPlaceErr)
 	}
 	errs = append(errs, t.ports.Errors()...)
+	errs = append(errs, t.names.errors()...)
 	t.each(func(f Family) { errs = append(errs, f.errors()...) })
 	return errs
 }

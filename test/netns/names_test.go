@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netns
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nettest"
+)
+
+// namesFixture is one in which pod a may send to DNS and to addresses of domain names alone. The
+// name server is pod c on the other node, behind the Service of the cluster's DNS; the addresses of
+// its zone are outside of the cluster.
+func namesFixture(t *testing.T, fam family, domains ...string) *fixture {
+	f := newFixture(t, fam)
+	run(t, "ip -n %s route add local 198.18.0.0/16 dev lo; ip -n %s -6 route add local fd98::/64 dev lo; "+
+		"ip netns exec %s sysctl -qw net.ipv6.ip_nonlocal_bind=1", f.client.netns, f.client.netns, f.client.netns)
+	for _, n := range f.nodes {
+		run(t, "ip -n %s route add 198.18.0.0/16 via %s", n.netns, f.client.addr)
+		if fam == ipv6 {
+			run(t, "ip -n %s -6 route add fd98::/64 via %s", n.netns, six(f.client.addr))
+		}
+	}
+	for _, p := range []*pod{f.b, f.c} {
+		if a := p.call(request{Op: "name server", Addr: ":53"}); a.Err != "" {
+			t.Fatal(a.Err)
+		}
+	}
+	f.dns("kube-system", "kube-dns", "10.96.0.10", f.c)
+	f.domains(domains...)
+	f.apply()
+	return f
+}
+
+// dns makes a Service of a name server.
+func (f *fixture) dns(namespace, name, clusterIP string, p *pod) {
+	full := model.Name{Namespace: namespace, Name: name}
+	f.cluster.Services[full] = &model.Service{Name: full, ClusterIPs: f.pairOf(netip.MustParseAddr(clusterIP)), Ports: []model.ServicePort{
+		{Name: "tcp", Protocol: model.ProtocolTCP, Port: 53}, {Name: "udp", Protocol: model.ProtocolUDP, Port: 53}}}
+	for i, a := range p.obj.Addrs {
+		slice := model.Name{Namespace: namespace, Name: fmt.Sprint(name, i)}
+		f.cluster.Slices[slice] = &model.EndpointSlice{Name: slice, Service: full,
+			Endpoints: []model.ServiceEndpoint{{Addrs: []netip.Addr{a}, Node: p.obj.Node, Ready: true, Serving: true}},
+			Ports:     []model.EndpointPort{{Name: "tcp", Protocol: model.ProtocolTCP, Port: 53}, {Name: "udp", Protocol: model.ProtocolUDP, Port: 53}}}
+	}
+}
+
+// domains lets pod a send to these names, and to port 53, and nothing else.
+func (f *fixture) domains(names ...string) {
+	p := &model.Policy{Kind: model.KindClusterNetworkPolicy, Name: model.Name{Name: "names"}, Tier: model.TierAdmin, AppliesEgress: true,
+		Subject: model.Selector{Pods: hasApp("a")},
+		Egress: []model.Rule{
+			{Action: model.Allow, Ports: []model.PortRange{{Protocol: model.ProtocolUDP, First: 53, Last: 53}, {Protocol: model.ProtocolTCP, First: 53, Last: 53}}},
+			{Action: model.Allow, Name: "names", Peers: []model.Peer{{Domains: names}}, Ports: []model.PortRange{{Protocol: model.ProtocolTCP, First: 7000, Last: 7000}}},
+			{Action: model.Deny, Name: "rest"},
+		}}
+	if len(names) == 0 {
+		p.Egress = append(p.Egress[:1], p.Egress[2])
+	}
+	f.put(p)
+}
+
+// connects looks names up and connects to each address at once: so many connections are made, and
+// so many not.
+func (f *fixture) connects(what, server, name string, first, names, connected, denied int) {
+	f.t.Helper()
+	ip := map[family]string{ipv4: "ip4", ipv6: "ip6"}[f.family]
+	r := request{Op: "firsts", Net: ip, From: server + ":53", Name: name, ID: first, Size: names}
+	if denied > 0 {
+		r.Timeout = 300
+	}
+	a := f.a.call(r)
+	if a.Counters["connected"] != connected || a.Counters["denied"] != denied || a.Counters["late"]+a.Counters["not found"] > 0 {
+		f.t.Errorf("%s: %v, want %d connected and %d denied: %s", what, a.Counters, connected, denied, a.Err)
+	}
+}
+
+// TestDomainNames holds that pods reach the addresses that a trusted server told them of the names
+// of their policy, from the first connection on, and no others.
+func TestDomainNames(t *testing.T) {
+	t.Parallel()
+	inEBPF(t, testDomainNames)
+}
+
+func testDomainNames(t *testing.T, fam family) {
+	const server = "10.96.0.10"
+	f := namesFixture(t, fam, "*.names.test", "n1.exact.test", "n450.cdn.test")
+	many := 200
+	if os.Getenv(nettest.FiguresVariable) != "" {
+		many = 10_000
+	}
+	f.connects("first connections", server, "n%d.names.test", 1000, many, many, 0)
+	f.connects("capital letters", server, "N%d.Names.TEST", 100, 2, 2, 0)
+	f.connects("more labels", server, "n%d.a.b.names.test", 102, 2, 2, 0)
+	f.connects("a chain of names", server, "c%d.names.test", 104, 20, 20, 0)
+	f.connects("a name within a chain", server, "c450.other.test", 0, 1, 1, 0)
+	f.connects("many addresses", server, "many.names.test", 0, 1, zoneMany, 0)
+	f.connects("by TCP", server, "huge.names.test", 0, 1, zoneHuge, 0)
+	f.connects("one exact name", server, "n1.exact.test", 0, 1, 1, 0)
+	f.connects("asked of the server itself", f.c.local.Addrs[0].String(), "n%d.names.test", 200, 2, 2, 0)
+	f.connects("another name", server, "n%d.exact.test", 302, 2, 0, 2)
+	f.connects("the domain of a wildcard", server, "n5.other.test", 0, 1, 1, 0) // "many" had its address
+	f.connects("a name that ends alike", server, "n%d.badnames.test", 304, 2, 0, 2)
+	f.connects("asked of nobody's server", f.b.local.Addrs[0].String(), "n%d.names.test", 400, 2, 0, 2)
+	f.connects("the same asked of a trusted one", server, "n%d.names.test", 400, 2, 2, 0)
+
+	// The policy changes: the names that stay are known as before.
+	f.domains("*.names.test", "*.other.test")
+	f.apply()
+	f.connects("a name that came", server, "n%d.other.test", 500, 2, 2, 0)
+	f.dials("known before the change", 400, true)
+	f.dials("a name that went", 450, false)
+	f.domains("*.other.test")
+	f.apply()
+	f.dials("names that went", 400, false)
+}
+
+// dials connects pod a to an address of the zone, without asking for it.
+func (f *fixture) dials(what string, i int, want bool) {
+	f.t.Helper()
+	four, six := zoneAddr(i)
+	addr := netip.AddrPortFrom(four, 7000)
+	if f.family == ipv6 {
+		addr = netip.AddrPortFrom(six, 7000)
+	}
+	a := f.a.callIn(ipv4, request{Op: "get", Net: "tcp", Addr: addr.String(), Timeout: map[bool]int{false: 300}[want]})
+	if (a.Err == "") != want {
+		f.t.Errorf("%s: %q, want an answer: %v", what, a.Err, want)
+	}
+}
