@@ -27,6 +27,7 @@ var (
 	descFlowsLost   = describe("flow_records_lost_total", "Flow records that are not kept, by why: old (newer ones took their place), interval (too many connections in one), ring, expired (read too late), events (denied packets beyond the rate of events).", "why")
 	descEventsLost  = describe("events_lost_total", "Events of flows that nobody got to read, by why: full (the ring), limited (the rate of a CPU), slow (a listener).", "why")
 	descLate        = describe("untracked_late_packets_total", "Packets that doNotTrack policy evaluated behind XDP: it is not there, or they were fragments or ICMP errors.")
+	descNames       = describe("dns_answers_total", "Answers of DNS servers to pods whose policy has domain names, by what became of them: noted, unasked, untrusted, unread; full: addresses that found no room.", "result")
 	descAnswers     = describe("answered_packets_total", "Dropped packets that the node answered, by the kind of answer; limited: not answered, because of the rate limit.", "answer")
 	descEndpoints   = describe("endpoints", "Pod interfaces of this node that are known.")
 	descAttached    = describe("endpoints_attached", "Pod interfaces of this node whose programs are attached.")
@@ -55,7 +56,7 @@ type collector struct{ agent *Agent }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descBuild, descPackets, descBytes, descDenied, descEventsLost, descFlowsBegun, descFlowsKept, descFlowsLost, descAnswers, descEndpoints, descAttached, descEntries, descMapEntries, descMapCapacity, descEpoch,
+	for _, d := range []*prometheus.Desc{descBuild, descPackets, descBytes, descDenied, descEventsLost, descFlowsBegun, descFlowsKept, descFlowsLost, descAnswers, descNames, descEndpoints, descAttached, descEntries, descMapEntries, descMapCapacity, descEpoch,
 		descLate, descFallen, descFallbacks, descHeld, descReplaced, descRefused,
 		descWrites, descApplies, descFailures, descPending, descLast, descRepairs, descConnected, descProblems, descUnsupported} {
 		ch <- d
@@ -129,6 +130,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		count(descFlowsBegun, begun)
 		for why, n := range s.Lost {
 			count(descFlowsLost, n, why)
+		}
+	}
+	if names, err := a.driver.Names(); err == nil {
+		for result, n := range names {
+			count(descNames, n, result)
 		}
 	}
 	if answers, err := a.driver.Answers(); err == nil {

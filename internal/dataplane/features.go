@@ -25,12 +25,13 @@ const (
 	FeatureHostOwn   Feature = "host-own"        // to host endpoints, what the kernel keeps is the node's own, also where no table has the address
 	FeatureIPIP      Feature = "ipip"            // ipipMode of pools
 	FeatureGateways  Feature = "egress-gateways" // what pods send out of the cluster leaves by egress gateways
+	FeatureNames     Feature = "domain-names"    // policy by domain name
 	FeatureUntracked Feature = "untracked"       // what host endpoints say of each packet by itself (doNotTrack)
 )
 
 // Features are all of them.
 var Features = []Feature{FeatureHandOn, FeatureViaTunnel, FeatureFragments, FeatureAnswers,
-	FeaturePorts, FeatureMTU, FeatureOdd, FeatureErrors, FeatureResume, FeatureHostNAT, FeatureSCTP, FeatureHosts, FeatureHandOver, FeatureHostOwn, FeatureUntracked, FeatureIPIP, FeatureGateways}
+	FeaturePorts, FeatureMTU, FeatureOdd, FeatureErrors, FeatureResume, FeatureHostNAT, FeatureSCTP, FeatureHosts, FeatureHandOver, FeatureHostOwn, FeatureUntracked, FeatureIPIP, FeatureGateways, FeatureNames}
 
 // Partial is a Driver that does not carry everything.
 type Partial interface {

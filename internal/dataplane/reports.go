@@ -23,6 +23,15 @@ type Reporter interface {
 	LostEvents() (LostEvents, error)
 	// Answers counts what was sent back to senders of dropped packets, by what it was.
 	Answers() (map[string]uint64, error)
+	// Names counts answers of DNS servers to pods whose policy has domain names, by what became of
+	// them.
+	Names() (map[string]uint64, error)
+}
+
+// NamedBy is a pattern of domain names that led a pod to an address, and for how long it counts.
+type NamedBy struct {
+	Name nodestate.NameID
+	Left time.Duration
 }
 
 // Status is how a data plane is.

@@ -4,6 +4,8 @@ package problems
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -30,6 +32,9 @@ func nftablesNotInForce(node string, s *nodestate.State, lacks map[dataplane.Fea
 	}
 	if _, ok := lacks[dataplane.FeatureGateways]; ok && leadsNone(s) {
 		add("egressIPSupport", "", "pods that are to leave by egress gateways send nothing out of the cluster here, and the gateways on this node lead nobody out: the data plane nftables does not carry that")
+	}
+	if why, ok := lacks[dataplane.FeatureNames]; ok && len(s.Names.Sets) > 0 {
+		add("domainNames", slices.Min(slices.Collect(maps.Keys(s.Names.Patterns))), "rules with domain names allow nothing on this node: "+why)
 	}
 	if why, ok := lacks[dataplane.FeatureUntracked]; ok && s.EvaluatesUntracked() {
 		add("doNotTrack", "", "packets are evaluated by themselves, but take room in the connection table: "+why)

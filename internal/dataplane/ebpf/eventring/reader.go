@@ -89,4 +89,3 @@ func toEvent(sample []byte) (dataplane.Event, error) {
 	}
 	return e, nil
 }
-
