@@ -316,7 +316,7 @@ func (n *Node) evaluate(src, dst netip.Addr, proto model.Protocol, sport, dport 
 	n.stage(e, ports)
 	rule := nodestate.RuleID(0)
 	if a.Kind == nodestate.AddrEndpoint && a.Egress.Set != 0 {
-		v := n.state.Decide(a.Egress, dst, proto, ports)
+		v, _ := n.state.DecideNamed(a.Egress, n.told[told{a.IfIndex, dst}], dst, proto, ports)
 		e.Egress.Rule, e.Log = v.Rule, e.Log || v.Log
 		if !v.Allow {
 			return v.Rule, &dropped{reason: reason.PolicyEgress, rule: v.Rule}

@@ -64,6 +64,23 @@ type Node struct {
 	alone       bool   // host endpoints allow it by itself, without tracking
 	unseen      bool   // so it passed, whatever flow there is
 	service     nodestate.Frontend
+	told        map[told][]nodestate.NameID // what DNS told pods
+}
+
+// told is an address that the pod at an interface was told.
+type told struct {
+	ifindex int
+	addr    netip.Addr
+}
+
+// Tell has the pod at an interface told by DNS, before it sends anything, that a name, in lower
+// case and without the last dot, has an address. The oracle forgets none.
+func (n *Node) Tell(ifindex int, name string, addr netip.Addr) {
+	if n.told == nil {
+		n.told = map[told][]nodestate.NameID{}
+	}
+	key := told{ifindex, addr}
+	n.told[key] = append(n.told[key], n.state.Names.Matching(name)...)
 }
 
 // New returns a node without flows. Options.Now, Pick and Port default to a clock that does not

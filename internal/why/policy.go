@@ -108,6 +108,9 @@ func (i *inquiry) ends(ctx context.Context, from, to netip.Addr, ports nodestate
 	look := func(endpoint, peer netip.Addr, iso nodestate.Isolation, in bool) {
 		var e wire.End
 		q := policy.Question{Endpoint: endpoint, Peer: peer, Ingress: in, Proto: i.ask.Protocol, Ports: ports}
+		if q.Names, err = i.namesOf(endpoint, peer, in); err != nil {
+			return
+		}
 		e, err = i.end(ctx, q, iso, func(c *model.Cluster) (policy.Explanation, bool) { return policy.Explain(c, q) })
 		out = append(out, e)
 	}
@@ -133,13 +136,39 @@ func (i *inquiry) end(ctx context.Context, q policy.Question, iso nodestate.Isol
 	if !found {
 		return e, fmt.Errorf("%s is the address of no pod of this node, or no host endpoint applies there", q.Endpoint)
 	}
-	allow, rule := i.state.Verdict(iso, q.Peer, q.Proto, q.Ports)
-	e.TableAllow = allow
-	if r, ok := i.state.Rules.Get(rule); ok && rule != 0 {
+	var ids []nodestate.NameID
+	for _, name := range q.Names {
+		ids = append(ids, i.state.Names.Patterns[name])
+	}
+	v, _ := i.state.DecideNamed(iso, ids, q.Peer, q.Proto, q.Ports)
+	e.TableAllow = v.Allow
+	if r, ok := i.state.Rules.Get(v.Rule); ok && v.Rule != 0 {
 		e.TableRule = r
 	}
-	e.Agrees = e.TableAllow == e.Explanation.Allow && e.TableRule == e.Explanation.Rule
+	// Of several names each may be allowed by a rule of its own, and the tables do not know which is
+	// the first.
+	e.Agrees = e.TableAllow == e.Explanation.Allow && (e.TableRule == e.Explanation.Rule || e.TableAllow && len(q.Names) > 1)
 	return e, nil
+}
+
+// namesOf returns the patterns of domain names that led a pod of this node to an address, and notes
+// them.
+func (i *inquiry) namesOf(endpoint, peer netip.Addr, in bool) (out []string, err error) {
+	known, ok := i.plane.(Names)
+	if !ok || in || len(i.state.Names.Sets) == 0 {
+		return nil, nil
+	}
+	named, err := known.NamesOf(i.plane.IfIndex(i.state.Addrs[endpoint]), peer)
+	for _, n := range named {
+		for pattern, id := range i.state.Names.Patterns {
+			if id == n.Name {
+				out = append(out, pattern)
+				i.answer.Notes = append(i.answer.Notes, fmt.Sprintf("DNS told the pod that a name of %s has the address %s, which counts for another %v", pattern, peer, n.Left))
+			}
+		}
+	}
+	slices.Sort(out)
+	return out, err
 }
 
 // denial is the first end that denies.

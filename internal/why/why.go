@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -64,6 +65,11 @@ type Programs interface {
 	Programs(names []string) (*dryrun.Instance, error)
 	// Prove compares such an instance with the program that the node's packets meet.
 	Prove(r *dryrun.Instance, program string, ifindex int, six bool) (ebpf.Proof, error)
+}
+
+// Names is a data plane that knows to which addresses domain names led a pod.
+type Names interface {
+	NamesOf(ifindex int, a netip.Addr) ([]dataplane.NamedBy, error)
 }
 
 // Rules is a data plane whose rules in the kernel can be evaluated for a packet that is not sent.

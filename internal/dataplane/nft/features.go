@@ -13,6 +13,7 @@ func (d *Driver) Lacks() map[dataplane.Feature]string {
 		dataplane.FeatureAnswers:   "the kernel words its refusals, and a packet in the middle of a connection is dropped",
 		dataplane.FeaturePorts:     "the kernel keeps a source port, or takes any",
 		dataplane.FeatureMTU:       "the kernel's own handling of sizes",
+		dataplane.FeatureNames:     "the data plane nftables does not look at answers of DNS servers",
 		dataplane.FeatureOdd:       "the kernel's own idea of malformed packets",
 		dataplane.FeatureErrors:    "the kernel quotes as much as it likes, and tracks fewer kinds of ICMP messages",
 		dataplane.FeatureResume:    "connection tracking takes a connection that was reset for ended",
