@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nettest"
@@ -103,7 +104,8 @@ func testDomainNames(t *testing.T, fam family) {
 	f.connects("one exact name", server, "n1.exact.test", 0, 1, 1, 0)
 	f.connects("asked of the server itself", f.c.local.Addrs[0].String(), "n%d.names.test", 200, 2, 2, 0)
 	f.connects("another name", server, "n%d.exact.test", 302, 2, 0, 2)
-	f.connects("the domain of a wildcard", server, "n5.other.test", 0, 1, 1, 0) // "many" had its address
+	f.connects("another name of a known address", server, "n5.other.test", 0, 1, 1, 0) // "many" has it
+	f.connects("the same, shared", server, "shared.names.test", 0, 1, 1, 0)
 	f.connects("a name that ends alike", server, "n%d.badnames.test", 304, 2, 0, 2)
 	f.connects("asked of nobody's server", f.b.local.Addrs[0].String(), "n%d.names.test", 400, 2, 0, 2)
 	f.connects("the same asked of a trusted one", server, "n%d.names.test", 400, 2, 2, 0)
@@ -122,13 +124,55 @@ func testDomainNames(t *testing.T, fam family) {
 // dials connects pod a to an address of the zone, without asking for it.
 func (f *fixture) dials(what string, i int, want bool) {
 	f.t.Helper()
-	four, six := zoneAddr(i)
-	addr := netip.AddrPortFrom(four, 7000)
-	if f.family == ipv6 {
-		addr = netip.AddrPortFrom(six, 7000)
-	}
-	a := f.a.callIn(ipv4, request{Op: "get", Net: "tcp", Addr: addr.String(), Timeout: map[bool]int{false: 300}[want]})
+	a := f.a.callIn(ipv4, request{Op: "get", Net: "tcp", Addr: f.zone(i), Timeout: map[bool]int{false: 300}[want]})
 	if (a.Err == "") != want {
 		f.t.Errorf("%s: %q, want an answer: %v", what, a.Err, want)
 	}
+}
+
+// TestDomainNamesLast holds that names are known while no driver runs and after it starts again,
+// that an address counts no more when its time is over, and that a connection that was open then
+// goes on, also when flows are evaluated again.
+func TestDomainNamesLast(t *testing.T) {
+	t.Parallel()
+	inEBPF(t, testDomainNamesLast)
+}
+
+func testDomainNamesLast(t *testing.T, fam family) {
+	const server, id = "10.96.0.10", 1
+	f := namesFixture(t, fam, "*.names.test")
+	f.connects("a name", server, "n%d.names.test", 100, 1, 1, 0)
+	if a := f.a.callIn(ipv4, request{Op: "open", Net: "tcp", Addr: f.zone(100), ID: id}); a.Err != "" {
+		t.Fatal(a.Err)
+	}
+	f.n1.driver.kill()
+	f.dials("a known name while no driver runs", 100, true)
+	f.connects("names that are asked while no driver runs", server, "n%d.names.test", 110, 5, 5, 0)
+	f.dials("an address that nobody asked for", 120, false)
+	f.n1.driver.start()
+	f.apply()
+	f.dials("known from before the start", 112, true)
+	f.connects("names after the start", server, "n%d.names.test", 130, 2, 2, 0)
+
+	time.Sleep(12 * time.Second) // an address counts for ten seconds at least
+	f.dials("a name whose time is over", 100, false)
+	f.put(allow("b", model.Peer{Pods: &model.Selector{Namespace: "default", Pods: hasApp("a")}}))
+	f.apply()
+	if a := f.a.callIn(ipv4, request{Op: "talk", ID: id}); a.Err != "" {
+		t.Errorf("an open connection whose name's time is over: %s", a.Err)
+	}
+	f.domains("*.other.test")
+	f.apply()
+	if a := f.a.callIn(ipv4, request{Op: "talk", ID: id, Timeout: 500}); a.Err == "" {
+		t.Error("an open connection whose name policy has no more goes on")
+	}
+}
+
+// zone is the address and port of an address of the zone.
+func (f *fixture) zone(i int) string {
+	four, six := zoneAddr(i)
+	if f.family == ipv6 {
+		four = six
+	}
+	return netip.AddrPortFrom(four, 7000).String()
 }
