@@ -145,11 +145,12 @@ func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.S
 	bound := k.policy.Update(c, &dirty, &next, &keys)
 	if keys.Has(nodestate.TableNames) || len(next.Names.Sets) > 0 && route.ChangesNames(c, &dirty) {
 		var servers []netip.Addr
+		var extra uint32
 		if len(next.Names.Sets) > 0 {
-			servers = route.NameServers(c)
+			servers, extra = route.NameServers(c), uint32(c.Settings.DNS.ExtraTTL.Seconds())
 		}
-		if !slices.Equal(servers, next.Names.Servers) {
-			next.Names.Servers, keys.Tables = servers, keys.Tables|nodestate.TableNames
+		if !slices.Equal(servers, next.Names.Servers) || extra != next.Names.ExtraTTL {
+			next.Names.Servers, next.Names.ExtraTTL, keys.Tables = servers, extra, keys.Tables|nodestate.TableNames
 		}
 	}
 	ingress, egress := k.policy.Isolation()

@@ -96,6 +96,10 @@ var fields = append([]field{
 	unsupported("serviceLoopPrevention", "ServiceLoopPrevention", "Drop"),
 	unsupported("workloadSourceSpoofing", "WorkloadSourceSpoofing", "Disabled"),
 
+	// Policy by domain name.
+	{name: "dnsTrustedServers", env: "DNSTrustedServers", def: "k8s-service:kube-dns", allow: "a list of IP addresses and of k8s-service:[namespace/]name", apply: applyDNSServers},
+	{name: "dnsExtraTTL", env: "DNSExtraTTL", def: "0s", allow: "0s..24h", apply: applyDNSExtraTTL},
+
 	// Flow records.
 	{name: "flowLogsFlushInterval", env: "FlowLogsFlushInterval", def: "15s", allow: "1s..1h", apply: applyFlowInterval},
 	choice("flowLogsLocalReporter", "FlowLogsLocalReporter", "Disabled", []string{"Disabled", "Enabled"}, func(e *Effective, v string) {

@@ -36,6 +36,8 @@ type Settings struct {
 	L2Reachability    bool
 	NATExcludeHostIPs bool          // natOutgoingExclusions IPPoolsAndHostIPs
 	Egress            EgressSupport // egressIPSupport
+	// DNS is whose answers policy by domain name is made from.
+	DNS DNSSettings
 	// WorkloadRoutes is routeSource WorkloadIPs: an address of a pool that no block holds is the
 	// oldest pod's that has it.
 	WorkloadRoutes bool
@@ -164,6 +166,7 @@ func DefaultSettings() Settings {
 		DSRTimes:        DSRTimes{Patience: 750 * time.Millisecond, Tries: 2 * time.Minute, Retry: time.Hour},
 		DataIfaces:      `^((en|wl|ww|sl|ib)[Popsx].*|(eth|wlan|wwan|bond).*)`,
 		WireGuard:       DefaultWireGuard(),
+		DNS:             DNSSettings{Services: []Name{ClusterDNS}},
 		InterfacePrefix: "cali", MaxFlows: 512000, MaxNetworks: 1048576, MaxFrontends: 65536, MaxBackends: 262144,
 		Timeouts: Timeouts{TCPSynSent: 20 * time.Second, TCPEstablished: time.Hour, TCPFins: 30 * time.Second, TCPReset: 40 * time.Second,
 			UDP: 60 * time.Second, ICMP: 5 * time.Second, Generic: 10 * time.Minute, Fragment: 30 * time.Second},

@@ -13,12 +13,8 @@ import (
 // InputsNames are the kinds that NameServers is made from.
 const InputsNames = model.KindServices | model.KindSlices | model.KindSettings | model.KindLocal
 
-// The DNS servers whose answers count by themselves: those of the cluster's Service, and
-// NodeLocal DNSCache where the node has its address.
-var (
-	dnsService   = model.Name{Namespace: "kube-system", Name: "kube-dns"}
-	nodeLocalDNS = netip.AddrFrom4([4]byte{169, 254, 20, 10})
-)
+// nodeLocalDNS is the address of NodeLocal DNSCache: its answers count where the node has it.
+var nodeLocalDNS = netip.AddrFrom4([4]byte{169, 254, 20, 10})
 
 // ChangesNames reports whether a change may concern NameServers.
 func ChangesNames(c *cluster.View, dirty *model.Dirty) bool {
@@ -26,7 +22,7 @@ func ChangesNames(c *cluster.View, dirty *model.Dirty) bool {
 		return true
 	}
 	for name := range dirty.Services {
-		if name == dnsService {
+		if slices.Contains(c.Settings.DNS.Services, name) {
 			return true
 		}
 	}
@@ -35,12 +31,14 @@ func ChangesNames(c *cluster.View, dirty *model.Dirty) bool {
 
 // NameServers returns the DNS servers whose answers count for policy by domain name, sorted.
 func NameServers(c *cluster.View) []netip.Addr {
-	var out []netip.Addr
-	if s := c.Services[dnsService]; s != nil {
-		out = append(out, s.ClusterIPs...)
+	out := slices.Clone(c.Settings.DNS.Servers)
+	for _, name := range c.Settings.DNS.Services {
+		if s := c.Services[name]; s != nil {
+			out = append(out, s.ClusterIPs...)
+		}
 	}
 	for _, sl := range c.Slices {
-		if sl.Service != dnsService {
+		if !slices.Contains(c.Settings.DNS.Services, sl.Service) {
 			continue
 		}
 		for i := range sl.Endpoints {
