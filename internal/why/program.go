@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/dryrun"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/progtest"
 	"github.com/weir-net/weir/internal/sim"
 )
@@ -47,6 +48,11 @@ func (i *inquiry) runProgram() error {
 	}
 	if err := r.CopyShare(i.in.Packet.IP.Src); err != nil {
 		return err
+	}
+	if a := i.state.Addrs[i.in.Packet.IP.Src]; a.Kind == nodestate.AddrEndpoint {
+		if err := r.CopyNamed(i.plane.IfIndex(a), i.in.Packet.IP.Dst); err != nil {
+			return err
+		}
 	}
 	p := &i.answer.Program
 	for p.Runs = 1; ; p.Runs++ {

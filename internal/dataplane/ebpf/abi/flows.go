@@ -42,7 +42,8 @@ type FlowValue[A Address] struct {
 	Started      [2]uint32
 	Rules        [2]uint32
 	StagedRules  [2]uint32
-	Room         [4]uint32
+	Named        [2]uint32
+	Room         [2]uint32
 }
 
 // packetsAt is ACCOUNT_PACKETS_AT of bpf/account.h.

@@ -36,11 +36,11 @@ type Instance struct {
 // listed is a private one, empty.
 var liveMaps = []string{
 	"weir_settings", "weir_addrs", "weir_routes", "weir_services", "weir_ranges", "weir_backends", "weir_maglev", "weir_live",
-	"weir_peers", "weir_peer_cidrs", "weir_policy", "weir_hosts", "weir_hosts_staged", "weir_staged", "weir_clients", "weir_links", "weir_dsr_optout", "weir_announced", "weir_uplinks", "weir_ports", "weir_gateways", "weir_egress_policies", "weir_egress_rules", "weir_name_sets", "weir_name_pods", "weir_names",
+	"weir_peers", "weir_peer_cidrs", "weir_policy", "weir_hosts", "weir_hosts_staged", "weir_staged", "weir_clients", "weir_links", "weir_dsr_optout", "weir_announced", "weir_uplinks", "weir_ports", "weir_gateways", "weir_egress_policies", "weir_egress_rules", "weir_name_sets", "weir_name_pods", "weir_name_patterns", "weir_name_servers",
 }
 
 // copiedMaps are those of which a dry run may copy single entries into its own.
-var copiedMaps = []string{"weir_flows", "weir_flows_new", "weir_shares"}
+var copiedMaps = []string{"weir_flows", "weir_flows_new", "weir_shares", "weir_names"}
 
 // dryRunEntries bounds the private maps, which one packet at a time fills.
 const dryRunEntries = 1024
@@ -229,6 +229,16 @@ func (r *Instance) CopyShare(pod netip.Addr) error {
 		if _, err := r.copyEntry("weir_shares", key, pod.Is6()); err != nil {
 			return fmt.Errorf("copying the share of %s: %w", pod, err)
 		}
+	}
+	return nil
+}
+
+// CopyNamed copies which domain names led the pod at an interface to an address.
+func (r *Instance) CopyNamed(ifindex int, a netip.Addr) error {
+	wide := a.As16()
+	key := append(binary.NativeEndian.AppendUint32(nil, uint32(ifindex)), wide[:]...)
+	if _, err := r.copyEntry("weir_names", key, a.Is6()); err != nil {
+		return fmt.Errorf("copying the names of %s: %w", a, err)
 	}
 	return nil
 }
