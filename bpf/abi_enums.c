@@ -23,6 +23,8 @@ enum abi_macros {
 	NAME_MATCHES_ = NAME_MATCHES,
 	NAMED_SLOTS_ = NAMED_SLOTS,
 	NAMED_EACH_ = NAMED_EACH,
+	NAMED_FEW_ = NAMED_FEW,
+	NAMED_MOST_ = NAMED_MOST,
 };
 
 struct abi_enums {

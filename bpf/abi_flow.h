@@ -117,16 +117,15 @@ struct flow_value {
 	__u8 ends; /* and EVENT_EGRESS .. EVENT_HOST_OUT of the last evaluation */
 	__u8 account; /* enum account_flag */
 	struct svc_key svc; /* id of the service, zero when none */
-	struct backend backend; /* the one chosen */
+	/* the one chosen; without a Service its first 8 bytes are the number of the pattern of domain
+	 * names by which policy allowed the flow, low word first, 0 = by none: see flow_named */
+	struct backend backend;
 	/* Of flow records, too. */
 	struct svc_key asked; /* the frontend that the sending socket asked for by connect() */
 	__u32 started[2]; /* of the flow: monotonic clock, ns, low word first */
 	__u32 rules[2]; /* that decided at the source, at the destination; 0 = none did */
 	__u32 staged_rules[2];
-	/* of a domain name: the number of the pattern by which policy allowed the flow, low word
-	 * first; 0 = by none. It counts for as long as the flow is open. */
-	__u32 named[2];
-	__u32 room[2]; /* so that elements fill whole cache lines */
+	__u32 room[4]; /* so that elements fill whole cache lines */
 };
 
 enum account_flag {

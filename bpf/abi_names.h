@@ -68,9 +68,12 @@ struct named_value {
 	struct named_slot slots[NAMED_SLOTS];
 };
 
-/* map weir_name_used: hash __u32 (a pod's interface) -> __u32; its entries of weir_names: as the
- * agent counted them, and begun since. No pod has more than NAMED_EACH. */
-#define NAMED_EACH 2048
+/* map weir_name_used: hash __u32 (a pod's interface; 0 = all) -> __u32; entries of weir_names: as
+ * the agent counted them, and begun since. While there are NAMED_FEW of all or more, no pod gets
+ * more than NAMED_EACH; and none ever gets more than NAMED_MOST. */
+#define NAMED_EACH 1024
+#define NAMED_FEW 65536
+#define NAMED_MOST 32768
 
 /* map weir_name_asked: LRU hash struct name_question -> __u32; questions of pods that have no
  * answer yet, and when they were asked, seconds of the monotonic clock */

@@ -6,6 +6,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
+#include "flow_fields.h"
 #include "scratch.h"
 #include "parse.h"
 #include "policy.h"
@@ -34,14 +35,15 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 		return DROP_INTERNAL;
 	/* What changes while this evaluates is evaluated by the next packet. */
 	epoch = *(volatile __u32 *)&s->epoch;
-	if (f->svc.proto && f->svc.proto != IPPROTO_TCP && !lb_lists(&f->svc, &f->backend))
+	if (flow_svc(f)->proto && flow_svc(f)->proto != IPPROTO_TCP &&
+	    !lb_lists(flow_svc(f), flow_backend(f)))
 		return STAGE_ANEW;
 	if (f->state & STATE_GATEWAY || (egress_enabled && (s->flags & SET_GATEWAYS))) {
 		if (!egress_enabled || egress_differs(f))
 			return STAGE_ANEW;
 	}
 	w->fwd.rule = 0;
-	w->fwd.svc = f->svc;
+	*flow_svc(&w->fwd) = *flow_svc(f);
 	w->policy.about = EVALUATED_AGAIN;
 	if (!(f->flags & FLOW_REPLY) && tunnel_by_service(p, s, f)) {
 		w->fwd.rule = f->rule;
@@ -53,7 +55,7 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 			return ret;
 	}
 	if (!(f->flags & FLOW_HAND_ON)) {
-		w->policy.named = (__u64)f->named[1] << 32 | f->named[0];
+		w->policy.named = flow_named(f);
 		if (f->flags & FLOW_REPLY)
 			ret = policy_evaluate(w, &f->daddr, &p->key.saddr, p->key.proto,
 					      policy_other_port(p, f), p->key.sport);
@@ -64,15 +66,13 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 		w->fwd.rule = rule;
 		if (ret)
 			return ret;
-		if (w->policy.named) {
-			f->named[0] = w->policy.named;
-			f->named[1] = w->policy.named >> 32;
-		}
+		if (w->policy.named)
+			flow_name(f, w->policy.named);
 	}
 	if (!(f->flags & (FLOW_VIA_NODE | FLOW_HAND_ON | FLOW_DSR)) && f->action != ACT_PASS &&
 	    p->hook != HOOK_TO_WORKLOAD) {
 		way = &w->rev;
-		__builtin_memset(way, 0, sizeof(*way));
+		flow_clear(way);
 		ret = route_to(skb, &f->saddr, &f->daddr, way);
 		if (ret) {
 			w->fwd.rule = 0;
@@ -93,7 +93,7 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 		route_kept(s, f);
 	}
 	if (host_on(s)) {
-		w->rev = *f;
+		flow_copy(&w->rev, f);
 		ret = host_again(skb);
 		f->ifindex = w->rev.ifindex;
 		if (w->policy.rule)

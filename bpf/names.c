@@ -148,21 +148,30 @@ __noinline int names_match(void)
 	return 0;
 }
 
+/* How many entries a pod, or 0 = all, has. */
+static __always_inline __u32 *names_used(__u32 ifindex)
+{
+	__u32 *used = bpf_map_lookup_elem(&weir_name_used, &ifindex), none = 0;
+
+	if (used)
+		return used;
+	bpf_map_update_elem(&weir_name_used, &ifindex, &none, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&weir_name_used, &ifindex);
+}
+
 /* Makes an entry for an address of the pod, where it may have one more. */
 static __always_inline struct named_value *names_entry(struct name_work *w,
 						       const struct named_key *key)
 {
-	__u32 *used = bpf_map_lookup_elem(&weir_name_used, &key->ifindex), none = 0;
+	__u32 *used = names_used(key->ifindex), *all = names_used(0);
 
-	if (!used) {
-		bpf_map_update_elem(&weir_name_used, &key->ifindex, &none, BPF_NOEXIST);
-		used = bpf_map_lookup_elem(&weir_name_used, &key->ifindex);
-	}
-	if (!used || *used >= NAMED_EACH)
+	if (!used || !all || *used >= (*all >= NAMED_FEW ? NAMED_EACH : NAMED_MOST))
 		return NULL;
 	__builtin_memset(&w->fresh, 0, sizeof(w->fresh));
-	if (!bpf_map_update_elem(&weir_names, key, &w->fresh, BPF_NOEXIST))
+	if (!bpf_map_update_elem(&weir_names, key, &w->fresh, BPF_NOEXIST)) {
 		__sync_fetch_and_add(used, 1);
+		__sync_fetch_and_add(all, 1);
+	}
 	return bpf_map_lookup_elem(&weir_names, key);
 }
 

@@ -62,12 +62,13 @@ func (d *Driver) removeNames(now uint32) error {
 	names, used := d.loaded.Maps["weir_names"], d.loaded.Maps["weir_name_used"]
 	var key abi.WeirNamedKey
 	var value abi.WeirNamedValue
-	left := map[uint32]uint32{}
+	left := map[uint32]uint32{0: 0} // by pod; 0 = all
 	var gone []abi.WeirNamedKey
 	it := names.Iterate()
 	for it.Next(&key, &value) {
 		if here[key.Ifindex] && lastUntil(&value)+nameRest >= now {
 			left[key.Ifindex]++
+			left[0]++
 		} else {
 			gone = append(gone, key)
 		}
@@ -94,7 +95,7 @@ func (d *Driver) removeNames(now uint32) error {
 			errs = append(errs, err)
 		}
 	}
-	d.loaded.Swept = swept(d.loaded.Swept, "weir_names", sum(left))
+	d.loaded.Swept = swept(d.loaded.Swept, "weir_names", int(left[0]))
 	return errors.Join(errs...)
 }
 
@@ -104,13 +105,6 @@ func swept(to map[string]int, name string, n int) map[string]int {
 	}
 	to[name] = n
 	return to
-}
-
-func sum(of map[uint32]uint32) (n int) {
-	for _, x := range of {
-		n += int(x)
-	}
-	return n
 }
 
 func lastUntil(v *abi.WeirNamedValue) (last uint32) {

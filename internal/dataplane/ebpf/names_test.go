@@ -306,6 +306,11 @@ func TestNamesOfOnePod(t *testing.T) {
 		t.Errorf("an address of twelve patterns has %v", got)
 	}
 	nettest.Must(t, a.node.Maps["weir_name_used"].Put(uint32(podIfindex), uint32(abi.NamedEach)))
+	a.answer(message(t, true, "a.example.com.", record{"a.example.com.", "192.0.2.3", 1}))
+	if a.told("192.0.2.3") == nil {
+		t.Error("a pod is held to its share while the table is nearly empty")
+	}
+	nettest.Must(t, a.node.Maps["weir_name_used"].Put(uint32(0), uint32(abi.NamedFew)))
 	a.answer(message(t, true, "a.example.com.", record{"a.example.com.", "192.0.2.2", 100}))
 	a.answer(message(t, true, "a.example.com.", record{"a.example.com.", "192.0.2.1", 1000}))
 	if a.told("192.0.2.2") != nil || !slices.Contains(a.told("192.0.2.1"), 100) || a.counts()["full"] != 1 {
@@ -317,7 +322,7 @@ func TestNamesOfOnePod(t *testing.T) {
 	nettest.Must(t, err)
 	nettest.Must(t, d.removeNames(now))
 	var used uint32
-	if err := a.node.Maps["weir_name_used"].Lookup(uint32(podIfindex), &used); err != nil || used != 1 {
+	if err := a.node.Maps["weir_name_used"].Lookup(uint32(podIfindex), &used); err != nil || used != 2 {
 		t.Errorf("%d entries of the pod: %v", used, err)
 	}
 	named, err := d.NamesOf(podIfindex, netip.MustParseAddr("192.0.2.1"))

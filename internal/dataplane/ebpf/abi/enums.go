@@ -19,7 +19,9 @@ const (
 	NameBytes       = 0x100
 	NameMatches     = 0x8
 	NamedSlots      = 0x8
-	NamedEach       = 0x800
+	NamedEach       = 0x400
+	NamedFew        = 0x10000
+	NamedMost       = 0x8000
 )
 
 // enum account_flag.

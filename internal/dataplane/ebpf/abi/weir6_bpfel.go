@@ -196,8 +196,7 @@ type Weir6FlowValue struct {
 	Started     [2]uint32
 	Rules       [2]uint32
 	StagedRules [2]uint32
-	Named       [2]uint32
-	Room        [2]uint32
+	Room        [4]uint32
 	_           [4]byte
 }
 

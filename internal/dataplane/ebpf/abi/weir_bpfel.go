@@ -195,8 +195,7 @@ type WeirFlowValue struct {
 	Started     [2]uint32
 	Rules       [2]uint32
 	StagedRules [2]uint32
-	Named       [2]uint32
-	Room        [2]uint32
+	Room        [4]uint32
 }
 
 type WeirFragKey struct {
