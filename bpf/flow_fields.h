@@ -28,8 +28,8 @@ static __always_inline struct backend *flow_backend(const struct flow_value *f)
 				  (struct backend *)((char *)f + FLOW_PLAIN_BACKEND);
 }
 
-/* The pattern of domain names by which policy allowed the flow, 0 = by none. It counts for as long as
- * the flow is open. With a Service there is no room for it. */
+/* The pattern of domain names by which policy allowed the flow, 0 = by none. It counts for as long
+ * as the flow is open. With a Service there is no room for it. */
 static __always_inline __u64 flow_named(const struct flow_value *f)
 {
 	const __u32 *words = (const __u32 *)flow_backend(f);

@@ -145,8 +145,8 @@ func (i *inquiry) end(ctx context.Context, q policy.Question, iso nodestate.Isol
 	if r, ok := i.state.Rules.Get(v.Rule); ok && v.Rule != 0 {
 		e.TableRule = r
 	}
-	// Of several names each may be allowed by a rule of its own, and the tables do not know which is
-	// the first.
+	// Of several names each may be allowed by a rule of its own, and the tables do not know which
+	// is the first.
 	e.Agrees = e.TableAllow == e.Explanation.Allow && (e.TableRule == e.Explanation.Rule || e.TableAllow && len(q.Names) > 1)
 	return e, nil
 }
