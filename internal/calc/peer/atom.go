@@ -99,6 +99,19 @@ func (l Clause) TrueOf(c *Class) bool {
 	return slices.ContainsFunc(l, func(x Literal) bool { return (c != nil && c.has(x.Atom)) != x.Not })
 }
 
+// TrueByName reports whether it is true because one of these patterns of domain names led to the
+// address.
+func (l Clause) TrueByName(patterns []string) bool {
+	return slices.ContainsFunc(l, func(x Literal) bool {
+		return !x.Not && slices.ContainsFunc(x.Atom.Domains, func(d string) bool { return slices.Contains(patterns, d) })
+	})
+}
+
+// TrueWith reports whether it is true where one of these atoms is.
+func (l Clause) TrueWith(atoms []*Atom) bool {
+	return slices.ContainsFunc(l, func(x Literal) bool { return !x.Not && slices.Contains(atoms, x.Atom) })
+}
+
 // Networks is how many CIDRs an atom is made of.
 func (a *Atom) Networks() (n int) {
 	if a.parts == nil {

@@ -269,7 +269,7 @@ func (s *sets) explainPolicy(t *set, tier *setTier, b *bound, c *peer.Class, q Q
 // name, and on the source port: it asks for them, and no other condition fails before.
 func (r *setRule) dependsOn(c *peer.Class, q Question, why string) (byName, bySource bool) {
 	m := r.of
-	if slices.ContainsFunc(r.others, func(l peer.Clause) bool { return !l.TrueOf(c) && !named(l, q.Names) }) {
+	if slices.ContainsFunc(r.others, func(l peer.Clause) bool { return !l.TrueOf(c) && !l.TrueByName(q.Names) }) {
 		return false, false
 	}
 	for _, list := range [][]model.PortRange{m.Ports, m.NotPorts, m.SourcePorts, m.NotSourcePorts} {
@@ -279,13 +279,6 @@ func (r *setRule) dependsOn(c *peer.Class, q Question, why string) (byName, bySo
 		})
 	}
 	return byName, len(m.SourcePorts)+len(m.NotSourcePorts) > 0 && why != NotProtocol && why != NotPort
-}
-
-// named reports whether a clause is true because of one of these patterns of domain names.
-func named(l peer.Clause, names []string) bool {
-	return slices.ContainsFunc(l, func(x peer.Literal) bool {
-		return !x.Not && slices.ContainsFunc(x.Atom.Domains, func(d string) bool { return slices.Contains(names, d) })
-	})
 }
 
 // whyNot returns the first condition of a rule that does not hold for peers of a class, empty when
@@ -298,7 +291,7 @@ func (r *setRule) whyNot(c *peer.Class, q Question) string {
 	switch {
 	case r.of.NotProtocol != model.ProtocolAny && r.of.NotProtocol == q.Proto, !r.dst.Any && len(port.SpansOf(r.dst.In, c, q.Proto)) == 0:
 		return NotProtocol
-	case slices.ContainsFunc(r.others, func(l peer.Clause) bool { return !l.TrueOf(c) && !named(l, q.Names) }):
+	case slices.ContainsFunc(r.others, func(l peer.Clause) bool { return !l.TrueOf(c) && !l.TrueByName(q.Names) }):
 		return NotPeer
 	case !within(r.dst.Spans(c, q.Proto), dst):
 		return NotPort

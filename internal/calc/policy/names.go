@@ -11,11 +11,9 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Which addresses a domain name has only the data plane knows, as its answers pass. So a set whose
-// rules have names is compiled without them, and once more for each group of patterns that the same
-// rules have: as if these rules were about every address. Rules with names allow and do nothing
-// else (watch), so of an address to which several names led the sets of all of them may be asked
-// one after the other: it is allowed where one of them allows it.
+// A set whose rules have domain names is compiled without them, and once more for each group of
+// patterns that the same rules have, as if these were about every address: see
+// docs/design/domain-names.md.
 
 // nameSet is what a set says where a name of some patterns led to the address.
 type nameSet struct {
@@ -29,7 +27,7 @@ func (s *sets) bindNames(t *set) {
 		return
 	}
 	s.domains[t] = t.byNames()
-	for _, n := range t.nameSets {
+	for _, n := range s.domains[t] {
 		s.byKey[n.set.name] = n.set // no key of a set of endpoints begins as a name does
 		s.owners[n.set] = s.owners[t]
 	}
@@ -41,44 +39,26 @@ func (t *set) byNames() []*nameSet {
 		return t.nameSets
 	}
 	t.nameSets = []*nameSet{}
-	groups := map[string][]*peer.Atom{} // the atoms that have a pattern
-	for _, a := range t.domainAtoms() {
+	groups, made := map[string][]*peer.Atom{}, map[string]*nameSet{} // the atoms that have a pattern; by their texts
+	atoms := slices.SortedFunc(t.atoms(), func(a, b *peer.Atom) int { return strings.Compare(a.Text, b.Text) })
+	for _, a := range slices.Compact(atoms) {
 		for _, pattern := range a.Domains {
 			groups[pattern] = append(groups[pattern], a)
 		}
 	}
-	made := map[string]*nameSet{}
 	for pattern, atoms := range groups {
-		var text strings.Builder
+		text := ""
 		for _, a := range atoms {
-			text.WriteString(a.Text + "\n")
+			text += a.Text + "\n"
 		}
-		n := made[text.String()]
+		n := made[text]
 		if n == nil {
-			n = &nameSet{set: t.with(atoms, text.String())}
-			made[text.String()] = n
-			t.nameSets = append(t.nameSets, n)
+			n = &nameSet{set: t.with(atoms, text)}
+			made[text], t.nameSets = n, append(t.nameSets, n)
 		}
 		n.patterns = append(n.patterns, pattern)
 	}
 	return t.nameSets
-}
-
-// domainAtoms returns the atoms about domain names that rules of the set ask, each once, by text.
-func (t *set) domainAtoms() (out []*peer.Atom) {
-	for i := range t.tiers {
-		for _, r := range t.tiers[i].rules {
-			for _, c := range r.others {
-				for _, l := range c {
-					if len(l.Atom.Domains) > 0 {
-						out = append(out, l.Atom)
-					}
-				}
-			}
-		}
-	}
-	slices.SortFunc(out, func(a, b *peer.Atom) int { return strings.Compare(a.Text, b.Text) })
-	return slices.Compact(out)
 }
 
 // with returns the set with some atoms true of every address; text says which.
@@ -87,11 +67,10 @@ func (t *set) with(atoms []*peer.Atom, text string) *set {
 	out.refused = t.refused
 	out.refused.Detail += " domain names"
 	for _, tier := range t.tiers {
-		rules := make([]*setRule, len(tier.rules))
+		tier.rules = slices.Clone(tier.rules)
 		for i, r := range tier.rules {
-			rules[i] = r.with(atoms)
+			tier.rules[i] = r.with(atoms)
 		}
-		tier.rules = rules
 		out.tiers = append(out.tiers, tier)
 	}
 	return out
@@ -99,15 +78,12 @@ func (t *set) with(atoms []*peer.Atom, text string) *set {
 
 // with returns the rule with some atoms true of every address: itself where it has none of them.
 func (r *setRule) with(atoms []*peer.Atom) *setRule {
-	holds := func(c peer.Clause) bool {
-		return slices.ContainsFunc(c, func(l peer.Literal) bool { return !l.Not && slices.Contains(atoms, l.Atom) })
-	}
+	holds := func(c peer.Clause) bool { return c.TrueWith(atoms) }
 	if !slices.ContainsFunc(r.others, holds) {
 		return r
 	}
 	always := *r.rule
-	always.others = slices.DeleteFunc(slices.Clone(r.others), holds)
-	always.everywhere = nil
+	always.others, always.everywhere = slices.DeleteFunc(slices.Clone(r.others), holds), nil
 	if always.base == nil {
 		always.base = r.rule
 	}

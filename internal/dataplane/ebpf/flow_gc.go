@@ -32,6 +32,8 @@ const (
 	// gcPause is the least time between two batches, gcRest that between two rounds.
 	gcPause = 20 * time.Millisecond
 	gcRest  = 10 * time.Second
+	// nameSweep is the time between two sweeps of the addresses of domain names.
+	nameSweep = 30 * time.Second
 )
 
 // collectGarbage works until ctx ends.
@@ -145,6 +147,41 @@ func (d *Driver) gcRound(ctx context.Context, l *object.Collection, s *flowtable
 	}
 	l.Swept[s.Name] = s.Entries
 	return true
+}
+
+// sweepNames removes, until ctx ends, the addresses that pods were told of domain names and that
+// count no more.
+func (d *Driver) sweepNames(ctx context.Context) {
+	for sleep.For(ctx, nameSweep) == nil {
+		now, err := flowtable.MonotonicSeconds()
+		if err == nil {
+			err = d.removeNames(now)
+		}
+		if err != nil {
+			d.log.Warn("addresses of domain names that count no more stay in their table", "error", err)
+		}
+	}
+}
+
+// removeNames does one round.
+func (d *Driver) removeNames(now uint32) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.state == nil {
+		return nil
+	}
+	here := map[uint32]bool{}
+	for _, a := range d.state.Addrs {
+		if a.Kind == nodestate.AddrEndpoint {
+			here[uint32(d.ifindex(a))] = true
+		}
+	}
+	n, err := flowtable.RemoveNames(d.loaded.Maps["weir_names"], d.loaded.Maps["weir_name_used"], here, now)
+	if d.loaded.Swept == nil {
+		d.loaded.Swept = map[string]int{}
+	}
+	d.loaded.Swept["weir_names"] = n
+	return err
 }
 
 // Pressures returns how full the maps are, sorted by name. A map that was not counted yet is left

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
 	"github.com/weir-net/weir/internal/model"
@@ -134,7 +135,7 @@ func (a *answers) left(addr string) int {
 	a.t.Helper()
 	var v abi.WeirNamedValue
 	nettest.Must(a.t, a.node.Maps["weir_names"].Lookup(abi.WeirNamedKey{Ifindex: podIfindex, Addr: abi.Widen(netip.MustParseAddr(addr))}, &v))
-	now, err := monotonicSeconds()
+	now, err := flowtable.MonotonicSeconds()
 	nettest.Must(a.t, err)
 	return int(v.Slots[0].Until) - int(now)
 }
@@ -318,7 +319,7 @@ func TestNamesOfOnePod(t *testing.T) {
 	}
 	// The sweep finds out how many there are, and removes what is over.
 	d := &Driver{loaded: &object.Collection{Collection: a.node.Collection}, state: a.s}
-	now, err := monotonicSeconds()
+	now, err := flowtable.MonotonicSeconds()
 	nettest.Must(t, err)
 	nettest.Must(t, d.removeNames(now))
 	var used uint32

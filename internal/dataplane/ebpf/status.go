@@ -5,12 +5,14 @@ package ebpf
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/counters"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/tables"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -78,4 +80,17 @@ func (d *Driver) Load() (*nodestate.State, error) {
 // sent; "limited" are those that went without one because of the limit on answers.
 func (d *Driver) Answers() (map[string]uint64, error) {
 	return counters.Answers(d.loaded.Maps["weir_answers"])
+}
+
+// Names implements dataplane.Reporter.
+func (d *Driver) Names() (map[string]uint64, error) {
+	return counters.Names(d.loaded.Maps["weir_name_counts"])
+}
+
+// NamesOf returns the patterns of domain names that led the pod at an interface to an address, as
+// far as they count.
+func (d *Driver) NamesOf(ifindex int, a netip.Addr) ([]dataplane.NamedBy, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return flowtable.NamesOf(d.loaded.Maps["weir_names"], ifindex, a)
 }
