@@ -54,8 +54,8 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 		if (ret)
 			return ret;
 	}
+	w->policy.named = flow_named(f);
 	if (!(f->flags & FLOW_HAND_ON)) {
-		w->policy.named = flow_named(f);
 		if (f->flags & FLOW_REPLY)
 			ret = policy_evaluate(w, &f->daddr, &p->key.saddr, p->key.proto,
 					      policy_other_port(p, f), p->key.sport);

@@ -197,6 +197,8 @@ func adaptKind(kind string, spec map[string]any) error {
 		// it.
 		spec["x-kubernetes-preserve-unknown-fields"] = true
 		// A field of newer servers.
+		props["dnsTrustedServers"] = map[string]any{"type": "array", "items": map[string]any{"type": "string", "maxLength": 512}, "maxItems": 256}
+		props["dnsExtraTTL"] = map[string]any{"type": "string", "maxLength": 32}
 		props["egressIPSupport"] = map[string]any{"type": "string", "enum": []any{"Disabled", "EnabledPerNamespace", "EnabledPerNamespaceOrPerPod"}}
 		if err := enum("bpfAttachType", "Netkit", "TCX", "TC"); err != nil {
 			return err

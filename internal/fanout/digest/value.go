@@ -246,6 +246,7 @@ func (w *writer) rule(r model.Rule) {
 		w.prefix(p.CIDR)
 		w.prefixes(p.Except)
 		optional(w, p.Nodes, (*writer).labelSelector)
+		w.texts(p.Domains)
 	})
 	for _, ports := range [][]model.PortRange{r.Ports, r.NotPorts, r.SourcePorts, r.NotSourcePorts} {
 		list(w, ports, func(w *writer, p model.PortRange) {
