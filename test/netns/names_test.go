@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nettest"
+	whywire "github.com/weir-net/weir/internal/why/wire"
 )
 
 // namesFixture is one in which pod a may send to DNS and to addresses of domain names alone. The
@@ -33,6 +35,7 @@ func namesFixture(t *testing.T, fam family, domains ...string) *fixture {
 	}
 	f.dns("kube-system", "kube-dns", "10.96.0.10", f.c)
 	f.domains(domains...)
+	f.n1.explains()
 	f.apply()
 	return f
 }
@@ -110,6 +113,9 @@ func testDomainNames(t *testing.T, fam family) {
 	f.connects("asked of nobody's server", f.b.local.Addrs[0].String(), "n%d.names.test", 400, 2, 0, 2)
 	f.connects("the same asked of a trusted one", server, "n%d.names.test", 400, 2, 2, 0)
 
+	f.saysWhy("an address of a name", 400, `egress[1] "names"`, "a name of *.names.test has the address")
+	f.saysWhy("an address that nobody was told", 401<<4, `egress[2] "rest"`, "")
+
 	// The policy changes: the names that stay are known as before.
 	f.domains("*.names.test", "*.other.test")
 	f.apply()
@@ -165,6 +171,18 @@ func testDomainNamesLast(t *testing.T, fam family) {
 	f.apply()
 	if a := f.a.callIn(ipv4, request{Op: "talk", ID: id, Timeout: 500}); a.Err == "" {
 		t.Error("an open connection whose name policy has no more goes on")
+	}
+}
+
+// saysWhy fails the test unless `weir why` says by which rule pod a may send to an address of the
+// zone, or may not, and by which name.
+func (f *fixture) saysWhy(what string, i int, rule, note string) {
+	f.t.Helper()
+	to := netip.MustParseAddrPort(f.zone(i))
+	a := f.n1.whyHere(whywire.Request{Hook: whywire.FromWorkload, Source: netip.MustParseAddr(f.family.addr("10.244.1.2")), Destination: to.Addr(),
+		Protocol: model.ProtocolTCP, SourcePort: 50000, Port: to.Port()})
+	if !strings.Contains(a.Outcome.Rule, rule) || (a.Outcome.Verdict == whywire.Dropped) != (note == "") || note != "" && !strings.Contains(strings.Join(a.Notes, "\n"), note) {
+		f.t.Errorf("%s: %+v, notes %q", what, a.Outcome, a.Notes)
 	}
 }
 

@@ -96,27 +96,35 @@ func (n *node) explains() {
 	n.driver.start()
 }
 
+// whyHere asks a node alone. What its answer warns of is not looked at: the explanation of policy is
+// the test's, which knows no objects.
+func (n *node) whyHere(q whywire.Request) (a whywire.Answer) {
+	t := n.lan.t
+	t.Helper()
+	body, err := json.Marshal(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", n.driver.why)
+	}}}
+	r, err := c.Post("http://node"+whywire.Path, "application/json", bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(r.Body)
+	r.Body.Close()
+	if r.StatusCode != http.StatusOK || err != nil || json.Unmarshal(text, &a) != nil {
+		t.Fatalf("%s to %s, node %s: %s, %v: %s", q.Source, q.Destination, n.name, r.Status, err, text)
+	}
+	return a
+}
+
 // why asks a node, and then each that the packet is sent on to.
 func (l *lan) why(n *node, q whywire.Request) (out []whywire.Answer) {
 	l.t.Helper()
 	for len(out) < 4 {
-		body, err := json.Marshal(q)
-		if err != nil {
-			l.t.Fatal(err)
-		}
-		c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", n.driver.why)
-		}}}
-		r, err := c.Post("http://node"+whywire.Path, "application/json", bytes.NewReader(body))
-		if err != nil {
-			l.t.Fatal(err)
-		}
-		text, err := io.ReadAll(r.Body)
-		r.Body.Close()
-		var a whywire.Answer
-		if r.StatusCode != http.StatusOK || err != nil || json.Unmarshal(text, &a) != nil {
-			l.t.Fatalf("%s to %s, node %s: %s, %v: %s", q.Source, q.Destination, n.name, r.Status, err, text)
-		}
+		a := n.whyHere(q)
 		for _, w := range a.Warnings {
 			l.t.Errorf("%s to %s, node %s: in doubt: %s", q.Source, q.Destination, n.name, w)
 		}
