@@ -63,7 +63,7 @@ const (
   egress: [{action: Deny, to: [{networks: [192.0.2.0/24]}]}]},
   status: {conditions: [{type: Other, status: "True", reason: X, message: "", lastTransitionTime: "2026-01-01T00:00:00Z"}]}}`
 	names = `{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: names}, spec: {tier: Admin, priority: 1, subject: {namespaces: {}},
-  egress: [{action: Accept, to: [{domainNames: [example.com]}]}]}}`
+  egress: [{action: Deny, to: [{domainNames: [example.com]}]}]}}`
 	admin    = `{apiVersion: policy.networking.k8s.io/v1alpha1, kind: AdminNetworkPolicy, metadata: {name: a}, spec: {priority: 1, subject: {namespaces: {}}, ingress: [{action: Allow, from: [{namespaces: {}}]}]}}`
 	baseline = `{apiVersion: policy.networking.k8s.io/v1alpha1, kind: BaselineAdminNetworkPolicy, metadata: {name: default}, spec: {subject: {namespaces: {}}, ingress: [{action: Pass, from: [{namespaces: {}}]}]}}`
 )
@@ -86,7 +86,7 @@ func TestConditionsOfPolicies(t *testing.T) {
 		remaining int
 	}{
 		{0, "fine", metav1.ConditionTrue, "as it is written", 2},
-		{0, "names", metav1.ConditionFalse, "spec.egress[0].to[0].domainNames: is not supported yet", 1},
+		{0, "names", metav1.ConditionFalse, "spec.egress[0].to: has domainNames", 1},
 		{1, "a", metav1.ConditionTrue, "as it is written", 1},
 		{2, "default", metav1.ConditionFalse, "spec.ingress[0].action: is no action of this kind", 1},
 	} {
@@ -153,7 +153,7 @@ func TestConditionsChange(t *testing.T) {
 func TestConditionMessageIsBounded(t *testing.T) {
 	t.Parallel()
 	u := &unstructured.Unstructured{}
-	rule := `{action: Accept, to: [` + strings.Repeat(`{domainNames: [example.com]},`, 25) + `]},`
+	rule := `{action: Accept, to: [` + strings.Repeat(`{domainNames: ["www.*.com"]},`, 25) + `]},`
 	if err := yaml.Unmarshal([]byte(`{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: x}, spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, egress: [`+
 		strings.Repeat(rule, 25)+`]}}`), &u.Object); err != nil {
 		t.Fatal(err)
