@@ -5,7 +5,6 @@ package flowtable
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -42,14 +41,6 @@ func EachAffinity[A abi.Address](m *ebpf.Map, f func(abi.AffinityKey[A], abi.Aff
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&v)), unsafe.Sizeof(v)), value)
 		f(k, v)
 	})
-}
-
-// Unspecified is the address of frontends that are on all addresses, in the family of another.
-func Unspecified(like netip.Addr) netip.Addr {
-	if like.Is4() {
-		return netip.IPv4Unspecified()
-	}
-	return netip.IPv6Unspecified()
 }
 
 // LookUpFlow reads an entry of a flow map.
