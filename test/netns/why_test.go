@@ -96,8 +96,8 @@ func (n *node) explains() {
 	n.driver.start()
 }
 
-// whyHere asks a node alone. What its answer warns of is not looked at: the explanation of policy is
-// the test's, which knows no objects.
+// whyHere asks a node alone. What its answer warns of is not looked at: the explanation of policy
+// is the test's, which knows no objects.
 func (n *node) whyHere(q whywire.Request) (a whywire.Answer) {
 	t := n.lan.t
 	t.Helper()
