@@ -9,7 +9,7 @@
 
 #if WEIR_FAMILY == 4
 
-#define NAME_LABELS 64 /* labels and pointers that are followed in one name */
+#define NAME_LABELS 32 /* labels and pointers that are followed in one name */
 #define NAME_MOST 254 /* characters of a name, dots among them */
 #define NAME_RECORDS 64 /* of an answer that are looked at, */
 #define NAME_ADDRS 64 /* and addresses; a power of 2 */
@@ -56,13 +56,44 @@ static __always_inline void names_count(__u32 which)
 		(*n)++;
 }
 
+/* Makes work.key of the first `at` characters of work.name, the last of which is a dot: from their
+ * end on, in lower case. A function of its own, so that the verifier looks at it once. */
+__noinline int names_turn(__u32 at)
+{
+	struct name_work *w = names_work();
+	__u8 bad = 0;
+
+	if (!w)
+		return 0;
+	w->key.len = 0;
+	if (!at || at > NAME_MOST)
+		return 0;
+	at--;
+	for (__u32 i = 0; i < NAME_MOST; i++) {
+		__u8 c;
+
+		if (i >= at)
+			break;
+		c = w->name[(at - 1 - i) & (NAME_BYTES - 1)];
+		if (c >= 'A' && c <= 'Z')
+			c += 'a' - 'A';
+		bad |= c <= ' ' || c > '~';
+		w->key.name[i] = c;
+	}
+	if (bad)
+		return 0; /* no pattern has such a name */
+	w->key.name[at & (NAME_BYTES - 1)] = 0;
+	w->key.len = (at + 1) * 8;
+	return 0;
+}
+
 /* Reads the name at off into work.key. Returns where what follows it begins; 0 = it cannot be
  * read. Pointers lead backwards alone, so that they end. */
 __noinline int names_read(struct __sk_buff *skb, __u32 off)
 {
 	struct name_work *w = names_work();
-	__u32 at = 0, end = 0, before = off;
-	__u8 len, low, bad = 0;
+	__u32 at = 0, end = 0, before = off, size;
+	__u8 len, low;
 
 	if (!w)
 		return 0;
@@ -86,35 +117,19 @@ __noinline int names_read(struct __sk_buff *skb, __u32 off)
 		if (len > 63 || at + len > NAME_MOST)
 			return 0;
 		at &= NAME_BYTES - 1;
-		len &= 63;
-		if (!len || bpf_skb_load_bytes(skb, off + 1, w->name + at, len))
+		size = len - 1;
+		OPAQUE(size); /* to verifiers up to Linux 6.1 what is not 0 may be */
+		size = (size & 63) + 1;
+		if (bpf_skb_load_bytes(skb, off + 1, w->name + at, size))
 			return 0;
-		at += len;
+		at += size;
 		at &= NAME_BYTES - 1;
 		w->name[at++] = '.';
 		off += len + 1;
 	}
 	return 0;
 whole:
-	w->key.len = 0;
-	if (!at)
-		return end;
-	at--; /* the last dot */
-	for (__u32 i = 0; i < NAME_MOST; i++) {
-		__u8 c;
-
-		if (i >= at)
-			break;
-		c = w->name[(at - 1 - i) & (NAME_BYTES - 1)];
-		if (c >= 'A' && c <= 'Z')
-			c += 'a' - 'A';
-		bad |= c <= ' ' || c > '~';
-		w->key.name[i] = c;
-	}
-	if (bad)
-		return end; /* no pattern has such a name */
-	w->key.name[at & (NAME_BYTES - 1)] = 0;
-	w->key.len = (at + 1) * 8;
+	names_turn(at);
 	return end;
 }
 
