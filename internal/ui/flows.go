@@ -71,7 +71,7 @@ func (s *server) flows(w http.ResponseWriter, r *http.Request, of Source) {
 	}
 	text, err := json.Marshal(record{Summary: summaryOf(found, now)})
 	if err == nil {
-		_, err = out.Write(append(seen(text), '\n'))
+		_, err = out.Write(append(Seen(text), '\n'))
 	}
 	if err = errors.Join(err, out.Flush()); err != nil {
 		s.Log.Debug("an answer of the page ended early", "path", r.URL.Path, "error", err)
@@ -109,7 +109,7 @@ func lineOf(of *flows.Flow) ([]byte, error) {
 	_, _ = h.Write(text) // never fails
 	line := append([]byte(`{"id":"`), strconv.FormatUint(h.Sum64(), 36)...)
 	line = append(line, `",`...)
-	return append(append(line, seen(text[1:])...), '\n'), nil
+	return append(append(line, Seen(text[1:])...), '\n'), nil
 }
 
 func summaryOf(found *ask.Found, now time.Time) *summary {
