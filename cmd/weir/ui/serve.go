@@ -10,17 +10,24 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/weir-net/weir/api/client/clientset"
 	"github.com/weir-net/weir/internal/agentapi"
 	"github.com/weir-net/weir/internal/flows/access"
+	"github.com/weir-net/weir/internal/flows/ask"
 	"github.com/weir-net/weir/internal/httplimit"
+	"github.com/weir-net/weir/internal/hubble"
 	"github.com/weir-net/weir/internal/peerauth"
 	page "github.com/weir-net/weir/internal/ui"
 	"github.com/weir-net/weir/internal/ui/session"
@@ -55,6 +62,7 @@ where the user may list flows (group live.weir.dev). All else is asked with the 
 	f := cmd.Flags()
 	f.StringVar(&s.listen, "listen", servePort, "`address` and port")
 	f.StringSliceVar(&s.origins, "origin", nil, "further `origins` by which browsers reach the page, such as https://weir.example.com; requests to others are refused")
+	f.StringVar(&s.hubble, "hubble", "", "`address` and port of Hubble's Observer API over the store of flow records (empty: it is not served)")
 	f.StringVar(&s.certDir, "tls-dir", certDir, "`folder` with the server's certificate and key, tls.crt and tls.key; they are read for each connection")
 	return cmd
 }
@@ -62,6 +70,7 @@ where the user may list flows (group live.weir.dev). All else is asked with the 
 type serving struct {
 	program         Program
 	listen, certDir string
+	hubble          string
 	origins         []string
 }
 
@@ -90,7 +99,62 @@ func (s *serving) run(ctx context.Context, log *slog.Logger) error {
 	log.Info("the page is served", "version", version.Version, "address", l.Addr().String(), "origins", origins)
 	asker := &agentapi.Client{Kube: own.Kube, Config: cfg, Namespace: agents.Namespace}
 	recorded := source.Recorded{Clients: own, AskStore: asker.AskStore, Ask: asker.Ask}
-	return s.serve(ctx, l, s.handler(own, recorded, cfg, agents.Namespace, origins, log), log)
+	guard := access.New(own.Kube)
+	g, ctx := errgroup.WithContext(ctx)
+	if s.hubble != "" {
+		l, err := net.Listen("tcp", s.hubble)
+		if err != nil {
+			return fmt.Errorf("listen for clients of Hubble: %w", err)
+		}
+		api := stored(own.Kube, &access.Calls{Guard: guard, Store: &ask.Store{Ask: asker.AskStore}})
+		g.Go(func() error {
+			return api.Serve(ctx, httplimit.NewListener(l, serveConns, serveConnsPerSource), s.tls(log, "h2"))
+		})
+	}
+	g.Go(func() error {
+		return s.serve(ctx, l, s.handler(guard, recorded, cfg, agents.Namespace, origins, log), log)
+	})
+	return g.Wait()
+}
+
+// stored is Hubble's API over the store.
+func stored(kube kubernetes.Interface, calls *access.Calls) *hubble.Stored {
+	return &hubble.Stored{Version: "Weir " + version.Version, Began: time.Now(),
+		Open: func(ctx context.Context) (hubble.Reader, func(), error) {
+			call, done, err := calls.Begin(ctx)
+			if err != nil {
+				return nil, nil, err
+			}
+			return call, done, nil
+		},
+		Nodes: func(ctx context.Context) ([]hubble.Node, error) {
+			list, err := kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+			if err != nil {
+				return nil, errors.New("the API server does not say which nodes there are")
+			}
+			var out []hubble.Node
+			for i := range list.Items {
+				n := hubble.Node{Name: list.Items[i].Name}
+				for _, a := range list.Items[i].Status.Addresses {
+					if addr, err := netip.ParseAddr(a.Address); err == nil {
+						n.Addrs = append(n.Addrs, addr.Unmap())
+					}
+				}
+				out = append(out, n)
+			}
+			return out, nil
+		}}
+}
+
+// tls is what is served by: the certificate and its key are read for each connection.
+func (s *serving) tls(log *slog.Logger, protocols ...string) *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: protocols, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(filepath.Join(s.certDir, "tls.crt"), filepath.Join(s.certDir, "tls.key"))
+		if errors.Is(err, os.ErrNotExist) {
+			log.Warn("there is no serving certificate yet: the controller makes it", "folder", s.certDir)
+		}
+		return &pair, err
+	}}
 }
 
 // CheckOrigin says whether a text is an origin as browsers write it: of https, without a path.
@@ -102,10 +166,9 @@ func CheckOrigin(text string) error {
 	return nil
 }
 
-// handler is the page with log-in. own has the rights of this program, with which recorded are
-// read; users' questions go to the API server of cfg. Agents are in a namespace.
-func (s *serving) handler(own *clientset.Clients, recorded page.Records, cfg *rest.Config, namespace string, origins []string, log *slog.Logger) http.Handler {
-	guard := access.New(own.Kube)
+// handler is the page with log-in. recorded are read with the rights of this program, and guard says
+// which of them a user sees; other questions go to the API server of cfg with the user's token.
+func (s *serving) handler(guard *access.Guard, recorded page.Records, cfg *rest.Config, namespace string, origins []string, log *slog.Logger) http.Handler {
 	sessions := session.New(guard, func(token string, u *peerauth.User) (page.Source, error) {
 		theirs := rest.AnonymousClientConfig(cfg)
 		theirs.BearerToken = token
@@ -126,13 +189,7 @@ func (s *serving) serve(ctx context.Context, l net.Listener, h http.Handler, log
 	server.WriteTimeout = answerWithin
 	server.BaseContext = func(net.Listener) context.Context { return ctx }
 	server.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug) // whoever reaches the port can fail to connect
-	server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-		pair, err := tls.LoadX509KeyPair(filepath.Join(s.certDir, "tls.crt"), filepath.Join(s.certDir, "tls.key"))
-		if errors.Is(err, os.ErrNotExist) {
-			log.Warn("there is no serving certificate yet: the controller makes it", "folder", s.certDir)
-		}
-		return &pair, err
-	}}
+	server.TLSConfig = s.tls(log)
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
