@@ -37,4 +37,7 @@ var attacksPage = []mutant{
 	{fault{"a user of one namespace reads on the cluster's page about flows, policies and nodes of others", "internal/flows/access/scope.go",
 		"case !source && !destination:\n\t\treturn nil", "case !source && !destination:\n\t\treturn r"},
 		"./cmd/weir/ui", "^TestHostilePageOfCluster$"},
+	{fault{"somebody reads flow records by Hubble's API over the store without a token, or beyond the rights of the token's user", "internal/flows/access/grpc.go",
+		"case scope.Nothing():", "case scope == nil:"},
+		"./cmd/weir/ui", "^TestHostileHubbleOfStore$"},
 }

@@ -166,8 +166,8 @@ func CheckOrigin(text string) error {
 	return nil
 }
 
-// handler is the page with log-in. recorded are read with the rights of this program, and guard says
-// which of them a user sees; other questions go to the API server of cfg with the user's token.
+// handler is the page with log-in. recorded are read with the rights of this program, and guard
+// says which of them a user sees; other questions go to the API server of cfg with the user's token.
 func (s *serving) handler(guard *access.Guard, recorded page.Records, cfg *rest.Config, namespace string, origins []string, log *slog.Logger) http.Handler {
 	sessions := session.New(guard, func(token string, u *peerauth.User) (page.Source, error) {
 		theirs := rest.AnonymousClientConfig(cfg)

@@ -43,8 +43,8 @@ const (
 	mostUsers = 4096
 	// mostReviews bounds the questions about tokens that are under way.
 	mostReviews = 16
-	// failuresAtOnce are the tokens of one caller that may be wrong at once, and one more is allowed
-	// each second; mostCallers bounds the callers that are told apart.
+	// failuresAtOnce are the tokens of one caller that may be wrong at once, and one more is
+	// allowed each second; mostCallers bounds the callers that are told apart.
 	failuresAtOnce = 20
 	mostCallers    = 4096
 )

@@ -119,7 +119,8 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// Where no store answers all nodes are asked; one that does not answer is told among them, also when none does.
+// Where no store answers all nodes are asked; one that does not answer is told among them, also
+// when none does.
 func TestRecords(t *testing.T) {
 	t.Parallel()
 	kube := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}})
