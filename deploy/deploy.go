@@ -84,8 +84,8 @@ type Options struct {
 	// UI installs the page in the browser for all users of the cluster. UIOrigins are further
 	// origins by which browsers reach it, with commas between; UITLS is the Secret of type
 	// kubernetes.io/tls of Namespace with its certificate, empty = one of Weir's authority.
-	// UIHubble serves Hubble's Observer API over the store of flow records, too.
-	UI, UIHubble     bool
+	// UIAPIs serves Hubble's Observer API and Goldmane's over the store of flow records, too.
+	UI, UIAPIs       bool
 	UIOrigins, UITLS string
 }
 
@@ -184,11 +184,11 @@ var originRE = regexp.MustCompile(`^https://[a-z0-9.-]+(:[0-9]{1,5})?$`)
 
 // validateUI says what of the page in the browser cannot be.
 func (o Options) validateUI() error {
-	if !o.UI && (o.UIOrigins != "" || o.UITLS != "" || o.UIHubble) {
-		return errors.New("origins, a certificate and Hubble's API of the page in the browser have no meaning without it")
+	if !o.UI && (o.UIOrigins != "" || o.UITLS != "" || o.UIAPIs) {
+		return errors.New("origins, a certificate and APIs of the page in the browser have no meaning without it")
 	}
-	if o.UIHubble && !o.Flows {
-		return errors.New("the API of Hubble is served over the store of flow records, which is to be installed, too")
+	if o.UIAPIs && !o.Flows {
+		return errors.New("the APIs of Hubble and Goldmane are served over the store of flow records, which is to be installed, too")
 	}
 	if o.UIOrigins != "" {
 		for origin := range strings.SplitSeq(o.UIOrigins, ",") {

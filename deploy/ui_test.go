@@ -44,15 +44,15 @@ func TestUIOption(t *testing.T) {
 		}
 	}
 	o := Defaults()
-	o.UI, o.UIHubble, o.Flows = true, true, true
+	o.UI, o.UIAPIs, o.Flows = true, true, true
 	_, container, _ := podOf(t, o, "Deployment", uiName)
 	ports, _, _ := unstructured.NestedSlice(find(t, o, "Service", uiName).Object, "spec", "ports")
-	if got := fmt.Sprint(container["command"]); got != "[/weir ui serve --hubble=:4245]" || len(ports) != 2 {
-		t.Errorf("with Hubble's API its command is %s, its ports %v", got, ports)
+	if got := fmt.Sprint(container["command"]); got != "[/weir ui serve --apis=:4245]" || len(ports) != 2 {
+		t.Errorf("with the APIs its command is %s, its ports %v", got, ports)
 	}
 	for _, change := range []func(*Options){
 		func(o *Options) { o.UIOrigins = "http://weir.example.com" }, func(o *Options) { o.UIOrigins = "https://weir.example.com/" }, func(o *Options) { o.UIOrigins = "https://a,,https://b" },
-		func(o *Options) { o.UIHubble = true }, func(o *Options) { o.UIOrigins = `https://a"` }, func(o *Options) { o.UITLS = "No Name" }, func(o *Options) { o.UI, o.UIOrigins = false, "https://a" }, func(o *Options) { o.UI, o.UITLS = false, "a" },
+		func(o *Options) { o.UIAPIs = true }, func(o *Options) { o.UIOrigins = `https://a"` }, func(o *Options) { o.UITLS = "No Name" }, func(o *Options) { o.UI, o.UIOrigins = false, "https://a" }, func(o *Options) { o.UI, o.UITLS = false, "a" },
 	} {
 		o := Defaults()
 		o.UI = true

@@ -54,9 +54,15 @@ const (
 	lateMost       = 2 * time.Minute
 )
 
-// Serve answers by TLS at a listener, which it closes, until ctx ends.
-func (s *Stored) Serve(ctx context.Context, l net.Listener, cfg *tls.Config) error {
-	return serve(ctx, l, func(g *grpc.Server) { register(g, s) }, grpc.Creds(credentials.NewTLS(cfg)))
+// Serve answers by TLS at a listener, which it closes, until ctx ends; and so does what else is
+// registered.
+func (s *Stored) Serve(ctx context.Context, l net.Listener, cfg *tls.Config, also ...func(*grpc.Server)) error {
+	return serve(ctx, l, func(g *grpc.Server) {
+		register(g, s)
+		for _, register := range also {
+			register(g)
+		}
+	}, grpc.Creds(credentials.NewTLS(cfg)))
 }
 
 // errEnough ends reading.

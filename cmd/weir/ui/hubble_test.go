@@ -122,8 +122,8 @@ func (c *cluster) record(from, to string, in time.Duration) {
 	c.next++
 }
 
-// serveHubble serves Hubble's API as `weir ui serve` does, with a certificate of Weir's authority.
-func (c *cluster) serveHubble(t *testing.T) {
+// serveAPIs serves the APIs as `weir ui serve` does, with a certificate of Weir's authority.
+func (c *cluster) serveAPIs(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
 	keeper := &peerauth.Keeper{Kube: c.kube, Namespace: deploy.Namespace, Domain: deploy.Namespace + ".svc", Now: time.Now}
@@ -152,7 +152,7 @@ func (c *cluster) serveHubble(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- stored(c.kube, &access.Calls{Guard: c.guard, Store: c.store}).Serve(ctx, l, s.tls(slog.New(slog.DiscardHandler), "h2"))
+		ended <- serveAPIs(ctx, l, c.kube, &access.Calls{Guard: c.guard, Store: c.store}, s.tls(slog.New(slog.DiscardHandler), "h2"))
 	}()
 	t.Cleanup(func() {
 		stop()
@@ -170,7 +170,7 @@ func TestStoreByCLI(t *testing.T) {
 	}
 	t.Parallel()
 	c := newCluster(t)
-	c.serveHubble(t)
+	c.serveAPIs(t)
 	command := func(ctx context.Context, user string, args ...string) *exec.Cmd {
 		cmd := exec.CommandContext(ctx, cli, append(args, "--server", "tls://"+c.address, "--tls-ca-cert-files", c.bundle, "--tls-server-name", "weir-ui.kube-system.svc",
 			"--basic-auth-username", "x", "--basic-auth-password", "token-"+user)...)
@@ -264,7 +264,7 @@ func TestHostileHubbleOfStore(t *testing.T) {
 	t.Parallel()
 	hostile.Record(t, "somebody reads flow records by Hubble's API over the store without a token, or beyond the rights of the token's user", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 	c := newCluster(t)
-	c.serveHubble(t)
+	c.serveAPIs(t)
 	conn, err := grpc.NewClient("passthrough:///"+c.address, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: c.roots, ServerName: "weir-ui.kube-system.svc", MinVersion: tls.VersionTLS13})))
 	if err != nil {
 		t.Fatal(err)

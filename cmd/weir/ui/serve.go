@@ -26,6 +26,7 @@ import (
 	"github.com/weir-net/weir/internal/agentapi"
 	"github.com/weir-net/weir/internal/flows/access"
 	"github.com/weir-net/weir/internal/flows/ask"
+	"github.com/weir-net/weir/internal/goldmane"
 	"github.com/weir-net/weir/internal/httplimit"
 	"github.com/weir-net/weir/internal/hubble"
 	"github.com/weir-net/weir/internal/peerauth"
@@ -62,7 +63,7 @@ where the user may list flows (group live.weir.dev). All else is asked with the 
 	f := cmd.Flags()
 	f.StringVar(&s.listen, "listen", servePort, "`address` and port")
 	f.StringSliceVar(&s.origins, "origin", nil, "further `origins` by which browsers reach the page, such as https://weir.example.com; requests to others are refused")
-	f.StringVar(&s.hubble, "hubble", "", "`address` and port of Hubble's Observer API over the store of flow records (empty: it is not served)")
+	f.StringVar(&s.apis, "apis", "", "`address` and port of Hubble's Observer API and of Goldmane's Flows and Statistics over the store of flow records (empty: they are not served)")
 	f.StringVar(&s.certDir, "tls-dir", certDir, "`folder` with the server's certificate and key, tls.crt and tls.key; they are read for each connection")
 	return cmd
 }
@@ -70,7 +71,7 @@ where the user may list flows (group live.weir.dev). All else is asked with the 
 type serving struct {
 	program         Program
 	listen, certDir string
-	hubble          string
+	apis            string
 	origins         []string
 }
 
@@ -101,14 +102,14 @@ func (s *serving) run(ctx context.Context, log *slog.Logger) error {
 	recorded := source.Recorded{Clients: own, AskStore: asker.AskStore, Ask: asker.Ask}
 	guard := access.New(own.Kube)
 	g, ctx := errgroup.WithContext(ctx)
-	if s.hubble != "" {
-		l, err := net.Listen("tcp", s.hubble)
+	if s.apis != "" {
+		l, err := net.Listen("tcp", s.apis)
 		if err != nil {
-			return fmt.Errorf("listen for clients of Hubble: %w", err)
+			return fmt.Errorf("listen for clients of the APIs: %w", err)
 		}
-		api := stored(own.Kube, &access.Calls{Guard: guard, Store: &ask.Store{Ask: asker.AskStore}})
+		calls := &access.Calls{Guard: guard, Store: &ask.Store{Ask: asker.AskStore}}
 		g.Go(func() error {
-			return api.Serve(ctx, httplimit.NewListener(l, serveConns, serveConnsPerSource), s.tls(log, "h2"))
+			return serveAPIs(ctx, httplimit.NewListener(l, serveConns, serveConnsPerSource), own.Kube, calls, s.tls(log, "h2"))
 		})
 	}
 	g.Go(func() error {
@@ -117,9 +118,16 @@ func (s *serving) run(ctx context.Context, log *slog.Logger) error {
 	return g.Wait()
 }
 
-// stored is Hubble's API over the store.
-func stored(kube kubernetes.Interface, calls *access.Calls) *hubble.Stored {
-	return &hubble.Stored{Version: "Weir " + version.Version, Began: time.Now(),
+// serveAPIs serves Hubble's and Goldmane's APIs over the store until ctx ends.
+func serveAPIs(ctx context.Context, l net.Listener, kube kubernetes.Interface, calls *access.Calls, cfg *tls.Config) error {
+	flowsOf := &goldmane.Server{Open: func(ctx context.Context) (goldmane.Reader, func(), error) {
+		call, done, err := calls.Begin(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		return call, done, nil
+	}}
+	stored := &hubble.Stored{Version: "Weir " + version.Version, Began: time.Now(),
 		Open: func(ctx context.Context) (hubble.Reader, func(), error) {
 			call, done, err := calls.Begin(ctx)
 			if err != nil {
@@ -144,6 +152,7 @@ func stored(kube kubernetes.Interface, calls *access.Calls) *hubble.Stored {
 			}
 			return out, nil
 		}}
+	return stored.Serve(ctx, l, cfg, flowsOf.Register)
 }
 
 // tls is what is served by: the certificate and its key are read for each connection.
