@@ -44,6 +44,7 @@ import (
 	flowwire "github.com/weir-net/weir/internal/flows/wire"
 	"github.com/weir-net/weir/internal/flowstore"
 	"github.com/weir-net/weir/internal/flowstore/answer"
+	"github.com/weir-net/weir/internal/goldmane/api"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/hubble/api/observer"
 	"github.com/weir-net/weir/internal/peerauth"
@@ -259,7 +260,7 @@ func TestStoreByCLI(t *testing.T) {
 }
 
 // TestHostileHubbleOfStore: who has no token that counts, or whose rights do not suffice, reads
-// nothing by any method of Hubble's API over the store; nor does who had one.
+// nothing by any method of Hubble's API over the store, nor of Goldmane's; nor does who had one.
 func TestHostileHubbleOfStore(t *testing.T) {
 	t.Parallel()
 	hostile.Record(t, "somebody reads flow records by Hubble's API over the store without a token, or beyond the rights of the token's user", hostile.Tenant, hostile.ControlPlane, hostile.Both)
@@ -312,8 +313,13 @@ func TestHostileHubbleOfStore(t *testing.T) {
 		if all, err := observe(of.ctx, &observer.GetFlowsRequest{Number: 10}); status.Code(err) != of.want || len(all) > 0 {
 			t.Errorf("%s: %v, %d flows", what, err, len(all))
 		}
-		for method, out := range map[string]any{"GetNodes": &observer.GetNodesResponse{}, "GetNamespaces": &observer.GetNamespacesResponse{}, "ServerStatus": &observer.ServerStatusResponse{}} {
-			if err := conn.Invoke(of.ctx, "/observer.Observer/"+method, &observer.GetNodesRequest{}, out); status.Code(err) != of.want && status.Code(err) != codes.ResourceExhausted {
+		for method, q := range map[string][2]any{
+			"/observer.Observer/GetNodes": {&observer.GetNodesRequest{}, &observer.GetNodesResponse{}}, "/observer.Observer/GetNamespaces": {&observer.GetNamespacesRequest{}, &observer.GetNamespacesResponse{}},
+			"/observer.Observer/ServerStatus": {&observer.ServerStatusRequest{}, &observer.ServerStatusResponse{}}, "/goldmane.Flows/List": {&api.FlowListRequest{}, &api.FlowListResult{}},
+			"/goldmane.Flows/FilterHints": {&api.FilterHintsRequest{Type: api.FilterType_FilterTypeDestName}, &api.FilterHintsResult{}}, "/goldmane.Flows/Stream": {&api.FlowStreamRequest{StartTimeGte: -3600}, &api.FlowResult{}},
+			"/goldmane.Statistics/List": {&api.StatisticsRequest{}, &api.StatisticsResult{}},
+		} {
+			if err := conn.Invoke(of.ctx, method, q[0], q[1]); status.Code(err) != of.want && status.Code(err) != codes.ResourceExhausted {
 				t.Errorf("%s: %s: %v", what, method, err)
 			}
 		}
@@ -325,6 +331,21 @@ func TestHostileHubbleOfStore(t *testing.T) {
 		}
 		if want == 3 && strings.Contains(fmt.Sprint(all), "of-c") {
 			t.Error("the user of a sees what is between others")
+		}
+	}
+	for user, want := range map[string]int{"all": 5, "a": 3} {
+		list := &api.FlowListResult{}
+		if err := conn.Invoke(as("Bearer token-"+user), "/goldmane.Flows/List", &api.FlowListRequest{}, list); err != nil || len(list.GetFlows()) != want {
+			t.Errorf("Goldmane's flows of %s: %v, %d", user, err, len(list.GetFlows()))
+		}
+		text := fmt.Sprint(list)
+		if shows := strings.Contains(text, "of-c") || strings.Contains(text, "of=b") || strings.Contains(text, `namespace:"b" name:"in"`) || strings.Contains(text, `namespace:"b"  name:"in"`); shows != (user == "all") {
+			t.Errorf("Goldmane's flows of %s: %s", user, text)
+		}
+		hints := &api.FilterHintsResult{}
+		err := conn.Invoke(as("Bearer token-"+user), "/goldmane.Flows/FilterHints", &api.FilterHintsRequest{Type: api.FilterType_FilterTypeDestNamespace}, hints)
+		if err != nil || strings.Contains(fmt.Sprint(hints), `"c"`) != (user == "all") {
+			t.Errorf("Goldmane's hints of %s: %v %v", user, err, hints)
 		}
 	}
 	st := &observer.ServerStatusResponse{}
