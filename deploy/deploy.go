@@ -87,6 +87,9 @@ type Options struct {
 	// UIAPIs serves Hubble's Observer API and Goldmane's over the store of flow records, too.
 	UI, UIAPIs       bool
 	UIOrigins, UITLS string
+	// UIClientCA is the ConfigMap of Namespace with the authorities, ca.crt, of clients of UIAPIs
+	// that need no token; empty = there are none.
+	UIClientCA string
 }
 
 // Defaults are the options of deploy/weir.yaml.
@@ -196,6 +199,9 @@ func (o Options) validateUI() error {
 				return fmt.Errorf("origin %q of the page is not one such as https://weir.example.com", origin)
 			}
 		}
+	}
+	if o.UIClientCA != "" && (!o.UIAPIs || len(validation.IsDNS1123Subdomain(o.UIClientCA)) > 0) {
+		return fmt.Errorf("the name %q is not that of a ConfigMap with authorities of clients of the page's APIs, or these are not to be installed", o.UIClientCA)
 	}
 	if o.UITLS != "" && len(validation.IsDNS1123Subdomain(o.UITLS)) > 0 {
 		return fmt.Errorf("the name %q is not that of a Secret", o.UITLS)

@@ -50,9 +50,14 @@ func TestUIOption(t *testing.T) {
 	if got := fmt.Sprint(container["command"]); got != "[/weir ui serve --apis=:4245]" || len(ports) != 2 {
 		t.Errorf("with the APIs its command is %s, its ports %v", got, ports)
 	}
+	o.UIClientCA = "clients"
+	pod, container, _ := podOf(t, o, "Deployment", uiName)
+	if got := fmt.Sprint(container["command"]); got != "[/weir ui serve --apis=:4245 --client-ca=/etc/weir/clients/ca.crt]" || !strings.Contains(fmt.Sprint(pod["volumes"]), "map[configMap:map[name:clients] name:clients]") {
+		t.Errorf("with an authority of clients its command is %s, its volumes %v", got, pod["volumes"])
+	}
 	for _, change := range []func(*Options){
 		func(o *Options) { o.UIOrigins = "http://weir.example.com" }, func(o *Options) { o.UIOrigins = "https://weir.example.com/" }, func(o *Options) { o.UIOrigins = "https://a,,https://b" },
-		func(o *Options) { o.UIAPIs = true }, func(o *Options) { o.UIOrigins = `https://a"` }, func(o *Options) { o.UITLS = "No Name" }, func(o *Options) { o.UI, o.UIOrigins = false, "https://a" }, func(o *Options) { o.UI, o.UITLS = false, "a" },
+		func(o *Options) { o.UIAPIs = true }, func(o *Options) { o.UIClientCA = "a" }, func(o *Options) { o.UIAPIs, o.Flows, o.UIClientCA = true, true, "No Name" }, func(o *Options) { o.UIOrigins = `https://a"` }, func(o *Options) { o.UITLS = "No Name" }, func(o *Options) { o.UI, o.UIOrigins = false, "https://a" }, func(o *Options) { o.UI, o.UITLS = false, "a" },
 	} {
 		o := Defaults()
 		o.UI = true

@@ -73,6 +73,7 @@ func newInstall(o *options) *cobra.Command {
 	flags.BoolVar(&f.UI, "ui", f.UI, "install the page in the browser for all users of the cluster, who log in (Deployment and Service weir-ui)")
 	flags.StringVar(&f.UIOrigins, "ui-origin", f.UIOrigins, "further `origins` by which browsers reach that page, with commas between, such as https://weir.example.com of an Ingress")
 	flags.BoolVar(&f.UIAPIs, "ui-apis", f.UIAPIs, "with --ui and --flows: serve Hubble's Observer API and Goldmane's Flows and Statistics over the store of flow records, too, at port 4245 of Service weir-ui, to the same users")
+	flags.StringVar(&f.UIClientCA, "ui-client-ca", f.UIClientCA, "with --ui-apis: `ConfigMap` in namespace kube-system with authorities, ca.crt, whose clients need no token and see the flows of all namespaces")
 	flags.StringVar(&f.UITLS, "ui-tls", f.UITLS, "`Secret` in namespace kube-system with the page's certificate, of type kubernetes.io/tls (default: one of Weir's own authority)")
 	flags.StringVar(&f.apiServer, "api-server", "", "`host:port` at which nodes reach the API server without any Service (default: taken from the cluster)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "print the manifests, change nothing")

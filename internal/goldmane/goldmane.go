@@ -187,8 +187,8 @@ func pageOf[T any](all []T, page, size int64) ([]T, *api.ListMetadata, error) {
 	return all[page*size : min(total, (page+1)*size)], meta, nil
 }
 
-// stream tells the flows of each part of time once it is over for as long again, as nodes tell their
-// records up to an interval late.
+// stream tells the flows of each part of time once it is over for as long again, as nodes tell
+// their records up to an interval late.
 func (s *Server) stream(in *api.FlowStreamRequest, to grpc.ServerStreamingServer[api.FlowResult]) error {
 	if n := in.GetAggregationInterval(); n != 0 && n != interval {
 		return status.Errorf(codes.InvalidArgument, "aggregation interval %d: it is %d seconds", n, interval)

@@ -40,7 +40,8 @@ func (s *Server) statistics(in *api.StatisticsRequest, to grpc.ServerStreamingSe
 	}
 	defer done()
 	all := map[string]*series{}
-	// The oldest record is not known before all are read, so records go into parts of the least width.
+	// The oldest record is not known before all are read, so records go into parts of the least
+	// width.
 	err = s.read(to.Context(), r, of, func(f *flows.Flow) error {
 		for _, reporter := range reportersOf(f) {
 			if err := count(all, in, f, reporter); err != nil {

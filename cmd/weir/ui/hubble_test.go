@@ -5,13 +5,19 @@ package ui
 import (
 	"bufio"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/base64"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -64,6 +70,51 @@ type cluster struct {
 	address string // where the API is
 	roots   *x509.CertPool
 	bundle  string // the file of roots
+	clients *authority
+}
+
+// authority signs certificates of clients.
+type authority struct {
+	t    *testing.T
+	key  *ecdsa.PrivateKey
+	cert *x509.Certificate
+}
+
+// newAuthority makes one, whose certificate is in a folder.
+func newAuthority(t *testing.T, dir, name string) *authority {
+	t.Helper()
+	a := &authority{t: t}
+	var err error
+	if a.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, a.key.Public(), a.key)
+	if err == nil {
+		a.cert, err = x509.ParseCertificate(der)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name+".crt"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// issue signs a certificate for a usage.
+func (a *authority) issue(usage x509.ExtKeyUsage, life time.Duration) tls.Certificate {
+	a.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "whisker"}, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(life),
+		ExtKeyUsage: []x509.ExtKeyUsage{usage}}, a.cert, key.Public(), a.key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -149,11 +200,12 @@ func (c *cluster) serveAPIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.address = l.Addr().String()
-	s := &serving{certDir: dir}
+	c.clients = newAuthority(t, dir, "clients")
+	s := &serving{certDir: dir, clientCA: filepath.Join(dir, "clients.crt")}
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- serveAPIs(ctx, l, c.kube, &access.Calls{Guard: c.guard, Store: c.store}, s.tls(slog.New(slog.DiscardHandler), "h2"))
+		ended <- serveAPIs(ctx, l, c.kube, &access.Calls{Guard: c.guard, Store: c.store}, s.tlsOfAPIs(slog.New(slog.DiscardHandler)))
 	}()
 	t.Cleanup(func() {
 		stop()
@@ -351,6 +403,27 @@ func TestHostileHubbleOfStore(t *testing.T) {
 	st := &observer.ServerStatusResponse{}
 	if err := conn.Invoke(as("Bearer token-a"), "/observer.Observer/ServerStatus", &observer.ServerStatusRequest{}, st); err != nil || st.GetNumFlows() != 0 || st.GetNumConnectedNodes().GetValue() != 1 {
 		t.Errorf("%v: %v", err, st)
+	}
+	// Who has a certificate for clients of the authority that is named needs no token.
+	for what, q := range map[string]struct {
+		cert  tls.Certificate
+		holds bool
+	}{
+		"a client's":        {c.clients.issue(x509.ExtKeyUsageClientAuth, time.Hour), true},
+		"a server's":        {c.clients.issue(x509.ExtKeyUsageServerAuth, time.Hour), false},
+		"one that expired":  {c.clients.issue(x509.ExtKeyUsageClientAuth, -time.Hour), false},
+		"another authority": {newAuthority(t, t.TempDir(), "clients").issue(x509.ExtKeyUsageClientAuth, time.Hour), false},
+	} {
+		conn, err := grpc.NewClient("passthrough:///"+c.address, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: c.roots, ServerName: "weir-ui.kube-system.svc", MinVersion: tls.VersionTLS13,
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &q.cert, nil }})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		list := &api.FlowListResult{}
+		if err := conn.Invoke(t.Context(), "/goldmane.Flows/List", &api.FlowListRequest{}, list); (err == nil) != q.holds || q.holds != (len(list.GetFlows()) == 5) {
+			t.Errorf("%s certificate: %v, %d flows", what, err, len(list.GetFlows()))
+		}
+		conn.Close()
 	}
 	// As many calls at a time as are allowed, and no more.
 	ctx, cancel := context.WithCancel(as("Bearer token-a"))

@@ -5,6 +5,7 @@ package ui
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -64,6 +65,7 @@ where the user may list flows (group live.weir.dev). All else is asked with the 
 	f.StringVar(&s.listen, "listen", servePort, "`address` and port")
 	f.StringSliceVar(&s.origins, "origin", nil, "further `origins` by which browsers reach the page, such as https://weir.example.com; requests to others are refused")
 	f.StringVar(&s.apis, "apis", "", "`address` and port of Hubble's Observer API and of Goldmane's Flows and Statistics over the store of flow records (empty: they are not served)")
+	f.StringVar(&s.clientCA, "client-ca", "", "`file` with the authorities of clients of these APIs that need no token: who has a certificate of one sees the flows of all namespaces")
 	f.StringVar(&s.certDir, "tls-dir", certDir, "`folder` with the server's certificate and key, tls.crt and tls.key; they are read for each connection")
 	return cmd
 }
@@ -71,7 +73,7 @@ where the user may list flows (group live.weir.dev). All else is asked with the 
 type serving struct {
 	program         Program
 	listen, certDir string
-	apis            string
+	apis, clientCA  string
 	origins         []string
 }
 
@@ -109,7 +111,7 @@ func (s *serving) run(ctx context.Context, log *slog.Logger) error {
 		}
 		calls := &access.Calls{Guard: guard, Store: &ask.Store{Ask: asker.AskStore}}
 		g.Go(func() error {
-			return serveAPIs(ctx, httplimit.NewListener(l, serveConns, serveConnsPerSource), own.Kube, calls, s.tls(log, "h2"))
+			return serveAPIs(ctx, httplimit.NewListener(l, serveConns, serveConnsPerSource), own.Kube, calls, s.tlsOfAPIs(log))
 		})
 	}
 	g.Go(func() error {
@@ -155,6 +157,26 @@ func serveAPIs(ctx context.Context, l net.Listener, kube kubernetes.Interface, c
 	return stored.Serve(ctx, l, cfg, flowsOf.Register)
 }
 
+// tlsOfAPIs is tls, which takes certificates of clients where their authorities are named.
+func (s *serving) tlsOfAPIs(log *slog.Logger) *tls.Config {
+	cfg := s.tls(log, "h2")
+	if s.clientCA == "" {
+		return cfg
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: cfg.NextProtos, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		text, err := os.ReadFile(s.clientCA)
+		if err != nil {
+			return nil, fmt.Errorf("read the authorities of clients: %w", err)
+		}
+		out := cfg.Clone()
+		out.ClientAuth, out.ClientCAs = tls.VerifyClientCertIfGiven, x509.NewCertPool()
+		if !out.ClientCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("%s has no certificate", s.clientCA)
+		}
+		return out, nil
+	}}
+}
+
 // tls is what is served by: the certificate and its key are read for each connection.
 func (s *serving) tls(log *slog.Logger, protocols ...string) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: protocols, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -176,7 +198,8 @@ func CheckOrigin(text string) error {
 }
 
 // handler is the page with log-in. recorded are read with the rights of this program, and guard
-// says which of them a user sees; other questions go to the API server of cfg with the user's token.
+// says which of them a user sees; other questions go to the API server of cfg with the user's
+// token.
 func (s *serving) handler(guard *access.Guard, recorded page.Records, cfg *rest.Config, namespace string, origins []string, log *slog.Logger) http.Handler {
 	sessions := session.New(guard, func(token string, u *peerauth.User) (page.Source, error) {
 		theirs := rest.AnonymousClientConfig(cfg)
