@@ -97,9 +97,9 @@ apiserver: setup ## an API server and etcd for tests
 	@bin/weir-lab build kube-apiserver etcd
 	@bin/weir-lab build kube-apiserver etcd | while read -r f; do if [ -x "$$f" ]; then ln -sf "$$f" $(WEIR_CACHE)/apiserver/; fi; done
 
-# The hubble CLI of Cilium, for tests of its API; built once.
+# The hubble CLI and hubble-relay of Cilium, for tests of their API; built once.
 HUBBLE_CLI := $(WEIR_CACHE)/hubble-cli
-hubble-cli: setup ## the hubble CLI, for tests
+hubble-cli: setup ## the hubble CLI and hubble-relay, for tests
 	@hack/hubble.sh $(HUBBLE_CLI)
 
 # Chromium, and the modules of npm, for tests of the page in the browser.
@@ -116,7 +116,7 @@ LONGEST := ./test/netns ./test/scenarios ./internal/dataplane/ebpf
 unit: apiserver hubble-cli browser ## lane 2: unit tests, scenarios, loaded programs, namespaces (root)
 	go vet ./...
 	cd test/awsvpc && go vet . && go build . github.com/aws/amazon-vpc-cni-k8s/cmd/routed-eni-cni-plugin
-	$(WITH_BROWSER) WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver WEIR_HUBBLE=$(HUBBLE_CLI) go test -timeout 60m $(LONGEST) ./...
+	$(WITH_BROWSER) WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver WEIR_HUBBLE=$(HUBBLE_CLI) WEIR_HUBBLE_RELAY=$(WEIR_CACHE)/hubble-relay go test -timeout 60m $(LONGEST) ./...
 	cd test/policyapi && go vet . ./sctp && go test . ./sctp
 
 # Weir's tests on other kernels (Debian's 5.10, 6.1, 6.12 and the newest 7), in an emulator; writes out/kernels.json. KERNELS="-kernels 6.1 -only programs" sets more.
