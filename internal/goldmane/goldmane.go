@@ -37,9 +37,9 @@ const (
 	// interval is the width of the parts of time, seconds, that flows are told by.
 	interval = 15
 	// mostFlows bounds the keys of an answer: they are in memory.
-	mostFlows = 100_000
+	mostFlows = 20_000
 	// mostConnections bounds the connections that are told apart; numbers of more are not known.
-	mostConnections = 1_000_000
+	mostConnections = 200_000
 	// mostValues bounds the values of a field of a filter.
 	mostValues = 1024
 	// mostParts bounds the parts of a time series.

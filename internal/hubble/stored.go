@@ -47,7 +47,7 @@ type Stored struct {
 
 const (
 	// mostLast bounds how many of the last records an answer has: they are in memory.
-	mostLast = 100_000
+	mostLast = 20_000
 	// lookForRecords is between two looks at the store for who follows, which is told records whose
 	// end is at most lateMost ago.
 	lookForRecords = 5 * time.Second

@@ -63,10 +63,12 @@ func tokenOf(values []string) string {
 	return ""
 }
 
-// How many calls are answered at a time, of one user and of all. Who follows is one.
+// How many calls are answered at a time, of one user and of all, and how many of them read: each
+// has records, or sums of them, in memory. Who follows is one call.
 const (
 	callsOfUser = 4
-	callsOfAll  = 64
+	callsOfAll  = 16
+	readings    = 2
 )
 
 // Calls lets callers of gRPC read from the store what they may see. Whom the server's handshake
@@ -74,6 +76,9 @@ const (
 type Calls struct {
 	Guard *Guard
 	Store *ask.Store
+
+	once    sync.Once
+	reading chan struct{}
 
 	mu    sync.Mutex
 	users map[string]int
@@ -160,6 +165,13 @@ func (c *Call) Read(ctx context.Context, q flows.Question, give func(*flows.Flow
 	}
 	if u.Name != c.user {
 		return status.Error(codes.Unauthenticated, "the token is another user's now")
+	}
+	c.of.once.Do(func() { c.of.reading = make(chan struct{}, readings) })
+	select {
+	case c.of.reading <- struct{}{}:
+		defer func() { <-c.of.reading }()
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
 	}
 	_, err = Reader{From: c.of.Store, Scope: scope}.Read(ctx, q, give)
 	return err

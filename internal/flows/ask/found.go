@@ -65,8 +65,8 @@ func (a *Agents) Latest(ctx context.Context, f flows.Filter, most int) (*Found, 
 }
 
 // Latest asks the store for the latest most records that a filter wants, and the agents where there
-// is none or it does not answer. The error is as of Agents.Latest, or that of a store that failed
-// in the middle of its answer.
+// is none or it does not answer. The error is as of Agents.Latest, or that of a store that refuses,
+// or failed in the middle of its answer.
 func (p *Preferred) Latest(ctx context.Context, f flows.Filter, most int) (*Found, error) {
 	found := &Found{}
 	answer, final, err := p.Store.Try(ctx, flows.Question{Filter: f, Limit: most}, func(r *flows.Flow) error {
@@ -74,7 +74,7 @@ func (p *Preferred) Latest(ctx context.Context, f flows.Filter, most int) (*Foun
 		return nil
 	})
 	switch {
-	case final && err != nil:
+	case final && err != nil, errors.Is(err, agentapi.ErrRefused): // a store that has much to do is one
 		return nil, err
 	case final:
 		found.From, found.Oldest, found.Missing, found.More = answer.From, answer.Oldest, answer.Missing, answer.More

@@ -5,6 +5,7 @@ package session
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/weir-net/weir/internal/flows"
 	"github.com/weir-net/weir/internal/flows/ask"
@@ -12,11 +13,14 @@ import (
 	why "github.com/weir-net/weir/internal/why/ask"
 )
 
-// How many questions are asked at a time, of one user and of all: an answer about flows has up to
-// ui.MostRecords in memory.
+// How many questions are asked at a time, of one user and of all. Of those about flows, whose
+// answer has up to ui.MostRecords in memory, and which the store answers three of at a time, as
+// many as reading are, and others wait.
 const (
 	askingOfUser = 3
-	askingOfAll  = 12
+	askingOfAll  = 24
+	reading      = 2
+	waitToRead   = 20 * time.Second
 )
 
 // limited is a source that answers so many questions of a user at a time.
@@ -56,7 +60,19 @@ func limit[T any](l *limited, ask func() (T, error)) (out T, err error) {
 
 // Records implements ui.Source.
 func (l *limited) Records(ctx context.Context, f flows.Filter, most int) (*ask.Found, error) {
-	return limit(l, func() (*ask.Found, error) { return l.of.Records(ctx, f, most) })
+	return limit(l, func() (*ask.Found, error) {
+		late := time.NewTimer(waitToRead)
+		defer late.Stop()
+		select {
+		case l.k.reading <- struct{}{}:
+			defer func() { <-l.k.reading }()
+		case <-late.C:
+			return nil, fmt.Errorf("%w: others ask for flows", ui.ErrBusy)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		return l.of.Records(ctx, f, most)
+	})
 }
 
 // Cluster implements ui.Source.

@@ -47,6 +47,8 @@ type Keeper struct {
 	log    *slog.Logger
 	now    func() time.Time
 
+	reading chan struct{} // questions about flows
+
 	mu       sync.Mutex
 	sessions map[[sha256.Size]byte]*session // by the cookie, or by the token of who shows that itself
 	asking   map[string]int                 // questions under way, by user
@@ -66,7 +68,7 @@ type session struct {
 // New returns a Keeper without sessions. source makes what answers a user, with the rights of the
 // token.
 func New(guard *access.Guard, source func(token string, u *peerauth.User) (ui.Source, error), log *slog.Logger) *Keeper {
-	return &Keeper{guard: guard, source: source, log: log, now: time.Now, sessions: map[[sha256.Size]byte]*session{}, asking: map[string]int{}}
+	return &Keeper{guard: guard, source: source, log: log, now: time.Now, reading: make(chan struct{}, reading), sessions: map[[sha256.Size]byte]*session{}, asking: map[string]int{}}
 }
 
 var errNobody = errors.New("log in: there is no session")

@@ -53,7 +53,7 @@ type Recorded struct {
 
 // Records implements ui.Records: where no store answers, all nodes are asked.
 func (r Recorded) Records(ctx context.Context, f flows.Filter, most int) (*ask.Found, error) {
-	list, err := r.Clients.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	list, err := r.Clients.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		return nil, noRight(fmt.Errorf("list nodes: %w", err))
 	}
