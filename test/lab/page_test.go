@@ -37,7 +37,9 @@ func (b *base) servedPage(t *testing.T) string {
 		t.Fatal(err)
 	}
 	at := l.Addr().String()
-	ctx, all := b.leads(t, l, at)
+	b.leads(t, l, at)
+	ctx, cancel := context.WithCancel(context.Background())
+	var said sync.WaitGroup
 	c := b.command(ctx, "exec", "client1", "--", filepath.Join(b.bin, "weir"), "ui", "--listen", at)
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 	out, err := c.StdoutPipe()
@@ -48,19 +50,22 @@ func (b *base) servedPage(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Wait() }) // it was interrupted
+	t.Cleanup(func() {
+		cancel()
+		said.Wait()
+		_ = c.Wait() // it was interrupted
+	})
 	line, err := bufio.NewReader(out).ReadString('\n')
 	_, address, found := strings.Cut(strings.TrimSpace(line), "The page is at ")
 	if err != nil || !found || !strings.HasPrefix(address, "http://"+at+"/#token=") {
 		t.Fatalf("weir ui: %q %v", line, err)
 	}
-	all.Go(func() { _, _ = io.Copy(io.Discard, out) })
+	said.Go(func() { _, _ = io.Copy(io.Discard, out) })
 	return address
 }
 
-// leads leads connections of this machine to an address of the lab until the test ends, as its
-// context does; the group is waited for then.
-func (b *base) leads(t *testing.T, l net.Listener, to string) (context.Context, *sync.WaitGroup) {
+// leads leads connections of this machine to an address of the lab until the test ends.
+func (b *base) leads(t *testing.T, l net.Listener, to string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -77,7 +82,6 @@ func (b *base) leads(t *testing.T, l net.Listener, to string) (context.Context, 
 		l.Close()
 		all.Wait()
 	})
-	return ctx, &all
 }
 
 // lead copies a connection to an address of client1's, and back.
