@@ -8,15 +8,12 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
+#include "flow_fields.h"
 #include "scratch.h"
 #include "clock.h"
 #include "events.h"
 #include "parse.h"
 #include "flow_table.h"
-
-/* After how long an open flow is reported by its next packet, clock units. 0 = nothing is counted,
- * and the kernel takes out what would do it when it loads the programs. */
-const volatile __u32 account_interval = 0;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -67,14 +64,14 @@ static __noinline int account_fill(struct flow_record *r, const struct flow_key 
 	addr_widen(r->sent.daddr, &f->daddr);
 	r->sent.sport = f->sport;
 	r->sent.dport = f->dport;
-	addr_widen(r->svc_addr, &f->svc.addr);
+	addr_widen(r->svc_addr, &flow_svc(f)->addr);
 	addr_widen(r->asked_addr, &f->asked.addr);
-	addr_widen(r->backend_addr, &f->backend.addr);
+	addr_widen(r->backend_addr, &flow_backend(f)->addr);
 	addr_widen(r->nexthop, &f->nexthop);
-	r->svc_port = f->svc.port;
+	r->svc_port = flow_svc(f)->port;
 	r->asked_port = f->asked.port;
-	r->backend_port = f->backend.port;
-	r->svc_proto = f->svc.proto;
+	r->backend_port = flow_backend(f)->port;
+	r->svc_proto = flow_svc(f)->proto;
 	r->proto = k->proto;
 	r->family = WEIR_FAMILY;
 	r->action = f->action;

@@ -7,6 +7,7 @@
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
+#include "flow_fields.h"
 #include "scratch.h"
 #include "clock.h"
 #include "parse.h"
@@ -71,7 +72,7 @@ __noinline int datapath_send(struct __sk_buff *skb)
 static __always_inline int datapath_forward(struct __sk_buff *skb, struct scratch *w,
 					    struct flow_value *f)
 {
-	w->fwd = *f;
+	flow_copy(&w->fwd, f);
 	return datapath_send(skb);
 }
 
@@ -108,7 +109,7 @@ __noinline int datapath_stray(struct __sk_buff *skb)
 		return drop_packet(skb, DROP_ERROR_NO_FLOW, 0);
 	if (p->hook != HOOK_TO_UPLINK || skb->ifindex != s->host_ifindex)
 		return forward_pass(skb);
-	__builtin_memset(&w->fwd, 0, sizeof(w->fwd));
+	flow_clear(&w->fwd);
 	ret = route_to(skb, &p->saddr, &p->daddr, &w->fwd);
 	if (ret)
 		return drop_packet(skb, ret, 0);

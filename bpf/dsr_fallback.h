@@ -7,6 +7,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
+#include "flow_fields.h"
 #include "scratch.h"
 #include "clock.h"
 #include "parse.h"
@@ -40,7 +41,7 @@ static __always_inline void dsr_fallback_take(struct __sk_buff *skb, struct scra
 	rev = bpf_map_lookup_elem(&weir_flows_new, &w->okey);
 	if (!rev)
 		return;
-	w->rev = *rev;
+	flow_copy(&w->rev, rev);
 	b = bpf_map_lookup_elem(&weir_addrs, &w->balance.via);
 	if (route_node(skb, &w->balance.via, b && (b->flags & ADDR_SAME_LINK) ? BY_LINK : BY_TUNNEL,
 		       &w->rev))

@@ -8,6 +8,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
+#include "flow_fields.h"
 #include "scratch.h"
 #include "parse.h"
 #include "maglev.h"
@@ -76,7 +77,7 @@ __noinline int egress_asked(void)
 		if (!a || a->kind != ADDR_ENDPOINT || !(a->flags & ADDR_GATEWAYS))
 			return 0;
 	} else {
-		if (w->pkt.hook != HOOK_FROM_TUNNEL || w->fwd.svc.proto)
+		if (w->pkt.hook != HOOK_FROM_TUNNEL || flow_svc(&w->fwd)->proto)
 			return 0;
 		if (a && a->kind != ADDR_POD)
 			return 0;

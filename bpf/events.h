@@ -6,6 +6,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
+#include "flow_fields.h"
 #include "scratch.h"
 #include "policy.h"
 #include "host_policy.h"
@@ -166,9 +167,9 @@ static __noinline int event_fill(struct event *e, const struct scratch *w, __u32
 		return 0;
 	addr_widen(e->saddr, &w->policy.src);
 	addr_widen(e->daddr, &w->policy.dst);
-	addr_widen(e->svc_addr, &w->fwd.svc.addr);
-	e->svc_port = w->fwd.svc.port;
-	e->svc_proto = w->fwd.svc.proto;
+	addr_widen(e->svc_addr, &flow_svc(&w->fwd)->addr);
+	e->svc_port = flow_svc(&w->fwd)->port;
+	e->svc_proto = flow_svc(&w->fwd)->proto;
 	e->sport = w->policy.sport;
 	e->dport = w->policy.dport;
 	e->proto = w->policy.proto;

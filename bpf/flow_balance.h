@@ -7,6 +7,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
+#include "flow_fields.h"
 #include "scratch.h"
 #include "clock.h"
 #include "parse.h"
@@ -92,7 +93,7 @@ __noinline int flow_balance(struct __sk_buff *skb)
 		if (scope < 0)
 			return DROP_NONE;
 	}
-	w->fwd.svc = v->id;
+	*flow_svc(&w->fwd) = v->id;
 	w->fwd.rule = v->rule;
 	if (!lb_admits(v, &p->key.saddr))
 		return DROP_SOURCE_RANGE;
@@ -105,7 +106,7 @@ __noinline int flow_balance(struct __sk_buff *skb)
 		w->balance.maglev = node_port ? MAGLEV_USED : MAGLEV_USED | MAGLEV_WATCH;
 		flow_hash(v->affinity != 0);
 	}
-	be = &w->fwd.backend;
+	be = flow_backend(&w->fwd);
 	ret = lb_choose(v, scope, &w->balance.client, w->hash, be);
 	if (ret)
 		return ret;
@@ -150,7 +151,7 @@ static __noinline int flow_follow(struct __sk_buff *skb, struct pkt *p, struct f
 		rev = bpf_map_lookup_elem(&weir_flows_new, &w->okey);
 	if (!rev)
 		return 0;
-	__builtin_memset(&w->rev, 0, sizeof(w->rev));
+	flow_clear(&w->rev);
 	if (handed) {
 		a = bpf_map_lookup_elem(&weir_addrs, &w->balance.via);
 		ret = route_node(skb, &w->balance.via,

@@ -7,6 +7,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
+#include "flow_fields.h"
 #include "scratch.h"
 #include "clock.h"
 #include "parse.h"
@@ -44,7 +45,7 @@ static __always_inline int flow_from_outside(const struct pkt *p)
 
 static __always_inline int flow_has_service(const struct scratch *w)
 {
-	return *(const volatile __u8 *)&w->fwd.svc.proto != 0;
+	return *(const volatile __u8 *)&flow_svc(&w->fwd)->proto != 0;
 }
 
 static __always_inline int flow_handed_on(const struct scratch *w)
@@ -95,8 +96,8 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	w->port.change = 0;
 	w->egress.asked = 0;
 	w->policy.about = EVALUATED_NEW;
-	__builtin_memset(&w->fwd, 0, sizeof(w->fwd));
-	__builtin_memset(&w->rev, 0, sizeof(w->rev));
+	flow_clear(&w->fwd);
+	flow_clear(&w->rev);
 	w->fwd.mtu = w->rev.mtu = MTU_NONE;
 	w->fwd.saddr = p->key.saddr;
 	w->fwd.daddr = p->key.daddr;

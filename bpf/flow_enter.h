@@ -7,6 +7,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
+#include "flow_fields.h"
 #include "scratch.h"
 #include "clock.h"
 #include "parse.h"
@@ -163,8 +164,8 @@ __noinline int flow_enter(struct __sk_buff *skb)
 	w->rev.sport = p->key.dport;
 	w->rev.dport = p->key.sport;
 	w->rev.rule = w->fwd.rule;
-	w->rev.svc = w->fwd.svc;
-	w->rev.backend = w->fwd.backend;
+	*flow_svc(&w->rev) = *flow_svc(&w->fwd);
+	*flow_backend(&w->rev) = *flow_backend(&w->fwd);
 	ret = flow_way_back(skb, p, s, w);
 	if (ret)
 		return ret;
@@ -180,7 +181,7 @@ __noinline int flow_enter(struct __sk_buff *skb)
 	/* What the node's own processes ask of Services cannot be forged from outside; and the answers
 	 * are found by the one look-up that traffic of the host is spared no less. */
 	return flow_write(p->hook == HOOK_TO_UPLINK &&
-			  (w->fwd.svc.proto || !(s->flags & SET_HOSTS)));
+			  (flow_svc(&w->fwd)->proto || !(s->flags & SET_HOSTS)));
 }
 
 #endif

@@ -6,6 +6,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
+#include "flow_fields.h"
 #include "scratch.h"
 #include "parse.h"
 #include "policy.h"
@@ -33,14 +34,15 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 		return DROP_INTERNAL;
 	/* What changes while this evaluates is evaluated by the next packet. */
 	epoch = *(volatile __u32 *)&s->epoch;
-	if (f->svc.proto && f->svc.proto != IPPROTO_TCP && !lb_lists(&f->svc, &f->backend))
+	if (flow_svc(f)->proto && flow_svc(f)->proto != IPPROTO_TCP &&
+	    !lb_lists(flow_svc(f), flow_backend(f)))
 		return STAGE_ANEW;
 	if (f->state & STATE_GATEWAY || (egress_enabled && (s->flags & SET_GATEWAYS))) {
 		if (!egress_enabled || egress_differs(f))
 			return STAGE_ANEW;
 	}
 	w->fwd.rule = 0;
-	w->fwd.svc = f->svc;
+	*flow_svc(&w->fwd) = *flow_svc(f);
 	w->policy.about = EVALUATED_AGAIN;
 	if (!(f->flags & FLOW_REPLY) && tunnel_by_service(p, s, f)) {
 		w->fwd.rule = f->rule;
@@ -66,7 +68,7 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 	if (!(f->flags & (FLOW_VIA_NODE | FLOW_HAND_ON | FLOW_DSR)) && f->action != ACT_PASS &&
 	    p->hook != HOOK_TO_WORKLOAD) {
 		way = &w->rev;
-		__builtin_memset(way, 0, sizeof(*way));
+		flow_clear(way);
 		ret = route_to(skb, &f->saddr, &f->daddr, way);
 		if (ret) {
 			w->fwd.rule = 0;
@@ -85,7 +87,7 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 		route_kept(s, f);
 	}
 	if (host_on(s)) {
-		w->rev = *f;
+		flow_copy(&w->rev, f);
 		ret = host_again(skb);
 		f->ifindex = w->rev.ifindex;
 		if (w->policy.rule)

@@ -7,6 +7,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
+#include "flow_fields.h"
 #include "scratch.h"
 #include "clock.h"
 #include "parse.h"
@@ -42,7 +43,7 @@ static __noinline int flow_promote(struct pkt *p, struct flow_value *f)
 
 	if (!w || !p || !f)
 		return 0;
-	w->fwd = *f;
+	flow_copy(&w->fwd, f);
 	if (account_interval)
 		w->fwd.count = account_take(&f->count);
 	w->fwd.state |= STATE_REPLIED;
@@ -51,7 +52,7 @@ static __noinline int flow_promote(struct pkt *p, struct flow_value *f)
 	if (other && !flow_leads_back(other, p))
 		other = NULL; /* its port went to another flow since */
 	if (other) {
-		w->rev = *other;
+		flow_copy(&w->rev, other);
 		if (account_interval)
 			w->rev.count = account_take(&other->count);
 		w->rev.state |= STATE_REPLIED;

@@ -15,6 +15,7 @@
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
+#include "flow_fields.h"
 #include "scratch.h"
 #include "clock.h"
 #include "parse.h"
@@ -345,7 +346,7 @@ __noinline int frag_wait(struct __sk_buff *skb)
 	} else if (p->hook == HOOK_FROM_UPLINK || p->hook == HOOK_FROM_TUNNEL) {
 		if (a && (a->kind == ADDR_HOST || a->kind == ADDR_ENDPOINT))
 			return drop_packet(skb, DROP_SPOOFED, 0);
-		__builtin_memset(&w->fwd, 0, sizeof(w->fwd));
+		flow_clear(&w->fwd);
 		source_forget(w);
 		if (!w->frag.again && source_check(skb))
 			return drop_packet(skb, DROP_SPOOFED, 0);

@@ -8,6 +8,7 @@
 #include <linux/in.h>
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
+#include "flow_fields.h"
 #include "scratch.h"
 #include "policy.h"
 #include "route.h"
@@ -293,8 +294,8 @@ __noinline int host_begin(struct __sk_buff *skb)
 	here = host_here(skb, p, s);
 	there = host_there(skb, p, &w->fwd, s);
 	w->policy.src = p->key.saddr;
-	w->policy.dst = w->fwd.flags & FLOW_HAND_ON ? w->fwd.backend.addr : w->fwd.daddr;
-	dport = w->fwd.flags & FLOW_HAND_ON ? w->fwd.backend.port : w->fwd.dport;
+	w->policy.dst = w->fwd.flags & FLOW_HAND_ON ? flow_backend(&w->fwd)->addr : w->fwd.daddr;
+	dport = w->fwd.flags & FLOW_HAND_ON ? flow_backend(&w->fwd)->port : w->fwd.dport;
 	there = host_passage(skb, here, there);
 	if (here && there && w->fwd.action == ACT_PASS) {
 		w->fwd.ifindex = there;
@@ -303,7 +304,7 @@ __noinline int host_begin(struct __sk_buff *skb)
 	ret = host_flow(here, there, p->key.proto, p->key.sport, dport);
 	if (ret || w->policy.rule) /* what a pod's policy said before is not why it is dropped */
 		w->fwd.rule = w->policy.rule;
-	if (ret && (here || there) && w->fwd.action == ACT_PASS && !w->fwd.svc.proto &&
+	if (ret && (here || there) && w->fwd.action == ACT_PASS && !flow_svc(&w->fwd)->proto &&
 	    parse_connects(p) && (p->tcp & (TCP_SYN | TCP_ACK)) != TCP_SYN) {
 		log = w->policy.log;
 		own = w->policy.own;
@@ -362,8 +363,8 @@ __noinline int host_again(struct __sk_buff *skb)
 		out = there;
 	}
 	if (w->rev.flags & FLOW_HAND_ON) {
-		w->policy.dst = w->rev.backend.addr;
-		dport = w->rev.backend.port;
+		w->policy.dst = flow_backend(&w->rev)->addr;
+		dport = flow_backend(&w->rev)->port;
 	}
 	out = host_passage(skb, in, out);
 	if (!reply && here && w->rev.action == ACT_PASS)

@@ -16,6 +16,11 @@ const volatile __u8 trace_enabled = 0;
 /* 1 = bpf_set_retval exists (5.18), so that connect() can say ECONNREFUSED. */
 const volatile __u8 can_set_retval = 1;
 
+/* After how long an open flow is reported by its next packet, clock units. 0 = there are no flow
+ * records: nothing is counted, entries of flows have no room for it (flow_fields.h), and the kernel
+ * takes out what would do it when it loads the programs. */
+const volatile __u32 account_interval = 0;
+
 /* Keeps the compiler from merging two bounds of a length into one that the verifier does not
  * understand. */
 #define OPAQUE(v) asm volatile("" : "+r"(v))

@@ -21,6 +21,11 @@ int weir_slow(struct __sk_buff *skb)
 #pragma unroll
 	for (int i = 0; i < ADDR_WORDS; i++)
 		p->tunnel_src.w[i] = skb->cb[1 + i];
+	if (trace_enabled) { /* what was asked is no decision */
+#pragma unroll
+		for (int i = 0; i <= ADDR_WORDS; i++)
+			*(volatile __u32 *)&skb->cb[i] = 0;
+	}
 	ret = datapath_rest(skb, p, parse_packet(cursor_of_tc(skb), p), 0);
 	return call & SLOW_IPIP ? datapath_unpacked(skb, s, ret) : ret;
 }

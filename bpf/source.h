@@ -9,6 +9,7 @@
 #include <linux/if_ether.h>
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
+#include "flow_fields.h"
 #include "scratch.h"
 #include "parse.h"
 #include "route.h"
@@ -136,7 +137,7 @@ __noinline int source_owner(void)
 	if (known == SOURCE_ROUTED)
 		return !(w->source.home_flags & ROUTE_REMOTE) ? WHOSE_HERE : WHOSE_PODS;
 	if (answer)
-		w->source.sender = w->fwd.backend.addr;
+		w->source.sender = flow_backend(&w->fwd)->addr;
 	else
 		w->source.sender = w->pkt.key.saddr;
 	a = known == SOURCE_UNLISTED ? NULL : bpf_map_lookup_elem(&weir_addrs, &w->source.sender);
@@ -157,7 +158,7 @@ __noinline int source_owner(void)
 			return WHOSE_HERE;
 		w->source.known = SOURCE_OUTSIDE;
 	}
-	if (w->fwd.svc.proto && !(w->fwd.flags & FLOW_REPLY) &&
+	if (flow_svc(&w->fwd)->proto && !(w->fwd.flags & FLOW_REPLY) &&
 	    (!w->balance.front_kind || w->balance.front_kind == ADDR_NODE + 1)) {
 		b = bpf_map_lookup_elem(&weir_addrs, &w->pkt.key.daddr);
 		if (b && b->kind == ADDR_NODE) /* a node port of that node, which hands it on */
@@ -191,7 +192,8 @@ static __always_inline int source_for_host(const struct scratch *w)
 {
 	struct addr_value *b;
 
-	if (w->pkt.hook != HOOK_FROM_UPLINK || w->fwd.svc.proto || w->fwd.action != ACT_PASS)
+	if (w->pkt.hook != HOOK_FROM_UPLINK || flow_svc(&w->fwd)->proto ||
+	    w->fwd.action != ACT_PASS)
 		return 0;
 	b = bpf_map_lookup_elem(&weir_addrs, &w->pkt.key.daddr);
 	return b && b->kind == ADDR_HOST;
@@ -217,7 +219,7 @@ __noinline int source_check(struct __sk_buff *skb)
 	if (whose == WHOSE_HERE)
 		return DROP_SPOOFED;
 	/* A node's own request may be handed on by another node. */
-	request = whose == WHOSE_NODES && w->fwd.svc.proto && !(w->fwd.flags & FLOW_REPLY);
+	request = whose == WHOSE_NODES && flow_svc(&w->fwd)->proto && !(w->fwd.flags & FLOW_REPLY);
 	if (w->pkt.hook == HOOK_FROM_TUNNEL) {
 		if (!addr_same(&w->pkt.tunnel_src, &w->source.home))
 			return request ? DROP_NONE : DROP_SPOOFED;
@@ -339,7 +341,7 @@ static __noinline int source_again(struct __sk_buff *skb, struct flow_value *f)
 
 	if (!w || !f)
 		return DROP_INTERNAL;
-	w->fwd = *f;
+	flow_copy(&w->fwd, f);
 	source_forget(w);
 	ret = source_is_outside(&w->pkt) ? source_check(skb) : source_routed(skb);
 	if (!ret) {

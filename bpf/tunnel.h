@@ -7,6 +7,7 @@
 #include <linux/in.h>
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
+#include "flow_fields.h"
 #include "parse.h"
 #include "route.h"
 
@@ -54,13 +55,14 @@ static __always_inline int tunnel_by_service(const struct pkt *p, const struct s
 {
 	struct addr_value *b;
 
-	if (p->key.proto != IPPROTO_UDP || f->svc.proto != IPPROTO_UDP ||
-	    f->backend.port != s->tunnel_port)
+	if (p->key.proto != IPPROTO_UDP || flow_svc(f)->proto != IPPROTO_UDP ||
+	    flow_backend(f)->port != s->tunnel_port)
 		return 0;
 	if (p->hook == HOOK_FROM_WORKLOAD)
-		return tunnel_closed(s, &f->backend.addr);
-	b = bpf_map_lookup_elem(&weir_addrs, &f->backend.addr);
-	return b ? b->kind != ADDR_ENDPOINT && b->kind != ADDR_POD : !route_find(&f->backend.addr);
+		return tunnel_closed(s, &flow_backend(f)->addr);
+	b = bpf_map_lookup_elem(&weir_addrs, &flow_backend(f)->addr);
+	return b ? b->kind != ADDR_ENDPOINT && b->kind != ADDR_POD :
+		   !route_find(&flow_backend(f)->addr);
 }
 
 #endif

@@ -9,6 +9,7 @@
 #include <linux/in.h>
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
+#include "flow_fields.h"
 #include "scratch.h"
 #include "policy.h"
 #include "host_policy.h"
@@ -84,7 +85,7 @@ static __always_inline void untracked_tell(struct scratch *w, __u32 ifindex, __u
 					   __u32 reason)
 {
 	w->pkt.hook = hook;
-	__builtin_memset(&w->fwd.svc, 0, sizeof(w->fwd.svc));
+	__builtin_memset(flow_svc(&w->fwd), 0, sizeof(struct svc_key));
 	event_put(ifindex, reason);
 }
 
@@ -167,7 +168,7 @@ static __noinline int untracked_plain(const struct pkt *p, const struct flow_val
 	struct addr_value *a, *b;
 
 	if (!p || !f || f->action != ACT_PASS || (f->flags & (FLOW_REWRITE | FLOW_HAND_ON)) ||
-	    f->svc.proto)
+	    flow_svc(f)->proto)
 		return 0;
 	a = bpf_map_lookup_elem(&weir_addrs, &p->key.saddr);
 	b = bpf_map_lookup_elem(&weir_addrs, &p->key.daddr);

@@ -32,7 +32,7 @@ var attacksSources = []mutant{
 		"return f->from == FROM_ANYWHERE || f->from == FROM_ROUTER;", "return f->from == FROM_ANYWHERE || f->from == FROM_ROUTER || f->from == FROM_STACK;"},
 		"./test/scenarios", "^TestHostileSources$/^source-open-host$"},
 	{fault{"a host on the link injects into a connection of a pod with a process of another node", "bpf/source.h",
-		"|| w->fwd.svc.proto || w->fwd.action != ACT_PASS)", "|| w->fwd.svc.proto)"},
+		"|| flow_svc(&w->fwd)->proto ||\n	    w->fwd.action != ACT_PASS)", "|| flow_svc(&w->fwd)->proto)"},
 		"./test/scenarios", "^TestHostileSources$/^source-open-masqueraded$"},
 	{fault{"a host on the link forges what a node hands on, and the answers to it", "bpf/source.h",
 		"		if (b && b->kind == ADDR_NODE) /*", "		if (b && b->kind == ADDR_HOST) /*"},

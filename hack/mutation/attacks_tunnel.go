@@ -8,7 +8,7 @@ var attacksTunnel = []mutant{
 		"	if (!(s->flags & SET_VXLAN_FROM_PODS))\n		return 1;", "	if (s->flags & SET_VXLAN_FROM_PODS)\n		return 1;"},
 		"./test/scenarios", "^TestHostileTunnels$/^hostile-vxlan-unlisted"},
 	{fault{"a Service that leads to VXLAN's port of a node's unlisted address", "bpf/tunnel.h",
-		"	return b ? b->kind != ADDR_ENDPOINT && b->kind != ADDR_POD : !route_find(&f->backend.addr);", "	return b && b->kind == ADDR_NONE;"},
+		"	return b ? b->kind != ADDR_ENDPOINT && b->kind != ADDR_POD :\n		   !route_find(&flow_backend(f)->addr);", "	return b && b->kind == ADDR_NONE;"},
 		"./test/scenarios", "^TestHostileTunnels$/^hostile-vxlan-service"},
 	{fault{"a pod's answer to a forged question as a VXLAN packet with the node's address", "internal/dataplane/nft/chains/pod_tunnels.go",
 		`	return []string{from + plain, from + "goto " + podTunnelChain}`, `	return []string{from + "accept", plain}`},

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/agent/flowlog"
 	"github.com/weir-net/weir/internal/agent/problems"
 	"github.com/weir-net/weir/internal/agent/statefile"
 	"github.com/weir-net/weir/internal/config"
@@ -31,6 +32,7 @@ type dataPlane interface {
 	Events() (events.Source, error)
 	Listen(on bool) error
 	why.DataPlane
+	flowlog.DataPlane
 	traits() traits
 }
 

@@ -102,12 +102,7 @@ func (c *cluster) nodes(ctx context.Context) func() []hubble.Node {
 }
 
 // flowSource is the data plane as a source of flow records.
-func (a *Agent) flowSource() flowlog.DataPlane {
-	if p, ok := a.driver.(ebpfPlane); ok {
-		return p
-	}
-	return nil
-}
+func (a *Agent) flowSource() flowlog.DataPlane { return a.driver }
 
 // retryEvents is how long the agent waits after events could not be read.
 const retryEvents = 10 * time.Second

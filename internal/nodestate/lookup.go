@@ -54,6 +54,21 @@ func (s *State) ClassOf(addr netip.Addr) Class {
 	return 0
 }
 
+// ServiceAt is the Service of what is sent to f: that of the frontend, or, at an address of a node,
+// that of a node port.
+func (s *State) ServiceAt(f Frontend) (Service, bool) {
+	svc, ok := s.Frontends.Get(f)
+	if kind := s.Addrs[f.Addr].Kind; ok || kind != AddrHost && kind != AddrNode {
+		return svc, ok
+	}
+	if f.Addr.Is4() {
+		f.Addr = netip.IPv4Unspecified()
+	} else {
+		f.Addr = netip.IPv6Unspecified()
+	}
+	return s.Frontends.Get(f)
+}
+
 // Ports are what of a packet policy looks at in addition to its addresses and its protocol. Of
 // ICMP, Dst is the type * 256 + the code; other protocols without ports have zeros.
 type Ports struct{ Src, Dst uint16 }

@@ -95,6 +95,7 @@ func TestFlowRecords(t *testing.T) {
 	t.Run("page", func(t *testing.T) { pageShows(t, b) })
 	t.Run("store", func(t *testing.T) { flowsAreStored(t, b) })
 	t.Run("pageForAll", func(t *testing.T) { pageForAll(t, b) })
+	t.Run("nftables", func(t *testing.T) { flowsOnNFTables(t, b) })
 	t.Run("preview", func(t *testing.T) { policiesTried(t, b) }) // last: it puts other policies in the place of `recorded`
 	b.patchFelix(t, `{"flowLogsLocalReporter":null,"flowLogsFlushInterval":null}`)
 	eventually(t, 0, "an error says that records are off", func() error {
@@ -104,6 +105,33 @@ func TestFlowRecords(t *testing.T) {
 		return nil
 	})
 	unbroken(t, open)
+}
+
+// flowsOnNFTables has the server's node change its data plane: connections that begin then have
+// records that say the same.
+func flowsOnNFTables(t *testing.T, b *base) {
+	const node = `{"apiVersion": "projectcalico.org/v3", "kind": "FelixConfiguration", "metadata": {"name": "node.worker1"}, "spec": {"bpfEnabled": false}}`
+	b.mustKubectl(t, node, "apply", "-f", "-")
+	t.Cleanup(func() {
+		b.mustKubectl(t, "", "delete", "felixconfigurations.projectcalico.org", "node.worker1")
+		b.awaitPlanes(t, map[string]string{"cp": "eBPF", "worker1": "eBPF", "worker2": "eBPF"})
+		b.agentsReady(t, 0, nil)
+	})
+	b.awaitPlanes(t, map[string]string{"cp": "eBPF", "worker1": "nftables", "worker2": "eBPF"})
+	b.agentsReady(t, 0, nil)
+	changed, cli1, srv1 := time.Now(), b.ns+"/cli1", b.ns+"/srv1"
+	eventually(t, 0, "a connection to a Service, by connection tracking", func() error {
+		b.cli1.dial(t, at(b.svc1, whoPort), 1)
+		all, err := b.flows(t, "--from", cli1, "--policy", b.ns+"/recorded", "--since", "1m")
+		for _, f := range all {
+			if f.Start.After(changed) && f.Node == "worker1" && f.Verdict == flows.Allowed && f.Destination.String() == srv1 && f.Destination.Port == whoPort &&
+				strings.HasPrefix(f.Service, b.ns+"/svc1") && f.Asked == at(b.svc1, whoPort) && f.Rule != nil && strings.HasPrefix(f.Rule.String(), "NetworkPolicy "+b.ns+"/recorded ingress[0]") &&
+				f.Path == "local" && f.Ended == "closed" && f.Sent.Packets >= 3 && f.Received.Packets >= 2 && f.Sent.Bytes >= 40*f.Sent.Packets {
+				return nil
+			}
+		}
+		return fmt.Errorf("none of %d records (%v)", len(all), err)
+	})
 }
 
 // hubbleObserves asks worker1's agent by the hubble CLI, as it is, for what policy denied.

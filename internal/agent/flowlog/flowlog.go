@@ -40,7 +40,7 @@ type DataPlane interface {
 type Log struct {
 	Collector *flows.Collector
 	Events    *events.Hub
-	Driver    func() DataPlane // nil = it reports no flows
+	Driver    func() DataPlane // nil = there is none yet
 	Lost      func() (dataplane.LostEvents, error)
 	// Settings are the interval that is in force, and the one that a start of the agent would take;
 	// not known before the cluster is.

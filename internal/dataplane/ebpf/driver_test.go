@@ -23,6 +23,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nettest"
@@ -316,9 +317,9 @@ func TestSizeChange(t *testing.T) {
 	d := b.open(t)
 	s := sample(b)
 	applied(t, d, s)
-	var key abi.WeirFlowKey
+	var key abi.FlowKey[abi.Ip4]
 	key.Sport = 1
-	nettest.Must(t, d.loaded.Maps["weir_flows"].Put(key, abi.WeirFlowValue{Epoch: 3}))
+	addFlow(t, d.loaded.Maps["weir_flows"], key, abi.FlowValue[abi.Ip4]{Epoch: 3})
 	nettest.Must(t, d.Close())
 	b.edit = func(o *Options) {
 		o.Sizes["weir_services"], o.Sizes["weir_flows"], o.Sizes["weir_peer_cidrs"] = 1000, 2048, 1000
@@ -328,8 +329,8 @@ func TestSizeChange(t *testing.T) {
 	if n := d.loaded.Maps["weir_services"].MaxEntries(); n != 1000 {
 		t.Errorf("services have %d entries", n)
 	}
-	var flow abi.WeirFlowValue
-	if err := d.loaded.Maps["weir_flows"].Lookup(key, &flow); err != nil || flow.Epoch != 3 {
+	var flow abi.FlowValue[abi.Ip4]
+	if err := flowtable.LookUpFlow(d.loaded.Maps["weir_flows"], key, &flow); err != nil || flow.Epoch != 3 {
 		t.Errorf("a flow is lost: %v", err)
 	}
 	if n := d.loaded.Maps["weir_flows"].MaxEntries(); n != 2048 {

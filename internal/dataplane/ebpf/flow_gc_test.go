@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"reflect"
 	"testing"
 	"time"
 
@@ -31,20 +32,22 @@ func flowsOf(t testing.TB, m *ebpf.Map, n int, now uint32) {
 func flowsAged(t testing.TB, m *ebpf.Map, n int, now uint32, one int) {
 	t.Helper()
 	const chunk = 8192
-	keys, values := make([]abi.WeirFlowKey, 0, chunk), make([]abi.WeirFlowValue, 0, chunk)
+	keys, values := make([]abi.WeirFlowKey, 0, chunk), reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(m.ValueSize()), reflect.TypeFor[byte]())), 0, chunk)
 	for i := range n {
 		var k abi.WeirFlowKey
-		v := abi.WeirFlowValue{Seen: now - 1, State: 1}
+		v := abi.FlowValue[abi.Ip4]{Seen: now - 1, State: 1}
 		k.Proto, k.Sport, k.Dport = 6, uint16(i), uint16(i>>16)
 		if one > 0 && i%one == 0 {
 			v.Seen = now - 100000
 		}
-		keys, values = append(keys, k), append(values, v)
+		b, err := v.Marshal(m.ValueSize())
+		nettest.Must(t, err)
+		keys, values = append(keys, k), reflect.Append(values, reflect.ValueOf(b).Convert(values.Type().Elem()))
 		if len(keys) == chunk || i == n-1 {
-			if _, err := m.BatchUpdate(keys, values, nil); err != nil {
+			if _, err := m.BatchUpdate(keys, values.Interface(), nil); err != nil {
 				t.Fatal(err)
 			}
-			keys, values = keys[:0], values[:0]
+			keys, values = keys[:0], values.Slice(0, 0)
 		}
 	}
 }
@@ -97,7 +100,7 @@ func TestSweep(t *testing.T) {
 		t.Errorf("%d flows are left and %d were removed, want %d each", s.Entries, s.LastRemoved, n/2)
 	}
 	var k abi.WeirFlowKey
-	var v abi.WeirFlowValue
+	v := make([]byte, s.M.ValueSize())
 	for it := s.M.Iterate(); it.Next(&k, &v); {
 		if k.Sport%2 == 0 {
 			t.Fatalf("a flow that was expired is there: %+v", k)

@@ -3,7 +3,6 @@
 package ebpf
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"slices"
 	"testing"
@@ -20,19 +19,19 @@ func TestSharesAreCounted(t *testing.T) {
 	s, _ := sweepOf(t, 4096)
 	pod, gone, new := [4]byte{10, 244, 1, 2}, [4]byte{10, 244, 1, 3}, [4]byte{10, 244, 1, 4}
 	flow := func(i int, saddr [4]byte, seen uint32) {
-		k := abi.WeirFlowKey{Proto: 6, Sport: uint16(i), Dport: 80}
-		k.Saddr.W[0] = binary.NativeEndian.Uint32(saddr[:])
-		nettest.Must(t, s.M.Put(k, abi.WeirFlowValue{Seen: seen, State: 1, From: abi.FromPod}))
-		back := abi.WeirFlowKey{Proto: 6, Sport: 80, Dport: uint16(i)}
-		back.Daddr.W[0] = binary.NativeEndian.Uint32(saddr[:])
-		nettest.Must(t, s.M.Put(back, abi.WeirFlowValue{Seen: seen, State: 1, Flags: 1, From: abi.FromPod})) // a pod answers
+		k := abi.FlowKey[abi.Ip4]{Proto: 6, Sport: uint16(i), Dport: 80}
+		k.Saddr = saddr
+		addFlow(t, s.M, k, abi.FlowValue[abi.Ip4]{Seen: seen, State: 1, From: abi.FromPod})
+		back := abi.FlowKey[abi.Ip4]{Proto: 6, Sport: 80, Dport: uint16(i)}
+		back.Daddr = saddr
+		addFlow(t, s.M, back, abi.FlowValue[abi.Ip4]{Seen: seen, State: 1, Flags: 1, From: abi.FromPod}) // a pod answers
 	}
 	for i := range 10 {
 		flow(i, pod, s.Now)
 		flow(100+i, gone, s.Now-100000)
 	}
-	outside := abi.WeirFlowKey{Proto: 6, Sport: 1, Dport: 1}
-	nettest.Must(t, s.M.Put(outside, abi.WeirFlowValue{Seen: s.Now, State: 1}))
+	outside := abi.FlowKey[abi.Ip4]{Proto: 6, Sport: 1, Dport: 1}
+	addFlow(t, s.M, outside, abi.FlowValue[abi.Ip4]{Seen: s.Now, State: 1})
 	share := func(a [4]byte) (v flowtable.QuotaValue, ok bool) {
 		err := s.Quotas.M.Lookup(a[:], &v)
 		return v, err == nil

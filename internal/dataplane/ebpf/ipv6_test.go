@@ -341,8 +341,8 @@ func TestIPv6FlowsSurviveAnotherLayout(t *testing.T) {
 	nettest.Must(t, settings.Put(uint32(0), abi.Weir6Settings{Epoch: 41}))
 	d := b.open(t)
 	applied(t, d, sample6(b))
-	var got abi.Weir6FlowValue
-	if err := d.six.Maps["weir_flows"].Lookup(key, &got); err != nil || got.Epoch != 41 || got.Seen != 77 || got.Ifindex != 6 {
+	var got abi.FlowValue[abi.Ip6]
+	if err := flowtable.LookUpFlow(d.six.Maps["weir_flows"], abi.FlowKey[abi.Ip6]{Proto: key.Proto, Sport: key.Sport}, &got); err != nil || got.Epoch != 41 || got.Seen != 77 || got.Ifindex != 6 {
 		t.Errorf("the flow is %+v, %v", got, err)
 	}
 	if epoch := epochOf6(t, d); epoch <= 41 {
@@ -365,8 +365,8 @@ func TestPressureOfBothFamilies(t *testing.T) {
 	defer clock.Close()
 	now, err := clock.Now()
 	nettest.Must(t, err)
-	nettest.Must(t, d.six.Maps["weir_flows"].Put(abi.Weir6FlowKey{Proto: 6}, abi.Weir6FlowValue{Seen: now, State: 1}))
-	nettest.Must(t, d.six.Maps["weir_flows"].Put(abi.Weir6FlowKey{Proto: 58}, abi.Weir6FlowValue{Seen: now - 100000}))
+	addFlow(t, d.six.Maps["weir_flows"], abi.FlowKey[abi.Ip6]{Proto: 6}, abi.FlowValue[abi.Ip6]{Seen: now, State: 1})
+	addFlow(t, d.six.Maps["weir_flows"], abi.FlowKey[abi.Ip6]{Proto: 58}, abi.FlowValue[abi.Ip6]{Seen: now - 100000})
 	all := map[*object.Collection][]*flowtable.TableGC{}
 	round := func() {
 		t.Helper()

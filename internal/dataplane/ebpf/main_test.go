@@ -12,10 +12,13 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane/conformance"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nettest"
@@ -133,4 +136,14 @@ type testWriter struct{ t testing.TB }
 func (w testWriter) Write(p []byte) (int, error) {
 	w.t.Logf("%s", p)
 	return len(p), nil
+}
+
+// addFlow writes an entry of a flow map.
+func addFlow[A abi.Address](t testing.TB, m *ebpf.Map, k abi.FlowKey[A], v abi.FlowValue[A]) {
+	t.Helper()
+	put, err := flowtable.AddFlow(m, k, v)
+	nettest.Must(t, err)
+	if !put {
+		t.Fatalf("there is a flow %+v", k)
+	}
 }

@@ -3,13 +3,12 @@
 package ebpf
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
 	"maps"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -19,6 +18,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nettest"
@@ -132,25 +132,22 @@ func TestFlowsSurviveAnotherLayout(t *testing.T) {
 		t.Fatalf("the old maps are gone before the programs were replaced: %v", err)
 	}
 	nettest.Must(t, d.Apply(t.Context(), conformance.Random(1, nil), nodestate.All()))
-	var raw bytes.Buffer
-	nettest.Must(t, binary.Write(&raw, binary.NativeEndian, key))
-	var got abi.WeirFlowValue
-	if err := d.loaded.Maps["weir_flows"].Lookup(raw.Bytes(), &got); err != nil {
+	keyOf := func(k oldFlowKey) abi.FlowKey[abi.Ip4] {
+		return abi.FlowKey[abi.Ip4]{Saddr: k.Saddr, Daddr: k.Daddr, Sport: k.Sport, Dport: k.Dport, Proto: k.Proto}
+	}
+	var got abi.FlowValue[abi.Ip4]
+	if err := flowtable.LookUpFlow(d.loaded.Maps["weir_flows"], keyOf(key), &got); err != nil {
 		t.Fatalf("the flow is lost: %v", err)
 	}
 	if got.Epoch != 41 || got.Seen != 77 || got.Sport != value.Sport || got.Dport != value.Dport || got.Action != 2 || got.State != 1 || got.Flags != 2 ||
-		got.From != abi.FromPod || got.Source.W[0] != 5 || got.Ifindex != 6 || got.Rule != 99 || got.Mac != value.Mac {
+		got.From != abi.FromPod || got.EntersBy() != 5 || got.Ifindex != 6 || got.Rule != 99 || got.Mac != value.Mac {
 		t.Errorf("the flow is %+v, was %+v", got, value)
 	}
-	raw.Reset()
-	nettest.Must(t, binary.Write(&raw, binary.NativeEndian, outside))
-	var unknown abi.WeirFlowValue
-	if err := d.loaded.Maps["weir_flows"].Lookup(raw.Bytes(), &unknown); err != nil || unknown.From != 0 {
+	var unknown abi.FlowValue[abi.Ip4]
+	if err := flowtable.LookUpFlow(d.loaded.Maps["weir_flows"], keyOf(outside), &unknown); err != nil || unknown.From != 0 {
 		t.Errorf("packets of a flow from outside come from %d (%v), though nobody has checked where from", unknown.From, err)
 	}
-	var addrs bytes.Buffer
-	nettest.Must(t, binary.Write(&addrs, binary.NativeEndian, got.Daddr))
-	if !bytes.Equal(addrs.Bytes(), value.Daddr[:]) || got.Svc.Port != value.Svc.Port || got.Backend.Port != value.Backend.Port {
+	if got.Daddr != value.Daddr || got.Svc.Port != value.Svc.Port || got.Backend.Port != value.Backend.Port {
 		t.Errorf("the flow leads to %v %+v %+v", got.Daddr, got.Svc, got.Backend)
 	}
 	if epoch := d.tables.Epoch(); epoch <= 41 {
@@ -166,8 +163,8 @@ func TestFlowsSurviveAnotherLayout(t *testing.T) {
 func TestFlowsSurviveAnotherSize(t *testing.T) {
 	b := newBench(t)
 	st := sample(b)
-	flow := func(i int) abi.WeirFlowKey {
-		return abi.WeirFlowKey{Sport: uint16(i), Dport: uint16(i >> 16), Proto: 6}
+	flow := func(i int) abi.FlowKey[abi.Ip4] {
+		return abi.FlowKey[abi.Ip4]{Sport: uint16(i), Dport: uint16(i >> 16), Proto: 6}
 	}
 	open := func(flows, affinity uint32) instance {
 		b.edit = func(o *Options) { o.Sizes["weir_flows"], o.Sizes["weir_affinity"] = flows, affinity }
@@ -176,8 +173,8 @@ func TestFlowsSurviveAnotherSize(t *testing.T) {
 	has := func(d instance, first, n int) {
 		t.Helper()
 		for i := first; i < first+n; i++ {
-			var v abi.WeirFlowValue
-			if err := d.loaded.Maps["weir_flows"].Lookup(flow(i), &v); err != nil || v.Seen != uint32(i) {
+			var v abi.FlowValue[abi.Ip4]
+			if err := flowtable.LookUpFlow(d.loaded.Maps["weir_flows"], flow(i), &v); err != nil || v.Seen != uint32(i) {
 				t.Fatalf("flow %d: %v, %+v", i, err, v)
 			}
 		}
@@ -192,13 +189,13 @@ func TestFlowsSurviveAnotherSize(t *testing.T) {
 	d := open(16384, 1024)
 	applied(t, d, st)
 	for i := range n {
-		nettest.Must(t, d.loaded.Maps["weir_flows"].Put(flow(i), abi.WeirFlowValue{Seen: uint32(i)}))
+		addFlow(t, d.loaded.Maps["weir_flows"], flow(i), abi.FlowValue[abi.Ip4]{Seen: uint32(i)})
 	}
 	nettest.Must(t, d.loaded.Maps["weir_affinity"].Put(abi.WeirAffinityKey{Svc: abi.WeirSvcKey{Port: 7}}, abi.WeirAffinityValue{Seen: 9}))
 	before := d
 	// Killed before its first state: the programs of the one before go on, and so do their maps.
 	d = open(32768, 2048)
-	nettest.Must(t, before.loaded.Maps["weir_flows"].Put(flow(n), abi.WeirFlowValue{Seen: n}))
+	addFlow(t, before.loaded.Maps["weir_flows"], flow(n), abi.FlowValue[abi.Ip4]{Seen: n})
 	nettest.Must(t, d.Close())
 	// The next one finishes that before it begins anything else.
 	d = open(65536, 2048)
@@ -298,4 +295,34 @@ func newestProgram(t *testing.T) ebpf.ProgramID {
 	id, err := attach.ProgramID(p)
 	nettest.Must(t, err)
 	return id
+}
+
+// TestFlowsSurviveRecords switches flow records on and off again: entries have room for them only
+// while they are on, and open flows keep what they are.
+func TestFlowsSurviveRecords(t *testing.T) {
+	b := newBench(t)
+	st := sample(b)
+	key := abi.FlowKey[abi.Ip4]{Saddr: abi.Ip4{10, 244, 1, 2}, Daddr: abi.Ip4{10, 96, 0, 1}, Sport: 1, Dport: 2, Proto: 6}
+	want := abi.FlowValue[abi.Ip4]{Seen: 7, Saddr: key.Saddr, Daddr: abi.Ip4{10, 244, 2, 9}, Sport: 1, Dport: 3, Mtu: 1450,
+		Svc: abi.SvcKey[abi.Ip4]{Addr: key.Daddr, Port: 2, Proto: 6}, Backend: abi.Backend[abi.Ip4]{Addr: abi.Ip4{10, 244, 2, 9}, Port: 3, Flags: 1}}
+	for i, c := range []struct {
+		records time.Duration
+		size    uint32
+	}{{0, 64}, {time.Minute, 128}, {0, 64}} {
+		b.edit = func(o *Options) { o.FlowRecords = c.records }
+		d := b.open(t)
+		applied(t, d, st)
+		m := d.loaded.Maps["weir_flows"]
+		if m.ValueSize() != c.size {
+			t.Errorf("with records each %s entries have %d bytes, want %d", c.records, m.ValueSize(), c.size)
+		}
+		if i == 0 {
+			addFlow(t, m, key, want)
+		}
+		var got abi.FlowValue[abi.Ip4]
+		if err := flowtable.LookUpFlow(m, key, &got); err != nil || got != want {
+			t.Errorf("with records each %s the flow is %+v, was %+v (%v)", c.records, got, want, err)
+		}
+		nettest.Must(t, d.Close())
+	}
 }

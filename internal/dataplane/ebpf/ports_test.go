@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/offline"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nettest"
@@ -86,7 +87,7 @@ func TestFlowsThatBeginAtOnce(t *testing.T) {
 			port := abi.Be16(uint16(1000 + n))
 			key := flowKeyOf(unix.IPPROTO_TCP, fmt.Sprintf("%s:%d", a, 1000+n), dst)
 			var flow abi.FlowValue[abi.Ip4]
-			if err := o.Maps["weir_flows_new"].Lookup(key, &flow); err != nil {
+			if err := flowtable.LookUpFlow(o.Maps["weir_flows_new"], key, &flow); err != nil {
 				t.Fatalf("flow %d to %s: %v", n, dst, err)
 			}
 			if seen[i] = flow.Sport; flow.Sport != port {

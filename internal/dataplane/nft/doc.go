@@ -21,6 +21,7 @@
 //	marks     what packet marks and ct marks hold; the numbers of nodes
 //	hostnet   devices, routes, policy routing, proxy entries, settings
 //	events    what rules show to nflog, as events
+//	records   what connection tracking counts, as records of flows
 //	expr      what rules share: names of sets, words
 //	services  lists of backends, affinity, consistent hashing
 //	policy    policy of pods and host endpoints, untracked policy

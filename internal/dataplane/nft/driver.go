@@ -25,6 +25,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/policy"
+	"github.com/weir-net/weir/internal/dataplane/nft/records"
 	"github.com/weir-net/weir/internal/dataplane/nft/services"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/dataplane/shape"
@@ -43,6 +44,8 @@ type Options struct {
 	StateDir string
 	// Connections takes the place of nf_conntrack_max, of which pods have shares; 0 = the kernel's.
 	Connections uint32
+	// FlowRecords is how often open flows are reported; 0 = flows are not accounted for.
+	FlowRecords time.Duration
 	// NoMachine leaves devices, routes and settings of the kernel alone: tables only, for tests.
 	NoMachine bool
 }
@@ -72,6 +75,10 @@ type Driver struct {
 
 	view atomic.Pointer[events.View]
 	lost atomic.Uint64
+
+	reading sync.Mutex // held while records are read
+	records *records.Reader
+	retry   time.Time // when to try to open records again
 }
 
 // table is what a driver keeps of a family.
@@ -305,4 +312,4 @@ func (t *familyTable) applyDisabled(ctx context.Context, static *table.Table, s 
 }
 
 // Close lets go. What was written goes on working.
-func (d *Driver) Close() error { return nil }
+func (d *Driver) Close() error { return d.closeRecords() }

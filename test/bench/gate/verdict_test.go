@@ -54,6 +54,9 @@ func TestCompare(t *testing.T) {
 		if c.Slower != (c.Row == "row 7") {
 			t.Errorf("%s: slower = %v, %v", c.Row, c.Slower, c.NewOld)
 		}
+		if want := same[c.Row]; c.Fastest < want-0.05 || c.Fastest > want+0.05 {
+			t.Errorf("%s: %.3f of the fastest rounds, want %.2f", c.Row, c.Fastest, want)
+		}
 	}
 	for row := range same {
 		same[row] = 1.027 // less than a row may cost, more than all may

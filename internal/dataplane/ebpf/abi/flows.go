@@ -4,6 +4,7 @@ package abi
 
 import (
 	"encoding/binary"
+	"fmt"
 	"unsafe"
 )
 
@@ -15,6 +16,8 @@ type FlowKey[A Address] struct {
 	Pad          [3]uint8
 }
 
+// In maps without flow records the fields from Count to Account are not there, nor those after
+// Backend: see Unmarshal and Marshal.
 type FlowValue[A Address] struct {
 	Epoch        uint32
 	Seen         uint32
@@ -43,6 +46,47 @@ type FlowValue[A Address] struct {
 	Rules        [2]uint32
 	StagedRules  [2]uint32
 	Room         [4]uint32
+}
+
+// plainFlow is FLOW_PLAIN_SIZE of bpf/flow_fields.h: the size of entries without flow records.
+func plainFlow[A Address](v *FlowValue[A]) uintptr {
+	return unsafe.Offsetof(v.Count) + unsafe.Sizeof(v.Svc) + unsafe.Sizeof(v.Backend)
+}
+
+// bytes is the memory of v.
+func (v *FlowValue[A]) bytes() []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
+}
+
+// Unmarshal reads an entry of a map with flow records or without, by its size.
+func (v *FlowValue[A]) Unmarshal(b []byte) error {
+	count := unsafe.Offsetof(v.Count)
+	switch uintptr(len(b)) {
+	case unsafe.Sizeof(*v):
+		copy(v.bytes(), b)
+	case plainFlow(v):
+		*v = FlowValue[A]{}
+		copy(v.bytes(), b[:count])
+		copy(v.bytes()[unsafe.Offsetof(v.Svc):], b[count:])
+	default:
+		return fmt.Errorf("an entry of a flow map has %d bytes, not %d or %d", len(b), unsafe.Sizeof(*v), plainFlow(v))
+	}
+	return nil
+}
+
+// Marshal is the entry for a map whose values have that many bytes.
+func (v *FlowValue[A]) Marshal(size uint32) ([]byte, error) {
+	count := unsafe.Offsetof(v.Count)
+	switch uintptr(size) {
+	case unsafe.Sizeof(*v):
+		return v.bytes(), nil
+	case plainFlow(v):
+		b := make([]byte, size)
+		copy(b, v.bytes()[:count])
+		copy(b[count:], v.bytes()[unsafe.Offsetof(v.Svc):])
+		return b, nil
+	}
+	return nil, fmt.Errorf("a flow map has entries of %d bytes, not of %d or %d", size, unsafe.Sizeof(*v), plainFlow(v))
 }
 
 // packetsAt is ACCOUNT_PACKETS_AT of bpf/account.h.

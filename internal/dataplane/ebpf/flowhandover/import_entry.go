@@ -10,7 +10,6 @@ import (
 
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
-	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -157,13 +156,7 @@ func (t Importer) service(orig conntrack.Tuple) (nodestate.Service, bool) {
 	if !orig.Ported() {
 		return nodestate.Service{}, false
 	}
-	f := nodestate.Frontend{Addr: orig.Dst, Port: orig.DstPort, Proto: model.Protocol(orig.Proto)}
-	svc, ok := t.State.Frontends.Get(f)
-	if kind := t.State.Addrs[orig.Dst].Kind; !ok && (kind == nodestate.AddrHost || kind == nodestate.AddrNode) {
-		f.Addr = flowtable.Unspecified(orig.Dst)
-		svc, ok = t.State.Frontends.Get(f)
-	}
-	return svc, ok
+	return t.State.ServiceAt(nodestate.Frontend{Addr: orig.Dst, Port: orig.DstPort, Proto: model.Protocol(orig.Proto)})
 }
 
 // toBackend reports whether what is translated is led to a pod, or to a backend of the Service that

@@ -5,7 +5,6 @@ package flowtable
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -17,14 +16,17 @@ import (
 func EachFlow[A abi.Address](m *ebpf.Map, f func(abi.FlowKey[A], abi.FlowValue[A])) error {
 	var k abi.FlowKey[A]
 	var v abi.FlowValue[A]
-	if int(m.KeySize()) != int(unsafe.Sizeof(k)) || int(m.ValueSize()) != int(unsafe.Sizeof(v)) {
-		return fmt.Errorf("the map has entries of %d and %d bytes, not of %d and %d", m.KeySize(), m.ValueSize(), unsafe.Sizeof(k), unsafe.Sizeof(v))
+	if _, err := v.Marshal(m.ValueSize()); err != nil || int(m.KeySize()) != int(unsafe.Sizeof(k)) {
+		return errors.Join(fmt.Errorf("the map has keys of %d bytes; those of flows have %d", m.KeySize(), unsafe.Sizeof(k)), err)
 	}
-	return Walk(m, func(key, value []byte) {
+	var failed error
+	err := Walk(m, func(key, value []byte) {
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&k)), unsafe.Sizeof(k)), key)
-		copy(unsafe.Slice((*byte)(unsafe.Pointer(&v)), unsafe.Sizeof(v)), value)
-		f(k, v)
+		if failed = v.Unmarshal(value); failed == nil {
+			f(k, v)
+		}
 	})
+	return errors.Join(err, failed)
 }
 
 // EachAffinity hands on the entries of a map that programs may be writing.
@@ -41,21 +43,22 @@ func EachAffinity[A abi.Address](m *ebpf.Map, f func(abi.AffinityKey[A], abi.Aff
 	})
 }
 
-// Unspecified is the address of frontends that are on all addresses, in the family of another.
-func Unspecified(like netip.Addr) netip.Addr {
-	if like.Is4() {
-		return netip.IPv4Unspecified()
-	}
-	return netip.IPv6Unspecified()
-}
-
+// LookUpFlow reads an entry of a flow map.
 func LookUpFlow[A abi.Address](m *ebpf.Map, k abi.FlowKey[A], v *abi.FlowValue[A]) error {
-	return m.Lookup(&k, unsafe.Pointer(v))
+	b := make([]byte, m.ValueSize())
+	if err := m.Lookup(&k, b); err != nil {
+		return err
+	}
+	return v.Unmarshal(b)
 }
 
 // AddFlow writes an entry where none is, and reports whether it did.
 func AddFlow[A abi.Address](m *ebpf.Map, k abi.FlowKey[A], v abi.FlowValue[A]) (bool, error) {
-	err := m.Update(&k, unsafe.Pointer(&v), ebpf.UpdateNoExist)
+	b, err := v.Marshal(m.ValueSize())
+	if err != nil {
+		return false, err
+	}
+	err = m.Update(&k, b, ebpf.UpdateNoExist)
 	if errors.Is(err, ebpf.ErrKeyExist) {
 		return false, nil
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 // setCall puts a program into a slot of a map by which programs call others
-// (BPF_MAP_TYPE_PROG_ARRAY), or with nil empties it, and reports whether it was otherwise until now.
-// Name is for errors.
+// (BPF_MAP_TYPE_PROG_ARRAY), or with nil empties it, and reports whether it was otherwise until
+// now. Name is for errors.
 func setCall(m *ebpf.Map, slot uint32, name string, p *ebpf.Program) (changed bool, err error) {
 	var have uint32
 	err = m.Lookup(slot, &have)

@@ -27,9 +27,6 @@ func (l *Collection) CheckAttached(six *Collection, root string, noTCX bool) err
 	if err != nil {
 		return err
 	}
-	if len(ids) == 0 {
-		return errors.New("no programs of an earlier run are attached")
-	}
 	open := map[ebpf.MapID]bool{}
 	for _, each := range []*Collection{l, six} {
 		if each == nil {
@@ -104,6 +101,9 @@ func (l *Collection) attachedFound(six *Collection, root string, noTCX bool) (ma
 		if err := filtersFound(ids); err != nil {
 			return nil, err
 		}
+	}
+	if len(ids) == 0 {
+		return nil, errors.New("no programs of an earlier run are attached")
 	}
 	calls := []*ebpf.Map{l.Maps[ProgramsOfIPv6], l.Maps[UntrackedOfIPv6], l.Maps[ProgramOfIPIP], l.Maps[CallsOfSlow]}
 	if six != nil {

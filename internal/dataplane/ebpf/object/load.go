@@ -286,6 +286,8 @@ func Specialize(spec *ebpf.CollectionSpec, sizes map[string]uint32, c Constants)
 		if err := spec.Variables["account_interval"].Set(c.AccountInterval); err != nil {
 			return fmt.Errorf("setting the interval of flow records: %w", err)
 		}
+	} else if err := withoutRecords(spec); err != nil {
+		return err
 	}
 	if c.Answers == 0 {
 		return nil

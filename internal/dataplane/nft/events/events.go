@@ -229,6 +229,18 @@ func (v *View) event(p *kernel.Logged) (e dataplane.Event, ok bool) {
 // hookNames are those of enum nf_inet_hooks.
 var hookNames = [...]string{"prerouting", "input", "forward", "output", "postrouting"}
 
+// Ends says what policy says now of a flow between these ends, the destination as a Service chose
+// it: where it leaves a pod of this node, and where it arrives at one.
+func (v *View) Ends(h Header) (egress, ingress dataplane.EventEnd) {
+	e := dataplane.Event{Src: h.Src, Dst: h.Dst, Sport: h.SrcPort, Dport: h.DstPort, Proto: h.Proto}
+	if h.Proto == model.ProtocolICMP || h.Proto == model.ProtocolICMPv6 {
+		e.Dport = h.Message
+	}
+	q := &question{View: v, e: &e}
+	q.pods(v.State.Addrs[e.Src].Kind, v.State.Addrs[e.Dst].Kind)
+	return e.Egress, e.Ingress
+}
+
 // verdicts is what the sets said of a flow together.
 type verdicts struct {
 	denied bool
