@@ -4,11 +4,14 @@ package srcdst
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -183,5 +186,21 @@ func TestRefused(t *testing.T) {
 	set("Disable")
 	if err := c.Look(t.Context()); err == nil || !strings.Contains(err.Error(), "no region") {
 		t.Errorf("without a region: %v", err)
+	}
+}
+
+// Weir's image has no file with the authorities by which EC2's certificate is verified.
+func TestRoots(t *testing.T) {
+	const inImage = "WEIR_TEST_WITHOUT_ROOTS"
+	if os.Getenv(inImage) == "" {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestRoots$")
+		cmd.Env = append(os.Environ(), inImage+"=1", "SSL_CERT_FILE=/nonexistent", "SSL_CERT_DIR=/nonexistent")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	if roots, err := x509.SystemCertPool(); err != nil || roots.Equal(x509.NewCertPool()) {
+		t.Errorf("there is no authority: %v", err)
 	}
 }
