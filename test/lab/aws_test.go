@@ -134,6 +134,7 @@ func TestOnAWS(t *testing.T) {
 			t.Errorf("%s: what Amazon's VPC CNI wrote is other than before:\n%s\nbefore:\n%s", node, is, was)
 		}
 	}
+	t.Run("pools", o.pools)
 	t.Run("pods and Services", o.services)
 	t.Run("network", o.network)
 	t.Run("node ports", o.nodePorts)
@@ -182,6 +183,18 @@ func (o *onAWS) network(t *testing.T) {
 	for _, to := range []*place{o.srv1, o.srv2} {
 		o.client(1).reaches(t, at(to.addr, whoPort), to.pod, client1Addr) // as a load balancer with targets of type ip
 		o.host("worker1", worker1Addr).reaches(t, at(to.addr, whoPort), to.pod, worker1Addr)
+	}
+}
+
+// pools: one that only says which addresses are pods' may be the nodes' network, in which pods are,
+// too; one that Weir would give addresses of may not.
+func (o *onAWS) pools(t *testing.T) {
+	for _, disabled := range []bool{true, false} {
+		_, err := o.kubectl(fmt.Sprintf(`{"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": "more"},
+			"spec": {"cidr": "172.31.1.192/26", "disabled": %v, "vxlanMode": "Never", "natOutgoing": false}}`, disabled), "create", "--dry-run=server", "-f", "-")
+		if refused := err != nil && strings.Contains(err.Error(), "of node worker1"); refused == disabled || err != nil && disabled {
+			t.Errorf("a pool of nodes' addresses, disabled %v: %v", disabled, err)
+		}
 	}
 }
 
