@@ -88,7 +88,7 @@ func (o options) run(ctx context.Context) error {
 		}
 		for part, which := range map[string]string{"conformance": conformance, "netpol": netpol} {
 			if slices.Contains(o.parts, part) && ctx.Err() == nil {
-				results[specs(c.on, which)] = runSpecs(ctx, c.on, which)
+				results[specs(c.on, which)] = o.runSpecs(ctx, c.on, which)
 			}
 		}
 	}
@@ -178,9 +178,10 @@ func readFigures(path string, c cluster, figures map[string][]float64) error {
 	return nil
 }
 
-// runSpecs runs upstream's specs in a lab of their own. The program is compiled before, as `go run`
-// would not hand on an interrupt to it.
-func runSpecs(ctx context.Context, on, which string) string {
+// runSpecs runs upstream's specs in a lab of their own, or, to resume, those that an earlier run of
+// the same programs has not run. The program is compiled before, as `go run` would not hand on an
+// interrupt to it.
+func (o options) runSpecs(ctx context.Context, on, which string) string {
 	dir, err := os.MkdirTemp("", "weir-clouds-")
 	if err != nil {
 		return "failed"
@@ -191,7 +192,12 @@ func runSpecs(ctx context.Context, on, which string) string {
 		fmt.Printf("compiling test/e2e: %v\n%s", err, out)
 		return "failed"
 	}
-	cmd := exec.CommandContext(ctx, program, "--on="+on, which)
+	file := filepath.Join("out", "clouds-"+on+strings.ReplaceAll(which, "=", "-")+".json")
+	args := []string{"--on=" + on, which, "--out=" + file}
+	if _, err := os.Stat(file); err == nil && o.resume {
+		args = append(args, "--resume")
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 2 * time.Minute
