@@ -196,6 +196,9 @@ func (o *onAWS) pools(t *testing.T) {
 			t.Errorf("a pool of nodes' addresses, disabled %v: %v", disabled, err)
 		}
 	}
+	if _, err := o.kubectl("", "patch", "ippool", "default", "--dry-run=server", "--type=merge", "-p", `{"spec":{"disabled":false}}`); err == nil || !strings.Contains(err.Error(), " of node ") {
+		t.Errorf("Weir would give the nodes' addresses: %v", err)
+	}
 }
 
 func (o *onAWS) services(t *testing.T) {
