@@ -16,7 +16,7 @@ LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 GO_BUILD := GOGC=400 go build -trimpath -gcflags all=-dwarf=false -tags grpcnotrace
 BUILD_LAB := cd lab && $(GO_BUILD) -ldflags "-s -w" -o ../bin/weir-lab ./cmd/weir-lab
 
-.PHONY: all help check lint check-root soak house image setup build hubble-cli browser lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-bgp e2e-wireguard e2e-migrate e2e-policyapi e2e-routing e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate bench-flows clean
+.PHONY: all help check lint check-root soak house image setup build aws-vpc-cni hubble-cli browser lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-bgp e2e-wireguard e2e-clouds e2e-migrate e2e-policyapi e2e-routing e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate bench-flows clean
 
 all: build
 
@@ -68,6 +68,12 @@ build: setup ## Weir's programs and the lab, in bin/
 	@echo "build  $(patsubst cmd/%,bin/%,$(wildcard cmd/*))"; $(GO_BUILD) -ldflags "$(LDFLAGS)" -o bin/ ./cmd/...
 	@echo "build  bin/weir-lab"; $(BUILD_LAB)
 
+# Amazon's CNI plugins and the stand-in for its address daemon, for labs with it and for test/netns: minutes and GiB the first time.
+AWS_CNI := github.com/aws/amazon-vpc-cni-k8s/cmd
+aws-vpc-cni: ## Amazon's VPC CNI for labs, in bin/
+	@mkdir -p bin
+	cd test/awsvpc && go build -trimpath -o ../../bin/aws-cni $(AWS_CNI)/routed-eni-cni-plugin && go build -trimpath -o ../../bin/egress-cni $(AWS_CNI)/egress-cni-plugin && go build -trimpath -o ../../bin/awsvpc .
+
 # Kubernetes' binaries and the images of the lab, once; progress is shown.
 lab-build: build ## Kubernetes' programs and the lab's images, once
 	@bin/weir-lab build
@@ -97,9 +103,9 @@ apiserver: setup ## an API server and etcd for tests
 	@bin/weir-lab build kube-apiserver etcd
 	@bin/weir-lab build kube-apiserver etcd | while read -r f; do if [ -x "$$f" ]; then ln -sf "$$f" $(WEIR_CACHE)/apiserver/; fi; done
 
-# The hubble CLI of Cilium, for tests of its API; built once.
+# The hubble CLI and hubble-relay of Cilium, for tests of their API; built once.
 HUBBLE_CLI := $(WEIR_CACHE)/hubble-cli
-hubble-cli: setup ## the hubble CLI, for tests
+hubble-cli: setup ## the hubble CLI and hubble-relay, for tests
 	@hack/hubble.sh $(HUBBLE_CLI)
 
 # Chromium, and the modules of npm, for tests of the page in the browser.
@@ -115,8 +121,8 @@ browser: setup ## Chromium, for tests of the page
 LONGEST := ./test/netns ./test/scenarios ./internal/dataplane/ebpf
 unit: apiserver hubble-cli browser ## lane 2: unit tests, scenarios, loaded programs, namespaces (root)
 	go vet ./...
-	cd test/awsvpc && go vet . && go build . github.com/aws/amazon-vpc-cni-k8s/cmd/routed-eni-cni-plugin
-	$(WITH_BROWSER) WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver WEIR_HUBBLE=$(HUBBLE_CLI) go test -timeout 60m $(LONGEST) ./...
+	cd test/awsvpc && go vet . && go build . $(AWS_CNI)/routed-eni-cni-plugin
+	$(WITH_BROWSER) WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver WEIR_HUBBLE=$(HUBBLE_CLI) WEIR_HUBBLE_RELAY=$(WEIR_CACHE)/hubble-relay go test -timeout 60m $(LONGEST) ./...
 	cd test/policyapi && go vet . ./sctp && go test . ./sctp
 
 # Weir's tests on other kernels (Debian's 5.10, 6.1, 6.12 and the newest 7), in an emulator; writes out/kernels.json. KERNELS="-kernels 6.1 -only programs" sets more.
@@ -171,7 +177,7 @@ test: ## lane 3: everything that CI runs (root)
 	@MAKE="$(MAKE)" hack/parts.sh $(TEST_PARTS)
 
 # Weir as a whole in a lab of its own: traffic, restarts, failures; writes out/lab.json. LAB="-args -judge" also fails on what takes longer than is promised.
-lab-e2e: e2e-build hubble-cli browser ## Weir as a whole in a lab (root)
+lab-e2e: e2e-build aws-vpc-cni hubble-cli browser ## Weir as a whole in a lab (root)
 	go vet -tags lab ./test/lab
 	$(WITH_BROWSER) WEIR_HUBBLE=$(HUBBLE_CLI) go test -v -tags lab -count 1 -timeout 60m ./test/lab $(if $(INSTALL),-install="$(INSTALL)") $(LAB)
 
@@ -196,6 +202,12 @@ e2e-bgp: e2e-build ## those of conformance, where BGP alone knows pods (root)
 # The same in a lab whose nodes encrypt what they send to each other's pods.
 e2e-wireguard: e2e-build ## those of conformance, where all of pods' traffic between nodes is encrypted (root)
 	go run ./test/e2e $(SPECS) --wireguard --install "$(INSTALL)" $(E2E)
+
+# The labs of clouds' CNI plugins: Weir's test in each, and upstream's specs; writes out/clouds.json. CLOUDS="-doc docs/results/clouds.md
+# -out docs/results/clouds.json" writes the results of the documents, CLOUDS="-parts netpol -resume" runs a part and keeps the others'.
+e2e-clouds: e2e-build aws-vpc-cni ## Weir, and upstream's specs, with the CNI plugins of clouds (root)
+	go vet -tags lab ./test/lab
+	go run ./test/clouds $(CLOUDS)
 
 # weir migrate in a lab that runs Calico, which is built for it.
 e2e-migrate: lab-build ## the plan of a migration, in a lab with Calico (root)

@@ -58,6 +58,17 @@ func TestOnOther(t *testing.T) {
 	if err != nil || !strings.Contains(string(text), "aws-vpc-cni") || !strings.Contains(string(text), "value: eni") {
 		t.Errorf("with Amazon VPC CNI, %v:\n%s", err, text)
 	}
+	// A pool of that plugin's addresses may be the nodes' network, as in a VPC; Weir's own may not.
+	const unless = "!(has(object.spec.disabled) && object.spec.disabled)"
+	for _, on := range []string{"", "aws-vpc-cni"} {
+		o := Defaults()
+		o.On, o.InterfacePrefix = on, Networks[on]
+		conditions, _, _ := unstructured.NestedSlice(find(t, o, "ValidatingAdmissionPolicy", "weir-pools-of-nodes").Object, "spec", "matchConditions")
+		text := conditions[0].(map[string]any)["expression"].(string)
+		if len(conditions) != 1 || strings.Contains(text, unless) != (on != "") || !strings.Contains(text, "object.spec.cidr != oldObject.spec.cidr") {
+			t.Errorf("on %q: pools are compared with nodes where %v", on, conditions)
+		}
+	}
 	for what, change := range map[string]func(*Options){
 		"unknown plugin":        func(o *Options) { o.On = "flannel" },
 		"prefix without plugin": func(o *Options) { o.On = "" },

@@ -81,6 +81,15 @@ type Options struct {
 	// folder of its node, which goes with the pod.
 	Flows                           bool
 	FlowsAge, FlowsSize, FlowsClaim string
+	// UI installs the page in the browser for all users of the cluster. UIOrigins are further
+	// origins by which browsers reach it, with commas between; UITLS is the Secret of type
+	// kubernetes.io/tls of Namespace with its certificate, empty = one of Weir's authority.
+	// UIAPIs serves Hubble's Observer API and Goldmane's over the store of flow records, too.
+	UI, UIAPIs       bool
+	UIOrigins, UITLS string
+	// UIClientCA is the ConfigMap of Namespace with the authorities, ca.crt, of clients of UIAPIs
+	// that need no token; empty = there are none.
+	UIClientCA string
 }
 
 // Defaults are the options of deploy/weir.yaml.
@@ -139,7 +148,7 @@ func (o Options) Validate() error {
 	if err := validNetworks(o.ServiceExternalIPs); err != nil {
 		return err
 	}
-	if err := o.validateFlows(); err != nil {
+	if err := errors.Join(o.validateFlows(), o.validateUI()); err != nil {
 		return err
 	}
 	if (o.APIServerHost == "") != (o.APIServerPort == "") {
@@ -169,6 +178,33 @@ func (o Options) validateFlows() error {
 	}
 	if o.FlowsClaim != "" && len(validation.IsDNS1123Subdomain(o.FlowsClaim)) > 0 {
 		return fmt.Errorf("PersistentVolumeClaim %q is no name of one", o.FlowsClaim)
+	}
+	return nil
+}
+
+// originRE is an origin of TLS as browsers write it.
+var originRE = regexp.MustCompile(`^https://[a-z0-9.-]+(:[0-9]{1,5})?$`)
+
+// validateUI says what of the page in the browser cannot be.
+func (o Options) validateUI() error {
+	if !o.UI && (o.UIOrigins != "" || o.UITLS != "" || o.UIAPIs) {
+		return errors.New("origins, a certificate and APIs of the page in the browser have no meaning without it")
+	}
+	if o.UIAPIs && !o.Flows {
+		return errors.New("the APIs of Hubble and Goldmane are served over the store of flow records, which is to be installed, too")
+	}
+	if o.UIOrigins != "" {
+		for origin := range strings.SplitSeq(o.UIOrigins, ",") {
+			if !originRE.MatchString(origin) {
+				return fmt.Errorf("origin %q of the page is not one such as https://weir.example.com", origin)
+			}
+		}
+	}
+	if o.UIClientCA != "" && (!o.UIAPIs || len(validation.IsDNS1123Subdomain(o.UIClientCA)) > 0) {
+		return fmt.Errorf("the name %q is not that of a ConfigMap with authorities of clients of the page's APIs, or these are not to be installed", o.UIClientCA)
+	}
+	if o.UITLS != "" && len(validation.IsDNS1123Subdomain(o.UITLS)) > 0 {
+		return fmt.Errorf("the name %q is not that of a Secret", o.UITLS)
 	}
 	return nil
 }

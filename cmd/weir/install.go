@@ -70,6 +70,11 @@ func newInstall(o *options) *cobra.Command {
 	flags.StringVar(&f.FlowsAge, "flows-age", f.FlowsAge, "for how long the store keeps records")
 	flags.StringVar(&f.FlowsSize, "flows-size", f.FlowsSize, "`size` of the store's records on its disk at most; the oldest go first")
 	flags.StringVar(&f.FlowsClaim, "flows-claim", f.FlowsClaim, "`PersistentVolumeClaim` in namespace kube-system for the store's records (default: a folder of its node, which goes with the pod)")
+	flags.BoolVar(&f.UI, "ui", f.UI, "install the page in the browser for all users of the cluster, who log in (Deployment and Service weir-ui)")
+	flags.StringVar(&f.UIOrigins, "ui-origin", f.UIOrigins, "further `origins` by which browsers reach that page, with commas between, such as https://weir.example.com of an Ingress")
+	flags.BoolVar(&f.UIAPIs, "ui-apis", f.UIAPIs, "with --ui and --flows: serve Hubble's Observer API and Goldmane's Flows and Statistics over the store of flow records, too, at port 4245 of Service weir-ui, to the same users")
+	flags.StringVar(&f.UIClientCA, "ui-client-ca", f.UIClientCA, "with --ui-apis: `ConfigMap` in namespace kube-system with authorities, ca.crt, whose clients need no token and see the flows of all namespaces")
+	flags.StringVar(&f.UITLS, "ui-tls", f.UITLS, "`Secret` in namespace kube-system with the page's certificate, of type kubernetes.io/tls (default: one of Weir's own authority)")
 	flags.StringVar(&f.apiServer, "api-server", "", "`host:port` at which nodes reach the API server without any Service (default: taken from the cluster)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "print the manifests, change nothing")
 	flags.StringVarP(&f.output, "output", "o", "yaml", "format of --dry-run")
@@ -439,7 +444,7 @@ func withOwnPolicyDefinitions(ctx context.Context, d dynamic.Interface, all []*u
 
 func uninstall(ctx context.Context, out io.Writer, d dynamic.Interface, purge bool) error {
 	o := deploy.Defaults()
-	o.WireGuardGo, o.Flows = true, true // what is there by options alone
+	o.WireGuardGo, o.Flows, o.UI = true, true, true // what is there by options alone
 	all, err := deploy.Objects(o)
 	if err != nil {
 		return err

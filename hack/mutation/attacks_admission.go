@@ -90,13 +90,13 @@ func written() []mutant {
 			"object.metadata.labels == {'endpointslice.kubernetes.io/managed-by': 'weir-controller'}", "'endpointslice.kubernetes.io/managed-by' in object.metadata.labels"},
 		{"the token of the fan-out writes, or reads secrets of others", "55-fanout.yaml.tmpl", "  resources: [ipamblocks, nodestatuses]\n  verbs: [get, list, watch]\n", "  resources: [ipamblocks]\n  verbs: [get, list, watch, create]\n"},
 		{"the token of a node that the fan-out feeds reads the cluster", "11-node-rights.yaml.tmpl", "  resources: [namespaces, pods, nodes]\n  verbs: [get]\n", "  resources: [namespaces, pods, nodes]\n  verbs: [get, list]\n"},
-		{"a pool covers loopback, link-local, multicast or all addresses", "25-addresses.yaml", "!variables.special.exists(s,", "!variables.special.exists(s, s == '' &&"},
-		{"a pool that covers a node is stored", "25-addresses.yaml", "cidr(object.spec.cidr).containsIP(ip(a.address))", "cidr(object.spec.cidr) == cidr('0.0.0.0/0')"},
-		{"a pool gets smaller blocks than nodes have, which then do not count", "25-addresses.yaml", "expression: variables.size <= variables.sizeBefore", "expression: variables.size >= 0"},
-		{"a node has a pod of its own, made long ago, ask for a reserved address by annotation", "25-addresses.yaml", "request.userInfo.username.startsWith('system:node:')", "request.userInfo.username == 'system:node:'"},
-		{"a node makes a block under the name of another one", "25-addresses.yaml", "cidr(variables.named) == variables.net", "variables.net != cidr('0.0.0.0/0')"},
-		{"a node makes a block that is larger than those of the pool", "25-addresses.yaml", " && variables.net.prefixLength() >= variables.size", ""},
-		{"a node makes a block that is no network, or one of thousands of addresses", "25-addresses.yaml", "variables.net.masked() == variables.net && variables.net.prefixLength() >= (variables.v4 ? 16 : 112)", "variables.net.prefixLength() >= 0"},
+		{"a pool covers loopback, link-local, multicast or all addresses", "25-addresses.yaml.tmpl", "!variables.special.exists(s,", "!variables.special.exists(s, s == '' &&"},
+		{"a pool that covers a node is stored", "25-addresses.yaml.tmpl", "cidr(object.spec.cidr).containsIP(ip(a.address))", "cidr(object.spec.cidr) == cidr('0.0.0.0/0')"},
+		{"a pool gets smaller blocks than nodes have, which then do not count", "25-addresses.yaml.tmpl", "expression: variables.size <= variables.sizeBefore", "expression: variables.size >= 0"},
+		{"a node has a pod of its own, made long ago, ask for a reserved address by annotation", "25-addresses.yaml.tmpl", "request.userInfo.username.startsWith('system:node:')", "request.userInfo.username == 'system:node:'"},
+		{"a node makes a block under the name of another one", "25-addresses.yaml.tmpl", "cidr(variables.named) == variables.net", "variables.net != cidr('0.0.0.0/0')"},
+		{"a node makes a block that is larger than those of the pool", "25-addresses.yaml.tmpl", " && variables.net.prefixLength() >= variables.size", ""},
+		{"a node makes a block that is no network, or one of thousands of addresses", "25-addresses.yaml.tmpl", "variables.net.masked() == variables.net && variables.net.prefixLength() >= (variables.v4 ? 16 : 112)", "variables.net.prefixLength() >= 0"},
 	} {
 		f.file = "deploy/manifests/" + f.file
 		out = append(out, mutant{fault: f, pkg: "./deploy", run: "^TestHostileAdmission$"})

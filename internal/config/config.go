@@ -48,10 +48,19 @@ type Effective struct {
 	// Hubble is where Hubble's API is served by TLS, besides its socket, in force from the start of
 	// the agent on.
 	Hubble Hubble
+	// SrcDstCheck is awsSrcDstCheck: what the controller makes of EC2's source/destination check.
+	SrcDstCheck string
 
 	flowInterval time.Duration            // flowLogsFlushInterval
 	linux        map[string]time.Duration // see ReadLinux
 }
+
+// The values of SrcDstCheck.
+const (
+	SrcDstDoNothing = "DoNothing"
+	SrcDstEnable    = "Enable"
+	SrcDstDisable   = "Disable"
+)
 
 // MapSizes are entries of the data plane's maps. The size of the connection table is
 // Settings.MaxFlows.
@@ -110,7 +119,7 @@ func Default() Effective {
 
 		HealthzPort: 10256, KubeProxyCleanup: true,
 		MapSizes: MapSizes{NATFrontend: 65536, NATBackend: 262144, NATAffinity: 65536, Route: 262144, IPSets: 1048576, ConntrackDoubles: true},
-		EventsMB: 1, flowInterval: DefaultFlowInterval, FlowsKept: 32768,
+		EventsMB: 1, flowInterval: DefaultFlowInterval, FlowsKept: 32768, SrcDstCheck: SrcDstDoNothing,
 	}
 }
 

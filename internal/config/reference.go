@@ -128,6 +128,7 @@ var docs = map[string]string{
 	"wireguardStrict":                "Send nothing to the pods of nodes that have published no key, rather than in clear.",
 
 	"nodePortAddresses":  "Addresses of the node at which node ports answer: networks, or `primary` for those by which nodes know each other. Empty is every address.",
+	"awsSrcDstCheck":     "What the controller makes of EC2's source/destination check of nodes' primary interfaces: see [on Amazon VPC CNI](../guides/chaining.md#the-sourcedestination-check).",
 	"cniChaining":        "Another CNI plugin that gives pods their addresses and interfaces, as `weir install --on` sets it: see [with another CNI plugin](../guides/chaining.md).",
 	"serviceExternalIPs": "Networks that `spec.externalIPs` of Services may name, or `none`. Empty allows every address that nobody else has.",
 }

@@ -234,8 +234,9 @@ var fields = append([]field{
 	choice("cniChaining", "CNIChaining", "Disabled", []string{"Disabled", "generic", "aws-vpc-cni"},
 		func(e *Effective, v string) { e.Settings.Chained = v != "Disabled" }),
 
-	// AWS integration.
-	unsupported("awsSrcDstCheck", "AWSSrcDstCheck", "DoNothing"),
+	// AWS integration, for the controller.
+	choice("awsSrcDstCheck", "AWSSrcDstCheck", SrcDstDoNothing, []string{SrcDstDoNothing, SrcDstEnable, SrcDstDisable},
+		func(e *Effective, v string) { e.SrcDstCheck = v }),
 }, otherAgents...)
 
 // connectTimeEnabled is the older form of bpfConnectTimeLoadBalancing; true means Enabled, and

@@ -31,6 +31,7 @@ import (
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/controller/bgp"
 	"github.com/weir-net/weir/internal/controller/fanout"
+	"github.com/weir-net/weir/internal/controller/srcdst"
 	"github.com/weir-net/weir/internal/loadbalancer"
 	"github.com/weir-net/weir/internal/peerauth"
 )
@@ -82,7 +83,8 @@ type Controller struct {
 	balancers *loadbalancer.Controller
 	// fanout looks after the fan-out while this instance leads.
 	fanout   *fanout.Controller
-	bgp      *bgp.Controller // likewise after the nodes with a BGP process
+	bgp      *bgp.Controller    // likewise after the nodes with a BGP process
+	srcdst   *srcdst.Controller // and after the source/destination checks of EC2
 	refusals serviceRefusals
 	// notInForce is what was said of objects that are not in force as written.
 	notInForce notInForce
@@ -102,6 +104,7 @@ func (c *Controller) Register(r prometheus.Registerer) {
 	c.balancers.Register(r)
 	c.fanout.Register(r)
 	c.bgp.Register(r)
+	c.srcdst.Register(r)
 }
 
 func newMetrics(c *Controller) metrics {
@@ -132,6 +135,7 @@ func New(cfg Config) *Controller {
 	c.metrics = newMetrics(c)
 	c.balancers = loadbalancer.New(loadbalancer.Config{Kube: cfg.Kube, Dynamic: cfg.Dynamic, Log: cfg.Log})
 	c.bgp = bgp.New(bgp.Config{Kube: cfg.Kube, Dynamic: cfg.Dynamic, Log: cfg.Log, Interval: cfg.Interval})
+	c.srcdst = srcdst.New(srcdst.Config{Kube: cfg.Kube, Dynamic: cfg.Dynamic, Log: cfg.Log, Environ: cfg.Environ, Interval: cfg.Interval, Connect: srcdst.Connect})
 	c.fanout = fanout.New(fanout.Config{Kube: cfg.Kube, Log: cfg.Log, Namespace: cfg.Namespace, MinNodes: cfg.FanOutMinNodes, Interval: cfg.Interval})
 	return c
 }
@@ -182,6 +186,7 @@ func (c *Controller) lead(ctx context.Context) {
 	background.Go(func() { c.balancers.Run(ctx) })
 	background.Go(func() { c.fanout.Run(ctx) })
 	background.Go(func() { c.bgp.Run(ctx) })
+	background.Go(func() { c.srcdst.Run(ctx) })
 	for _, k := range c.keepers() {
 		background.Go(func() { k.run(ctx) })
 	}

@@ -19,12 +19,22 @@ import (
 
 var apiServiceResource = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
 
+// uiServer is the Service of the page in the browser, and uiSecret has its certificate, where they
+// are installed.
+const (
+	uiServer = "weir-ui"
+	uiSecret = "weir-ui-tls"
+)
+
 // keepAuthorities looks after the certificate authorities for connections between Weir's programs,
 // and publishes to the API server which certificates the controller has. Where somebody removed the
 // APIService, it stays so.
 func (c *Controller) keepAuthorities(ctx context.Context) error {
 	bundle, err := c.peers.Ensure(ctx)
 	if err != nil {
+		return err
+	}
+	if err := c.peers.Certify(ctx, uiSecret, uiServer+"."+c.cfg.Namespace+".svc"); err != nil {
 		return err
 	}
 	services := c.cfg.Dynamic.Resource(apiServiceResource)

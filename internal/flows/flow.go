@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -139,12 +140,17 @@ type Filter struct {
 	// From and To are about the ends: an address, a network, "namespace", "namespace/name" of a pod
 	// or a workload.
 	From, To string
-	Policy   string // whose rule decided at an end: "name" or "namespace/name"
+	// Namespaces are those of which one end at least is a pod; empty = all, and other ends, too.
+	Namespaces []string
+	Policy     string // whose rule decided at an end: "name" or "namespace/name"
 }
 
 // Query is the filter as parameters of a question.
 func (f Filter) Query() url.Values {
 	q := url.Values{"from": {f.From}, "to": {f.To}, "policy": {f.Policy}, "denied": {strconv.FormatBool(f.Denied)}}
+	if len(f.Namespaces) > 0 {
+		q.Set("namespaces", strings.Join(f.Namespaces, ","))
+	}
 	for name, t := range map[string]time.Time{"since": f.Since, "until": f.Until} {
 		if !t.IsZero() {
 			q.Set(name, t.UTC().Format(time.RFC3339Nano))
@@ -156,6 +162,9 @@ func (f Filter) Query() url.Values {
 // ParseQuery reads what Query wrote.
 func ParseQuery(q url.Values) (f Filter, err error) {
 	f = Filter{From: q.Get("from"), To: q.Get("to"), Policy: q.Get("policy")}
+	if v := q.Get("namespaces"); v != "" {
+		f.Namespaces = strings.Split(v, ",")
+	}
 	for name, to := range map[string]*time.Time{"since": &f.Since, "until": &f.Until} {
 		if v := q.Get(name); v != "" {
 			if *to, err = time.Parse(time.RFC3339Nano, v); err != nil {
@@ -183,8 +192,13 @@ func (f Filter) Check() error {
 
 // Wants: is the record what the filter is about?
 func (f Filter) Wants(r *Flow) bool {
-	return r.End.After(f.Since) && (f.Until.IsZero() || !r.End.After(f.Until)) && (!f.Denied || r.Verdict != Allowed) && IsOf(f.From, r.Source) && IsOf(f.To, r.Destination) &&
+	return r.End.After(f.Since) && (f.Until.IsZero() || !r.End.After(f.Until)) && (!f.Denied || r.Verdict != Allowed) && IsOf(f.From, r.Source) && IsOf(f.To, r.Destination) && f.isWithin(r) &&
 		(f.Policy == "" || Decides(f.Policy, r.Egress) || Decides(f.Policy, r.Ingress))
+}
+
+func (f Filter) isWithin(r *Flow) bool {
+	is := func(p *Peer) bool { return p.Pod != "" && slices.Contains(f.Namespaces, p.Namespace) }
+	return len(f.Namespaces) == 0 || is(&r.Source) || is(&r.Destination)
 }
 
 // IsOf: is the end what Filter.From or To names?

@@ -5,6 +5,7 @@ package flowstore
 import (
 	"hash/fnv"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/weir-net/weir/internal/flows"
@@ -55,6 +56,9 @@ func (b bloom) mayBe(of string) bool {
 	}
 	return b.may(of)
 }
+
+// mayBeOne is false when no end of a segment is one of several.
+func (b bloom) mayBeOne(of []string) bool { return len(of) == 0 || slices.ContainsFunc(of, b.mayBe) }
 
 // isNetwork is true for an address and a network.
 func isNetwork(of string) bool {

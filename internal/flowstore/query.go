@@ -20,21 +20,10 @@ import (
 	"github.com/weir-net/weir/internal/flows/table"
 )
 
-// Query says which records somebody wants: those of the filter, of which one end is Either, which
-// is as Filter.From is. The zero value wants all.
+// Query says which records somebody wants. The zero value wants all.
 type Query struct {
 	flows.Filter
-	Either string
 	Oldest bool // with the oldest segment and record first
-}
-
-// Check says what is wrong with a query.
-func (q *Query) Check() error {
-	return errors.Join(q.Filter.Check(), flows.Filter{From: q.Either}.Check())
-}
-
-func (q *Query) wants(f *flows.Flow) bool {
-	return (flows.IsOf(q.Either, f.Source) || flows.IsOf(q.Either, f.Destination)) && q.Filter.Wants(f)
 }
 
 // bounds in milliseconds: above the first, up to the second.
@@ -132,7 +121,7 @@ func (s *Store) Each(ctx context.Context, q Query, give func(*flows.Flow) bool) 
 
 // eachOf is Each of one segment; false = no more are wanted.
 func (s *Store) eachOf(seg *segment, q *Query, since, until int64, give func(*flows.Flow) bool) (more bool, err error) {
-	if seg.Until <= since || seg.From > until || !seg.Names.mayBe(q.From) || !seg.Names.mayBe(q.To) || !seg.Names.mayBe(q.Either) {
+	if seg.Until <= since || seg.From > until || !seg.Names.mayBe(q.From) || !seg.Names.mayBe(q.To) || !seg.Names.mayBeOne(q.Namespaces) {
 		return true, nil
 	}
 	more = true
@@ -171,7 +160,7 @@ func giveRows(q *Query, t *table.Tables, rows []table.Row, since, until int64, m
 		return cmp.Compare(rows[b].End, rows[a].End)
 	})
 	for _, i := range at {
-		if f := t.Flow(&rows[i]); q.wants(f) && !give(f) {
+		if f := t.Flow(&rows[i]); q.Wants(f) && !give(f) {
 			return false
 		}
 	}

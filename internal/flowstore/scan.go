@@ -4,6 +4,7 @@ package flowstore
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/weir-net/weir/internal/flows"
 	"github.com/weir-net/weir/internal/flows/table"
@@ -204,7 +205,13 @@ func masksOf(t *table.Tables, q *Query) *masks {
 		}
 		return want
 	}
-	m.from, m.to, m.either = peers(q.From), peers(q.To), peers(q.Either)
+	m.from, m.to = peers(q.From), peers(q.To)
+	if len(q.Namespaces) > 0 {
+		m.either = make([]bool, len(t.Peers))
+		for i := range t.Peers {
+			m.either[i] = t.Peers[i].Pod != "" && slices.Contains(q.Namespaces, t.Peers[i].Namespace)
+		}
+	}
 	if q.Denied || q.Policy != "" {
 		m.whats = make([]bool, len(t.Whats))
 		for i := range t.Whats {

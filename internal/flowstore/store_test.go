@@ -120,7 +120,7 @@ func found(t *testing.T, s *Store, q Query) (out []*flows.Flow) {
 // wanted are the records that it has to find.
 func wanted(all []*flows.Flow, q Query) (out []*flows.Flow) {
 	for _, f := range all {
-		if q.wants(f) {
+		if q.Wants(f) {
 			out = append(out, f)
 		}
 	}
@@ -163,10 +163,10 @@ var queries = []Query{
 	{Filter: flows.Filter{Policy: "ns3/p", Denied: true}},
 	{Filter: flows.Filter{From: "nowhere"}},
 	{Filter: flows.Filter{Policy: "none"}},
-	{Either: "ns2/web2"},
-	{Either: "192.0.2.7"},
+	{Filter: flows.Filter{Namespaces: []string{"ns2"}}},
+	{Filter: flows.Filter{Namespaces: []string{"ns0", "ns1", "nowhere"}}},
 	{Filter: flows.Filter{Since: epoch.Add(3 * time.Minute), Until: epoch.Add(4 * time.Minute)}},
-	{Filter: flows.Filter{Since: epoch.Add(3 * time.Minute), Until: epoch.Add(5 * time.Minute)}, Either: "ns0"},
+	{Filter: flows.Filter{Since: epoch.Add(3 * time.Minute), Until: epoch.Add(5 * time.Minute), Namespaces: []string{"ns0"}}},
 	{Filter: flows.Filter{Since: epoch.Add(time.Hour)}},
 	{Filter: flows.Filter{Until: epoch.Add(-time.Second)}},
 }
@@ -210,7 +210,7 @@ func TestFindsWhatWasAdded(t *testing.T) {
 	if err := s.Each(context.Background(), Query{}, func(*flows.Flow) bool { n++; return n < 3 }); err != nil || n != 3 {
 		t.Errorf("%d records, of which the third was to be the last: %v", n, err)
 	}
-	if err := s.Each(context.Background(), Query{Either: "a/b/c"}, nil); err == nil {
+	if err := s.Each(context.Background(), Query{Filter: flows.Filter{From: "a/b/c"}}, nil); err == nil {
 		t.Error("a query that is none is taken")
 	}
 }
@@ -502,7 +502,7 @@ func TestAtTheSameTime(t *testing.T) {
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				for _, q := range queries[:4] {
-					if err := s.Each(ctx, q, func(f *flows.Flow) bool { return q.wants(f) }); err != nil && ctx.Err() == nil {
+					if err := s.Each(ctx, q, func(f *flows.Flow) bool { return q.Wants(f) }); err != nil && ctx.Err() == nil {
 						t.Error(err)
 					}
 				}

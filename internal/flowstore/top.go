@@ -51,7 +51,7 @@ func (s *Store) Top(ctx context.Context, q Query, n int) (top []flows.Sum, beyon
 		}
 		return k
 	}
-	if isSpace(q.From) && isSpace(q.To) && q.Policy == "" && q.Either == "" {
+	if isSpace(q.From) && isSpace(q.To) && q.Policy == "" && len(q.Namespaces) == 0 {
 		err = s.sums(ctx, q.Since, q.Until, (*segment).readPairs, func(u *rollup) {
 			for p, sum := range u.pairs {
 				from, to, o := u.workloads[p.From], u.workloads[p.To], &u.outcomes[p.Outcome]

@@ -46,12 +46,22 @@ type converter struct {
 
 // newConverter returns one for now: nodes come and go.
 func (s *Server) newConverter() converter {
-	c := converter{node: s.Node, nodes: map[netip.Addr]string{}}
-	for _, n := range s.Nodes() {
+	return converterOf(s.Nodes()).at(s.Node)
+}
+
+func converterOf(nodes []Node) converter {
+	c := converter{nodes: map[netip.Addr]string{}}
+	for _, n := range nodes {
 		for _, a := range n.Addrs {
 			c.nodes[a] = n.Name
 		}
 	}
+	return c
+}
+
+// at is the converter of records of a node.
+func (c converter) at(node string) converter {
+	c.node = node
 	return c
 }
 

@@ -44,8 +44,16 @@ type Server struct {
 	Port uint16
 }
 
+// observing is what answers as observer.Observer.
+type observing interface {
+	getFlows(in *observer.GetFlowsRequest, to grpc.ServerStreamingServer[observer.GetFlowsResponse]) error
+	getNodes(ctx context.Context, in *observer.GetNodesRequest) (*observer.GetNodesResponse, error)
+	getNamespaces(ctx context.Context, in *observer.GetNamespacesRequest) (*observer.GetNamespacesResponse, error)
+	serverStatus(ctx context.Context, in *observer.ServerStatusRequest) (*observer.ServerStatusResponse, error)
+}
+
 // register has g answer by s.
-func (s *Server) register(g *grpc.Server) {
+func register(g *grpc.Server, s observing) {
 	g.RegisterService(&grpc.ServiceDesc{ServiceName: "observer.Observer", Metadata: "observer/observer.proto",
 		Methods: []grpc.MethodDesc{
 			unary("observer.Observer", "GetNodes", s.getNodes), unary("observer.Observer", "GetNamespaces", s.getNamespaces),
@@ -60,6 +68,10 @@ func (s *Server) register(g *grpc.Server) {
 				return status.Error(codes.Unimplemented, "Weir has no debug events: weir why says what becomes of a packet")
 			}),
 		}}, nil)
+}
+
+// registerPeers has g name the nodes by s.
+func (s *Server) registerPeers(g *grpc.Server) {
 	g.RegisterService(&grpc.ServiceDesc{ServiceName: "peer.Peer", Metadata: "peer/peer.proto",
 		Streams: []grpc.StreamDesc{streaming("Notify", func(_ *peer.NotifyRequest, to grpc.ServerStreamingServer[peer.ChangeNotification]) error {
 			return s.notify(to)

@@ -72,7 +72,7 @@ func (s *Server) ServeSocket(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	return s.serve(ctx, l)
+	return serve(ctx, l, s.register)
 }
 
 // ServePort answers by TLS at s.Port of every address until ctx ends. Without files it waits for
@@ -99,14 +99,20 @@ func (s *Server) ServePort(ctx context.Context, f Files, log *slog.Logger) error
 // serveTLS answers at l, which it closes, until ctx ends.
 func (s *Server) serveTLS(ctx context.Context, l net.Listener, f Files) error {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return f.config() }}
-	return s.serve(ctx, httplimit.NewListener(l, httplimit.DefaultTotal, httplimit.DefaultPerSource), grpc.Creds(credentials.NewTLS(cfg)))
+	return serve(ctx, httplimit.NewListener(l, httplimit.DefaultTotal, httplimit.DefaultPerSource), s.register, grpc.Creds(credentials.NewTLS(cfg)))
 }
 
-func (s *Server) serve(ctx context.Context, l net.Listener, more ...grpc.ServerOption) error {
+func (s *Server) register(g *grpc.Server) {
+	register(g, s)
+	s.registerPeers(g)
+}
+
+// serve serves at l what register registers, until ctx ends.
+func serve(ctx context.Context, l net.Listener, register func(*grpc.Server), more ...grpc.ServerOption) error {
 	g := grpc.NewServer(append(more, grpc.MaxRecvMsgSize(mostRequest), grpc.MaxConcurrentStreams(mostStreams), grpc.ConnectionTimeout(10*time.Second),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: silence}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPing, PermitWithoutStream: true}))...)
-	s.register(g)
+	register(g)
 	up := health.NewServer() // "hubble status" asks
 	up.SetServingStatus(healthOf, healthpb.HealthCheckResponse_SERVING)
 	healthpb.RegisterHealthServer(g, up)

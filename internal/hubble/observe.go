@@ -141,20 +141,28 @@ func (s *Server) send(r request, records []*flows.Flow, to grpc.ServerStreamingS
 		if r.first && r.number != 0 && sent == r.number {
 			return nil
 		}
-		out := c.flowOf(f)
-		if !r.wants(out) {
-			continue
-		}
-		sent++
-		if err := extend(out, f); err != nil {
-			return status.Error(codes.Internal, err.Error())
-		}
-		mask(out, r.mask)
-		if err := to.Send(&observer.GetFlowsResponse{NodeName: f.Node, Time: timestamppb.New(f.End), ResponseTypes: &observer.GetFlowsResponse_Flow{Flow: out}}); err != nil {
+		one, err := r.send(c, f, to)
+		if err != nil {
 			return err
+		}
+		if one {
+			sent++
 		}
 	}
 	return nil
+}
+
+// send sends a record if it is wanted.
+func (r request) send(c converter, f *flows.Flow, to grpc.ServerStreamingServer[observer.GetFlowsResponse]) (sent bool, err error) {
+	out := c.flowOf(f)
+	if !r.wants(out) {
+		return false, nil
+	}
+	if err := extend(out, f); err != nil {
+		return false, status.Error(codes.Internal, err.Error())
+	}
+	mask(out, r.mask)
+	return true, to.Send(&observer.GetFlowsResponse{NodeName: f.Node, Time: timestamppb.New(f.End), ResponseTypes: &observer.GetFlowsResponse_Flow{Flow: out}})
 }
 
 // last returns the last records that are wanted, as many as there should be. What they are

@@ -72,9 +72,15 @@ type testServer struct {
 // newTestServer serves what record and deny add, at most 8 records.
 func newTestServer(t *testing.T) *testServer {
 	t.Helper()
+	return newTestServerOf(t, "n1")
+}
+
+// newTestServerOf is newTestServer of another node.
+func newTestServerOf(t *testing.T, node string) *testServer {
+	t.Helper()
 	s := &testServer{socket: filepath.Join(t.TempDir(), SocketName)}
-	records := flows.New("n1", time.Minute, 8, newNames())
-	s.Server = &Server{Node: "n1", Records: records, Version: "v1.2.3", Began: time.Now(),
+	records := flows.New(node, time.Minute, 8, newNames())
+	s.Server = &Server{Node: node, Records: records, Version: "v1.2.3", Began: time.Now(),
 		Nodes: func() []Node { return []Node{{"n1", []netip.Addr{ownAddr}}, {"n2", []netip.Addr{farAddr}}} },
 		Status: func() flows.Status {
 			st := records.Status()

@@ -66,15 +66,23 @@ func (s *Server) getNamespaces(context.Context, *observer.GetNamespacesRequest) 
 		if !f.End.After(since) {
 			continue
 		}
-		for _, p := range []flows.Peer{f.Source, f.Destination} {
-			if p.Namespace != "" {
-				names[p.Namespace] = true
-			}
+		noteNamespaces(names, f)
+	}
+	return namespacesOf(names), nil
+}
+
+func noteNamespaces(names map[string]bool, f *flows.Flow) {
+	for _, p := range []flows.Peer{f.Source, f.Destination} {
+		if p.Namespace != "" {
+			names[p.Namespace] = true
 		}
 	}
+}
+
+func namespacesOf(names map[string]bool) *observer.GetNamespacesResponse {
 	out := &observer.GetNamespacesResponse{}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		out.Namespaces = append(out.Namespaces, &observer.Namespace{Namespace: name})
 	}
-	return out, nil
+	return out
 }

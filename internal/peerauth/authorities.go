@@ -116,7 +116,7 @@ func (as authorities) signer(now time.Time) *authority {
 }
 
 // issue signs a serving certificate for a name.
-func (a *authority) issue(now time.Time, name string) (*tls.Certificate, error) {
+func (a *authority) issue(now time.Time, name string, life time.Duration) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make the key of %s: %w", name, err)
@@ -125,7 +125,7 @@ func (a *authority) issue(now time.Time, name string) (*tls.Certificate, error) 
 	if err != nil {
 		return nil, err
 	}
-	until := now.Add(servingLife)
+	until := now.Add(life)
 	if until.After(a.cert.NotAfter) {
 		until = a.cert.NotAfter
 	}

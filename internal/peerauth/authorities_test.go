@@ -157,7 +157,7 @@ func TestHostileAuthorityForOtherNames(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(bundle)
 	for _, name := range []string{"kubernetes.default.svc", "db.shop.svc", "example.com"} {
-		cert, err := as[0].issue(k.now, name)
+		cert, err := as[0].issue(k.now, name, servingLife)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -76,7 +76,7 @@ func (s *Serving) Refresh(ctx context.Context) error {
 	if s.by != nil && s.by.cert.Equal(by.cert) && now.Before(s.cert.Leaf.NotBefore.Add(skew+servingLife/2)) {
 		return nil
 	}
-	cert, err := by.issue(now, s.Name)
+	cert, err := by.issue(now, s.Name, servingLife)
 	if err != nil {
 		return err
 	}

@@ -29,9 +29,13 @@ type record struct {
 
 // summary says what the answer has.
 type summary struct {
-	Now   time.Time     `json:"now"`  // by the server's clock
-	Left  int           `json:"left"` // older records that the answer leaves out
-	Nodes []nodeRecords `json:"nodes"`
+	Now     time.Time     `json:"now"`            // by the server's clock
+	From    string        `json:"from,omitempty"` // who answered: the store, or agents
+	Oldest  *time.Time    `json:"oldest,omitempty"`
+	Left    int           `json:"left"`           // older records that the answer leaves out
+	More    bool          `json:"more,omitempty"` // there are older ones that nobody counted
+	Missing []string      `json:"missing,omitempty"`
+	Nodes   []nodeRecords `json:"nodes"` // where agents answered
 }
 
 type nodeRecords struct {
@@ -67,14 +71,14 @@ func (s *server) flows(w http.ResponseWriter, r *http.Request, of Source) {
 	}
 	text, err := json.Marshal(record{Summary: summaryOf(found, now)})
 	if err == nil {
-		_, err = out.Write(append(seen(text), '\n'))
+		_, err = out.Write(append(Seen(text), '\n'))
 	}
 	if err = errors.Join(err, out.Flush()); err != nil {
 		s.Log.Debug("an answer of the page ended early", "path", r.URL.Path, "error", err)
 	}
 }
 
-// filterOf reads the filter of a request: as flows.ParseQuery does, or with a time before now,
+// filterOf reads the filter of a request: as flows.ParseQuery does, or with a time before its end,
 // within=15m.
 func filterOf(r *http.Request) (flows.Filter, error) {
 	q := r.URL.Query()
@@ -84,7 +88,11 @@ func filterOf(r *http.Request) (flows.Filter, error) {
 		if d, err = time.ParseDuration(v); err != nil || d <= 0 {
 			return f, fmt.Errorf("within %q: a time such as 15m", v)
 		}
-		f.Since = time.Now().Add(-d)
+		end := f.Until
+		if end.IsZero() {
+			end = time.Now()
+		}
+		f.Since = end.Add(-d)
 	}
 	return f, err
 }
@@ -101,11 +109,14 @@ func lineOf(of *flows.Flow) ([]byte, error) {
 	_, _ = h.Write(text) // never fails
 	line := append([]byte(`{"id":"`), strconv.FormatUint(h.Sum64(), 36)...)
 	line = append(line, `",`...)
-	return append(append(line, seen(text[1:])...), '\n'), nil
+	return append(append(line, Seen(text[1:])...), '\n'), nil
 }
 
 func summaryOf(found *ask.Found, now time.Time) *summary {
-	s := &summary{Now: now.UTC(), Left: found.Left, Nodes: []nodeRecords{}}
+	s := &summary{Now: now.UTC(), From: found.From, Left: found.Left, More: found.More, Missing: found.Missing, Nodes: []nodeRecords{}}
+	if !found.Oldest.IsZero() {
+		s.Oldest = &found.Oldest
+	}
 	for _, n := range found.Nodes {
 		of := nodeRecords{Node: n.Name, Status: n.Status}
 		if n.Err != nil {

@@ -39,6 +39,8 @@ func (s *server) guard(next http.Handler) http.Handler {
 			fail(w, http.StatusForbidden, "the page of another origin asks")
 		case asks && from != "" && from != "same-origin":
 			fail(w, http.StatusForbidden, "another page asks")
+		case r.URL.Path == SessionPath && r.Method != http.MethodGet && origin == "":
+			fail(w, http.StatusForbidden, "who logs in or out says from which page")
 		default:
 			r.Body = http.MaxBytesReader(w, r.Body, maxQuestion)
 			next.ServeHTTP(w, r)
@@ -56,7 +58,15 @@ func hostOf(origin string) string {
 func (s *server) access(serve func(http.ResponseWriter, *http.Request, Source)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		of, err := s.Access(r)
-		if err != nil {
+		switch {
+		case errors.Is(err, ErrBusy):
+			fail(w, http.StatusTooManyRequests, err.Error())
+			return
+		case errors.Is(err, ErrAway):
+			s.Log.Warn("it cannot be asked who asks", "err", err)
+			fail(w, http.StatusServiceUnavailable, ErrAway.Error())
+			return
+		case err != nil:
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			fail(w, http.StatusUnauthorized, err.Error())
 			return
@@ -78,10 +88,10 @@ func Token(token string, of Source) func(*http.Request) (Source, error) {
 	}
 }
 
-// seen puts U+FFFD in the place of what is not seen as a character: marks of direction, with which
+// Seen puts U+FFFD in the place of what is not seen as a character: marks of direction, with which
 // a name shows as another one, and characters that have no width. Of JSON all of these are within
 // strings, and control characters are escaped already.
-func seen(text []byte) []byte {
+func Seen(text []byte) []byte {
 	if !slices.ContainsFunc(text, func(b byte) bool { return b >= utf8.RuneSelf }) {
 		return text
 	}

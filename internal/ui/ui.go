@@ -22,7 +22,7 @@ import (
 )
 
 // Source answers with the rights of one user. Errors are shown to that user; those that are
-// ErrNoRight or ErrQuestion get a status of HTTP of their own. It is used concurrently.
+// ErrNoRight, ErrQuestion or ErrBusy get a status of HTTP of their own. It is used concurrently.
 type Source interface {
 	Records
 	Cluster(ctx context.Context) (*Cluster, error)
@@ -40,6 +40,8 @@ type Records interface {
 var (
 	ErrNoRight  = errors.New("not allowed")
 	ErrQuestion = errors.New("the question cannot be asked")
+	ErrBusy     = errors.New("try again")
+	ErrAway     = errors.New("the API server does not answer")
 )
 
 // Cluster is how the nodes are, as `weir status` says it.
@@ -126,10 +128,16 @@ type Config struct {
 	// Origins are those by which browsers reach the page, as "http://127.0.0.1:8080". Requests to
 	// another host, or of pages of another origin, are refused.
 	Origins []string
-	// Access finds out who asks by a request's header; an error says that nobody is known by it.
+	// Access finds out who asks by a request's header; an error says that nobody is known by it, or
+	// is ErrBusy or ErrAway.
 	Access func(*http.Request) (Source, error)
-	Log    *slog.Logger
+	// Session answers SessionPath where users log in; nil = they do not.
+	Session http.Handler
+	Log     *slog.Logger
 }
+
+// SessionPath is where the page asks who is logged in, logs in and out.
+const SessionPath = "/api/session"
 
 // maxQuestion bounds the body of a request, bytes.
 const maxQuestion = 64 << 10
@@ -142,6 +150,10 @@ func New(c Config) http.Handler {
 	mux.Handle("GET /api/policies", s.answer(func(r *http.Request, of Source) (any, error) { return of.Policies(r.Context()) }))
 	mux.Handle("POST /api/why", s.answer(askWhy))
 	mux.Handle("GET /api/flows", s.access(s.flows))
+	if s.Session == nil {
+		s.Session = http.HandlerFunc(noLogin)
+	}
+	mux.Handle(SessionPath, s.Session)
 	mux.Handle("/api/", s.access(func(w http.ResponseWriter, _ *http.Request, _ Source) {
 		fail(w, http.StatusNotFound, "there is no such question")
 	}))
@@ -150,6 +162,12 @@ func New(c Config) http.Handler {
 }
 
 type server struct{ Config }
+
+// noLogin says that users do not log in here.
+func noLogin(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write([]byte(`{"login":false}`)) // whoever is gone needs no answer
+}
 
 // askWhy reads a question and asks it.
 func askWhy(r *http.Request, of Source) (any, error) {
@@ -176,7 +194,7 @@ func (s *server) answer(ask func(*http.Request, Source) (any, error)) http.Handl
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		s.write(w, r, seen(text))
+		s.write(w, r, Seen(text))
 	})
 }
 
@@ -191,6 +209,8 @@ func (s *server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		status = http.StatusForbidden
 	case errors.Is(err, ErrQuestion):
 		status = http.StatusBadRequest
+	case errors.Is(err, ErrBusy):
+		status = http.StatusTooManyRequests
 	}
 	fail(w, status, err.Error())
 }
@@ -209,5 +229,5 @@ func fail(w http.ResponseWriter, status int, message string) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(seen(text)) // whoever is gone needs no answer
+	_, _ = w.Write(Seen(text)) // whoever is gone needs no answer
 }

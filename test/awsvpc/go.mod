@@ -30,6 +30,7 @@ require (
 	github.com/coreos/go-iptables v0.8.0 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/zapr v1.3.0 // indirect
+	github.com/golang/mock v1.6.0 // indirect
 	github.com/google/go-cmp v0.7.0 // indirect
 	github.com/google/nftables v0.3.1-0.20251119083706-1db35da82052 // indirect
 	github.com/mdlayher/netlink v1.8.1-0.20251028132421-dcc6cab9a6eb // indirect
@@ -62,4 +63,7 @@ replace gopkg.in/yaml.v3 v3.0.0-20200615113413-eeeca48fe776 => gopkg.in/yaml.v3 
 
 replace github.com/veraison/go-cose => github.com/veraison/go-cose v1.1.0
 
-tool github.com/aws/amazon-vpc-cni-k8s/cmd/routed-eni-cni-plugin
+tool (
+	github.com/aws/amazon-vpc-cni-k8s/cmd/egress-cni-plugin
+	github.com/aws/amazon-vpc-cni-k8s/cmd/routed-eni-cni-plugin
+)

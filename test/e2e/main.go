@@ -13,6 +13,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -44,6 +45,7 @@ func main() {
 	flag.StringVar(&o.settings.Install, "install", "", "further arguments of weir install, with spaces between: --fanout=always has agents fed by a fan-out")
 	flag.BoolVar(&o.settings.BGP, "bgp", false, "labs whose second workers are behind a router that knows pods by BGP alone, without an encapsulation")
 	flag.BoolVar(&o.settings.WireGuard, "wireguard", false, "labs whose nodes encrypt what they send to each other's pods: by the kernel, or where that cannot by wireguard-go")
+	flag.StringVar(&o.settings.On, "on", "", "labs whose pods have addresses of another CNI plugin, as weir-lab up has it: generic, aws-vpc-cni; specs that these labs have nothing for are not run")
 	flag.IntVar(&o.repeat, "repeat", 1, "how many times to run everything, each time in new labs")
 	flag.IntVar(&o.procs, "procs", 8, "parallel processes of a group that does not say; most specs wait most of the time")
 	flag.StringVar(&o.lab, "lab", "weir-e2e", "name of the lab")
@@ -101,6 +103,15 @@ func (o options) check() error {
 	if o.settings.WireGuard && o.proxy != "weir" {
 		return fmt.Errorf("--wireguard is for labs of --proxy=weir")
 	}
+	if o.settings.On != "" && o.proxy != "weir" {
+		return fmt.Errorf("--on is for labs of --proxy=weir")
+	}
+	if v := o.settings.On; v != "" && lacks[v] == nil {
+		return fmt.Errorf("--on=%s: want %s", v, strings.Join(slices.Sorted(maps.Keys(lacks)), " or "))
+	}
+	if o.settings.On != "" && (o.settings.BGP || o.settings.WireGuard || o.settings.DataPlane != "") {
+		return fmt.Errorf("--on has no meaning with --bgp, --wireguard and --data-plane")
+	}
 	if o.repeat < 1 || o.procs < 1 {
 		return fmt.Errorf("--repeat and --procs have to be at least 1")
 	}
@@ -132,6 +143,9 @@ func (o options) defaultOut() string {
 	}
 	if o.settings.WireGuard {
 		name += "-wireguard"
+	}
+	if o.settings.On != "" {
+		name += "-on-" + notInNames.ReplaceAllString(strings.ToLower(o.settings.On), "-")
 	}
 	if o.proxy != "weir" {
 		name += "-" + o.proxy
@@ -225,6 +239,11 @@ func plan(o options, e2eTest string) ([]task, []skip, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", o.skips, err)
 	}
+	more := lackingOn(o.settings.On, selected)
+	skips = append(skips, more...)
+	selected = slices.DeleteFunc(selected, func(name string) bool {
+		return slices.ContainsFunc(more, func(s skip) bool { return s.Name == name })
+	})
 	if o.conformance {
 		tasks, _ := divide(conformance, selected)
 		return tasks, skips, nil

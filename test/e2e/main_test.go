@@ -348,3 +348,35 @@ func TestInstallArguments(t *testing.T) {
 		t.Errorf("FelixConfiguration is patched with %s", got)
 	}
 }
+
+// TestOn: the labs of other CNI plugins leave out what they have nothing for, and nothing else.
+func TestOn(t *testing.T) {
+	specs := []string{
+		"[sig-network] LoadBalancers [Feature:LoadBalancer] should a", "[sig-network] Netpol NetworkPolicy between server and client should b",
+		"[sig-network] Services should serve endpoints on same port and different protocol for internal traffic on Type LoadBalancer ",
+		"[sig-network] Services should be able to create a functioning NodePort service [Conformance]", "[sig-network] [Feature:IPv6DualStack] should c",
+	}
+	for on, want := range map[string][]string{"": nil, "generic": nil, "aws-vpc-cni": {"0 address", "2 address", "4 family"}} {
+		var got []string
+		for _, s := range lackingOn(on, specs) {
+			got = append(got, fmt.Sprintf("%d %s", slices.Index(specs, s.Name), s.Reason))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("on %q: %v are left out, want %v", on, got, want)
+		}
+	}
+	for _, o := range []options{
+		{proxy: "weir", settings: settings{On: "flannel"}}, {proxy: "none", settings: settings{On: "generic"}}, {proxy: "weir", settings: settings{On: "generic", BGP: true}},
+	} {
+		if o.procs, o.repeat = 1, 1; o.check() == nil {
+			t.Errorf("%+v was accepted", o)
+		}
+	}
+	o := options{proxy: "weir", procs: 1, repeat: 1, conformance: true, settings: settings{On: "aws-vpc-cni"}}
+	if err := o.check(); err != nil || o.defaultOut() != "out/e2e-conformance-on-aws-vpc-cni.json" {
+		t.Errorf("%v, %s", err, o.defaultOut())
+	}
+	if args := strings.Join((&lab{name: "a"}).upArgs(group{Plain: true, Workers: 2}, o.settings, o.proxy), " "); args != "up --name a --proxy weir --workers 2 --on aws-vpc-cni" {
+		t.Errorf("weir-lab %s", args)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -93,6 +94,7 @@ func TestFlowRecords(t *testing.T) {
 	t.Run("hubble", func(t *testing.T) { hubbleObserves(t, b) })
 	t.Run("page", func(t *testing.T) { pageShows(t, b) })
 	t.Run("store", func(t *testing.T) { flowsAreStored(t, b) })
+	t.Run("pageForAll", func(t *testing.T) { pageForAll(t, b) })
 	t.Run("nftables", func(t *testing.T) { flowsOnNFTables(t, b) })
 	t.Run("preview", func(t *testing.T) { policiesTried(t, b) }) // last: it puts other policies in the place of `recorded`
 	b.patchFelix(t, `{"flowLogsLocalReporter":null,"flowLogsFlushInterval":null}`)
@@ -164,19 +166,27 @@ func hubbleObserves(t *testing.T, b *base) {
 // withStore installs the store of flow records for as long as the test lasts.
 func (l *lab) withStore(t *testing.T) {
 	t.Helper()
+	l.with(t, func(o *deploy.Options) { o.Flows = true }, names.Name)
+}
+
+// with installs, for as long as the test lasts, the objects of these names, as they are with other
+// options.
+func (l *lab) with(t *testing.T, options func(*deploy.Options), objects ...string) {
+	t.Helper()
 	agents, err := l.kube.AppsV1().DaemonSets(weirNamespace).Get(t.Context(), "weir-node", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	o := deploy.Defaults()
-	o.Flows, o.Image = true, agents.Spec.Template.Spec.Containers[0].Image
-	objects, err := deploy.Objects(o)
+	o.Image = agents.Spec.Template.Spec.Containers[0].Image
+	options(&o)
+	all, err := deploy.Objects(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "List"}}
-	for _, u := range objects {
-		if u.GetName() == names.Name {
+	for _, u := range all {
+		if slices.Contains(objects, u.GetName()) {
 			list.Items = append(list.Items, *u)
 		}
 	}
@@ -186,7 +196,7 @@ func (l *lab) withStore(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		if out, err := l.kubectl(string(text), "delete", "--ignore-not-found", "--wait=false", "-f", "-"); err != nil {
-			t.Errorf("remove the store: %v: %s", err, out)
+			t.Errorf("remove %s: %v: %s", objects, err, out)
 		}
 	})
 	l.mustKubectl(t, string(text), "apply", "-f", "-")

@@ -7,6 +7,8 @@ package lab
 import (
 	"bufio"
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"net"
@@ -15,7 +17,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/test/ui/browser"
 )
 
@@ -28,17 +37,9 @@ func (b *base) servedPage(t *testing.T) string {
 		t.Fatal(err)
 	}
 	at := l.Addr().String()
+	b.leads(t, l, at)
 	ctx, cancel := context.WithCancel(context.Background())
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return // the test has ended
-			}
-			all.Go(func() { b.lead(ctx, c, at) })
-		}
-	})
+	var said sync.WaitGroup
 	c := b.command(ctx, "exec", "client1", "--", filepath.Join(b.bin, "weir"), "ui", "--listen", at)
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 	out, err := c.StdoutPipe()
@@ -51,17 +52,36 @@ func (b *base) servedPage(t *testing.T) string {
 	}
 	t.Cleanup(func() {
 		cancel()
-		l.Close()
+		said.Wait()
 		_ = c.Wait() // it was interrupted
-		all.Wait()
 	})
 	line, err := bufio.NewReader(out).ReadString('\n')
 	_, address, found := strings.Cut(strings.TrimSpace(line), "The page is at ")
 	if err != nil || !found || !strings.HasPrefix(address, "http://"+at+"/#token=") {
 		t.Fatalf("weir ui: %q %v", line, err)
 	}
-	all.Go(func() { _, _ = io.Copy(io.Discard, out) })
+	said.Go(func() { _, _ = io.Copy(io.Discard, out) })
 	return address
+}
+
+// leads leads connections of this machine to an address of the lab until the test ends.
+func (b *base) leads(t *testing.T, l net.Listener, to string) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return // the test has ended
+			}
+			all.Go(func() { b.lead(ctx, c, to) })
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		l.Close()
+		all.Wait()
+	})
 }
 
 // lead copies a connection to an address of client1's, and back.
@@ -124,4 +144,91 @@ func pageShows(t *testing.T, b *base) {
 	p.Click(".ask button")
 	p.Has(".conclusion", "denied on node worker1 by default-deny "+b.ns+"/recorded ingress")
 	p.Faultless()
+}
+
+// pageForAll opens the page that the cluster serves, with the certificate that the controller made:
+// a user of the test's namespace sees its flows, one without rights nothing.
+func pageForAll(t *testing.T, b *base) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	origin := "https://" + l.Addr().String()
+	b.withStore(t)
+	b.with(t, func(o *deploy.Options) { o.UI, o.UIOrigins = true, origin }, "weir-ui", "weir-ui-tls")
+	services := b.kube.CoreV1().Services(weirNamespace)
+	outside, err := services.Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{GenerateName: "weir-ui-"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort,
+		Selector: map[string]string{"k8s-app": "weir-ui"}, Ports: []corev1.ServicePort{{Port: 443, TargetPort: intstr.FromInt32(8443)}}}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = services.Delete(context.Background(), outside.Name, metav1.DeleteOptions{}) })
+	b.leads(t, l, fmt.Sprintf("%s:%d", cpAddr, outside.Spec.Ports[0].NodePort))
+	token := func(name string) string {
+		accounts := b.kube.CoreV1().ServiceAccounts(b.ns)
+		_, err := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = accounts.Delete(context.Background(), name, metav1.DeleteOptions{}) })
+		got, err := accounts.CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.Status.Token
+	}
+	tenant, nobody := token("tenant"), token("stranger")
+	b.mustKubectl(t, "", "-n", b.ns, "create", "rolebinding", "tenant", "--clusterrole=weir-flows-viewer", "--serviceaccount="+b.ns+":tenant")
+	var cert *x509.Certificate
+	eventually(t, 3*time.Minute, "the page's certificate, and its Deployment", func() error {
+		secret, err := b.kube.CoreV1().Secrets(weirNamespace).Get(t.Context(), "weir-ui-tls", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		block, _ := pem.Decode(secret.Data["tls.crt"])
+		if block == nil {
+			return fmt.Errorf("there is none yet")
+		}
+		if cert, err = x509.ParseCertificate(block.Bytes); err != nil {
+			return err
+		}
+		d, err := b.kube.AppsV1().Deployments(weirNamespace).Get(t.Context(), "weir-ui", metav1.GetOptions{})
+		if err == nil && d.Status.ReadyReplicas == 0 {
+			err = fmt.Errorf("no replica is ready")
+		}
+		return err
+	})
+	chromium := browser.Start(t, cert)
+	logIn := func(token string) *browser.Page {
+		p := chromium.Open(t, origin+"/flows", 1280, 800)
+		p.Has("main", "Log in")
+		p.Type("input[name=token]", token)
+		p.Click(".login button")
+		return p
+	}
+	p := logIn("x" + tenant)
+	p.Has("[role=alert]", "does not take this token")
+	p = logIn(tenant)
+	p.Has("header .user", "system:serviceaccount:"+b.ns+":tenant")
+	eventually(t, 0, "flows of the user's namespace", func() error {
+		b.cli1.dial(t, at(b.svc1, whoPort), 1)
+		if text := p.Text(".rows"); !strings.Contains(text, b.ns+"/cli1") {
+			return fmt.Errorf("the page says:\n%.600s", p.Text("main"))
+		}
+		return nil
+	})
+	p.Is(fmt.Sprintf(`[...document.querySelectorAll(".rows .row")].every((e) => e.innerText.includes(%q))`, b.ns+"/"))
+	eventually(t, time.Minute, "records of the store", func() error {
+		if text := p.Text(".sources"); !strings.Contains(text, "of the store of flow records") {
+			return fmt.Errorf("the page says: %s", text)
+		}
+		return nil
+	})
+	p.Click(`nav a[href^="/nodes"]`)
+	p.Has("main", "not allowed")
+	p.Faultless()
+	p.Click("button.logout")
+	p.Has("main", "Log in")
+	p = logIn(nobody)
+	p.Has("main", "the verb list on flows in group live.weir.dev is needed")
 }

@@ -6,20 +6,8 @@ import (
 	"slices"
 
 	"github.com/weir-net/weir/internal/bgp/routertest"
+	"github.com/weir-net/weir/test/cells"
 )
-
-// Cell is something that has to work, and the test that shows it.
-type Cell struct {
-	Mode   string `json:"mode"`
-	Family string `json:"family"`
-	Plane  string `json:"plane"`
-	What   string `json:"what"`
-	Test   string `json:"test,omitempty"` // folder and name; empty = there is none
-	Why    string `json:"why,omitempty"`  // there is none
-	// Kernels is the check of make kernels that plays the test, where this machine's kernel cannot.
-	Kernels string `json:"kernels,omitempty"`
-	Result  string `json:"result,omitempty"` // passed, failed, not run, emulated: not here but by Kernels
-}
 
 // What is asked of every mode, of both families and data planes.
 var asked = []string{"pod", "Service", "NodePort", "DSR", "policy", "why", "live change"}
@@ -30,12 +18,12 @@ const (
 	process  = "weir-bgp" // whichever the data plane
 )
 
-// cells are all of them.
-func cells() []Cell {
-	var out []Cell
+// asks are all of them.
+func asks() []cells.Cell {
+	var out []cells.Cell
 	add := func(mode, family, plane, test, why string, what ...string) {
 		for _, w := range what {
-			out = append(out, Cell{Mode: mode, Family: family, Plane: plane, What: w, Test: test, Why: why})
+			out = append(out, cells.Cell{Mode: mode, Family: family, Plane: plane, What: w, Test: test, Why: why})
 		}
 	}
 	const netns, bgp, scenarios = "test/netns ", "internal/bgp/process ", "test/scenarios "
@@ -73,7 +61,7 @@ func cells() []Cell {
 	}
 	emulated := func(check, plane, test string, what ...string) {
 		for _, w := range what {
-			out = append(out, Cell{Mode: "IP in IP", Family: "IPv4", Plane: plane, What: w, Test: netns + test, Kernels: check})
+			out = append(out, cells.Cell{Mode: "IP in IP", Family: "IPv4", Plane: plane, What: w, Test: netns + test, Kernels: check})
 		}
 	}
 	emulated("IP in IP", ebpf, "TestIPIPKernel/ebpf-IPv4", "a kernel's device at the other end")

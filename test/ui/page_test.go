@@ -13,6 +13,7 @@ import (
 
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/flows"
 	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/ui"
@@ -37,7 +38,7 @@ func TestPage(t *testing.T) {
 		run  func(*testing.T, *browser.Browser)
 	}{
 		{"refused", refused}, {"map", seesMap}, {"flows", seesFlows}, {"policies", seesPolicies}, {"nodes", seesNodes}, {"why", asksWhy},
-		{"hostile", staysText}, {"off", recordsAreOff}, {"accessible", accessible}, {"many", manyRecords}, {"large", largeMap},
+		{"hostile", staysText}, {"off", recordsAreOff}, {"store", asksTheStore}, {"accessible", accessible}, {"many", manyRecords}, {"large", largeMap},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, b) })
 	}
@@ -244,6 +245,36 @@ func recordsAreOff(t *testing.T, b *browser.Browser) {
 	p.Has("main pre", "weir patch felixconfiguration default")
 	p.Click(`nav a[href="/map"]`)
 	p.Has("main pre", "flowLogsLocalReporter")
+}
+
+// Where the store answers, the page says so, what it has not, and shows what was yesterday.
+func asksTheStore(t *testing.T, b *browser.Browser) {
+	of := shop(10)
+	of.stored = true
+	yesterday := time.Now().Add(-24 * time.Hour)
+	old := connection(yesterday, 10*time.Minute, app("past", "caller", 1), app("db", "pg", 1), 5432, "", 1000)
+	old.Verdict, old.Rule, old.Ingress = flows.Denied, denied, &events.End{Rule: denied}
+	of.flows = append([]*flows.Flow{&old}, of.flows...)
+	p := opened(t, b, of, "/flows")
+	p.Has(".sources", "10 records")
+	p.Has(".sources", "and older ones that are not shown")
+	p.Has(".sources", "of the store of flow records, which has them from ")
+	p.Has(".sources", "3 (full)")
+	p.Eval(fmt.Sprintf(`(() => {
+		const e = document.querySelector("input[name=until]"), at = new Date(%d);
+		e.value = new Date(at.getTime() - at.getTimezoneOffset() * 60000).toISOString().slice(0, 16);
+		e.dispatchEvent(new Event("change", {bubbles: true}));
+	})()`, yesterday.UnixMilli()), nil)
+	p.Is(`new URLSearchParams(location.search).get("until")`)
+	p.Has(".sources", "1 record")
+	p.Has(".rows", "past/caller")
+	if f := of.filter(); f.Until.Before(yesterday.Add(-time.Minute)) || f.Until.After(yesterday) || f.Until.Sub(f.Since) != 15*time.Minute {
+		t.Errorf("asked for %s to %s", f.Since, f.Until)
+	}
+	p.Click(".rows .row.denied a.verdict")
+	p.Is(`location.pathname === "/policies" && new URLSearchParams(location.search).get("until")`)
+	p.Has(".rule.marked", "What no rule matches is denied")
+	p.Has(".rule.marked", "1 flow")
 }
 
 // Each view in each width and in dark and light, as axe-core says; nothing is wider than the

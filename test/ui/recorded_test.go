@@ -35,6 +35,7 @@ type recorded struct {
 	asked  []flows.Filter
 	whyAsk ui.Question
 	off    bool   // records are switched off
+	stored bool   // the store answers
 	odd    string // what a workload and a policy are called
 }
 
@@ -50,6 +51,9 @@ func (r *recorded) Records(_ context.Context, f flows.Filter, most int) (*ask.Fo
 		{Name: "worker2", Status: &flows.Status{Node: "worker2", Interval: time.Second}},
 		{Name: "worker3", Err: fmt.Errorf("node worker3: no agent answers on the node")},
 	}}
+	if r.stored {
+		found = &ask.Found{From: "the store of flow records", Oldest: time.Now().Add(-26 * time.Hour), More: true, Missing: []string{"records of that time that it does not have: 3 (full)"}}
+	}
 	for _, flow := range r.flows {
 		if f.Wants(flow) {
 			found.Flows = append(found.Flows, flow)

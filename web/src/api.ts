@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks the server. The token comes in the fragment of the address, which browsers send to nobody,
-// and is kept for this tab and this origin alone.
+// Asks the server. The token of weir ui comes in the fragment of the address, which browsers send to
+// nobody, and is kept for this tab and this origin alone. Where users log in there is a cookie
+// instead, which no script reads.
 
 import { useEffect, useState } from "preact/hooks";
 
@@ -26,6 +27,52 @@ export function useRefused(): boolean {
   return now;
 }
 
+/** Who is logged in, where users log in; user is empty while nobody is. */
+export interface Session { login: boolean; user?: string }
+
+let session: Session | undefined;
+
+/** Who is logged in; undefined while that is asked. */
+export function useSession(): Session | undefined {
+  const [now, set] = useState(session);
+  useEffect(() => {
+    const f = () => set(session);
+    sessions.add(f);
+    return () => void sessions.delete(f);
+  }, []);
+  return now;
+}
+
+const sessions = new Set<() => void>();
+
+function become(now: Session): void {
+  session = now;
+  refused = false;
+  sessions.forEach((f) => f());
+  listeners.forEach((f) => f(false));
+}
+
+/** Asks who is logged in. */
+export async function askSession(): Promise<void> {
+  try {
+    become(await get<Session>(sessionPath));
+  } catch {
+    become({ login: false }); // what is asked next says why
+  }
+}
+
+const sessionPath = "/api/session";
+
+/** Logs in by a token of the API server, which is kept nowhere here. */
+export async function logIn(token: string): Promise<void> {
+  become(await (await send(sessionPath, { method: "POST", body: JSON.stringify({ token }), headers: { "Content-Type": "application/json" } })).json());
+}
+
+export async function logOut(): Promise<void> {
+  await send(sessionPath, { method: "DELETE" });
+  location.reload(); // nothing of what was seen stays
+}
+
 /** Takes the token out of the address, so that it is in no history. */
 export function takeToken(): void {
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
@@ -36,22 +83,33 @@ export function takeToken(): void {
 }
 
 async function call(path: string, init: RequestInit = {}): Promise<Response> {
+  try {
+    const answer = await send(path, init);
+    note(false);
+    return answer;
+  } catch (e) {
+    if ((e as { status?: number }).status === 401) note(true);
+    throw e;
+  }
+}
+
+async function send(path: string, init: RequestInit): Promise<Response> {
   const headers = new Headers(init.headers);
-  headers.set("Authorization", "Bearer " + (sessionStorage.getItem(key) ?? ""));
+  const token = sessionStorage.getItem(key);
+  if (token && !session?.login) headers.set("Authorization", "Bearer " + token);
   let answer: Response;
   try {
-    answer = await fetch(path, { ...init, headers, credentials: "omit", cache: "no-store" });
+    answer = await fetch(path, { ...init, headers, credentials: "same-origin", cache: "no-store" });
   } catch (e) {
     if (init.signal?.aborted) throw e;
-    throw new Error("the server does not answer: has weir ui ended?");
+    throw new Error(session?.login ? "the server does not answer" : "the server does not answer: has weir ui ended?");
   }
-  note(answer.status === 401);
   if (answer.ok) return answer;
   let message = answer.statusText;
   try {
     message = (await answer.json()).error ?? message;
   } catch { /* the status says enough */ }
-  throw new Error(message);
+  throw Object.assign(new Error(message), { status: answer.status });
 }
 
 export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {

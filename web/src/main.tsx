@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { takeToken, useRefused } from "./api";
+import { askSession, logIn, logOut, takeToken, useRefused, useSession } from "./api";
 import { filtersOf, type Filters, follow, go, href, type Place, queryOf, usePlace, type View, views, windows } from "./place";
 import "./style.css";
 import { FlowsView } from "./views/flows";
@@ -16,6 +16,8 @@ function Page() {
   const place = usePlace();
   const filters = filtersOf(place.params);
   const refused = useRefused();
+  const session = useSession();
+  const out = session?.login && (!session.user || refused);
   useEffect(() => { document.title = titles[place.view] + " · Weir"; }, [place.view]);
   return (
     <div class="page" onClick={follow}>
@@ -25,12 +27,17 @@ function Page() {
         <nav aria-label="Views">
           {views.map((v) => <a key={v} href={href(v, queryOf(filters))} aria-current={v === place.view ? "page" : undefined}>{titles[v]}</a>)}
         </nav>
+        {session?.login && !out && (
+          <span class="user">
+            <span>{session.user}</span> <button type="button" class="logout" onClick={() => void logOut()}>Log out</button>
+          </span>
+        )}
         <Theme />
       </header>
-      {place.view !== "nodes" && place.view !== "why" && <FilterBar place={place} filters={filters} />}
+      {!out && place.view !== "nodes" && place.view !== "why" && <FilterBar place={place} filters={filters} />}
       <main id="main" class={place.view} tabIndex={place.view === "map" || place.view === "flows" ? -1 : 0}>
         <h1 class="hidden">{titles[place.view]}</h1>
-        {refused ? <NoToken /> : <Shown view={place.view} filters={filters} />}
+        {out ? <LogIn again={!!session?.user} /> : refused ? <NoToken /> : session && <Shown view={place.view} filters={filters} />}
       </main>
     </div>
   );
@@ -55,6 +62,36 @@ function NoToken() {
   );
 }
 
+/** The log-in. The token is in this field alone, and is gone with it. */
+function LogIn({ again }: { again: boolean }) {
+  const [token, set] = useState("");
+  const [error, say] = useState("");
+  const [asking, ask] = useState(false);
+  const submit = async (e: Event) => {
+    e.preventDefault();
+    ask(true);
+    try {
+      await logIn(token);
+    } catch (e) {
+      say((e as Error).message);
+    }
+    set("");
+    ask(false);
+  };
+  return (
+    <form class="card login" onSubmit={submit}>
+      <h2>Log in</h2>
+      {again && <p>Your session has ended.</p>}
+      <p>With a bearer token of this cluster's API server, such as <code>kubectl create token NAME</code> makes for a service account. You see what its user may see.</p>
+      <label>Token
+        <input type="password" name="token" value={token} autocomplete="off" spellcheck={false} required onInput={(e) => set(e.currentTarget.value)} />
+      </label>
+      <button type="submit" disabled={asking}>Log in</button>
+      {error && <p class="bad" role="alert">{error}</p>}
+    </form>
+  );
+}
+
 /** The filter of records, which is in the address: a change of it can be gone back from. */
 function FilterBar({ place, filters }: { place: Place; filters: Filters }) {
   const [text, set] = useState({ from: filters.from, to: filters.to, policy: filters.policy });
@@ -72,6 +109,9 @@ function FilterBar({ place, filters }: { place: Place; filters: Filters }) {
           {Object.entries(windows).map(([k, v]) => <option key={k} value={k}>{v}</option>)}
         </select>
       </label>
+      <label>Up to
+        <input type="datetime-local" name="until" value={local(filters.until)} onChange={(e) => apply({ until: e.currentTarget.value ? new Date(e.currentTarget.value).toISOString() : "" })} />
+      </label>
       {field("from", "From", "namespace/name, network")}
       {field("to", "To", "namespace/name, network")}
       {field("policy", "Policy", "namespace/name")}
@@ -79,6 +119,13 @@ function FilterBar({ place, filters }: { place: Place; filters: Filters }) {
       <button type="submit">Show</button>
     </form>
   );
+}
+
+/** A time as a field of a form has it: in local time, to the minute. */
+function local(iso: string): string {
+  if (!iso) return "";
+  const at = new Date(iso);
+  return new Date(at.getTime() - at.getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
 }
 
 const themes = ["as the system", "light", "dark"];
@@ -93,4 +140,5 @@ function Theme() {
 }
 
 takeToken();
+void askSession();
 render(<Page />, document.getElementById("page")!);

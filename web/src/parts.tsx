@@ -2,9 +2,9 @@
 // Parts that views share.
 import { count, plural, ruleHref, ruleText } from "./format";
 import type { Filters } from "./place";
-import type { Flow, NodeRecords, Rule } from "./types";
+import type { Flow, Rule, Summary } from "./types";
 
-interface Seen { rows: Flow[]; loading: boolean; error: string; left: number; summary?: { nodes: NodeRecords[] } }
+interface Seen { rows: Flow[]; loading: boolean; error: string; left: number; more: boolean; summary?: Summary }
 
 /** Says what the shown records lack: nodes without an answer, and what these have not kept. */
 export function Sources({ records: r }: { records: Seen }) {
@@ -13,10 +13,14 @@ export function Sources({ records: r }: { records: Seen }) {
   const lost = nodes.reduce((sum, n) => sum + Object.values(n.status?.lost ?? {}).reduce((a, b) => a + b, 0), 0);
   return (
     <div class="sources" role="status">
-      {r.loading ? "Asking the nodes …" : plural(r.rows.length, "record")}
+      {r.loading ? "Asking …" : plural(r.rows.length, "record")}
       {r.left > 0 && <> (and {count(r.left)} older ones that are not shown)</>}
+      {r.left === 0 && r.more && <> (and older ones that are not shown)</>}
       {!r.loading && nodes.length > 0 && <> of {plural(nodes.length - silent.length, "node")}</>}
+      {!r.loading && nodes.length === 0 && r.summary?.from && <> of {r.summary.from}</>}
+      {!r.loading && r.summary?.oldest && <>, which has them from {new Date(r.summary.oldest).toLocaleString()} on</>}
       {lost > 0 && <span class="warn"> · nodes have not kept {plural(lost, "record")}</span>}
+      {r.summary?.missing?.map((m) => <p key={m} class="warn">{m}</p>)}
       {r.error && <p class="bad">Not up to date: {r.error}</p>}
       {silent.length > 0 && (
         <details>

@@ -8,7 +8,8 @@ export type View = (typeof views)[number];
 
 export interface Place { view: View; params: URLSearchParams }
 
-export interface Filters { within: string; from: string; to: string; policy: string; denied: boolean }
+/** A filter of records; until is a time of ISO 8601, empty = now. */
+export interface Filters { within: string; until: string; from: string; to: string; policy: string; denied: boolean }
 
 export const windows: Record<string, string> = { "5m": "5 minutes", "15m": "15 minutes", "1h": "1 hour", "24h": "a day", all: "all that is kept" };
 
@@ -19,14 +20,15 @@ export function here(): Place {
 
 export function filtersOf(p: URLSearchParams): Filters {
   const within = p.get("within") ?? "";
-  return { within: within in windows ? within : "15m", from: p.get("from") ?? "", to: p.get("to") ?? "", policy: p.get("policy") ?? "", denied: p.get("denied") === "true" };
+  const until = p.get("until") ?? "";
+  return { within: within in windows ? within : "15m", until: isNaN(Date.parse(until)) ? "" : until, from: p.get("from") ?? "", to: p.get("to") ?? "", policy: p.get("policy") ?? "", denied: p.get("denied") === "true" };
 }
 
 /** The query that says a filter; what is as usual is left out. */
 export function queryOf(f: Filters): URLSearchParams {
   const q = new URLSearchParams();
   if (f.within !== "15m") q.set("within", f.within);
-  for (const k of ["from", "to", "policy"] as const) if (f[k]) q.set(k, f[k]);
+  for (const k of ["until", "from", "to", "policy"] as const) if (f[k]) q.set(k, f[k]);
   if (f.denied) q.set("denied", "true");
   return q;
 }

@@ -9,6 +9,8 @@ import type { Flow, Summary } from "./types";
 /** How many records are kept; the oldest go first. */
 export const most = 100_000;
 const pollEvery = 3000;
+/** The store of all nodes is asked less often than their agents. */
+const pollStoreEvery = 10_000;
 
 const spans: Record<string, number> = { "5m": 3e5, "15m": 9e5, "1h": 36e5, "24h": 864e5 };
 
@@ -19,6 +21,8 @@ class Records {
   error = "";
   paused = false;
   left = 0;
+  /** There are older ones that nobody counted. */
+  more = false;
   summary?: Summary;
 
   private ids = new Set<string>();
@@ -50,7 +54,7 @@ class Records {
     this.rows = [];
     this.ids.clear();
     this.strings.clear();
-    Object.assign(this, { loading: true, error: "", left: 0, summary: undefined });
+    Object.assign(this, { loading: true, error: "", left: 0, more: false, summary: undefined });
     this.changed();
     void this.poll();
   }
@@ -69,7 +73,7 @@ class Records {
     const asking = (this.asking = new AbortController());
     const q = queryOf(f);
     q.delete("within");
-    const newest = this.rows.at(-1)?.at;
+    const newest = f.until ? undefined : this.rows.at(-1)?.at;
     if (!this.loading && newest !== undefined) q.set("since", new Date(newest - this.overlap()).toISOString());
     else if (f.within !== "all") q.set("within", f.within);
     const fresh: Flow[] = [];
@@ -81,7 +85,12 @@ class Records {
       }, asking.signal);
       if (!summary) throw new Error("the answer ended early");
       if (asking.signal.aborted) return;
+      if (!this.loading && summary.from !== this.summary?.from) { // others answer, who may tell the same otherwise
+        this.name = "";
+        return this.use(f);
+      }
       if (this.loading) this.left = summary.left;
+      if (this.loading) this.more = !!summary.more;
       this.summary = summary;
       this.add(fresh, Date.parse(summary.now));
       this.error = "";
@@ -96,24 +105,30 @@ class Records {
 
   private wait(): void {
     clearTimeout(this.timer);
+    if (this.filters!.until && !this.error) return; // what is past does not grow
     this.timer = window.setTimeout(() => {
       if (this.paused || document.visibilityState === "hidden") this.wait();
       else void this.poll();
-    }, pollEvery);
+    }, this.summary && this.summary.nodes.length === 0 ? pollStoreEvery : pollEvery);
   }
 
-  /** A node tells a record up to an interval after its end; clocks may differ by half a minute. */
+  /** A node tells a record up to an interval after its end; clocks may differ by half a minute. Of
+   * nodes' intervals the store says nothing: there it is twice as long as records were late. */
   private overlap(): number {
     const longest = Math.max(0, ...(this.summary?.nodes ?? []).map((n) => n.status?.interval ?? 0));
-    return longest / 1e6 + 30_000;
+    return Math.max(longest / 1e6 + 30_000, this.summary?.nodes.length ? 0 : Math.max(60_000, 2 * this.late));
   }
 
+  private late = 0;
+
   private add(fresh: Flow[], now: number): void {
+    if (!this.loading) for (const r of fresh) this.late = Math.min(Math.max(this.late, now - r.at), 600_000);
     if (fresh.length > 0) {
       for (const r of fresh) this.ids.add(r.id);
       this.rows = this.rows.concat(fresh).sort((a, b) => a.at - b.at);
     }
-    const oldest = now - (spans[this.filters!.within] ?? Infinity);
+    const until = this.filters!.until;
+    const oldest = (until ? Date.parse(until) : now) - (spans[this.filters!.within] ?? Infinity);
     let gone = Math.max(0, this.rows.length - most);
     this.left += gone;
     while (gone < this.rows.length && this.rows[gone].at < oldest) gone++;
@@ -153,6 +168,6 @@ export const records = new Records();
 export function useRecords(filters: Filters): Records {
   const [, again] = useReducer((n: number) => n + 1, 0);
   useEffect(() => records.subscribe(() => again(undefined as never)), []);
-  useEffect(() => records.use(filters), [filters.within, filters.from, filters.to, filters.policy, filters.denied]);
+  useEffect(() => records.use(filters), [filters.within, filters.until, filters.from, filters.to, filters.policy, filters.denied]);
   return records;
 }

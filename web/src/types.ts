@@ -19,7 +19,7 @@ export interface Flow {
 
 export interface NodeRecords { node: string; error?: string; status?: { interval: number; oldest: string; kept: number; lost: Record<string, number> } }
 
-export interface Summary { now: string; left: number; nodes: NodeRecords[] }
+export interface Summary { now: string; from?: string; oldest?: string; left: number; more?: boolean; missing?: string[]; nodes: NodeRecords[] }
 
 export interface Drop { reason: string; rule?: string; packets: number }
 

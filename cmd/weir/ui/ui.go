@@ -71,6 +71,7 @@ The address that is printed has a token that only this run takes; who has it see
 			return serve(cmd.Context(), l, of, cmd.OutOrStdout(), open)
 		}}
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "loopback `address` and port at which the page is; port 0 takes a free one")
+	cmd.AddCommand(newServe(p))
 	cmd.Flags().BoolVar(&open, "open", false, "open the page in the browser of this machine (xdg-open)")
 	return cmd
 }

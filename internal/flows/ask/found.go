@@ -5,17 +5,24 @@ package ask
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"time"
 
 	"github.com/weir-net/weir/internal/agentapi"
 	"github.com/weir-net/weir/internal/flows"
 )
 
-// Found are the records of nodes' agents.
+// Found are the latest records of a time, with who answered and what is not among them.
 type Found struct {
 	Flows []*flows.Flow // by the time of their end
-	Left  int           // older ones that are not among them
-	Nodes []Node        // in the order in which they were named
+	Left  int           // older ones that are not among them, as far as they were counted
+	More  bool          // there are older ones that nobody counted
+	From  string        // who answered, for people
+	// Oldest is the End of the oldest record that who answered keeps; zero = not known, or none.
+	Oldest  time.Time
+	Missing []string // what is not among them, one line each; of agents Nodes say more
+	Nodes   []Node   // where agents answered: in the order in which they were named
 }
 
 // Node is what one node answered.
@@ -50,10 +57,39 @@ func (a *Agents) Latest(ctx context.Context, f flows.Filter, most int) (*Found, 
 		found.Nodes[i] = Node{Name: a.Nodes[i], Status: status[i], Err: err}
 	}
 	found.keep(most)
+	found.From = fmt.Sprintf("the agents of %d nodes", len(a.Nodes))
 	if failed == len(a.Nodes) {
 		return found, ErrNoAnswer
 	}
 	return found, nil
+}
+
+// Latest asks the store for the latest most records that a filter wants, and the agents where there
+// is none or it does not answer. The error is as of Agents.Latest, or that of a store that refuses,
+// or failed in the middle of its answer.
+func (p *Preferred) Latest(ctx context.Context, f flows.Filter, most int) (*Found, error) {
+	found := &Found{}
+	answer, final, err := p.Store.Try(ctx, flows.Question{Filter: f, Limit: most}, func(r *flows.Flow) error {
+		found.Flows = append(found.Flows, r)
+		return nil
+	})
+	switch {
+	case final && err != nil, errors.Is(err, agentapi.ErrRefused): // a store that has much to do is one
+		return nil, err
+	case final:
+		found.From, found.Oldest, found.Missing, found.More = answer.From, answer.Oldest, answer.Missing, answer.More
+		found.keep(most)
+		return found, nil
+	}
+	found, failed := p.Agents.Latest(ctx, f, most)
+	switch {
+	case found == nil:
+	case errors.Is(err, agentapi.ErrNoStore):
+		found.From += ", as no store of flow records answers"
+	default:
+		found.Missing = append(found.Missing, err.Error())
+	}
+	return found, failed
 }
 
 // ErrNoAnswer: no node answered; Found.Nodes, or Answer.Missing, say why.

@@ -54,7 +54,7 @@ func Parameters(question string) []string {
 	case "/events":
 		return []string{"type", "pod"}
 	case "/flows":
-		return []string{"since", "until", "denied", "from", "to", "policy", "limit", "oldest", "top", "status"}
+		return []string{"since", "until", "denied", "from", "to", "namespaces", "policy", "limit", "oldest", "top", "status"}
 	case "/bgp":
 		return []string{"neighbor"}
 	case "/bgproutes":

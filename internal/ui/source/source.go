@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/weir-net/weir/api/client/clientset"
 	"github.com/weir-net/weir/internal/agentapi"
+	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/flows"
 	"github.com/weir-net/weir/internal/flows/ask"
 	"github.com/weir-net/weir/internal/ui"
@@ -36,20 +38,22 @@ type User struct {
 
 var _ ui.Source = (*User)(nil)
 
-// New returns the source of a user, with records from the memory of agents.
+// New returns the source of a user, with records of the store or of agents.
 func New(c *clientset.Clients, agents *agentapi.Client, status func(context.Context) (*ui.Cluster, error)) *User {
-	return &User{From: AgentRecords{c, agents.Ask}, Clients: c, Agents: agents, Status: status}
+	return &User{From: Recorded{c, agents.AskStore, agents.Ask}, Clients: c, Agents: agents, Status: status}
 }
 
-// AgentRecords are the records in the memory of agents.
-type AgentRecords struct {
-	Clients *clientset.Clients
-	Ask     ask.Ask
+// Recorded are the records of the cluster's store, or, where there is none or it does not answer,
+// those in the memory of agents.
+type Recorded struct {
+	Clients  *clientset.Clients
+	AskStore func(ctx context.Context, q wire.Question, out io.Writer) error
+	Ask      ask.Ask
 }
 
-// Records implements ui.Records: all nodes are asked.
-func (a AgentRecords) Records(ctx context.Context, f flows.Filter, most int) (*ask.Found, error) {
-	list, err := a.Clients.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+// Records implements ui.Records: where no store answers, all nodes are asked.
+func (r Recorded) Records(ctx context.Context, f flows.Filter, most int) (*ask.Found, error) {
+	list, err := r.Clients.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		return nil, noRight(fmt.Errorf("list nodes: %w", err))
 	}
@@ -57,7 +61,7 @@ func (a AgentRecords) Records(ctx context.Context, f flows.Filter, most int) (*a
 	for i := range list.Items {
 		names = append(names, list.Items[i].Name)
 	}
-	found, err := (&ask.Agents{Nodes: names, Ask: a.Ask}).Latest(ctx, f, most)
+	found, err := (&ask.Preferred{Store: &ask.Store{Ask: r.AskStore}, Agents: &ask.Agents{Nodes: names, Ask: r.Ask}}).Latest(ctx, f, most)
 	if errors.Is(err, ask.ErrNoAnswer) {
 		return found, nil // why each node has none is among what was found
 	}

@@ -119,12 +119,14 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// All nodes are asked; one that does not answer is told among them, also when none does.
+// Where no store answers all nodes are asked; one that does not answer is told among them, also
+// when none does.
 func TestRecords(t *testing.T) {
 	t.Parallel()
 	kube := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}})
 	away := errors.New("away")
-	records := AgentRecords{&clientset.Clients{Kube: kube}, func(_ context.Context, node string, q wire.Question, out io.Writer) error {
+	none := func(context.Context, wire.Question, io.Writer) error { return agentapi.ErrNoStore }
+	records := Recorded{&clientset.Clients{Kube: kube}, none, func(_ context.Context, node string, q wire.Question, out io.Writer) error {
 		if node == "n2" || !strings.Contains(q.Path, "denied=true") {
 			return away
 		}
@@ -136,6 +138,27 @@ func TestRecords(t *testing.T) {
 		t.Errorf("%+v %v", found, err)
 	}
 	if found, err := records.Records(t.Context(), flows.Filter{}, 10); err != nil || len(found.Flows) != 0 || found.Nodes[0].Err == nil {
+		t.Errorf("%+v %v", found, err)
+	}
+	if !strings.Contains(found.From, "no store of flow records answers") {
+		t.Errorf("asked: %s", found.From)
+	}
+	stored := records
+	stored.AskStore = func(_ context.Context, q wire.Question, out io.Writer) error {
+		if !strings.Contains(q.Path, "limit=10") {
+			return away
+		}
+		_, err := io.WriteString(out, `{"node":"n3","verdict":"allowed","end":"2026-01-02T03:04:06Z"}`+"\n"+`{"node":"n3","verdict":"denied","end":"2026-01-02T03:04:05Z"}`+"\n"+
+			`{"store":{"records":9,"oldest":"2026-01-01T00:00:00Z","more":true,"lost":{"full":3}}}`+"\n")
+		return err
+	}
+	found, err = stored.Records(t.Context(), flows.Filter{}, 10)
+	if err != nil || len(found.Flows) != 2 || found.Flows[0].Verdict != "denied" || !found.More || found.Oldest.IsZero() || found.From != "the store of flow records" ||
+		len(found.Missing) != 1 || len(found.Nodes) != 0 {
+		t.Errorf("%+v %v", found, err)
+	}
+	stored.AskStore = func(context.Context, wire.Question, io.Writer) error { return away }
+	if found, err = stored.Records(t.Context(), flows.Filter{Denied: true}, 10); err != nil || len(found.Flows) != 1 || len(found.Missing) != 1 || !strings.Contains(found.Missing[0], "does not answer: away") {
 		t.Errorf("%+v %v", found, err)
 	}
 	records.Ask = func(context.Context, string, wire.Question, io.Writer) error { return agentapi.ErrNoRight }

@@ -145,7 +145,12 @@ func Load(name string) (*State, error) {
 	return s, nil
 }
 
-func (s *State) plan() (*plan.Lab, error) { return plan.New(s.Name, s.Workers, s.Family, s.BGP) }
+func (s *State) plan() (*plan.Lab, error) {
+	if s.Proxy.VPC() {
+		return plan.NewVPC(s.Name, s.Workers)
+	}
+	return plan.New(s.Name, s.Workers, s.Family, s.BGP)
+}
 
 // initProcess is a node's first process.
 func (s *State) initProcess(node string) (Process, error) {

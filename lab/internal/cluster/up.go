@@ -73,7 +73,7 @@ func Prepare(ctx context.Context, cache string, p *progress.Reporter, programs f
 
 // Up starts a lab. If that fails or ctx ends, what was started is removed again.
 func Up(ctx context.Context, o Options, p *progress.Reporter) error {
-	l, err := plan.New(o.Name, o.Workers, o.Family, o.BGP)
+	l, err := (&State{Name: o.Name, Workers: o.Workers, Family: o.Family, Proxy: o.Proxy, BGP: o.BGP}).plan()
 	if err != nil {
 		return err
 	}
@@ -143,12 +143,12 @@ func check(o Options) error {
 			}
 		}
 	}
-	if o.Proxy.Calico() && o.Family == plan.Dual {
-		return errors.New("a lab with Calico has IPv4 alone")
+	if err := checkOther(o); err != nil {
+		return err
 	}
 	tools := []string{"containerd", "ctr", "runc", "nsenter", "mount", "iptables", "nft", "conntrack"}
 	if o.BGP {
-		if !o.Proxy.Weir() || !o.Install || o.Proxy.RoutesPods() {
+		if !o.Proxy.Weir() || !o.Install || o.Proxy.On() != "" {
 			return errors.New("--bgp is for labs that Weir is installed in, without --on")
 		}
 		tools = append(tools, bird)
@@ -203,7 +203,7 @@ func (u *starter) run(ctx context.Context) error {
 		}
 	}
 	if u.o.Proxy.Weir() {
-		if !u.o.Install && u.o.Proxy.RoutesPods() {
+		if !u.o.Install && u.o.Proxy.On() != "" {
 			return u.finish("pods are routed; nobody carries Services until Weir is installed (--no-install)")
 		}
 		if !u.o.Install {
@@ -390,8 +390,8 @@ func (u *starter) install(ctx context.Context) error {
 		"install", "--kubeconfig", KubeconfigPath(u.s.Name), "--image", images.WeirImage,
 		"--pod-cidr", u.l.PodCIDRs(), "--api-server", plan.APIServerAddress(),
 	}, u.bgpInstallArgs()...)
-	if u.o.Proxy == plan.ProxyWeirOnGeneric {
-		args = append(args, "--on", "generic")
+	if on := u.o.Proxy.On(); on != "" {
+		args = append(args, "--on", on)
 	}
 	args = append(args, u.o.InstallArgs...)
 	return u.inControlPlane(ctx, nil, filepath.Join(u.s.Weir, "weir"), args...)

@@ -78,6 +78,9 @@ func Up(l *plan.Lab, routePods bool) error {
 	}
 	at := func(name string) netns.NsHandle { return ns[plan.Scoped(l.Name, name)] }
 	for _, far := range []bool{false, true} {
+		if l.VPC && !far {
+			continue
+		}
 		name, uplink, port := bridge, plan.Uplink, plan.Router
 		if far {
 			name, uplink, port = farBridge, farUplink, plan.Router+"-far"
@@ -89,7 +92,15 @@ func Up(l *plan.Lab, routePods bool) error {
 			return err
 		}
 	}
+	if l.VPC {
+		if err := addVPC(l, at); err != nil {
+			return err
+		}
+	}
 	for _, m := range l.Machines {
+		if len(m.Interfaces) > 0 {
+			continue
+		}
 		if err := connect(m, at); err != nil {
 			return fmt.Errorf("connect %s: %w", m.Name, err)
 		}

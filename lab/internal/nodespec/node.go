@@ -42,6 +42,13 @@ func (s *Spec) node(in Inputs, c *Credentials, m plan.Machine) error {
 		}
 	}
 	s.link(in, "loopback")
+	after := []string{"unix://" + containerdSocket, Ready()}
+	if in.Proxy.VPC() {
+		if err := s.aws(in, m); err != nil {
+			return err
+		}
+		after = append(after, "unix://"+awsSocket)
+	}
 
 	var nodeIPs []string
 	for _, a := range m.Addrs() {
@@ -55,7 +62,7 @@ func (s *Spec) node(in Inputs, c *Credentials, m plan.Machine) error {
 	if err := s.kubeconfig(kubeletConf, c, m.Name); err != nil {
 		return err
 	}
-	s.daemon(in, "kubelet", []string{"unix://" + containerdSocket, Ready()},
+	s.daemon(in, "kubelet", after,
 		"--config="+kubeletYAML, "--kubeconfig="+kubeletConf, "--hostname-override="+m.Name,
 		"--node-ip="+strings.Join(nodeIPs, ","), "--root-dir=/var/lib/kubelet", "--v=2")
 	return nil
@@ -181,7 +188,7 @@ func kubeletConfig(in Inputs, m plan.Machine) (string, error) {
 		// (KEP-4603).
 		"featureGates":     object{"KubeletCrashLoopBackOffMax": true},
 		"crashLoopBackOff": object{"maxContainerRestartPeriod": "5s"},
-		"maxPods":          250,
+		"maxPods":          maxPods(m),
 	}
 	if m.Role == plan.RoleControlPlane {
 		c["registerWithTaints"] = []object{{"key": ControlPlaneTaint, "effect": "NoSchedule"}}

@@ -18,6 +18,9 @@ func render(t *testing.T, proxy plan.Proxy) map[string]*Spec {
 func renderFamily(t *testing.T, proxy plan.Proxy, family plan.Family) map[string]*Spec {
 	t.Helper()
 	l, err := plan.New("t", 2, family, false)
+	if proxy.VPC() {
+		l, err = plan.NewVPC("t", 2)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,6 +210,39 @@ func TestEachNodeHasItsOwnPlaces(t *testing.T) {
 				t.Errorf("%s and %s share %s", node, other, place)
 			}
 			seen[place] = node
+		}
+	}
+}
+
+// TestAWS: a node in a VPC has what the DaemonSet aws-node puts there, and no more pods than
+// addresses.
+func TestAWS(t *testing.T) {
+	for node, s := range render(t, plan.ProxyWeirOnAWS) {
+		for path, want := range map[string]bool{
+			cniConf + "/10-aws.conflist": true, cniBin + "/aws-cni": true, cniBin + "/egress-cni": true, cniBin + "/portmap": true, awsConf: true,
+			cniConf + "/10-lab.conflist": false, cniBin + "/ptp": false,
+		} {
+			if _, is := s.find(path); is != want {
+				t.Errorf("%s: %s is there: %v", node, path, is)
+			}
+		}
+		last := s.Daemons[len(s.Daemons)-1]
+		if !strings.Contains(daemons(s), "aws-node") || last.Name != "kubelet" || last.After[len(last.After)-1] != "unix://"+awsSocket {
+			t.Errorf("%s: daemons %s; the kubelet waits for %v", node, daemons(s), last.After)
+		}
+		conf, _ := s.find(awsConf)
+		var c struct {
+			Interfaces []struct {
+				MAC, Address string
+				Pods         []string
+			}
+		}
+		if err := json.Unmarshal([]byte(conf.Content), &c); err != nil || len(c.Interfaces) != 2 || len(c.Interfaces[1].Pods) != 42 || c.Interfaces[1].MAC == "" {
+			t.Errorf("%s: %v, %s", node, err, conf.Content)
+		}
+		kubelet, _ := s.find(kubeletYAML)
+		if !strings.Contains(kubelet.Content, "maxPods: 86\n") {
+			t.Errorf("%s: another number of pods than 86:\n%s", node, kubelet.Content)
 		}
 	}
 }

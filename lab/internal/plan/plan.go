@@ -99,6 +99,8 @@ type Machine struct {
 	Far bool
 	// Families has what the machine has of each family, IPv4 first.
 	Families []Network
+	// Interfaces are those of a machine in a VPC, the one of Addr first; none elsewhere.
+	Interfaces []Interface
 }
 
 // Network is what a machine has of one IP family.
@@ -106,7 +108,7 @@ type Network struct {
 	Addr    netip.Prefix // address and length on Uplink
 	Gateway netip.Addr
 	// PodCIDR is the node's own part of the pod network. It is used only where
-	// the lab itself routes pods, that is not with Weir. Zero for clients.
+	// the lab itself routes pods, that is not with Weir. Zero for clients, and in a VPC.
 	PodCIDR netip.Prefix
 }
 
@@ -139,6 +141,8 @@ type Lab struct {
 	// Racks says that workers with an even number are behind the router, which learns by BGP where
 	// pods are.
 	Racks bool
+	// VPC says that the switch is a VPC.
+	VPC bool
 }
 
 // The AS numbers of a lab with racks.
@@ -202,6 +206,9 @@ func (l *Lab) networks(far bool) []Network {
 
 // Gateways are the router's addresses on the switch, or behind itself.
 func (l *Lab) Gateways(far bool) []netip.Prefix {
+	if l.VPC && !far {
+		return []netip.Prefix{netip.PrefixFrom(Gateway, VPC.Bits())}
+	}
 	var out []netip.Prefix
 	for _, n := range l.networks(far) {
 		out = append(out, netip.PrefixFrom(n.Gateway, n.Addr.Bits()))
@@ -210,7 +217,12 @@ func (l *Lab) Gateways(far bool) []netip.Prefix {
 }
 
 // PodCIDRs are the addresses of pods, as --cluster-cidr has them.
-func (l *Lab) PodCIDRs() string { return l.join(PodCIDR, PodCIDR6) }
+func (l *Lab) PodCIDRs() string {
+	if l.VPC {
+		return VPC.String()
+	}
+	return l.join(PodCIDR, PodCIDR6)
+}
 
 // ServiceCIDRs are the addresses of Services, as --service-cluster-ip-range has them.
 func (l *Lab) ServiceCIDRs() string { return l.join(ServiceIPs, ServiceIPs6) }
@@ -312,6 +324,8 @@ const (
 	ProxyNone Proxy = "none"
 	// ProxyWeirOnGeneric is Weir for Services and policy, where the lab itself routes pods.
 	ProxyWeirOnGeneric Proxy = "weir on generic"
+	// ProxyWeirOnAWS is the same with Amazon's VPC CNI.
+	ProxyWeirOnAWS Proxy = "weir on aws-vpc-cni"
 	// ProxyAlongsideIPTables is kube-proxy in iptables mode for Services and Weir, with its
 	// nftables data plane, for pods and policy.
 	ProxyAlongsideIPTables Proxy = "weir+kube-proxy-iptables"
@@ -338,8 +352,10 @@ func ParseOn(s string) (Proxy, error) {
 		return ProxyWeir, nil
 	case "generic":
 		return ProxyWeirOnGeneric, nil
+	case "aws-vpc-cni":
+		return ProxyWeirOnAWS, nil
 	}
-	return "", fmt.Errorf("CNI plugin %q: want generic", s)
+	return "", fmt.Errorf("CNI plugin %q: want generic or aws-vpc-cni", s)
 }
 
 // KubeProxyMode is the mode of kube-proxy, or empty when there is none.
@@ -349,7 +365,20 @@ func (p Proxy) KubeProxyMode() string {
 }
 
 // Weir says whether Weir is there.
-func (p Proxy) Weir() bool { return p == ProxyWeir || p == ProxyWeirOnGeneric || p.Alongside() }
+func (p Proxy) Weir() bool { return p == ProxyWeir || p.On() != "" || p.Alongside() }
+
+// On is the CNI plugin that gives pods their addresses in the place of Weir's, as weir install has
+// it, or empty.
+func (p Proxy) On() string {
+	on, _ := strings.CutPrefix(string(p), "weir on ")
+	if on == string(p) {
+		return ""
+	}
+	return on
+}
+
+// VPC says whether the lab is a VPC, with Amazon's CNI plugin.
+func (p Proxy) VPC() bool { return p == ProxyWeirOnAWS }
 
 // Alongside reports whether Weir leaves Services to a kube-proxy.
 func (p Proxy) Alongside() bool { return p == ProxyAlongsideIPTables || p == ProxyAlongsideNFTables }

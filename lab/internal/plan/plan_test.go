@@ -130,12 +130,18 @@ func TestProxy(t *testing.T) {
 			t.Errorf("%s: mode %q, error %v; want mode %q", in, p.KubeProxyMode(), err, mode)
 		}
 		weir := strings.HasPrefix(in, "weir")
+		if p.On() != "" || p.VPC() {
+			t.Errorf("%s is on %q", in, p.On())
+		}
 		if p.RoutesPods() == weir || p.Weir() != weir || p.Alongside() != (weir && mode != "") {
 			t.Errorf("%s: RoutesPods is %v, Weir %v, Alongside %v", in, p.RoutesPods(), p.Weir(), p.Alongside())
 		}
 	}
-	if p, err := ParseOn("generic"); err != nil || !p.Weir() || !p.RoutesPods() || p.Alongside() || p.KubeProxyMode() != "" {
+	if p, err := ParseOn("generic"); err != nil || !p.Weir() || !p.RoutesPods() || p.VPC() || p.On() != "generic" || p.Alongside() || p.KubeProxyMode() != "" {
 		t.Errorf("on generic: %q, %v", p, err)
+	}
+	if p, err := ParseOn("aws-vpc-cni"); err != nil || !p.Weir() || p.RoutesPods() || !p.VPC() || p.On() != "aws-vpc-cni" || p.Alongside() || p.KubeProxyMode() != "" {
+		t.Errorf("on aws-vpc-cni: %q, %v", p, err)
 	}
 	if p, err := ParseOn(""); err != nil || p != ProxyWeir {
 		t.Errorf("on nothing: %q, %v", p, err)

@@ -140,9 +140,14 @@ func (r *result) ask(s *flowstore.Store, t *traffic, dir string, end time.Time, 
 			return len(got), err
 		},
 		"workloadTenMinutes": func() (n int, err error) {
-			q := flowstore.Query{Filter: flows.Filter{Since: middle.Add(-10 * time.Minute), Until: middle}, Either: rank.namespace + "/" + name}
-			err = s.Each(ctx, q, func(*flows.Flow) bool { n++; return true })
-			return n, err
+			of := rank.namespace + "/" + name
+			for _, f := range []flows.Filter{{From: of}, {To: of}} {
+				f.Since, f.Until = middle.Add(-10*time.Minute), middle
+				if err = s.Each(ctx, flowstore.Query{Filter: f}, func(*flows.Flow) bool { n++; return true }); err != nil {
+					return n, err
+				}
+			}
+			return n, nil
 		},
 		"twoNamespaces": func() (int, error) {
 			got, err := s.Namespaces(ctx, time.Time{}, time.Time{}, t.workloads[0].namespace, rank.namespace)

@@ -7,6 +7,9 @@ package browser
 
 import (
 	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -36,14 +39,22 @@ type Browser struct {
 	pid int
 }
 
-// Start starts one.
-func Start(t testing.TB) *Browser {
+// Start starts one. It takes these certificates of servers, whoever signed them, and no others.
+func Start(t testing.TB, trusted ...*x509.Certificate) *Browser {
 	t.Helper()
 	program := os.Getenv(Variable)
 	if program == "" {
 		t.Skipf("NOT RUN: %s is not set: make browser brings Debian's Chromium", Variable)
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()))
+	var keys []string
+	for _, c := range trusted {
+		sum := sha256.Sum256(c.RawSubjectPublicKeyInfo)
+		keys = append(keys, base64.StdEncoding.EncodeToString(sum[:]))
+	}
+	if len(keys) > 0 {
+		options = append(options, chromedp.Flag("ignore-certificate-errors-spki-list", strings.Join(keys, ",")))
+	}
 	ctx, end := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, cancel := chromedp.NewContext(ctx)
 	t.Cleanup(func() {

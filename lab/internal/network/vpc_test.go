@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/weir-net/weir/lab/internal/plan"
+)
+
+// TestVPC: machines reach each other and the outside through a VPC; a node's secondary addresses
+// are at the interface that has them, and nothing passes another one with them.
+func TestVPC(t *testing.T) {
+	if os.Getenv("WEIR_LAB_TEST") == "" || os.Getuid() != 0 {
+		t.Skip("it makes network namespaces: run it as root with WEIR_LAB_TEST=1")
+	}
+	l, err := plan.NewVPC(fmt.Sprintf("vpc-%d", os.Getpid()%1000000), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, scoped := range l.Namespaces() {
+			if err := Remove(scoped); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if err := Up(l, false); err != nil {
+		t.Fatal(err)
+	}
+	run := func(machine, command string) (string, error) {
+		out, err := exec.Command("ip", append([]string{"netns", "exec", plan.Scoped(l.Name, machine)}, strings.Fields(command)...)...).CombinedOutput()
+		return string(out), err
+	}
+	must := func(machine, command string) {
+		t.Helper()
+		if out, err := run(machine, command); err != nil {
+			t.Errorf("%s: %s: %v\n%s", machine, command, err, out)
+		}
+	}
+	ping := "ping -c 1 -W 2 "
+	for _, from := range []string{"cp", "worker1", "client1", "client3", plan.Router} {
+		for _, to := range []string{"172.31.1.8", "172.31.1.207", "172.31.1.55", "172.31.2.55", "172.31.1.1"} {
+			must(from, ping+to)
+		}
+	}
+	worker, _ := l.Machine("worker1")
+	first, second := worker.Interfaces[0].Pods[0].String(), worker.Interfaces[1].Pods[0].String()
+	must("worker1", "ip address add "+first+"/32 dev lo")
+	must("worker1", "ip address add "+second+"/32 dev lo")
+	for _, from := range []string{"cp", "client1", "client3"} {
+		must(from, ping+first)
+	}
+	// Answers of the second interface's address would leave by the first one.
+	if out, err := run("client1", ping+second); err == nil {
+		t.Errorf("the first interface sends with an address of the second:\n%s", out)
+	}
+	must("worker1", "ip rule add from "+second+" lookup 77")
+	must("worker1", "ip route add "+plan.VPCGateway.String()+" dev eth1 table 77")
+	must("worker1", "ip route add default via "+plan.VPCGateway.String()+" dev eth1 table 77")
+	for _, from := range []string{"cp", "client1", "client3"} {
+		must(from, ping+second)
+	}
+	if out, err := run("client1", ping+"172.31.0.250"); err == nil {
+		t.Errorf("somebody answers for an address that nobody has:\n%s", out)
+	}
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodespec
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"github.com/weir-net/weir/lab/internal/plan"
+)
+
+// AWSPrograms are those of a node in a VPC, which are in the folder of Weir's programs: Amazon's
+// CNI plugins, and the stand-in for its address daemon (test/awsvpc).
+var AWSPrograms = []string{"aws-cni", "egress-cni", "awsvpc"}
+
+const (
+	awsConf   = Base + "/awsvpc.json"
+	awsSocket = "/run/aws-node/ipamd.sock" // where the plugin looks for it
+	awsLogs   = Logs + "/aws-routed-eni"
+)
+
+// aws adds what the DaemonSet aws-node puts on a node of EKS: the plugins, the network
+// configuration of its image (misc/10-aws.conflist) with the values of its defaults, and a daemon
+// that gives addresses.
+func (s *Spec) aws(in Inputs, m plan.Machine) error {
+	mtu := strconv.Itoa(plan.MTU)
+	conf, err := json.MarshalIndent(object{
+		"cniVersion": "0.4.0", "name": "aws-cni", "disableCheck": true,
+		"plugins": []object{
+			{
+				"name": "aws-cni", "type": "aws-cni", "vethPrefix": "eni", "mtu": mtu, "podSGEnforcingMode": "strict",
+				"pluginLogFile": awsLogs + "/plugin.log", "pluginLogLevel": "Debug",
+				"capabilities": object{"io.kubernetes.cri.pod-annotations": true},
+			},
+			{
+				"name": "egress-cni", "type": "egress-cni", "mtu": mtu, "enabled": "false", "randomizeSNAT": "prng", "nodeIP": "",
+				"ipam": object{
+					"type": "host-local", "ranges": [][]object{{{"subnet": "fd00::ac:00/118"}}},
+					"routes": []object{{"dst": "::/0"}}, "dataDir": "/run/cni/v4pd/egress-v6-ipam",
+				},
+				"pluginLogFile": awsLogs + "/egress-v6-plugin.log", "pluginLogLevel": "Debug",
+			},
+			{"type": "portmap", "capabilities": object{"portMappings": true}, "snat": true},
+		},
+	}, "", "  ")
+	if err != nil {
+		return fmt.Errorf("CNI configuration of %s: %w", m.Name, err)
+	}
+	s.file(cniConf+"/10-aws.conflist", 0o644, string(conf)+"\n")
+	type elastic struct {
+		MAC, Address, Subnet string
+		Pods                 []string
+	}
+	var all []elastic
+	for _, e := range m.Interfaces {
+		of := elastic{MAC: e.MAC, Address: e.Addr.String(), Subnet: plan.VPC.String()}
+		for _, a := range e.Pods {
+			of.Pods = append(of.Pods, a.String())
+		}
+		all = append(all, of)
+	}
+	daemon, err := json.MarshalIndent(object{"Socket": awsSocket, "VPC": []string{plan.VPC.String()}, "Interfaces": all}, "", "  ")
+	if err != nil {
+		return fmt.Errorf("addresses of %s: %w", m.Name, err)
+	}
+	s.file(awsConf, 0o644, string(daemon)+"\n")
+	for _, plugin := range []string{"aws-cni", "egress-cni"} {
+		s.file(cniBin+"/"+plugin, ModeLink, WeirPrograms+"/"+plugin)
+	}
+	for _, plugin := range []string{"host-local", "portmap"} {
+		s.link(in, plugin)
+	}
+	s.Daemons = append(s.Daemons, Daemon{Name: "aws-node", Args: []string{
+		"env", "AWS_VPC_ENI_MTU=" + mtu, "AWS_VPC_K8S_CNI_LOG_FILE=" + awsLogs + "/ipamd.log", "AWS_VPC_K8S_CNI_LOGLEVEL=DEBUG",
+		WeirPrograms + "/awsvpc", "--config", awsConf,
+	}})
+	return nil
+}
+
+// maxPods is how many pods a node may have: on EKS, as many as its interfaces have addresses for,
+// and two with the node's own.
+func maxPods(m plan.Machine) int {
+	if len(m.Interfaces) == 0 {
+		return 250
+	}
+	n := 2
+	for _, e := range m.Interfaces {
+		n += len(e.Pods)
+	}
+	return n
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"strings"
+
+	"github.com/weir-net/weir/test/cells"
+)
+
+// cluster is a lab with a CNI plugin, the test of package test/lab that runs in it, and the flag by
+// which that takes the lab.
+type cluster struct{ on, test, flag string }
+
+var clusters = []cluster{
+	{"aws-vpc-cni", "TestOnAWS", "-aws-lab"},
+	{"generic", "TestOnGeneric", "-on-lab"},
+}
+
+// A specs is an argument of test/e2e that chooses specs.
+const (
+	conformance = "--conformance"
+	netpol      = "--group=netpol"
+)
+
+// specs names upstream's specs as the test of a cell.
+func specs(on, which string) string { return "test/e2e --on=" + on + " " + which }
+
+// asks are all cells.
+func asks() []cells.Cell {
+	var out []cells.Cell
+	add := func(mode, what, test, why string) {
+		family := "IPv4"
+		if strings.HasPrefix(what, "IPv6") {
+			family = "IPv6"
+		}
+		out = append(out, cells.Cell{Mode: mode, Family: family, Plane: "eBPF", What: what, Test: test, Why: why})
+	}
+	for _, c := range clusters {
+		test := "test/lab " + c.test
+		add(c.on, "pods that run are taken over, and kept when Weir goes", test, "")
+		of := map[string]string{
+			"pod": "network", "Service": "pods and Services", "NodePort": "node ports", "DSR": "DSR", "policy": "policy", "why": "why",
+			"new pods, isolated until their policy is in force": "new pods", "removal": "network without Weir",
+		}
+		if c.on == "generic" {
+			of = map[string]string{
+				"pod": "taken over", "Service": "taken over", "NodePort": "taken over", "DSR": "taken over", "policy": "taken over",
+				"outside": "outside", "new pods": "new pods", "an agent is killed": "agents start again",
+			}
+		}
+		for _, what := range []string{"pod", "Service", "NodePort", "DSR", "policy", "why", "outside", "new pods", "new pods, isolated until their policy is in force",
+			"an agent is killed", "removal"} {
+			if sub := of[what]; sub != "" {
+				add(c.on, what, test+"/"+strings.ReplaceAll(sub, " ", "_"), "")
+			}
+		}
+		add(c.on, "upstream's specs: conformance, and Services", specs(c.on, conformance), "")
+		add(c.on, "upstream's specs: NetworkPolicy", specs(c.on, netpol), "")
+	}
+	aws := clusters[0].on
+	add(aws, "between namespaces: both interfaces, source/destination check", "test/netns TestOnAWS", "")
+	add(aws, "`awsSrcDstCheck`, by EC2's protocol", "internal/controller/srcdst TestChecks", "")
+	add(aws, "security groups for pods", "", "branch interfaces have no stand-in")
+	add(aws, "IPv6", "", "labs of Amazon's VPC CNI have IPv4 alone")
+	add("azure-cni", "all", "", "`weir install --on` has no name for it")
+	return out
+}

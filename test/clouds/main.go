@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command clouds brings up labs with the CNI plugins of clouds, runs Weir's tests and upstream's
+// specs in them, and writes what works there:
+//
+//	go run ./test/clouds [-parts lab,netns,conformance,netpol] [-on aws-vpc-cni] [-resume]
+//		[-out out/clouds.json] [-doc FILE] [-list]
+//
+// It fails when a test or a spec fails. What has no test, or was not chosen, counts as not run. It
+// needs root, and what `make e2e-build aws-vpc-cni` builds. One lab is up at a time.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/weir-net/weir/internal/bench"
+	"github.com/weir-net/weir/test/cells"
+)
+
+type options struct {
+	out, doc, on string
+	parts        []string
+	resume       bool
+}
+
+var parts = []string{"lab", "netns", "conformance", "netpol"}
+
+func main() {
+	var o options
+	flag.StringVar(&o.out, "out", "out/clouds.json", "where to write the results")
+	flag.StringVar(&o.doc, "doc", "", "Markdown file whose tables, after the mark of this program, are written anew")
+	flag.StringVar(&o.on, "on", "", "only this CNI plugin")
+	chosen := flag.String("parts", strings.Join(parts, ","), "what to run")
+	flag.BoolVar(&o.resume, "resume", false, "keep the results of the earlier run in -out, of the same version, for what is not run now")
+	list := flag.Bool("list", false, "print what there is, and run nothing")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if *list {
+		cells.List(asks())
+		return
+	}
+	o.parts = strings.Split(*chosen, ",")
+	if err := o.run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "clouds:", err)
+		os.Exit(1)
+	}
+}
+
+func (o options) run(ctx context.Context) error {
+	for _, p := range o.parts {
+		if p != "" && !slices.Contains(parts, p) {
+			return fmt.Errorf("-parts %s: %q is none of %s", strings.Join(o.parts, ","), p, strings.Join(parts, ", "))
+		}
+	}
+	if o.on != "" && !slices.ContainsFunc(clusters, func(c cluster) bool { return c.on == o.on }) {
+		return fmt.Errorf("-on %s: there is no lab with it", o.on)
+	}
+	all, results, figures := asks(), map[string]string{}, map[string][]float64{}
+	if o.resume {
+		if err := o.earlier(ctx, results, figures); err != nil {
+			return err
+		}
+	}
+	var errs []error
+	if slices.Contains(o.parts, "netns") && o.on != "generic" {
+		errs = append(errs, cells.Runner{}.Run(ctx, append(testsOf(all, "test/netns "), testsOf(all, "internal/")...), results))
+	}
+	for _, c := range clusters {
+		if o.on != "" && o.on != c.on {
+			continue
+		}
+		if slices.Contains(o.parts, "lab") && ctx.Err() == nil {
+			errs = append(errs, c.inLab(ctx, all, results, figures))
+		}
+		for part, which := range map[string]string{"conformance": conformance, "netpol": netpol} {
+			if slices.Contains(o.parts, part) && ctx.Err() == nil {
+				results[specs(c.on, which)] = o.runSpecs(ctx, c.on, which)
+			}
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	r, failed := cells.New(ctx, all, results)
+	maps.Copy(r.Figures, figures)
+	errs = append(errs, failed, bench.WriteJSON(o.out, r))
+	if o.doc != "" {
+		errs = append(errs, r.WriteDoc(o.doc, "test/clouds"))
+	}
+	fmt.Printf("clouds: %d passed, %d failed, %d not run; written to %s\n", r.Passed, r.Failed, r.NotRun, o.out)
+	return errors.Join(errs...)
+}
+
+// earlier reads what an earlier run of the same version has written.
+func (o options) earlier(ctx context.Context, results map[string]string, figures map[string][]float64) error {
+	raw, err := os.ReadFile(o.out)
+	if err != nil {
+		return err
+	}
+	var was cells.Results
+	if err := json.Unmarshal(raw, &was); err != nil {
+		return fmt.Errorf("%s: %w", o.out, err)
+	}
+	if is := cells.Commit(ctx); was.Version != is {
+		return fmt.Errorf("%s is of version %s, and this is %s", o.out, was.Version, is)
+	}
+	for _, c := range was.Cells {
+		if c.Result == "passed" || c.Result == "failed" {
+			results[c.Test] = c.Result
+		}
+	}
+	maps.Copy(figures, was.Figures)
+	return nil
+}
+
+// testsOf are the cells whose tests begin so.
+func testsOf(all []cells.Cell, begin string) (out []cells.Cell) {
+	for _, c := range all {
+		if strings.HasPrefix(c.Test, begin) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// inLab runs the test of package test/lab in a lab of its own, which is removed in the end.
+func (c cluster) inLab(ctx context.Context, all []cells.Cell, results map[string]string, figures map[string][]float64) error {
+	const name = "weir-clouds"
+	defer labProgram(context.Background(), "--name", name, "down").Run()
+	if err := labProgram(ctx, "--name", name, "up", "--on", c.on, "--no-install").Run(); err != nil {
+		return fmt.Errorf("bringing up a lab with %s: %w", c.on, err)
+	}
+	if err := os.Remove("out/lab.json"); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	r := cells.Runner{Tags: "lab", Args: []string{"-lab=" + name, c.flag + "=" + name}}
+	if err := r.Run(ctx, testsOf(all, "test/lab "+c.test), results); err != nil {
+		return err
+	}
+	return readFigures("out/lab.json", c, figures)
+}
+
+// readFigures reads what tests of package test/lab have noted.
+func readFigures(path string, c cluster, figures map[string][]float64) error {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var records []struct {
+		Test    string
+		Figures map[string]float64
+	}
+	if err := json.Unmarshal(raw, &records); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	for _, rec := range records {
+		if test, _, _ := strings.Cut(rec.Test, "/"); test != c.test {
+			continue
+		}
+		for what, v := range rec.Figures {
+			figures[c.on+": "+what] = []float64{v}
+		}
+	}
+	return nil
+}
+
+// runSpecs runs upstream's specs in a lab of their own, or, to resume, those that an earlier run of
+// the same programs has not run. The program is compiled before, as `go run` would not hand on an
+// interrupt to it.
+func (o options) runSpecs(ctx context.Context, on, which string) string {
+	dir, err := os.MkdirTemp("", "weir-clouds-")
+	if err != nil {
+		return "failed"
+	}
+	defer os.RemoveAll(dir)
+	program := filepath.Join(dir, "e2e")
+	if out, err := exec.CommandContext(ctx, "go", "build", "-o", program, "./test/e2e").CombinedOutput(); err != nil {
+		fmt.Printf("compiling test/e2e: %v\n%s", err, out)
+		return "failed"
+	}
+	file := filepath.Join("out", "clouds-"+on+strings.ReplaceAll(which, "=", "-")+".json")
+	args := []string{"--on=" + on, which, "--out=" + file}
+	if _, err := os.Stat(file); err == nil && o.resume {
+		args = append(args, "--resume")
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 2 * time.Minute
+	if cmd.Run() != nil {
+		return "failed"
+	}
+	return "passed"
+}
+
+// labProgram is a call of the lab's program.
+func labProgram(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, filepath.Join("bin", "weir-lab"), args...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = time.Minute
+	return cmd
+}

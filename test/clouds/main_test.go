@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/weir-net/weir/internal/nettest"
+)
+
+// Every cell names a test that there is, with its subtests, or says why there is none, and is there
+// once.
+func TestCells(t *testing.T) {
+	seen := map[string]bool{}
+	for _, c := range asks() {
+		key := strings.Join([]string{c.Mode, c.Family, c.What}, ", ")
+		if seen[key] {
+			t.Errorf("%s is there twice", key)
+		}
+		seen[key] = true
+		if (c.Test == "") == (c.Why == "") {
+			t.Errorf("%s has the test %q and the reason %q", key, c.Test, c.Why)
+		}
+		folder, name, _ := strings.Cut(c.Test, " ")
+		if c.Test == "" || folder == "test/e2e" {
+			continue
+		}
+		test, sub, _ := strings.Cut(name, "/")
+		files, err := filepath.Glob(filepath.Join("../..", folder, "*_test.go"))
+		nettest.Must(t, err)
+		found := false
+		for _, f := range files {
+			text, err := os.ReadFile(f)
+			nettest.Must(t, err)
+			found = found || regexp.MustCompile(`(?m)^func `+test+`\(t \*testing\.T\)`).Match(text) &&
+				(sub == "" || strings.Contains(string(text), `t.Run("`+strings.ReplaceAll(sub, "_", " ")+`"`))
+		}
+		if !found {
+			t.Errorf("%s: there is no %s in %s", key, name, folder)
+		}
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for _, o := range []options{{parts: []string{"lab", "moon"}}, {on: "flannel"}, {resume: true, out: filepath.Join(t.TempDir(), "none")}} {
+		if err := o.run(t.Context()); err == nil {
+			t.Errorf("%+v was accepted", o)
+		}
+	}
+}
+
+func TestReadFigures(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lab.json")
+	nettest.Must(t, os.WriteFile(path, []byte(`[{"test":"TestOnAWS/new_pods","figures":{"a":2.5}},{"test":"TestOther","figures":{"b":1}}]`), 0o600))
+	figures := map[string][]float64{}
+	nettest.Must(t, readFigures(path, clusters[0], figures))
+	if len(figures) != 1 || figures["aws-vpc-cni: a"][0] != 2.5 {
+		t.Errorf("figures are %v", figures)
+	}
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import "regexp"
+
+// lack is what labs with another CNI plugin have nothing for, with the reason.
+type lack struct {
+	reason string
+	match  *regexp.Regexp
+}
+
+// lacks are those of the plugins that --on takes.
+var lacks = map[string][]lack{
+	"generic": {},
+	"aws-vpc-cni": {
+		// The lab has IPv4 alone.
+		{"family", regexp.MustCompile(`\[Feature:(IPv6DualStack|Networking-IPv6)\]`)},
+		// A VPC leads to a node what it has given to the node's interfaces, and to nobody what a
+		// node claims by ARP.
+		{"address", regexp.MustCompile(`\[Feature:LoadBalancer\]|Type LoadBalancer|LoadBalancer [Ss]ervice|service loadbalancer`)},
+	},
+}
+
+// lackingOn are those of the specs that a lab with that CNI plugin has nothing for.
+func lackingOn(on string, specs []string) []skip {
+	var out []skip
+	for _, name := range specs {
+		for _, l := range lacks[on] {
+			if l.match.MatchString(name) {
+				out = append(out, skip{name, l.reason})
+				break
+			}
+		}
+	}
+	return out
+}
