@@ -372,18 +372,17 @@ static __always_inline int datapath_odd(struct __sk_buff *skb, struct pkt *p, in
 	return forward_pass(skb);
 }
 
-/* All but the fast path, of a packet that was read, into scratch.pkt or, with copy, p alone. */
-static __always_inline int datapath_rest(struct __sk_buff *skb, struct pkt *p, int parsed, int copy)
+/* A packet that can have a flow, and is not for the fast path; with copy it is in p alone, and not in
+ * scratch.pkt. */
+static __always_inline int datapath_hard(struct __sk_buff *skb, struct pkt *p, __u8 hook, int copy)
 {
 	struct scratch *w = scratch_get();
 
 	if (!w)
 		return TC_ACT_SHOT;
-	if (parsed != PARSED_OK)
-		return datapath_odd(skb, p, parsed, copy);
 	if (copy)
 		w->pkt = *p;
-	if (p->untracked == UNTRACKED_UNKNOWN && datapath_arrival(skb, p->hook))
+	if (p->untracked == UNTRACKED_UNKNOWN && datapath_arrival(skb, hook))
 		return TC_ACT_SHOT;
 	return datapath_slow(skb);
 }
@@ -412,13 +411,16 @@ static __always_inline int datapath_call(struct __sk_buff *skb, const struct pkt
 }
 
 /* Programs of pods' interfaces have it all: they go on as filters without any agent or pin, when
- * weir_slow_calls is empty. */
+ * weir_slow_calls is empty. Where parsed is a constant, and the hook, no more is compiled than that
+ * needs, which keeps the fast path's registers free. */
 static __always_inline int datapath_leave(struct __sk_buff *skb, struct pkt *p, __u8 hook,
 					  int parsed, __u32 flags)
 {
-	if (hook == HOOK_FROM_WORKLOAD || hook == HOOK_TO_WORKLOAD)
-		return datapath_rest(skb, p, parsed, WEIR_FAMILY == 4);
-	return datapath_call(skb, p, hook, flags);
+	if (hook != HOOK_FROM_WORKLOAD && hook != HOOK_TO_WORKLOAD)
+		return datapath_call(skb, p, hook, flags);
+	if (parsed != PARSED_OK)
+		return datapath_odd(skb, p, parsed, WEIR_FAMILY == 4);
+	return datapath_hard(skb, p, hook, WEIR_FAMILY == 4);
 }
 
 /* What host endpoints say by itself of a packet that has a flow: where XDP did not say it, this
@@ -473,7 +475,7 @@ static __always_inline int datapath_parsed(struct __sk_buff *skb, struct pkt *p,
 		if (foreign_is(skb, p, s))
 			return forward_pass(skb);
 		p->missed = 1;
-		return datapath_leave(skb, p, hook, parsed, flags);
+		return datapath_leave(skb, p, hook, PARSED_OK, flags);
 	}
 	if (hook == HOOK_FROM_UPLINK && (s->flags & SET_UNTRACKED) &&
 	    datapath_known_arrival(skb, p))
@@ -482,7 +484,7 @@ static __always_inline int datapath_parsed(struct __sk_buff *skb, struct pkt *p,
 	    mtu_exceeds(skb, p, f) || (p->tcp & (TCP_SYN | TCP_FIN | TCP_RST)) ||
 	    (f->state & (STATE_CLOSING | STATE_WATCHED)) || p->l4 == L4_ERROR ||
 	    ((f->flags & FLOW_REPLY) && !(f->state & STATE_REPLIED)))
-		return datapath_leave(skb, p, hook, parsed, flags);
+		return datapath_leave(skb, p, hook, PARSED_OK, flags);
 	now = clock_now();
 	if (now != f->seen) {
 		limit = p->l4 == L4_TCP ? s->timeouts[f->state & STATE_REPLIED ? TIMEOUT_TCP_EST :
@@ -490,7 +492,7 @@ static __always_inline int datapath_parsed(struct __sk_buff *skb, struct pkt *p,
 			p->l4 == L4_UDP ? flow_timeout(s, IPPROTO_UDP, f->state, f->flags) :
 					  s->timeouts[TIMEOUT_ICMP];
 		if (clock_past(now, f->seen, limit))
-			return datapath_leave(skb, p, hook, parsed, flags);
+			return datapath_leave(skb, p, hook, PARSED_OK, flags);
 		f->seen = now;
 	}
 	/* Of IPv6 the packet is in scratch.pkt, and there is no stack to spare. */

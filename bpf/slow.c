@@ -10,7 +10,7 @@ int weir_slow(struct __sk_buff *skb)
 	struct scratch *w = scratch_get();
 	__u32 call = skb->cb[0];
 	struct pkt *p;
-	int ret;
+	int parsed, ret;
 
 	if (!s || !w)
 		return TC_ACT_SHOT;
@@ -26,6 +26,8 @@ int weir_slow(struct __sk_buff *skb)
 		for (int i = 0; i <= ADDR_WORDS; i++)
 			*(volatile __u32 *)&skb->cb[i] = 0;
 	}
-	ret = datapath_rest(skb, p, parse_packet(cursor_of_tc(skb), p), 0);
+	parsed = parse_packet(cursor_of_tc(skb), p);
+	ret = parsed == PARSED_OK ? datapath_hard(skb, p, p->hook, 0) :
+				    datapath_odd(skb, p, parsed, 0);
 	return call & SLOW_IPIP ? datapath_unpacked(skb, s, ret) : ret;
 }
