@@ -395,9 +395,9 @@ enum slow_call { /* cb[0]; from cb[1] on is the address of the tunnel's other en
 	SLOW_UNTRACKED = 16, /* enum untracked, from this bit on */
 };
 
-/* The rest is for weir_slow. It is the same for all hooks but those of pods, so the kernel verifies
- * and keeps it once. That reads the packet again, rather than scratch.pkt, which the programs of an
- * earlier agent have in a map of their own while they call the weir_slow of this one. */
+/* The rest is for weir_slow, so the kernel verifies and keeps it once for all hooks that call it.
+ * That reads the packet again, rather than scratch.pkt, which the programs of an earlier agent have
+ * in a map of their own while they call the weir_slow of this one. */
 static __always_inline int datapath_call(struct __sk_buff *skb, const struct pkt *p, __u8 hook,
 					 __u32 flags)
 {
@@ -411,12 +411,13 @@ static __always_inline int datapath_call(struct __sk_buff *skb, const struct pkt
 }
 
 /* Programs of pods' interfaces have it all: they go on as filters without any agent or pin, when
- * weir_slow_calls is empty. Where parsed is a constant, and the hook, no more is compiled than that
+ * weir_slow_calls is empty. So have those at which flows from elsewhere begin, as the call costs a
+ * tenth of a first packet. Where parsed is a constant, and the hook, no more is compiled than that
  * needs, which keeps the fast path's registers free. */
 static __always_inline int datapath_leave(struct __sk_buff *skb, struct pkt *p, __u8 hook,
 					  int parsed, __u32 flags)
 {
-	if (hook != HOOK_FROM_WORKLOAD && hook != HOOK_TO_WORKLOAD)
+	if (hook == HOOK_TO_UPLINK || (flags & SLOW_IPIP))
 		return datapath_call(skb, p, hook, flags);
 	if (parsed != PARSED_OK)
 		return datapath_odd(skb, p, parsed, WEIR_FAMILY == 4);
