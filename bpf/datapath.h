@@ -372,8 +372,8 @@ static __always_inline int datapath_odd(struct __sk_buff *skb, struct pkt *p, in
 	return forward_pass(skb);
 }
 
-/* A packet that can have a flow, and is not for the fast path; with copy it is in p alone, and not in
- * scratch.pkt. */
+/* A packet that can have a flow, and is not for the fast path; with copy it is in p alone, and not
+ * in scratch.pkt. */
 static __always_inline int datapath_hard(struct __sk_buff *skb, struct pkt *p, __u8 hook, int copy)
 {
 	struct scratch *w = scratch_get();

@@ -2,8 +2,8 @@
 
 package object
 
-// SlowProgram does all but the fast path for the hooks that do not have it themselves: the egress of
-// uplinks and weir0, and what unpacks IP in IP. CallsOfSlow is the map by which these call it,
+// SlowProgram does all but the fast path for the hooks that do not have it themselves: the egress
+// of uplinks and weir0, and what unpacks IP in IP. CallsOfSlow is the map by which these call it,
 // whichever agent loaded them.
 const (
 	SlowProgram = "weir_slow"
