@@ -38,6 +38,7 @@ export function useSession(): Session | undefined {
   useEffect(() => {
     const f = () => set(session);
     sessions.add(f);
+    f(); // the answer may have come before
     return () => void sessions.delete(f);
   }, []);
   return now;
