@@ -35,6 +35,7 @@
 #include "neigh.h"
 #include "resolve.h"
 #include "untracked.h"
+#include "slow_call.h"
 
 /* The programs for IPv4 are what is attached: they call those for IPv6, which are loaded when the
  * node carries it. */
@@ -301,18 +302,6 @@ __noinline int datapath_fragment(struct __sk_buff *skb)
 	return w->frag.begin ? datapath_later(skb) : -1;
 }
 
-/* What host endpoints say by itself of scratch.pkt. Not in datapath_slow: the stack is too small.
- * Returns 1 = it was dropped. */
-static __always_inline int datapath_arrival(struct __sk_buff *skb, __u8 hook)
-{
-	struct settings *s;
-
-	if (hook != HOOK_FROM_UPLINK)
-		return 0;
-	s = settings_get();
-	return s && (s->flags & SET_UNTRACKED) && untracked_arrives(skb);
-}
-
 /* Packets that no flow can be made of, and fragments. */
 static __always_inline int datapath_odd(struct __sk_buff *skb, struct pkt *p, int parsed, int copy)
 {
@@ -331,7 +320,7 @@ static __always_inline int datapath_odd(struct __sk_buff *skb, struct pkt *p, in
 		ret = datapath_fragment(skb);
 		if (ret >= 0)
 			return ret;
-		if (datapath_arrival(skb, p->hook))
+		if (untracked_arrival(skb, p->hook))
 			return TC_ACT_SHOT;
 		ret = p->missed && foreign_is(skb, p, s) ? forward_pass(skb) : datapath_slow(skb);
 		return frag_first(skb, ret);
@@ -382,32 +371,9 @@ static __always_inline int datapath_hard(struct __sk_buff *skb, struct pkt *p, _
 		return TC_ACT_SHOT;
 	if (copy)
 		w->pkt = *p;
-	if (p->untracked == UNTRACKED_UNKNOWN && datapath_arrival(skb, hook))
+	if (p->untracked == UNTRACKED_UNKNOWN && untracked_arrival(skb, hook))
 		return TC_ACT_SHOT;
 	return datapath_slow(skb);
-}
-
-/* What weir_slow is told of a packet, in skb->cb: */
-enum slow_call { /* cb[0]; from cb[1] on is the address of the tunnel's other end */
-	SLOW_HOOK = 0xff, /* enum hook */
-	SLOW_MISSED = 1 << 8, /* weir_flows has no such flow */
-	SLOW_IPIP = 1 << 9, /* weir_from_ipip took an outer header off */
-	SLOW_UNTRACKED = 16, /* enum untracked, from this bit on */
-};
-
-/* The rest is for weir_slow, so the kernel verifies and keeps it once for all hooks that call it.
- * That reads the packet again, rather than scratch.pkt, which the programs of an earlier agent have
- * in a map of their own while they call the weir_slow of this one. */
-static __always_inline int datapath_call(struct __sk_buff *skb, const struct pkt *p, __u8 hook,
-					 __u32 flags)
-{
-	skb->cb[0] = hook | flags | (p->missed ? SLOW_MISSED : 0) |
-		     (__u32)p->untracked << SLOW_UNTRACKED;
-#pragma unroll
-	for (int i = 0; i < ADDR_WORDS; i++)
-		skb->cb[1 + i] = p->tunnel_src.w[i];
-	bpf_tail_call(skb, &weir_slow_calls, 0);
-	return drop_packet(skb, DROP_INTERNAL, 0);
 }
 
 /* Programs of pods' interfaces have it all: they go on as filters without any agent or pin, when
@@ -422,23 +388,6 @@ static __always_inline int datapath_leave(struct __sk_buff *skb, struct pkt *p, 
 	if (parsed != PARSED_OK)
 		return datapath_odd(skb, p, parsed, WEIR_FAMILY == 4);
 	return datapath_hard(skb, p, hook, WEIR_FAMILY == 4);
-}
-
-/* What host endpoints say by itself of a packet that has a flow: where XDP did not say it, this
- * asks. The flow may have begun elsewhere, or in the other direction: it tells nothing of that.
- * Returns 1 = it was dropped. */
-static __always_inline int datapath_known_arrival(struct __sk_buff *skb, struct pkt *p)
-{
-	struct scratch *w = scratch_get();
-
-	if (!w)
-		return 1;
-	if (WEIR_FAMILY == 4)
-		w->pkt = *p;
-	if (untracked_arrives(skb))
-		return 1;
-	p->untracked = w->pkt.untracked;
-	return 0;
 }
 
 /* A packet that was read. */
@@ -479,7 +428,7 @@ static __always_inline int datapath_parsed(struct __sk_buff *skb, struct pkt *p,
 		return datapath_leave(skb, p, hook, PARSED_OK, flags);
 	}
 	if (hook == HOOK_FROM_UPLINK && (s->flags & SET_UNTRACKED) &&
-	    datapath_known_arrival(skb, p))
+	    untracked_known_arrival(skb, p))
 		return TC_ACT_SHOT;
 	if (f->epoch != s->epoch || !source_fits(skb, p, f, hook) || p->ttl <= 1 ||
 	    mtu_exceeds(skb, p, f) || (p->tcp & (TCP_SYN | TCP_FIN | TCP_RST)) ||
@@ -502,13 +451,6 @@ static __always_inline int datapath_parsed(struct __sk_buff *skb, struct pkt *p,
 	else if (account_interval)
 		account_scratch(skb, f);
 	return forward_flow(skb, p, f, s);
-}
-
-/* What weir_from_ipip unpacked the stack gets from weir0: a check of the reverse path at the uplink
- * would expect pods there that it has no route to. */
-static __always_inline int datapath_unpacked(struct __sk_buff *skb, struct settings *s, int ret)
-{
-	return ret == TC_ACT_OK && s->host_ifindex ? forward_to_host(skb, s) : ret;
 }
 
 static __always_inline int datapath_packet(struct __sk_buff *skb, __u8 hook,

@@ -175,4 +175,33 @@ static __noinline int untracked_plain(const struct pkt *p, const struct flow_val
 	return !(a && a->kind == ADDR_ENDPOINT) && !(b && b->kind == ADDR_ENDPOINT);
 }
 
+/* What host endpoints say by itself of scratch.pkt. Not in datapath_slow: the stack is too small.
+ * Returns 1 = it was dropped. */
+static __always_inline int untracked_arrival(struct __sk_buff *skb, __u8 hook)
+{
+	struct settings *s;
+
+	if (hook != HOOK_FROM_UPLINK)
+		return 0;
+	s = settings_get();
+	return s && (s->flags & SET_UNTRACKED) && untracked_arrives(skb);
+}
+
+/* What host endpoints say by itself of a packet that has a flow: where XDP did not say it, this
+ * asks. The flow may have begun elsewhere, or in the other direction: it tells nothing of that.
+ * Returns 1 = it was dropped. */
+static __always_inline int untracked_known_arrival(struct __sk_buff *skb, struct pkt *p)
+{
+	struct scratch *w = scratch_get();
+
+	if (!w)
+		return 1;
+	if (WEIR_FAMILY == 4)
+		w->pkt = *p;
+	if (untracked_arrives(skb))
+		return 1;
+	p->untracked = w->pkt.untracked;
+	return 0;
+}
+
 #endif
