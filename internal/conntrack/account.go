@@ -45,20 +45,7 @@ func Account() error {
 // TakeCounters hands on every connection of a family with its counters, and sets these to 0 in the
 // same step.
 func (t *Table) TakeCounters(six bool, f func(Accounted)) error {
-	var bad error
-	err := t.request(msgGetZero, unix.NLM_F_DUMP, six).ExecuteIter(unix.NETLINK_NETFILTER, 0, func(msg []byte) bool {
-		e, err := decodeAccounted(msg)
-		if err != nil {
-			bad = err
-		} else {
-			f(e)
-		}
-		return true
-	})
-	if err != nil && !errors.Is(err, nl.ErrDumpInterrupted) {
-		return fmt.Errorf("listing what tracked connections carried: %w", err)
-	}
-	return bad
+	return dump(t, msgGetZero, six, decodeAccounted, f)
 }
 
 // decodeAccounted is decode, with the counters and the time stamps.

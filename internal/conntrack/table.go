@@ -57,8 +57,13 @@ func (t *Table) request(kind, flags int, six bool) *nl.NetlinkRequest {
 // Each hands on every connection of a family, those of other zones too. What changes meanwhile may
 // be missing, or there twice.
 func (t *Table) Each(six bool, f func(Entry)) error {
+	return dump(t, nl.IPCTNL_MSG_CT_GET, six, decode, f)
+}
+
+// dump hands on what the table answers to a message of that kind, for all connections of a family.
+func dump[E any](t *Table, kind int, six bool, decode func([]byte) (E, error), f func(E)) error {
 	var bad error
-	err := t.request(nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, six).ExecuteIter(unix.NETLINK_NETFILTER, 0, func(msg []byte) bool {
+	err := t.request(kind, unix.NLM_F_DUMP, six).ExecuteIter(unix.NETLINK_NETFILTER, 0, func(msg []byte) bool {
 		e, err := decode(msg)
 		if err != nil {
 			bad = err
