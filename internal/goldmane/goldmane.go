@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-net/weir/internal/flows"
 	"github.com/weir-net/weir/internal/goldmane/api"
+	"github.com/weir-net/weir/internal/grpcmethod"
 )
 
 // Reader reads the records of all nodes that one user may see.
@@ -52,36 +53,9 @@ func (s *Server) Register(g *grpc.Server) {
 		s.now = time.Now
 	}
 	g.RegisterService(&grpc.ServiceDesc{ServiceName: "goldmane.Flows", Metadata: "goldmane.proto",
-		Methods: []grpc.MethodDesc{unary("goldmane.Flows", "List", s.list), unary("goldmane.Flows", "FilterHints", s.hints)},
-		Streams: []grpc.StreamDesc{streaming("Stream", s.stream)}}, nil)
-	g.RegisterService(&grpc.ServiceDesc{ServiceName: "goldmane.Statistics", Metadata: "goldmane.proto", Streams: []grpc.StreamDesc{streaming("List", s.statistics)}}, nil)
-}
-
-// unary describes a method with one answer.
-func unary[Request, Response any](service, name string, answer func(context.Context, *Request) (*Response, error)) grpc.MethodDesc {
-	return grpc.MethodDesc{MethodName: name, Handler: func(_ any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) {
-		in := new(Request)
-		if err := decode(in); err != nil {
-			return nil, err
-		}
-		if intercept == nil {
-			return answer(ctx, in)
-		}
-		return intercept(ctx, in, &grpc.UnaryServerInfo{FullMethod: "/" + service + "/" + name}, func(ctx context.Context, in any) (any, error) {
-			return answer(ctx, in.(*Request))
-		})
-	}}
-}
-
-// streaming describes a method with a stream of answers.
-func streaming[Request, Response any](name string, answer func(*Request, grpc.ServerStreamingServer[Response]) error) grpc.StreamDesc {
-	return grpc.StreamDesc{StreamName: name, ServerStreams: true, Handler: func(_ any, stream grpc.ServerStream) error {
-		in := new(Request)
-		if err := stream.RecvMsg(in); err != nil {
-			return err
-		}
-		return answer(in, &grpc.GenericServerStream[Request, Response]{ServerStream: stream})
-	}}
+		Methods: []grpc.MethodDesc{grpcmethod.Unary("goldmane.Flows", "List", s.list), grpcmethod.Unary("goldmane.Flows", "FilterHints", s.hints)},
+		Streams: []grpc.StreamDesc{grpcmethod.Streaming("Stream", s.stream)}}, nil)
+	g.RegisterService(&grpc.ServiceDesc{ServiceName: "goldmane.Statistics", Metadata: "goldmane.proto", Streams: []grpc.StreamDesc{grpcmethod.Streaming("List", s.statistics)}}, nil)
 }
 
 // span is a time: from on, and before until.

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weir-net/weir/internal/flows"
+	"github.com/weir-net/weir/internal/grpcmethod"
 	"github.com/weir-net/weir/internal/hubble/api/observer"
 	"github.com/weir-net/weir/internal/hubble/api/peer"
 )
@@ -56,15 +57,15 @@ type observing interface {
 func register(g *grpc.Server, s observing) {
 	g.RegisterService(&grpc.ServiceDesc{ServiceName: "observer.Observer", Metadata: "observer/observer.proto",
 		Methods: []grpc.MethodDesc{
-			unary("observer.Observer", "GetNodes", s.getNodes), unary("observer.Observer", "GetNamespaces", s.getNamespaces),
-			unary("observer.Observer", "ServerStatus", s.serverStatus),
+			grpcmethod.Unary("observer.Observer", "GetNodes", s.getNodes), grpcmethod.Unary("observer.Observer", "GetNamespaces", s.getNamespaces),
+			grpcmethod.Unary("observer.Observer", "ServerStatus", s.serverStatus),
 		},
 		Streams: []grpc.StreamDesc{
-			streaming("GetFlows", s.getFlows),
-			streaming("GetAgentEvents", func(*observer.GetAgentEventsRequest, grpc.ServerStreamingServer[observer.GetAgentEventsResponse]) error {
+			grpcmethod.Streaming("GetFlows", s.getFlows),
+			grpcmethod.Streaming("GetAgentEvents", func(*observer.GetAgentEventsRequest, grpc.ServerStreamingServer[observer.GetAgentEventsResponse]) error {
 				return status.Error(codes.Unimplemented, "Weir has no agent events: Events of Kubernetes and weir status say what its agents do")
 			}),
-			streaming("GetDebugEvents", func(*observer.GetDebugEventsRequest, grpc.ServerStreamingServer[observer.GetDebugEventsResponse]) error {
+			grpcmethod.Streaming("GetDebugEvents", func(*observer.GetDebugEventsRequest, grpc.ServerStreamingServer[observer.GetDebugEventsResponse]) error {
 				return status.Error(codes.Unimplemented, "Weir has no debug events: weir why says what becomes of a packet")
 			}),
 		}}, nil)
@@ -73,34 +74,7 @@ func register(g *grpc.Server, s observing) {
 // registerPeers has g name the nodes by s.
 func (s *Server) registerPeers(g *grpc.Server) {
 	g.RegisterService(&grpc.ServiceDesc{ServiceName: "peer.Peer", Metadata: "peer/peer.proto",
-		Streams: []grpc.StreamDesc{streaming("Notify", func(_ *peer.NotifyRequest, to grpc.ServerStreamingServer[peer.ChangeNotification]) error {
+		Streams: []grpc.StreamDesc{grpcmethod.Streaming("Notify", func(_ *peer.NotifyRequest, to grpc.ServerStreamingServer[peer.ChangeNotification]) error {
 			return s.notify(to)
 		})}}, nil)
-}
-
-// unary describes a method with one answer.
-func unary[Request, Response any](service, name string, answer func(context.Context, *Request) (*Response, error)) grpc.MethodDesc {
-	return grpc.MethodDesc{MethodName: name, Handler: func(_ any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) {
-		in := new(Request)
-		if err := decode(in); err != nil {
-			return nil, err
-		}
-		if intercept == nil {
-			return answer(ctx, in)
-		}
-		return intercept(ctx, in, &grpc.UnaryServerInfo{FullMethod: "/" + service + "/" + name}, func(ctx context.Context, in any) (any, error) {
-			return answer(ctx, in.(*Request))
-		})
-	}}
-}
-
-// streaming describes a method with a stream of answers.
-func streaming[Request, Response any](name string, answer func(*Request, grpc.ServerStreamingServer[Response]) error) grpc.StreamDesc {
-	return grpc.StreamDesc{StreamName: name, ServerStreams: true, Handler: func(_ any, stream grpc.ServerStream) error {
-		in := new(Request)
-		if err := stream.RecvMsg(in); err != nil {
-			return err
-		}
-		return answer(in, &grpc.GenericServerStream[Request, Response]{ServerStream: stream})
-	}}
 }
