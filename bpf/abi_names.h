@@ -8,8 +8,12 @@
 #include <linux/types.h>
 
 /* map weir_name_patterns: LPM struct name_key -> struct name_match; what patterns a name matches.
- * A name is in lower case and from its end on, without the last dot: "moc.elpmaxe". A pattern of
- * one name has a 0 behind it; "*.example.com" is the prefix "moc.elpmaxe." */
+ * A name is in lower case, without the last dot and from its end on: "moc.elpmaxe". A pattern of
+ * one name has a 0 behind it; "*.example.com" is the prefix "moc.elpmaxe." Patterns with something
+ * before their wildcard ("www.*.example.com") are under the same prefix, as a group of all that
+ * end alike. What a group's patterns begin with is under keys of their own, of 8 bytes that say
+ * the group and the beginning as it is written: "www." A group's first byte is 0, which no name
+ * has; group 0 is that of patterns that end with their wildcard. */
 #define NAME_BYTES 256
 
 struct name_key {
@@ -18,10 +22,15 @@ struct name_key {
 };
 
 #define NAME_MATCHES 8
+#define NAME_GROUP_BYTES 8
+#define NAME_HEADS 4
 
 struct name_match {
 	__u32 count;
-	__u32 pad;
+	/* below a name's end: a bit for each of patterns that is a group; below what a group's
+	 * patterns begin with: a byte for each of the at most NAME_HEADS patterns, the least
+	 * characters that a name has which matches it, the first lowest */
+	__u32 more;
 	/* numbers of patterns: the key's own first, then those of shorter prefixes of it, the
 	 * longest first */
 	__u64 patterns[NAME_MATCHES];

@@ -36,7 +36,11 @@ struct name_work {
 		__u32 ttl;
 	} addr[NAME_ADDRS];
 	struct name_key key;
-	__u8 name[NAME_BYTES + 64];
+	struct {
+		__u32 len; /* bits of a struct name_key: the group, and the name as it is written */
+		__u32 group[2];
+		__u8 name[NAME_BYTES + 64];
+	} head;
 	__u64 fresh[sizeof(struct named_value) / 8]; /* an empty one: no lock may be here */
 };
 MAP(weir_name_work, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct name_work, 1, 0);
@@ -56,8 +60,9 @@ static __always_inline void names_count(__u32 which)
 		(*n)++;
 }
 
-/* Makes work.key of the first `at` characters of work.name, the last of which is a dot: from their
- * end on, in lower case. A function of its own, so that the verifier looks at it once. */
+/* Makes work.key of the first `at` characters of work.head.name, the last of which is a dot: from
+ * their end on, in lower case, as these are then, too. A function of its own, so that the verifier
+ * looks at it once. */
 __noinline int names_turn(__u32 at)
 {
 	struct name_work *w = names_work();
@@ -74,9 +79,10 @@ __noinline int names_turn(__u32 at)
 
 		if (i >= at)
 			break;
-		c = w->name[(at - 1 - i) & (NAME_BYTES - 1)];
+		c = w->head.name[(at - 1 - i) & (NAME_BYTES - 1)];
 		if (c >= 'A' && c <= 'Z')
 			c += 'a' - 'A';
+		w->head.name[(at - 1 - i) & (NAME_BYTES - 1)] = c;
 		bad |= c <= ' ' || c > '~';
 		w->key.name[i] = c;
 	}
@@ -120,11 +126,11 @@ __noinline int names_read(struct __sk_buff *skb, __u32 off)
 		size = len - 1;
 		OPAQUE(size); /* to verifiers up to Linux 6.1 what is not 0 may be */
 		size = (size & 63) + 1;
-		if (bpf_skb_load_bytes(skb, off + 1, w->name + at, size))
+		if (bpf_skb_load_bytes(skb, off + 1, w->head.name + at, size))
 			return 0;
 		at += size;
 		at &= NAME_BYTES - 1;
-		w->name[at++] = '.';
+		w->head.name[at++] = '.';
 		off += len + 1;
 	}
 	return 0;
@@ -133,34 +139,78 @@ whole:
 	return end;
 }
 
+/* Adds a pattern that a name matches, if the pod's set has it. */
+__noinline int names_add(__u64 pattern)
+{
+	struct name_work *w = names_work();
+	struct name_set_key key = { .pattern = pattern };
+	__u32 n;
+
+	if (!w)
+		return 0;
+	key.set = w->pod.sets[0];
+	if (!bpf_map_lookup_elem(&weir_name_sets, &key)) {
+		key.set = w->pod.sets[1];
+		if (!bpf_map_lookup_elem(&weir_name_sets, &key))
+			return 0;
+	}
+	n = w->count;
+	if (n >= NAME_MATCHES)
+		return 0;
+	for (__u32 i = 0; i < NAME_MATCHES; i++) {
+		if (i < n && w->patterns[i] == pattern)
+			return 0; /* of another name of the chain */
+	}
+	w->patterns[n & (NAME_MATCHES - 1)] = pattern;
+	w->count = n + 1;
+	return 0;
+}
+
+/* Adds the patterns of a group that the name in work.head begins as. */
+__noinline int names_begins(__u64 group)
+{
+	struct name_work *w = names_work();
+	struct name_match *m;
+	__u32 len;
+
+	if (!w || w->key.len < 16)
+		return 0;
+	len = w->key.len / 8 - 1;
+	w->head.group[0] = (__u32)group;
+	w->head.group[1] = group >> 32;
+	w->head.len = (len < NAME_BYTES - NAME_GROUP_BYTES ? len : NAME_BYTES - NAME_GROUP_BYTES) *
+			      8 +
+		      NAME_GROUP_BYTES * 8;
+	m = bpf_map_lookup_elem(&weir_name_patterns, &w->head);
+	if (!m)
+		return 0;
+	for (__u32 i = 0; i < NAME_HEADS; i++) {
+		if (i >= m->count)
+			break;
+		if (len >= (m->more >> 8 * i & 0xff))
+			names_add(m->patterns[i]);
+	}
+	return 0;
+}
+
 /* Adds the patterns of the pod's set that the name in work.key matches. */
 __noinline int names_match(void)
 {
 	struct name_work *w = names_work();
-	struct name_set_key key = {};
 	struct name_match *m;
 
 	if (!w || !w->key.len)
 		return 0;
 	m = bpf_map_lookup_elem(&weir_name_patterns, &w->key);
-	if (!m)
-		return 0;
-	for (__u32 i = 0; i < NAME_MATCHES; i++) {
-		__u32 n = w->count;
-
-		if (i >= m->count || n >= NAME_MATCHES)
+	for (__u32 i = 0; m && i < NAME_MATCHES; i++) {
+		if (i >= m->count)
 			break;
-		key.pattern = m->patterns[i];
-		key.set = w->pod.sets[0];
-		if (!bpf_map_lookup_elem(&weir_name_sets, &key)) {
-			key.set = w->pod.sets[1];
-			if (!bpf_map_lookup_elem(&weir_name_sets, &key))
-				continue;
-		}
-		w->patterns[n & (NAME_MATCHES - 1)] = key.pattern;
-		w->count = n + 1;
+		if (m->more & 1 << i)
+			names_begins(m->patterns[i]);
+		else
+			names_add(m->patterns[i]);
 	}
-	return 0;
+	return names_begins(0);
 }
 
 /* How many entries a pod, or 0 = all, has. */

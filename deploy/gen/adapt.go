@@ -222,6 +222,8 @@ func adaptKind(kind string, spec map[string]any) error {
 			"controllers", "properties", "node", "properties", "hostEndpoint", "properties", "templates", "items", "properties")
 	case "BGPFilter":
 		return adaptFilter(props)
+	case "NetworkSet", "GlobalNetworkSet": // a field of newer servers
+		props["allowedEgressDomains"] = domainNames()
 	case "IPAMConfiguration":
 		props["autoAllocateBlocks"] = map[string]any{"type": "boolean"}
 		delete(spec, "required")
@@ -259,6 +261,14 @@ func adaptPolicy(kind string, props map[string]any) error {
 		return nil
 	}
 	for _, dir := range []string{"ingress", "egress"} {
+		for _, end := range []string{"source", "destination"} { // a field of newer servers
+			if kind == "Profile" {
+				break
+			}
+			if err := limit(props, map[string]any{"domains": domainNames()}, dir, "items", "properties", end, "properties"); err != nil {
+				return fmt.Errorf("%s: %w", kind, err)
+			}
+		}
 		for _, l := range []struct {
 			values map[string]any
 			path   []string
@@ -276,6 +286,12 @@ func adaptPolicy(kind string, props map[string]any) error {
 		}
 	}
 	return nil
+}
+
+// domainNames is a list of domain names and of wildcards; which these are says the admission
+// policy, with the name of the field.
+func domainNames() map[string]any {
+	return map[string]any{"type": "array", "maxItems": 1024, "items": map[string]any{"type": "string", "maxLength": 254}}
 }
 
 // limit adds keywords to the schema of a field.

@@ -300,6 +300,8 @@ func checkKeys(t *testing.T, a, b *nodestate.State, keys nodestate.Keys) {
 			p.BGP = s.BGP
 		case nodestate.TableQoS:
 			p.QoS = s.QoS
+		case nodestate.TableNames:
+			p.Names = s.Names
 		case nodestate.TableGateways:
 			p.Gateways, p.Egress, p.Probed = s.Gateways, s.Egress, s.Probed
 		}

@@ -38,7 +38,7 @@ func TestPolicyTablesAnswerAsTheRulesDo(t *testing.T) {
 		rounds = 30
 	}
 	var allowed, denied, logged [2]int // by family
-	var differ int                     // staged verdicts
+	var differ, named int              // staged verdicts; what names allow
 	for seed := range rounds {
 		w := newWorld(uint64(seed))
 		c := w.fill()
@@ -79,6 +79,9 @@ func TestPolicyTablesAnswerAsTheRulesDo(t *testing.T) {
 					q := question{pod: pod, addr: a, peer: peer, in: in, proto: proto, sport: sport, dport: port}
 					v := checkVerdict(t, s, iso, ref, q, seed)
 					allow := v.Allow
+					if checkNamed(t, w, s, iso, ref, q, seed) && !allow {
+						named++
+					}
 					if v.Log {
 						logged[cluster.Family(a)]++
 					}
@@ -100,9 +103,34 @@ func TestPolicyTablesAnswerAsTheRulesDo(t *testing.T) {
 	if min(allowed[0], allowed[1], denied[0], denied[1]) < 1000 || min(logged[0], logged[1]) < 100 {
 		t.Fatalf("the worlds are too plain: %d allowed, %d denied, %d logged (IPv4, IPv6)", allowed, denied, logged)
 	}
-	if differ < 500 {
-		t.Fatalf("the worlds are too plain: %d staged verdicts differ", differ)
+	if differ < 500 || named < 100 {
+		t.Fatalf("the worlds are too plain: %d staged verdicts differ, names allow %d", differ, named)
 	}
+}
+
+// checkNamed holds what the tables say about a packet to an address to which some names led
+// against the rules.
+func checkNamed(t *testing.T, w *world, s *nodestate.State, iso nodestate.Isolation, ref reference, q question, seed int) (allow bool) {
+	t.Helper()
+	if q.in {
+		return false
+	}
+	var ids []nodestate.NameID
+	for _, p := range worldDomains {
+		if w.names.IntN(3) > 0 {
+			continue
+		}
+		q.names = append(q.names, p)
+		if id, has := s.Names.Patterns[p]; has {
+			ids = append(ids, id)
+		}
+	}
+	v, _ := s.DecideNamed(iso, ids, q.peer, q.proto, nodestate.Ports{Src: q.sport, Dst: q.dport})
+	if want, by, _ := ref.verdict(q); v.Allow != want {
+		t.Fatalf("seed %d: pod %s (%s) peer %s with names %v, %s ports %d > %d: tables say %t, rules say %t by %q\n%s",
+			seed, q.pod.Name, q.addr, q.peer, q.names, q.proto, q.sport, q.dport, v.Allow, want, by, s)
+	}
+	return v.Allow
 }
 
 // checkVerdict holds what the tables say about a packet against the rules, and returns it.

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"net/netip"
+	"slices"
 
 	"github.com/weir-net/weir/internal/model"
 )
@@ -51,11 +52,23 @@ func (w *world) entity(own bool) *model.Entity {
 	return e
 }
 
+var worldDomains = []string{"*.test", "a.test", "b.test", "www.*.test", "www.x.*"}
+
+// domains returns some domain names, and at least one.
+func (w *world) domains() []string {
+	out := []string{pick(w.names, worldDomains...), pick(w.names, worldDomains...)}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
 // calicoRule is a rule as projectcalico.org has them.
 func (w *world) calicoRule(in bool) model.Rule {
 	r := model.Rule{Action: pick(w, model.Allow, model.Allow, model.Deny, model.Pass, model.Log)}
 	if w.IntN(3) > 0 {
 		r.Other = w.entity(false)
+	}
+	if !in && r.Action == model.Allow && w.names.IntN(3) == 0 {
+		r.Other, r.Peers = nil, []model.Peer{{Domains: w.domains()}}
 	}
 	if w.IntN(5) == 0 {
 		r.Own = w.entity(true)
@@ -164,6 +177,9 @@ func (w *world) addTier(i int) {
 
 func (w *world) addNetworkSet(i int) {
 	s := &model.NetworkSet{Name: model.Name{Namespace: pick(w, "", "a", "b"), Name: fmt.Sprint("set", i)}, Labels: w.labels(), Nets: w.nets()}
+	if w.names.IntN(2) == 0 {
+		s.Domains = w.domains()
+	}
 	w.c.NetworkSets[s.Name] = s
 }
 
@@ -234,6 +250,9 @@ func (w *world) addClusterPolicy(i int) {
 				}
 			}
 			r.Peers = append(r.Peers, peer)
+		}
+		if !in && p.Tier == model.TierAdmin && r.Action == model.Allow && w.names.IntN(2) == 0 {
+			named, r.Peers = false, append(r.Peers, model.Peer{Domains: w.domains()})
 		}
 		for range w.IntN(3) {
 			if x := w.portRange(); x.Named == "" || named {

@@ -20,12 +20,13 @@ type world struct {
 	*rand.Rand
 	claims *world     // draws what nodes claim: apart, so that all else is as it is without
 	later  *rand.Rand // for what Services ask for: the same
+	names  *world     // for domain names: the same
 	bgp    *rand.Rand // the same
 	c      *model.Cluster
 }
 
 func newWorld(seed uint64) *world {
-	w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), c: model.NewCluster(), claims: &world{Rand: rand.New(rand.NewPCG(seed, 5))}, later: rand.New(rand.NewPCG(seed, 2)), bgp: rand.New(rand.NewPCG(seed, 6))}
+	w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), c: model.NewCluster(), claims: &world{Rand: rand.New(rand.NewPCG(seed, 5))}, later: rand.New(rand.NewPCG(seed, 2)), names: &world{Rand: rand.New(rand.NewPCG(seed, 7))}, bgp: rand.New(rand.NewPCG(seed, 6))}
 	w.c.Local = model.Local{Node: "n0", LinkMTU: 1500, Endpoints: map[netip.Addr]*model.LocalEndpoint{},
 		HostAddrs: []netip.Addr{addr("172.31.1.10")}, Subnets: []netip.Prefix{netip.MustParsePrefix("172.31.1.0/24")},
 		Interfaces: []model.LocalInterface{{Name: "eth0", IfIndex: 2, Addrs: []netip.Addr{addr("172.31.1.10")}}}}

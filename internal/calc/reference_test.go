@@ -25,6 +25,7 @@ type question struct {
 	in           bool // to the pod
 	proto        model.Protocol
 	sport, dport uint16
+	names        []string // patterns of domain names that led the pod to the peer
 }
 
 func (r reference) labels(s *model.LabelSelector, have map[string]string) bool {
@@ -158,6 +159,20 @@ func (r reference) expressed(expr string, a netip.Addr, pods []*model.Pod) bool 
 	return false
 }
 
+// named: has a set with these labels one of the names?
+func (r reference) named(expr string, names []string) bool {
+	for _, s := range r.c.NetworkSets {
+		if anyOf(s.Domains, names) && r.setHas(expr, s) {
+			return true
+		}
+	}
+	return false
+}
+
+func anyOf(list, of []string) bool {
+	return slices.ContainsFunc(list, func(s string) bool { return slices.Contains(of, s) })
+}
+
 func inAny(nets []netip.Prefix, a netip.Addr) bool {
 	for _, n := range nets {
 		if n.Contains(a) {
@@ -167,13 +182,13 @@ func inAny(nets []netip.Prefix, a netip.Addr) bool {
 	return false
 }
 
-func (r reference) entityMatches(e *model.Entity, a netip.Addr, pods []*model.Pod) bool {
+func (r reference) entityMatches(e *model.Entity, a netip.Addr, pods []*model.Pod, names []string) bool {
 	switch {
 	case e == nil:
 		return true
 	case e.InNets && !inAny(e.Nets, a), inAny(e.NotNets, a):
 		return false
-	case e.Selector != "" && !r.expressed(e.Selector, a, pods):
+	case e.Selector != "" && !r.expressed(e.Selector, a, pods) && !r.named(e.Selector, names):
 		return false
 	case e.NotSelector != "" && r.expressed(e.NotSelector, a, pods):
 		return false
@@ -233,14 +248,20 @@ func (r reference) ruleMatches(rule *model.Rule, q question) bool {
 			for _, n := range r.c.Nodes {
 				hit = hit || r.labels(p.Nodes, n.Labels) && slices.Contains(n.Addrs, q.peer) && r.nodeHas(n, q.peer)
 			}
+		case p.Domains != nil:
+			hit = hit || anyOf(p.Domains, q.names)
 		default:
 			hit = hit || p.CIDR.Contains(q.peer) && !inAny(p.Except, q.peer)
 		}
 	}
+	var names []string // of network sets
+	if !q.in && rule.Action == model.Allow {
+		names = q.names
+	}
 	switch {
 	case !hit, rule.IPVersion == 4 && !q.addr.Is4(), rule.IPVersion == 6 && q.addr.Is4(),
 		rule.NotProtocol != 0 && rule.NotProtocol == q.proto,
-		!r.entityMatches(rule.Other, q.peer, peers), !r.entityMatches(rule.Own, q.addr, own):
+		!r.entityMatches(rule.Other, q.peer, peers, names), !r.entityMatches(rule.Own, q.addr, own, nil):
 		return false
 	}
 	src, srcAt, dst, dstAt := own, q.addr, peers, q.peer

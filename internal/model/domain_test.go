@@ -2,7 +2,10 @@
 
 package model
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestDomainPattern(t *testing.T) {
 	t.Parallel()
@@ -18,6 +21,20 @@ func TestDomainPattern(t *testing.T) {
 	}
 }
 
+func TestCalicoDomainPattern(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"Example.COM.": "example.com", "*.Example.com": "*.example.com", "update.*.example.com": "update.*.example.com", "www.google.*": "www.google.*",
+		"intranet": "intranet", "*.com": "*.com", "*": "", "": "", "*.*.com": "", "w*.example.com": "", "a..b": "", ".com": "", "a.*.": "a.*",
+		strings.Repeat("a23456789.", 24) + "*.com": strings.Repeat("a23456789.", 24) + "*.com", strings.Repeat("a23456789.", 24) + "b.*.com": "",
+	} {
+		got, err := CalicoDomainPattern(text)
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %q, %v; want %q", text, got, err, want)
+		}
+	}
+}
+
 func TestDomainMatches(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -25,6 +42,8 @@ func TestDomainMatches(t *testing.T) {
 		want          bool
 	}{
 		{"example.com", "example.com", true}, {"example.com", "www.example.com", false}, {"*.example.com", "www.example.com", true},
+		{"update.*.com", "update.a.com", true}, {"update.*.com", "update.a.b.com", true}, {"update.*.com", "update.com", false}, {"www.google.*", "www.google.co.uk", true},
+		{"www.google.*", "www.google", false}, {"update.*.com", "xupdate.a.com", false},
 		{"*.example.com", "a.b.example.com", true}, {"*.example.com", "example.com", false}, {"*.example.com", ".example.com", false}, {"*.example.com", "badexample.com", false},
 	} {
 		if got := DomainMatches(c.pattern, c.name); got != c.want {

@@ -127,6 +127,9 @@ type NetworkSet struct {
 	Name   Name
 	Labels map[string]string
 	Nets   []netip.Prefix
+	// Domains are what DNS says of these names, as CalicoDomainPattern returns them, sorted: to
+	// egress rules that allow and pick the set.
+	Domains []string
 }
 
 // ServiceAccount is a v1 ServiceAccount.
@@ -168,8 +171,8 @@ type Peer struct {
 	CIDR   netip.Prefix // valid when nothing else is set
 	Except []netip.Prefix
 	Nodes  *LabelSelector // the nodes' addresses
-	// Domains are what DNS says of these names, as DomainPattern returns them, sorted: of egress
-	// rules that allow alone.
+	// Domains are what DNS says of these names, as DomainPattern or CalicoDomainPattern returns
+	// them, sorted: of egress rules that allow alone.
 	Domains []string
 }
 

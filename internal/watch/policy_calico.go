@@ -15,6 +15,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	policyv3 "github.com/weir-net/weir/api/policy/v3"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/selector"
@@ -28,7 +29,7 @@ type calicoPolicy struct {
 	order                                               *float64
 	selector, namespaceSelector, serviceAccountSelector string
 	types                                               []v3.PolicyType
-	ingress, egress                                     []v3.Rule
+	ingress, egress                                     []policyv3.Rule
 	namespace                                           string
 	created                                             int64
 	wrong                                               bool // something cannot be enforced as it is written
@@ -42,7 +43,7 @@ func (p *calicoPolicy) bad(field, value, message, action string) {
 }
 
 // ConvertCalicoPolicy converts a projectcalico.org/v3 NetworkPolicy.
-func ConvertCalicoPolicy(np *v3.NetworkPolicy) (*model.Policy, []weirv1.Problem) {
+func ConvertCalicoPolicy(np *policyv3.NetworkPolicy) (*model.Policy, []weirv1.Problem) {
 	s := &np.Spec
 	p := &calicoPolicy{finding: *newFinding(model.KindCalicoNetworkPolicy, np), kind: model.KindCalicoNetworkPolicy, tier: s.Tier, order: s.Order,
 		selector: s.Selector, serviceAccountSelector: s.ServiceAccountSelector, types: s.Types, ingress: s.Ingress, egress: s.Egress,
@@ -52,7 +53,7 @@ func ConvertCalicoPolicy(np *v3.NetworkPolicy) (*model.Policy, []weirv1.Problem)
 
 // ConvertGlobalNetworkPolicy converts a projectcalico.org/v3 GlobalNetworkPolicy. It returns nil
 // for one that is not in force.
-func ConvertGlobalNetworkPolicy(np *v3.GlobalNetworkPolicy) (*model.Policy, []weirv1.Problem) {
+func ConvertGlobalNetworkPolicy(np *policyv3.GlobalNetworkPolicy) (*model.Policy, []weirv1.Problem) {
 	s := &np.Spec
 	p := &calicoPolicy{finding: *newFinding(model.KindGlobalNetworkPolicy, np), kind: model.KindGlobalNetworkPolicy, tier: s.Tier, order: s.Order,
 		selector: s.Selector, namespaceSelector: s.NamespaceSelector, serviceAccountSelector: s.ServiceAccountSelector, types: s.Types,
@@ -77,7 +78,7 @@ func (p *calicoPolicy) forHosts(out *model.Policy, onForward bool) {
 }
 
 // doNotTrack checks what a policy must be that evaluates each packet by itself.
-func (p *calicoPolicy) doNotTrack(out *model.Policy, s *v3.GlobalNetworkPolicySpec) {
+func (p *calicoPolicy) doNotTrack(out *model.Policy, s *policyv3.GlobalNetworkPolicySpec) {
 	if s.PreDNAT {
 		p.bad("spec.preDNAT", "true", "is set together with doNotTrack, and no policy can be both", "leave one of them out")
 		out.PreDNAT = false
@@ -93,6 +94,9 @@ func (p *calicoPolicy) doNotTrack(out *model.Policy, s *v3.GlobalNetworkPolicySp
 			rules = p.egress
 		}
 		for i := range rules {
+			if len(rules[i].Destination.Domains) > 0 && dir == "egress" {
+				p.Add(fmt.Sprintf("spec.egress[%d].destination.domains", i), rules[i].Destination.Domains[0], "is not known to host endpoints, which alone doNotTrack is about; the rule matches nothing", "use nets")
+			}
 			if rules[i].Action == v3.Log {
 				p.Add(fmt.Sprintf("spec.%s[%d].action", dir, i), "Log", "reports only packets that are denied then: there are no flows to report", "leave the rule out")
 			}
@@ -315,22 +319,26 @@ func ConvertTier(t *v3.Tier) (*model.Tier, []weirv1.Problem) {
 }
 
 // ConvertNetworkSet converts a NetworkSet.
-func ConvertNetworkSet(s *v3.NetworkSet) (*model.NetworkSet, []weirv1.Problem) {
-	return networkSet("NetworkSet", s, s.Labels, s.Spec.Nets)
+func ConvertNetworkSet(s *policyv3.NetworkSet) (*model.NetworkSet, []weirv1.Problem) {
+	return networkSet("NetworkSet", s, s.Labels, &s.Spec)
 }
 
 // ConvertGlobalNetworkSet converts a GlobalNetworkSet.
-func ConvertGlobalNetworkSet(s *v3.GlobalNetworkSet) (*model.NetworkSet, []weirv1.Problem) {
-	return networkSet("GlobalNetworkSet", s, s.Labels, s.Spec.Nets)
+func ConvertGlobalNetworkSet(s *policyv3.GlobalNetworkSet) (*model.NetworkSet, []weirv1.Problem) {
+	return networkSet("GlobalNetworkSet", s, s.Labels, &s.Spec)
 }
 
-func networkSet(kind string, o metav1.Object, labels map[string]string, nets []string) (*model.NetworkSet, []weirv1.Problem) {
+func networkSet(kind string, o metav1.Object, labels map[string]string, spec *policyv3.NetworkSetSpec) (*model.NetworkSet, []weirv1.Problem) {
 	f := newFinding(kind, o)
 	out := &model.NetworkSet{Name: parse.NameOf(o), Labels: labels}
 	var bad map[int]error
-	out.Nets, bad = parseNets(nets)
+	out.Nets, bad = parseNets(spec.Nets)
 	for _, i := range slices.Sorted(maps.Keys(bad)) {
-		f.Add(fmt.Sprintf("spec.nets[%d]", i), nets[i], bad[i].Error()+"; it is left out", "correct it")
+		f.Add(fmt.Sprintf("spec.nets[%d]", i), spec.Nets[i], bad[i].Error()+"; it is left out", "correct it")
+	}
+	out.Domains, bad = parseDomains(spec.AllowedEgressDomains)
+	for _, i := range slices.Sorted(maps.Keys(bad)) {
+		f.Add(fmt.Sprintf("spec.allowedEgressDomains[%d]", i), spec.AllowedEgressDomains[i], bad[i].Error()+"; it is left out", "correct it")
 	}
 	return out, f.List
 }
@@ -342,7 +350,7 @@ func ConvertServiceAccount(a *corev1.ServiceAccount) (*model.ServiceAccount, []w
 
 // ConvertStagedNetworkPolicy converts a StagedNetworkPolicy. It returns nil for one that is to be
 // ignored.
-func ConvertStagedNetworkPolicy(np *v3.StagedNetworkPolicy) (*model.StagedPolicy, []weirv1.Problem) {
+func ConvertStagedNetworkPolicy(np *policyv3.StagedNetworkPolicy) (*model.StagedPolicy, []weirv1.Problem) {
 	s := &np.Spec
 	p := &calicoPolicy{finding: *newFinding(model.KindStagedNetworkPolicy, np), kind: model.KindStagedNetworkPolicy, tier: s.Tier, order: s.Order,
 		selector: s.Selector, serviceAccountSelector: s.ServiceAccountSelector, types: s.Types, ingress: s.Ingress, egress: s.Egress,
@@ -352,7 +360,7 @@ func ConvertStagedNetworkPolicy(np *v3.StagedNetworkPolicy) (*model.StagedPolicy
 
 // ConvertStagedGlobalNetworkPolicy converts a StagedGlobalNetworkPolicy. It returns nil for one
 // that is to be ignored, and for one without tracking: of what has no flow there are no events.
-func ConvertStagedGlobalNetworkPolicy(np *v3.StagedGlobalNetworkPolicy) (*model.StagedPolicy, []weirv1.Problem) {
+func ConvertStagedGlobalNetworkPolicy(np *policyv3.StagedGlobalNetworkPolicy) (*model.StagedPolicy, []weirv1.Problem) {
 	s := &np.Spec
 	p := &calicoPolicy{finding: *newFinding(model.KindStagedGlobalNetworkPolicy, np), kind: model.KindStagedGlobalNetworkPolicy, tier: s.Tier, order: s.Order,
 		selector: s.Selector, namespaceSelector: s.NamespaceSelector, serviceAccountSelector: s.ServiceAccountSelector, types: s.Types,

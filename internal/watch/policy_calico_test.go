@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
+	policyv3 "github.com/weir-net/weir/api/policy/v3"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/selector"
@@ -94,21 +96,32 @@ spec:
 func TestCalicoPolicyThatIsWrongDenies(t *testing.T) {
 	t.Parallel()
 	for spec, field := range map[string]string{
-		"{selector: 'a = b'}":                                                           "spec.selector",
-		"{ingress: [{action: Maybe}]}":                                                  "spec.ingress[0].action",
-		"{ingress: [{action: Allow, http: {methods: [GET]}}]}":                          "spec.ingress[0].http",
-		"{ingress: [{action: Allow, protocol: FOO}]}":                                   "spec.ingress[0].protocol",
-		"{ingress: [{action: Allow, source: {nets: [10.0.0.0/33]}}]}":                   "spec.ingress[0].source.nets[0]",
-		"{ingress: [{action: Allow, destination: {ports: [80]}}]}":                      "spec.ingress[0].destination.ports",
-		"{ingress: [{action: Allow, protocol: UDPLite, source: {ports: [1]}}]}":         "spec.ingress[0].source.ports",
-		"{ingress: [{action: Allow, ipVersion: 5}]}":                                    "spec.ingress[0].ipVersion",
-		"{ingress: [{action: Allow, destination: {services: {name: a}}}]}":              "spec.ingress[0]",
-		"{egress: [{action: Allow, destination: {services: {name: a}, nets: ['::']}}]}": "spec.egress[0].destination.services",
-		"{ingress: [{action: Allow, protocol: TCP, destination: {ports: ['5:x y']}}]}":  "spec",
-		"{ingress: [{action: Allow, protocol: TCP, icmp: {type: 8}}]}":                  "spec.ingress[0].icmp",
-		"{ingress: [{action: Allow, protocol: ICMP, icmp: {type: 256}}]}":               "spec.ingress[0].icmp.type",
-		"{ingress: [{action: Allow, protocol: ICMP, notICMP: {code: 0}}]}":              "spec.ingress[0].notICMP.code",
-		"{ingress: [{action: Allow, protocol: ICMPv6, icmp: {type: 0}}]}":               "spec.ingress[0].icmp.type",
+		"{selector: 'a = b'}":                                                                    "spec.selector",
+		"{ingress: [{action: Maybe}]}":                                                           "spec.ingress[0].action",
+		"{ingress: [{action: Allow, http: {methods: [GET]}}]}":                                   "spec.ingress[0].http",
+		"{ingress: [{action: Allow, protocol: FOO}]}":                                            "spec.ingress[0].protocol",
+		"{ingress: [{action: Allow, source: {nets: [10.0.0.0/33]}}]}":                            "spec.ingress[0].source.nets[0]",
+		"{ingress: [{action: Allow, destination: {ports: [80]}}]}":                               "spec.ingress[0].destination.ports",
+		"{ingress: [{action: Allow, protocol: UDPLite, source: {ports: [1]}}]}":                  "spec.ingress[0].source.ports",
+		"{ingress: [{action: Allow, ipVersion: 5}]}":                                             "spec.ingress[0].ipVersion",
+		"{ingress: [{action: Allow, destination: {services: {name: a}}}]}":                       "spec.ingress[0]",
+		"{egress: [{action: Allow, destination: {services: {name: a}, nets: ['::']}}]}":          "spec.egress[0].destination.services",
+		"{ingress: [{action: Allow, protocol: TCP, destination: {ports: ['5:x y']}}]}":           "spec",
+		"{ingress: [{action: Allow, protocol: TCP, icmp: {type: 8}}]}":                           "spec.ingress[0].icmp",
+		"{ingress: [{action: Allow, protocol: ICMP, icmp: {type: 256}}]}":                        "spec.ingress[0].icmp.type",
+		"{ingress: [{action: Allow, protocol: ICMP, notICMP: {code: 0}}]}":                       "spec.ingress[0].notICMP.code",
+		"{ingress: [{action: Allow, protocol: ICMPv6, icmp: {type: 0}}]}":                        "spec.ingress[0].icmp.type",
+		"{egress: [{action: Allow, destination: {domains: ['w*.a.com']}}]}":                      "spec.egress[0].destination.domains[0]",
+		"{egress: [{action: Allow, destination: {domains: [a.com, '*']}}]}":                      "spec.egress[0].destination.domains[1]",
+		"{egress: [{action: Deny, destination: {domains: [a.com]}}]}":                            "spec.egress[0].destination.domains",
+		"{egress: [{action: Pass, destination: {domains: [a.com]}}]}":                            "spec.egress[0].destination.domains",
+		"{egress: [{action: Allow, source: {domains: [a.com]}}]}":                                "spec.egress[0].source.domains",
+		"{ingress: [{action: Allow, destination: {domains: [a.com]}}]}":                          "spec.ingress[0].destination.domains",
+		"{egress: [{action: Allow, destination: {domains: [a.com], selector: all()}}]}":          "spec.egress[0].destination.domains",
+		"{egress: [{action: Allow, destination: {domains: [a.com], nets: [10.0.0.0/8]}}]}":       "spec.egress[0].destination.domains",
+		"{egress: [{action: Allow, destination: {domains: [a.com], notNets: [10.0.0.0/8]}}]}":    "spec.egress[0].destination.domains",
+		"{egress: [{action: Allow, destination: {domains: [a.com], namespaceSelector: all()}}]}": "spec.egress[0].destination.domains",
+		"{egress: [{action: Allow, destination: {domains: [a.com], serviceAccounts: {}}}]}":      "spec.egress[0].destination.domains",
 		"{types: [Sideways]}": "spec.types[0]",
 		"{order: first}":      "spec",
 	} {
@@ -166,6 +179,26 @@ func TestSelectorsTooMuchTogether(t *testing.T) {
 		if what == "subject" && p.Subject.Expression != "" {
 			t.Errorf("the policy isolates %.60q… only", p.Subject.Expression)
 		}
+	}
+}
+
+// Domain names of rules and of network sets, as projectcalico.org has them.
+func TestConvertDomains(t *testing.T) {
+	t.Parallel()
+	p, problems := convertedPolicy(t, "{kind: NetworkPolicy, metadata: {name: p, namespace: shop}, spec: {types: [Egress], egress: [{action: Allow, protocol: TCP, "+
+		"destination: {domains: [B.com, 'a.*.Com.', '*.b.com', b.com.], ports: [443]}}]}}")
+	want := model.Rule{Action: model.Allow, Peers: []model.Peer{{Domains: []string{"*.b.com", "a.*.com", "b.com"}}}, Ports: []model.PortRange{{Protocol: model.ProtocolTCP, First: 443, Last: 443}}}
+	if len(problems) > 0 || p == nil || len(p.Egress) != 1 || !p.Egress[0].Equal(&want) {
+		t.Errorf("%+v %v", p, problems)
+	}
+	set, problems := ConvertNetworkSet(&policyv3.NetworkSet{Spec: policyv3.NetworkSetSpec{Nets: []string{"10.0.0.0/8"}, AllowedEgressDomains: []string{"www.B.*", "w*.b.com", "a.com"}}})
+	if len(problems) != 1 || problems[0].Field != "spec.allowedEgressDomains[1]" || !slices.Equal(set.Domains, []string{"a.com", "www.b.*"}) || len(set.Nets) != 1 {
+		t.Errorf("%+v %v", set, problems)
+	}
+	_, problems = ConvertGlobalNetworkPolicy(&policyv3.GlobalNetworkPolicy{Spec: policyv3.GlobalNetworkPolicySpec{DoNotTrack: true, ApplyOnForward: true, NetworkPolicySpec: policyv3.NetworkPolicySpec{
+		Egress: []policyv3.Rule{{Action: v3.Allow, Destination: policyv3.EntityRule{Domains: []string{"a.com"}}}}}}})
+	if len(problems) != 1 || problems[0].Field != "spec.egress[0].destination.domains" {
+		t.Errorf("doNotTrack: %v", problems)
 	}
 }
 

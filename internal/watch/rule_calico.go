@@ -4,16 +4,19 @@ package watch
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"github.com/projectcalico/api/pkg/lib/numorstring"
 
+	policyv3 "github.com/weir-net/weir/api/policy/v3"
 	"github.com/weir-net/weir/internal/model"
 )
 
 // rule converts a rule of projectcalico.org/v3, of ingress or of egress.
-func (p *calicoPolicy) rule(field string, r *v3.Rule, in bool) model.Rule {
+func (p *calicoPolicy) rule(field string, r *policyv3.Rule, in bool) model.Rule {
 	out := model.Rule{Action: p.action(field+".action", r.Action), IPVersion: p.version(field+".ipVersion", r.IPVersion)}
 	if r.HTTP != nil {
 		p.bad(field+".http", "", "is not supported yet", "remove it")
@@ -35,7 +38,8 @@ func (p *calicoPolicy) rule(field string, r *v3.Rule, in bool) model.Rule {
 	out.NotPorts = append(out.NotPorts, p.ports(field+".destination.notPorts", r.Destination.NotPorts, proto)...)
 	out.SourcePorts = p.ports(field+".source.ports", r.Source.Ports, proto)
 	out.NotSourcePorts = p.ports(field+".source.notPorts", r.Source.NotPorts, proto)
-	source, destination := p.entity(field+".source", &r.Source), p.entity(field+".destination", &r.Destination)
+	source, destination := p.entity(field+".source", &r.Source.EntityRule), p.entity(field+".destination", &r.Destination.EntityRule)
+	out.Peers = p.domains(field, r, in)
 	if in {
 		out.Other, out.Own = source, destination
 	} else {
@@ -45,10 +49,53 @@ func (p *calicoPolicy) rule(field string, r *v3.Rule, in bool) model.Rule {
 	return out
 }
 
+// domains returns the peer of domain names, which destinations of egress rules that allow have, and
+// nothing else that says which addresses these are.
+func (p *calicoPolicy) domains(field string, r *policyv3.Rule, in bool) []model.Peer {
+	if len(r.Source.Domains) > 0 {
+		p.bad(field+".source.domains", r.Source.Domains[0], "is for destination of egress rules alone", "use nets")
+	}
+	d := &r.Destination
+	if len(d.Domains) == 0 {
+		return nil
+	}
+	field += ".destination.domains"
+	switch {
+	case in:
+		p.bad(field, d.Domains[0], "is for egress rules alone", "use nets")
+	case r.Action != v3.Allow:
+		p.bad(field, d.Domains[0], "is for rules with the action Allow alone", "use nets")
+	case len(d.Nets)+len(d.NotNets) > 0 || d.Selector+d.NotSelector+d.NamespaceSelector != "" || d.ServiceAccounts != nil || d.Services != nil:
+		p.bad(field, d.Domains[0], "is set together with nets, selectors or services", "use one of them a rule")
+	}
+	out, bad := parseDomains(d.Domains)
+	for _, i := range slices.Sorted(maps.Keys(bad)) {
+		p.bad(fmt.Sprintf("%s[%d]", field, i), d.Domains[i], bad[i].Error(), "correct it")
+	}
+	return []model.Peer{{Domains: out}}
+}
+
+// parseDomains reads domain names and wildcards; bad are those that are neither.
+func parseDomains(list []string) (out []string, bad map[int]error) {
+	for i, text := range list {
+		pattern, err := model.CalicoDomainPattern(text)
+		if err != nil {
+			if bad == nil {
+				bad = map[int]error{}
+			}
+			bad[i] = err
+			continue
+		}
+		out = append(out, pattern)
+	}
+	slices.Sort(out)
+	return slices.Compact(out), bad
+}
+
 // services adds the match by a Service: of the addresses of its endpoints where they are the
 // source, and of their addresses and ports where they are the destination. It is about the other
 // end alone.
-func (p *calicoPolicy) services(field string, r *v3.Rule, in bool, out *model.Rule, proto model.Protocol) {
+func (p *calicoPolicy) services(field string, r *policyv3.Rule, in bool, out *model.Rule, proto model.Protocol) {
 	own, other, name := r.Source.Services, r.Destination.Services, ".destination"
 	e := &r.Destination
 	if in {

@@ -69,6 +69,8 @@ var samples = map[string]sample{
 	"preDNAT": {value: true, with: object{"applyOnForward": true}}, "performanceHints[]": {value: []any{"AssumeNeededOnEveryNode"}},
 	"stagedAction": {value: "Delete"}, "defaultAction": {value: "Pass"}, "nets[]": {value: []any{"10.1.0.0/16"}},
 
+	"domains[]": {value: []any{"*.example.com"}}, "allowedEgressDomains[]": {value: []any{"*.example.com"}},
+
 	"action": {value: "Deny"}, "ipVersion": {value: int64(4)}, "protocol": {value: "TCP"}, "notProtocol": {value: "TCP"},
 	"icmp.type": {value: int64(8), with: object{"protocol": "ICMP"}}, "icmp.code": {value: int64(3), with: object{"protocol": "ICMP", "icmp": object{"type": int64(8)}}},
 	"notICMP.type": {value: int64(8), with: object{"protocol": "ICMP"}}, "notICMP.code": {value: int64(3), with: object{"protocol": "ICMP", "notICMP": object{"type": int64(8)}}},

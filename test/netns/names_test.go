@@ -127,6 +127,47 @@ func testDomainNames(t *testing.T, fam family) {
 	f.dials("names that went", 400, false)
 }
 
+// TestCalicoDomainNames holds the same of rules as projectcalico.org has them: wildcards anywhere
+// in a name, and names of network sets that a rule picks, while those change.
+func TestCalicoDomainNames(t *testing.T) {
+	t.Parallel()
+	inEBPF(t, testCalicoDomainNames)
+}
+
+func testCalicoDomainNames(t *testing.T, fam family) {
+	const server = "10.96.0.10"
+	f := namesFixture(t, fam)
+	tcp := []model.PortRange{{Protocol: model.ProtocolTCP, First: 7000, Last: 7000}}
+	f.cluster.Policies = map[model.PolicyID]*model.Policy{}
+	f.put(&model.Policy{Kind: model.KindCalicoNetworkPolicy, Name: model.Name{Namespace: "default", Name: "names"}, Tier: model.TierDefault, AppliesEgress: true,
+		Subject: model.Selector{Namespace: "default", Expression: "app == 'a'"},
+		Egress: []model.Rule{
+			{Action: model.Allow, Ports: []model.PortRange{{Protocol: model.ProtocolUDP, First: 53, Last: 53}}},
+			{Action: model.Allow, Peers: []model.Peer{{Domains: []string{"n1.*.names.test", "n2.exact.*"}}}, Ports: tcp},
+			{Action: model.Allow, Other: &model.Entity{Selector: "feed == 'x'"}, Ports: tcp},
+		}})
+	f.apply()
+	f.connects("a wildcard within a name", server, "n%d.a.b.names.test", 1, 1, 1, 0)
+	f.connects("what it does not match", server, "n%d.names.test", 11, 2, 0, 2)
+	f.connects("a wildcard at the end", server, "n%d.exact.test", 2, 1, 1, 0)
+	f.connects("a name of no set yet", server, "n%d.exact.test", 30, 2, 0, 2)
+
+	set := &model.NetworkSet{Name: model.Name{Name: "feed"}, Labels: map[string]string{"feed": "x"}, Domains: []string{"*.exact.test"}}
+	f.cluster.NetworkSets = map[model.Name]*model.NetworkSet{set.Name: set}
+	f.apply()
+	f.connects("a name of a set", server, "n%d.exact.test", 40, 2, 2, 0)
+	changed := *set
+	changed.Domains = []string{"*.other.test"}
+	f.cluster.NetworkSets[set.Name] = &changed
+	f.apply()
+	f.connects("a name that came to the set", server, "n%d.other.test", 50, 2, 2, 0)
+	f.dials("a name that the set has no more", 40, false)
+	f.cluster.NetworkSets = map[model.Name]*model.NetworkSet{}
+	f.apply()
+	f.dials("a set that is gone", 50, false)
+	f.dials("a rule's own name", 2, true)
+}
+
 // dials connects pod a to an address of the zone, without asking for it.
 func (f *fixture) dials(what string, i int, want bool) {
 	f.t.Helper()

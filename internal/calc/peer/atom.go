@@ -27,6 +27,7 @@ type Atom struct {
 	Classes map[*Class]struct{} // in which it is true
 	// Domains are patterns of domain names. The addresses that they lead to are known to the data
 	// plane alone: here the atom is true of none, and of all of them in a set of policy/names.go.
+	// An atom that has some has nothing else.
 	Domains []string
 
 	pods   *model.Selector
@@ -42,6 +43,7 @@ type Atom struct {
 	// What CIDRs are made from, where that may change.
 	nodes   *model.LabelSelector // the addresses of nodes with these labels
 	service model.Name           // those of the endpoints of a Service
+	domains *selector.Selector   // Domains are those of the network sets that this picks
 	round   uint64               // the computation that used it last
 }
 
@@ -89,6 +91,18 @@ func (a *Atom) trueOf(c *cluster.View, pod *model.Pod) bool {
 type Literal struct {
 	Atom *Atom
 	Not  bool // it is not true
+}
+
+// Text is a line of a rule's text. Of domain names of network sets it has nothing: the expression
+// that picks the sets says so.
+func (l Literal) Text() string {
+	switch {
+	case l.Atom.domains != nil:
+		return ""
+	case l.Not:
+		return "\n    not " + l.Atom.Text
+	}
+	return "\n    " + l.Atom.Text
 }
 
 // Clause is true where one of its literals is; an empty one never is.

@@ -33,6 +33,8 @@ type Atoms struct {
 	moved []formerly // the contents of others
 
 	slices map[model.Name][]*model.EndpointSlice // of the Services asked for; nil = not looked for yet
+
+	setDomains bool // some network set has domain names
 }
 
 // formerly is an atom with the CIDRs that it had.
@@ -46,7 +48,7 @@ func NewAtoms() *Atoms { return &Atoms{byText: map[string]*Atom{}} }
 
 // Begin starts a computation.
 func (x *Atoms) Begin(c *cluster.View, dirty *model.Dirty) {
-	x.c, x.dirty, x.slices = c, dirty, nil
+	x.c, x.dirty, x.slices, x.setDomains = c, dirty, nil, SetsHaveDomains(c)
 	x.round++
 	x.used, x.Networks = 0, 0
 	x.added, x.moved = nil, nil
@@ -139,6 +141,9 @@ func (x *Atoms) Again(a *Atom) *Atom {
 
 // updateAddrs brings the addresses of an atom up to date.
 func (x *Atoms) updateAddrs(a *Atom, known bool) {
+	if a.domains != nil && (!known || x.dirty.Has(model.KindNetworkSets|model.KindNamespaces)) {
+		a.Domains = x.domainsWith(a.domains)
+	}
 	cidrs, made := x.contents(a, !known)
 	if made && !slices.Equal(cidrs, a.CIDRs) {
 		if known {
@@ -169,8 +174,9 @@ func (x *Atoms) contents(a *Atom, all bool) (cidrs []netip.Prefix, made bool) {
 	return nil, false
 }
 
-// Others returns what must hold of the other end of a rule; no clauses: everybody.
-func (x *Atoms) Others(r *model.Rule) []Clause {
+// Others returns what must hold of the other end of a rule; no clauses: everybody. Of a rule that
+// names may allow, an expression is also about the domain names of the network sets that it picks.
+func (x *Atoms) Others(r *model.Rule, named bool) []Clause {
 	var out []Clause
 	if len(r.Peers) > 0 {
 		out = append(out, x.peers(r))
@@ -190,7 +196,11 @@ func (x *Atoms) Others(r *model.Rule) []Clause {
 		out = append(out, Clause{{a, true}})
 	}
 	if e.Selector != "" {
-		out = append(out, Clause{{Atom: x.expression(e.Selector)}})
+		of := Clause{{Atom: x.expression(e.Selector)}}
+		if named && x.setDomains {
+			of = append(of, Literal{Atom: x.domains(e.Selector)})
+		}
+		out = append(out, of)
 	}
 	if e.NotSelector != "" {
 		out = append(out, Clause{{x.expression(e.NotSelector), true}})
@@ -273,6 +283,38 @@ func (x *Atoms) expression(text string) *Atom {
 	}
 	a.expr = ParseExpression(text)
 	return x.use(a)
+}
+
+// domains returns the atom of the domain names of the network sets that an expression picks.
+func (x *Atoms) domains(text string) *Atom {
+	a := &Atom{Text: "domain names of all of " + text}
+	if have, ok := x.byText[a.Text]; ok {
+		return x.use(have)
+	}
+	a.domains = ParseExpression(text)
+	return x.use(a)
+}
+
+// SetsHaveDomains reports whether some network set has domain names: rules are compiled otherwise
+// then.
+func SetsHaveDomains(c *cluster.View) bool {
+	for _, s := range c.NetworkSets {
+		if len(s.Domains) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// domainsWith returns the domain names of the network sets that an expression picks, sorted.
+func (x *Atoms) domainsWith(expr *selector.Selector) (out []string) {
+	for _, s := range x.c.NetworkSets {
+		if len(s.Domains) > 0 && expr.MatchesFunc(SetLabels(x.c, s)) {
+			out = append(out, s.Domains...)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // SetsWith returns the addresses of the network sets and the host endpoints that an expression

@@ -310,7 +310,7 @@ func (s *sets) failsafes(user hostUser, dir direction, text *strings.Builder) se
 			if f.Net.IsValid() {
 				m.Other = &model.Entity{InNets: true, Nets: []netip.Prefix{f.Net}}
 			}
-			r := rule{of: m, others: s.atoms.Others(m), name: nodestate.Rule{Kind: "failsafe", Name: field, Detail: table.PortText(f.Port, f.Protocol)},
+			r := rule{of: m, others: s.atoms.Others(m, false), name: nodestate.Rule{Kind: "failsafe", Name: field, Detail: table.PortText(f.Port, f.Protocol)},
 				text: "failsafe " + table.PortText(f.Port, f.Protocol) + " " + f.Net.String() + " " + strconv.FormatBool(answers) + "\n"}
 			text.WriteString(r.text)
 			tier.rules = append(tier.rules, &setRule{rule: &r, dst: port.NewMatch(m.Ports, nil), src: port.NewMatch(m.SourcePorts, nil), on: alone})
@@ -364,7 +364,7 @@ func (s *sets) apiServers(text *strings.Builder, answers bool) *setRule {
 	if answers {
 		m.Ports, m.SourcePorts = []model.PortRange{{Protocol: model.ProtocolTCP, Last: 65535}}, at
 	}
-	r := rule{of: m, others: s.atoms.Others(m), name: nodestate.Rule{Kind: "failsafe", Name: "API servers", Detail: cluster.APIService.String()}}
+	r := rule{of: m, others: s.atoms.Others(m, false), name: nodestate.Rule{Kind: "failsafe", Name: "API servers", Detail: cluster.APIService.String()}}
 	for _, p := range at {
 		r.text += "failsafe API servers " + table.PortText(p.First, p.Protocol) + " " + strconv.FormatBool(answers) + "\n"
 	}

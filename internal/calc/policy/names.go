@@ -4,7 +4,6 @@ package policy
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/weir-net/weir/internal/calc/peer"
 	"github.com/weir-net/weir/internal/calc/table"
@@ -21,6 +20,14 @@ type nameSet struct {
 	set      *set
 }
 
+// setNames are the sets of the names in a set's rules.
+type setNames struct {
+	atoms    []*peer.Atom // that names may make true, by their texts
+	patterns string       // that these have
+	made     map[string]*set
+	all      []*nameSet
+}
+
 // bindNames finds or makes the sets of a set's names.
 func (s *sets) bindNames(t *set) {
 	if _, bound := s.domains[t]; bound {
@@ -33,32 +40,24 @@ func (s *sets) bindNames(t *set) {
 	}
 }
 
-// byNames returns the sets of the names in a set's rules.
+// byNames returns the sets of the names in a set's rules. Which names these are changes with
+// network sets.
 func (t *set) byNames() []*nameSet {
-	if t.nameSets != nil {
-		return t.nameSets
+	if t.names == nil {
+		t.names = &setNames{atoms: peer.Named(t.atoms())}
 	}
-	t.nameSets = []*nameSet{}
-	groups, made := map[string][]*peer.Atom{}, map[string]*nameSet{} // the atoms that have a pattern; by their texts
-	atoms := slices.SortedFunc(t.atoms(), func(a, b *peer.Atom) int { return strings.Compare(a.Text, b.Text) })
-	for _, a := range slices.Compact(atoms) {
-		for _, pattern := range a.Domains {
-			groups[pattern] = append(groups[pattern], a)
+	n := t.names
+	if patterns := peer.PatternsOf(n.atoms); patterns != n.patterns {
+		before := n.made
+		n.patterns, n.all, n.made = patterns, nil, map[string]*set{}
+		for text, g := range peer.GroupByName(n.atoms) {
+			if n.made[text] = before[text]; n.made[text] == nil {
+				n.made[text] = t.with(g.Atoms, text)
+			}
+			n.all = append(n.all, &nameSet{patterns: g.Patterns, set: n.made[text]})
 		}
 	}
-	for pattern, atoms := range groups {
-		text := ""
-		for _, a := range atoms {
-			text += a.Text + "\n"
-		}
-		n := made[text]
-		if n == nil {
-			n = &nameSet{set: t.with(atoms, text)}
-			made[text], t.nameSets = n, append(t.nameSets, n)
-		}
-		n.patterns = append(n.patterns, pattern)
-	}
-	return t.nameSets
+	return n.all
 }
 
 // with returns the set with some atoms true of every address; text says which.

@@ -132,7 +132,7 @@ func byAddr(m *model.Rule) bool {
 }
 
 func (s *sets) compileRule(p *model.Policy, dir direction, index int, m *model.Rule) *rule {
-	r := &rule{of: m, index: index, others: s.atoms.Others(m), name: ruleName(p, dir, index, m), bound: true}
+	r := &rule{of: m, index: index, others: s.atoms.Others(m, dir == egress && m.Action == model.Allow), name: ruleName(p, dir, index, m), bound: true}
 	var text strings.Builder
 	text.WriteString(r.name.Detail + " " + [...]string{"allow", "deny", "pass", "log"}[m.Action])
 	if len(r.others) == 0 {
@@ -141,11 +141,7 @@ func (s *sets) compileRule(p *model.Policy, dir direction, index int, m *model.R
 	for _, c := range r.others {
 		text.WriteString("\n  one of")
 		for _, l := range c {
-			if l.Not {
-				text.WriteString("\n    not " + l.Atom.Text)
-			} else {
-				text.WriteString("\n    " + l.Atom.Text)
-			}
+			text.WriteString(l.Text())
 		}
 	}
 	if m.NotProtocol != model.ProtocolAny {

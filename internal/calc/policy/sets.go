@@ -96,8 +96,8 @@ type set struct {
 	byAtom    map[*peer.Atom][]rulePlace // set.index, once asked for
 	unindexed []rulePlace
 
-	nameSets []*nameSet // by domain names: nil until asked for
-	ofNames  *set       // the set whose names this one is of: it binds no endpoint
+	names   *setNames // nil until asked for
+	ofNames *set      // the set whose names this one is of: it binds no endpoint
 
 	id               nodestate.SetID
 	denyID, passedID nodestate.RuleID

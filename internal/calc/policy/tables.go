@@ -31,6 +31,7 @@ type tables struct {
 	names           nodestate.Names // patterns and sets
 
 	subjects   *subject.Index
+	setDomains bool           // compiled is of network sets that have domain names
 	withStaged *subject.Index // with the staged policies in force; nil where there are none
 	compiled   [directions]map[*model.Policy]*bound
 	serial     int // of bounds
@@ -121,7 +122,8 @@ func (p *tables) bind(c *cluster.View, dirty *model.Dirty, at []netip.Addr) {
 		p.subjects = subject.NewIndex(c.Policies, p.subjects)
 		p.stage(c)
 	}
-	if dirty.Has(model.KindTiers) {
+	if has := peer.SetsHaveDomains(c); dirty.Has(model.KindTiers) || has != p.setDomains {
+		p.setDomains = has
 		p.compiled = [directions]map[*model.Policy]*bound{}
 	}
 	sets := p.resolve(c, dirty, at, p.withStaged)
@@ -156,7 +158,7 @@ func (p *tables) resolve(c *cluster.View, dirty *model.Dirty, at []netip.Addr, w
 	if len(sets.byKey) == 0 {
 		p.ruleIDs.clear()
 		*p = tables{ingress: p.ingress, egress: p.egress, ruleIDs: p.ruleIDs, staged: p.staged, hosts: p.hosts, hostsStaged: p.hostsStaged, peerCIDRs: map[netip.Prefix]nodestate.Class{},
-			names: nodestate.NewNames(), subjects: p.subjects, withStaged: p.withStaged, serial: p.serial, limits: p.limits, maxNetworks: p.maxNetworks,
+			names: nodestate.NewNames(), subjects: p.subjects, setDomains: p.setDomains, withStaged: p.withStaged, serial: p.serial, limits: p.limits, maxNetworks: p.maxNetworks,
 			withheld: p.withheld, tenantsChanged: true}
 		sets.isolateStaged(p)
 		return sets

@@ -339,14 +339,18 @@ func TestNamesOfOnePod(t *testing.T) {
 // Patterns are where names that match them are looked for, as model.DomainMatches says.
 func TestPatternsMatchNames(t *testing.T) {
 	t.Parallel()
-	patterns := []string{"*.com.test", "*.example.com.test", "example.com.test", "www.example.com.test", "*.www.example.com.test"}
+	patterns := []string{"*.com.test", "*.example.com.test", "example.com.test", "www.example.com.test", "*.www.example.com.test",
+		"update.*.com.test", "a.update.*.com.test", "www.*.example.com.test", "www.google.*", "www.*", "www.*.net", "*.net", "intranet"}
 	a := newAnswers(t, patterns...)
-	for _, name := range []string{"com.test", "x.com.test", "example.com.test", "www.example.com.test", "a.www.example.com.test", "a.b.www.example.com.test", "badexample.com.test", "test", "xcom.test"} {
+	for _, name := range []string{"intranet", "net", "x.net", "www.net", "www.x.net", "www.x.y.net", "wwww.x.net", "update.com.test", "update.x.com.test", "update.x.y.com.test",
+		"x.update.y.com.test", "a.update.y.com.test", "a.update.com.test", "www.google.de", "www.google.co.uk", "www.google", "google.de", "www.a.example.com.test", "UPDATE.X.com.test", "www",
+		"www.google." + strings.Repeat(strings.Repeat("d", 60)+".", 3) + strings.Repeat("e", 58), "a.update." + strings.Repeat(strings.Repeat("d", 60)+".", 3) + "com.test",
+		"com.test", "x.com.test", "example.com.test", "www.example.com.test", "a.www.example.com.test", "a.b.www.example.com.test", "badexample.com.test", "test", "xcom.test"} {
 		nettest.Must(t, a.node.ResetFlows())
 		a.answer(message(t, false, name+".", record{name + ".", "192.0.2.1", 300}))
 		var want []uint64
 		for _, p := range patterns {
-			if model.DomainMatches(p, name) {
+			if model.DomainMatches(p, strings.ToLower(name)) {
 				want = append(want, uint64(a.s.Names.Patterns[p]))
 			}
 		}

@@ -295,6 +295,7 @@ func (w *writer) networkSet(s *model.NetworkSet) {
 	w.name(s.Name)
 	w.labels(s.Labels)
 	w.prefixes(s.Nets)
+	w.texts(s.Domains)
 }
 
 func (w *writer) serviceAccount(s *model.ServiceAccount) {

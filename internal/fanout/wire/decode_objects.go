@@ -132,7 +132,7 @@ func (r *reader) slice(s *EndpointSlice) (model.Name, *model.EndpointSlice) {
 
 func (r *reader) networkSet(s *NetworkSet) (model.Name, *model.NetworkSet) {
 	out := &model.NetworkSet{Name: model.Name{Namespace: r.text("namespace", s.Namespace), Name: r.key("name", s.Name)}, Labels: r.labels("labels", s.Labels),
-		Nets: list(r, "nets", s.Nets, r.prefix)}
+		Nets: list(r, "nets", s.Nets, r.prefix), Domains: r.textList("domains", s.Domains)}
 	return out.Name, out
 }
 

@@ -65,7 +65,7 @@ func (w *writer) slice(s *model.EndpointSlice) *EndpointSlice {
 }
 
 func (w *writer) networkSet(s *model.NetworkSet) *NetworkSet {
-	return &NetworkSet{Namespace: w.text(s.Name.Namespace), Name: []byte(s.Name.Name), Labels: w.labels(s.Labels), Nets: each(s.Nets, PrefixBytes)}
+	return &NetworkSet{Namespace: w.text(s.Name.Namespace), Name: []byte(s.Name.Name), Labels: w.labels(s.Labels), Nets: each(s.Nets, PrefixBytes), Domains: w.texts(s.Domains)}
 }
 
 func (w *writer) serviceAccount(s *model.ServiceAccount) *ServiceAccount {

@@ -3064,6 +3064,7 @@ type NetworkSet struct {
 	Name          []byte                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Labels        *Labels                `protobuf:"bytes,3,opt,name=labels,proto3" json:"labels,omitempty"`
 	Nets          [][]byte               `protobuf:"bytes,4,rep,name=nets,proto3" json:"nets,omitempty"`
+	Domains       []uint32               `protobuf:"varint,5,rep,packed,name=domains,proto3" json:"domains,omitempty"` // texts; who does not know them allows nothing by them
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3122,6 +3123,13 @@ func (x *NetworkSet) GetLabels() *Labels {
 func (x *NetworkSet) GetNets() [][]byte {
 	if x != nil {
 		return x.Nets
+	}
+	return nil
+}
+
+func (x *NetworkSet) GetDomains() []uint32 {
+	if x != nil {
+		return x.Domains
 	}
 	return nil
 }
@@ -4558,13 +4566,14 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\x04Tier\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12\x14\n" +
 	"\x05order\x18\x02 \x01(\x01R\x05order\x12\x12\n" +
-	"\x04pass\x18\x03 \x01(\bR\x04pass\"\x82\x01\n" +
+	"\x04pass\x18\x03 \x01(\bR\x04pass\"\x9c\x01\n" +
 	"\n" +
 	"NetworkSet\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\rR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\fR\x04name\x12.\n" +
 	"\x06labels\x18\x03 \x01(\v2\x16.weir.fanout.v1.LabelsR\x06labels\x12\x12\n" +
-	"\x04nets\x18\x04 \x03(\fR\x04nets\"r\n" +
+	"\x04nets\x18\x04 \x03(\fR\x04nets\x12\x18\n" +
+	"\adomains\x18\x05 \x03(\rR\adomains\"r\n" +
 	"\x0eServiceAccount\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\rR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\rR\x04name\x12.\n" +

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	policyv3 "github.com/weir-net/weir/api/policy/v3"
 )
 
 // kind is a kind of policy, or of what policies refer to, that may be tried.
@@ -33,14 +35,14 @@ var (
 // kinds that may be tried. Of two of one name the first is meant by the name alone.
 var kinds = []kind{
 	{"NetworkPolicy", networkingv1.SchemeGroupVersion.WithResource("networkpolicies"), true, []string{"netpol"}, func() any { return &networkingv1.NetworkPolicy{} }},
-	{"NetworkPolicy", calico.WithResource("networkpolicies"), true, nil, func() any { return &v3.NetworkPolicy{} }},
-	{"GlobalNetworkPolicy", calico.WithResource("globalnetworkpolicies"), false, []string{"gnp"}, func() any { return &v3.GlobalNetworkPolicy{} }},
-	{"StagedNetworkPolicy", calico.WithResource("stagednetworkpolicies"), true, []string{"snp"}, func() any { return &v3.StagedNetworkPolicy{} }},
-	{"StagedGlobalNetworkPolicy", calico.WithResource("stagedglobalnetworkpolicies"), false, []string{"sgnp"}, func() any { return &v3.StagedGlobalNetworkPolicy{} }},
+	{"NetworkPolicy", calico.WithResource("networkpolicies"), true, nil, func() any { return &policyv3.NetworkPolicy{} }},
+	{"GlobalNetworkPolicy", calico.WithResource("globalnetworkpolicies"), false, []string{"gnp"}, func() any { return &policyv3.GlobalNetworkPolicy{} }},
+	{"StagedNetworkPolicy", calico.WithResource("stagednetworkpolicies"), true, []string{"snp"}, func() any { return &policyv3.StagedNetworkPolicy{} }},
+	{"StagedGlobalNetworkPolicy", calico.WithResource("stagedglobalnetworkpolicies"), false, []string{"sgnp"}, func() any { return &policyv3.StagedGlobalNetworkPolicy{} }},
 	{"StagedKubernetesNetworkPolicy", calico.WithResource("stagedkubernetesnetworkpolicies"), true, []string{"sknp"}, func() any { return &v3.StagedKubernetesNetworkPolicy{} }},
 	{"Tier", calico.WithResource("tiers"), false, nil, func() any { return &v3.Tier{} }},
-	{"NetworkSet", calico.WithResource("networksets"), true, []string{"netsets"}, func() any { return &v3.NetworkSet{} }},
-	{"GlobalNetworkSet", calico.WithResource("globalnetworksets"), false, nil, func() any { return &v3.GlobalNetworkSet{} }},
+	{"NetworkSet", calico.WithResource("networksets"), true, []string{"netsets"}, func() any { return &policyv3.NetworkSet{} }},
+	{"GlobalNetworkSet", calico.WithResource("globalnetworksets"), false, nil, func() any { return &policyv3.GlobalNetworkSet{} }},
 	{"ClusterNetworkPolicy", schema.GroupVersionResource{Group: policies.Group, Version: "v1alpha2", Resource: "clusternetworkpolicies"}, false, []string{"cnp"}, nil},
 	{"AdminNetworkPolicy", policies.WithResource("adminnetworkpolicies"), false, []string{"anp"}, nil},
 	{"BaselineAdminNetworkPolicy", policies.WithResource("baselineadminnetworkpolicies"), false, []string{"banp"}, nil},

@@ -18,6 +18,8 @@ const (
 	UnansweredShift = 0x2
 	NameBytes       = 0x100
 	NameMatches     = 0x8
+	NameGroupBytes  = 0x8
+	NameHeads       = 0x4
 	NamedSlots      = 0x8
 	NamedEach       = 0x400
 	NamedFew        = 0x10000

@@ -312,7 +312,7 @@ type Weir6NameKey struct {
 type Weir6NameMatch struct {
 	_        structs.HostLayout
 	Count    uint32
-	Pad      uint32
+	More     uint32
 	Patterns [8]uint64
 }
 

@@ -310,7 +310,7 @@ type WeirNameKey struct {
 type WeirNameMatch struct {
 	_        structs.HostLayout
 	Count    uint32
-	Pad      uint32
+	More     uint32
 	Patterns [8]uint64
 }
 
@@ -351,9 +351,13 @@ type WeirNameWork struct {
 		Addr [4]uint32
 		Ttl  uint32
 	}
-	Key   WeirNameKey
-	Name  [320]uint8
-	_     [4]byte
+	Key  WeirNameKey
+	Head struct {
+		_     structs.HostLayout
+		Len   uint32
+		Group [2]uint32
+		Name  [320]uint8
+	}
 	Fresh [17]uint64
 }
 

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/cilium/ebpf"
 
@@ -29,7 +28,7 @@ type nameTables struct {
 
 func newNames(m map[string]*ebpf.Map, c *counts) *nameTables {
 	return &nameTables{
-		patterns: maptable.New[abi.WeirNameKey, abi.WeirNameMatch]("weir_name_patterns", m["weir_name_patterns"], patternOf, &c.quiet),
+		patterns: maptable.New[abi.WeirNameKey, abi.WeirNameMatch]("weir_name_patterns", m["weir_name_patterns"], describePattern, &c.quiet),
 		sets: maptable.New[abi.WeirNameSetKey, uint64]("weir_name_sets", m["weir_name_sets"], func(k abi.WeirNameSetKey) string {
 			return fmt.Sprintf("set %016x name %016x", k.Set, k.Pattern)
 		}, &c.reevaluated),
@@ -113,11 +112,7 @@ func (t *nameTables) setsInUse(in map[uint64]bool) {
 
 // read adds what the maps hold to a state.
 func (t *nameTables) read(s *nodestate.State) {
-	for k, v := range t.patterns.Tracker.All() {
-		if v.Count > 0 {
-			s.Names.Patterns[patternOf(k)] = nodestate.NameID(v.Patterns[0])
-		}
-	}
+	readPatterns(t.patterns.Tracker.All(), s.Names.Patterns)
 	for k, set := range t.sets.Tracker.All() {
 		s.Names.Sets[nodestate.NameKey{Set: nodestate.SetID(k.Set), Name: nodestate.NameID(k.Pattern)}] = nodestate.SetID(set)
 	}
@@ -127,67 +122,6 @@ func (t *nameTables) read(s *nodestate.State) {
 	slices.SortFunc(s.Names.Servers, netip.Addr.Compare)
 	for _, v := range t.pods.Tracker.All() {
 		s.Names.ExtraTTL = v.Extra
-	}
-}
-
-// toNameKey returns the key of a pattern; ok is false for one that no name can match. Names are
-// stored from their end on, so that a wildcard is a prefix.
-func toNameKey(pattern string) (k abi.WeirNameKey, ok bool) {
-	name, wild := strings.CutPrefix(pattern, "*")
-	if len(name) == 0 || len(name) >= abi.NameBytes-1 {
-		return k, false
-	}
-	for i := range len(name) {
-		k.Name[i] = name[len(name)-1-i]
-	}
-	n := len(name)
-	if !wild {
-		n++ // the 0 at its end
-	}
-	k.Len = uint32(8 * n)
-	return k, true
-}
-
-func patternOf(k abi.WeirNameKey) string {
-	n := min(int(k.Len/8), abi.NameBytes)
-	name := slices.Clone(k.Name[:n])
-	slices.Reverse(name)
-	if n > 0 && name[0] == 0 {
-		return string(name[1:])
-	}
-	return "*" + string(name)
-}
-
-// renderPatterns gives each pattern those that every name matches which matches it: the longest
-// first, so that of more than there is room for the ones of most names are left out.
-func renderPatterns(n *nodestate.Names) iter.Seq2[abi.WeirNameKey, abi.WeirNameMatch] {
-	return func(yield func(abi.WeirNameKey, abi.WeirNameMatch) bool) {
-		for pattern, id := range n.Patterns {
-			k, ok := toNameKey(pattern)
-			if !ok {
-				continue
-			}
-			v := abi.WeirNameMatch{Count: 1}
-			v.Patterns[0] = uint64(id)
-			rest := strings.TrimPrefix(pattern, "*.")
-			if rest == pattern {
-				rest = "." + rest // its first label is what a wildcard may be about
-			}
-			for v.Count < abi.NameMatches {
-				_, parent, more := strings.Cut(strings.TrimPrefix(rest, "."), ".")
-				if !more {
-					break
-				}
-				rest = parent
-				if wider, has := n.Patterns["*."+parent]; has {
-					v.Patterns[v.Count] = uint64(wider)
-					v.Count++
-				}
-			}
-			if !yield(k, v) {
-				return
-			}
-		}
 	}
 }
 
