@@ -149,6 +149,7 @@ struct flow_record {
 	} seen, sent; /* as it meets the hook, and as it goes on: of this direction */
 	__be32 svc_addr[4]; /* the Service's id */
 	__be32 asked_addr[4]; /* see flow_value.asked */
+	/* without a Service its first 8 bytes are as those of flow_value.backend */
 	__be32 backend_addr[4];
 	__be32 nexthop[4];
 	__be16 svc_port; /* 0 = none */

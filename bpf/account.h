@@ -54,6 +54,8 @@ static __always_inline __u64 account_take(__u64 *count)
 static __noinline int account_fill(struct flow_record *r, const struct flow_key *k,
 				   const struct flow_value *f)
 {
+	__u64 named;
+
 	if (!r || !k || !f)
 		return 0;
 	addr_widen(r->seen.saddr, &k->saddr);
@@ -67,6 +69,11 @@ static __noinline int account_fill(struct flow_record *r, const struct flow_key 
 	addr_widen(r->svc_addr, &flow_svc(f)->addr);
 	addr_widen(r->asked_addr, &f->asked.addr);
 	addr_widen(r->backend_addr, &flow_backend(f)->addr);
+	named = flow_named(f);
+	if (named) {
+		r->backend_addr[0] = (__u32)named;
+		r->backend_addr[1] = named >> 32;
+	}
 	addr_widen(r->nexthop, &f->nexthop);
 	r->svc_port = flow_svc(f)->port;
 	r->asked_port = f->asked.port;

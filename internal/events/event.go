@@ -52,6 +52,7 @@ type Peer struct {
 // End is what policy said at one end.
 type End struct {
 	Rule   *Rule   `json:"rule,omitempty"`   // that decided; absent = no policy selects the pod, or the other end denied before
+	Domain string  `json:"domain,omitempty"` // the domain name, or the wildcard, by which that rule allows; of flow records, without a Service
 	Staged *Staged `json:"staged,omitempty"` // absent = no staged policy selects the pod
 }
 
@@ -136,6 +137,9 @@ func EndOf(s *nodestate.State, d dataplane.EventEnd) *End {
 		return nil
 	}
 	e := &End{Rule: ruleOf(s, d.Rule)}
+	if s != nil && d.Name != 0 {
+		e.Domain = s.Names.Texts[d.Name]
+	}
 	if d.Staged {
 		e.Staged = &Staged{Verdict: verdict(!d.StagedDenied), Rule: ruleOf(s, d.StagedRule)}
 	}

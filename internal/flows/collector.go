@@ -93,6 +93,9 @@ func (c *Collector) Add(r dataplane.FlowRecord) {
 	if r.End != dataplane.FlowGoesOn {
 		f.Ended = string(r.End)
 	}
+	if r.Egress.Name != 0 && f.Egress != nil && f.Egress.Domain == "" { // of answers alone it was not known
+		f.Egress = events.EndOf(c.by.State(), r.Egress)
+	}
 	if r.Reply {
 		f.Received.add(r.Packets, r.Bytes)
 		f.Return = string(r.Path)

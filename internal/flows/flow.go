@@ -123,6 +123,9 @@ func (f *Flow) String() string {
 	if f.Rule != nil {
 		b += " by " + f.Rule.String()
 	}
+	if f.Egress != nil && f.Egress.Domain != "" {
+		b += " for " + f.Egress.Domain
+	}
 	if f.Reason != "" {
 		b += " " + f.Reason
 	}

@@ -5,6 +5,7 @@ package flows
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,6 +41,7 @@ func newNames() names {
 	s := nodestate.New()
 	s.Rules.Set(7, nodestate.Rule{Kind: "NetworkPolicy", Name: "db/clients", Detail: "ingress[0]"})
 	s.Rules.Set(8, nodestate.Rule{Kind: "Service", Name: "db/pg", Detail: "port pg"})
+	s.Names.Texts[9] = "*.example.com"
 	s.Frontends.Set(frontend, nodestate.Service{ID: frontend, Rule: 8})
 	return names{s}
 }
@@ -64,6 +66,27 @@ func record(reply bool, packets, bytes uint64) dataplane.FlowRecord {
 func all(c *Collector, f Filter) (out []*Flow) {
 	c.Each(f, func(r *Flow) bool { out = append(out, r); return true })
 	return out
+}
+
+// A record has the domain name by which a rule allows, also where answers are reported first.
+func TestRecordsHaveDomains(t *testing.T) {
+	t.Parallel()
+	c := New("n1", time.Minute, kept, newNames())
+	to := func(reply bool) dataplane.FlowRecord {
+		r := record(reply, 1, 60)
+		r.Service, r.Dst, r.Dport = nodestate.Frontend{}, r.ToDst, r.ToDport
+		if r.Egress.Rule, r.Ingress = 7, (dataplane.EventEnd{}); !reply {
+			r.Egress.Name = 9
+		}
+		return r
+	}
+	c.Add(to(true))
+	c.Add(to(false))
+	c.Flush()
+	got := all(c, Filter{})
+	if len(got) != 1 || got[0].Egress == nil || got[0].Egress.Domain != "*.example.com" || !strings.Contains(got[0].String(), " for *.example.com") {
+		t.Errorf("%+v", got)
+	}
 }
 
 // Both directions of a connection, and what comes in several pieces, are one record of an interval.

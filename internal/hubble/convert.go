@@ -76,6 +76,9 @@ func (c converter) flowOf(r *flows.Flow) *flow.Flow {
 	if r.Source.Address.Is6() {
 		out.IP.IpVersion = flow.IPVersion_IPv6
 	}
+	if r.Egress != nil && r.Egress.Domain != "" {
+		out.DestinationNames = []string{r.Egress.Domain}
+	}
 	out.EgressAllowedBy, out.EgressDeniedBy = policies(r, r.Egress, flow.TrafficDirection_EGRESS)
 	out.IngressAllowedBy, out.IngressDeniedBy = policies(r, r.Ingress, flow.TrafficDirection_INGRESS)
 	if r.Verdict == flows.Allowed {

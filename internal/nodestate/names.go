@@ -31,6 +31,7 @@ func (k NameKey) Compare(o NameKey) int {
 type Names struct {
 	// Patterns are those of the rules that bind endpoints here (model.DomainPattern).
 	Patterns map[string]NameID
+	Texts    map[NameID]string // the other way round
 	// Sets say by which set a packet is evaluated that the endpoint's own set denies, where a name
 	// of the pattern led to its destination: the same rules, those with the pattern as if they were
 	// about every address.
@@ -42,7 +43,9 @@ type Names struct {
 }
 
 // NewNames returns one without names.
-func NewNames() Names { return Names{Patterns: map[string]NameID{}, Sets: map[NameKey]SetID{}} }
+func NewNames() Names {
+	return Names{Patterns: map[string]NameID{}, Texts: map[NameID]string{}, Sets: map[NameKey]SetID{}}
+}
 
 // Equal reports whether two are the same.
 func (n *Names) Equal(o *Names) bool {

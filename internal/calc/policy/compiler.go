@@ -89,7 +89,7 @@ func (k *Compiler) Update(c *cluster.View, dirty *model.Dirty, next *nodestate.S
 	table.StoreMap(&next.Staged, k.tables.staged, keys, nodestate.TableStaged)
 	table.StoreMap(&next.HostStaged, k.tables.hostsStaged, keys, nodestate.TableStaged)
 	if n := k.tables.names; !maps.Equal(n.Patterns, next.Names.Patterns) || !maps.Equal(n.Sets, next.Names.Sets) {
-		next.Names.Patterns, next.Names.Sets, keys.Tables = n.Patterns, n.Sets, keys.Tables|nodestate.TableNames
+		next.Names.Patterns, next.Names.Texts, next.Names.Sets, keys.Tables = n.Patterns, n.Texts, n.Sets, keys.Tables|nodestate.TableNames
 	}
 	if !slices.Equal(next.Unfit, k.tables.unfit) {
 		next.Unfit, keys.Tables = k.tables.unfit, keys.Tables|nodestate.TableStaged

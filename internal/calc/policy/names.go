@@ -99,7 +99,7 @@ func (s *sets) nameTables() nodestate.Names {
 			}
 			for _, pattern := range n.patterns {
 				id := table.Digest64[nodestate.NameID]("domain name " + pattern)
-				out.Patterns[pattern] = id
+				out.Patterns[pattern], out.Texts[id] = id, pattern
 				out.Sets[nodestate.NameKey{Set: t.id, Name: id}] = n.set.id
 			}
 		}

@@ -209,6 +209,15 @@ func TestOneNamespace(t *testing.T) {
 	}
 	global := between("a", "b")
 	global.Rule = rule("GlobalNetworkPolicy", "everywhere")
+	named := between("a", "b")
+	named.Egress.Domain = "own.example.com"
+	if out = s.Show(named, flows.Filter{}); out.Egress.Domain != "own.example.com" {
+		t.Errorf("%+v", out.Egress)
+	}
+	named.Egress.Rule = rule("NetworkPolicy", "b/out")
+	if out = s.Show(named, flows.Filter{}); out.Egress.Domain != "" {
+		t.Errorf("the name of another namespace's rule: %+v", out.Egress)
+	}
 	if out = s.Show(global, flows.Filter{}); out.Rule.Name != "everywhere" {
 		t.Errorf("%+v", out.Rule)
 	}

@@ -183,6 +183,9 @@ func (s *Scope) end(e *events.End) *events.End {
 		return nil
 	}
 	out := &events.End{Rule: s.rule(e.Rule)}
+	if out.Rule == e.Rule {
+		out.Domain = e.Domain
+	}
 	if e.Staged != nil {
 		out.Staged = &events.Staged{Verdict: e.Staged.Verdict, Rule: s.rule(e.Staged.Rule)}
 	}

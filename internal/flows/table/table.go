@@ -179,7 +179,7 @@ func appendEnd(b []byte, e *events.End) []byte {
 	if e == nil {
 		return append(b, 0)
 	}
-	b = appendRule(append(b, 1), e.Rule)
+	b = appendText(appendRule(append(b, 1), e.Rule), e.Domain)
 	if e.Staged == nil {
 		return append(b, 0)
 	}
@@ -281,6 +281,7 @@ func Size(f *flows.Flow) (n int) {
 			continue
 		}
 		rule(e.Rule)
+		n += len(e.Domain)
 		if e.Staged != nil {
 			n += len(e.Staged.Verdict)
 			rule(e.Staged.Rule)

@@ -145,7 +145,7 @@ func putEnd(e *events.End) *End {
 	if e == nil {
 		return nil
 	}
-	out := &End{Rule: putRule(e.Rule)}
+	out := &End{Rule: putRule(e.Rule), Domain: e.Domain}
 	if e.Staged != nil {
 		out.Staged = &Staged{Verdict: e.Staged.Verdict, Rule: putRule(e.Staged.Rule)}
 	}
@@ -156,7 +156,7 @@ func getEnd(e *End) *events.End {
 	if e == nil {
 		return nil
 	}
-	out := &events.End{Rule: getRule(e.GetRule())}
+	out := &events.End{Rule: getRule(e.GetRule()), Domain: e.GetDomain()}
 	if s := e.GetStaged(); s != nil {
 		out.Staged = &events.Staged{Verdict: s.GetVerdict(), Rule: getRule(s.GetRule())}
 	}

@@ -97,7 +97,15 @@ func toRecord(v abi.WeirFlowRecord, now time.Time, mono int64) dataplane.FlowRec
 	}
 	describe(&r, v.Action, v.Flags, v.Ifindex)
 	r.Egress, r.Ingress = endsOf(v.Ends, v.Staged, v.Rules, v.StagedRules)
+	if v.SvcProto == 0 && !r.Reply {
+		r.Egress.Name = nameOf([2]uint32(v.BackendAddr[:2]))
+	}
 	return r
+}
+
+// nameOf is the pattern that a flow without a Service has in the place of its backend.
+func nameOf(words [2]uint32) nodestate.NameID {
+	return nodestate.NameID(uint64(words[1])<<32 | uint64(words[0]))
 }
 
 // describe says by which way the packets go, and turns a record of answers into the original
@@ -164,6 +172,9 @@ func Expired[A abi.Address](key, value []byte, now time.Time) (r dataplane.FlowR
 	}
 	describe(&r, v.Action, v.Flags, v.Ifindex)
 	r.Egress, r.Ingress = endsOf(v.Ends, v.Staged, v.Rules, v.StagedRules)
+	if v.Svc.Proto == 0 && !r.Reply {
+		r.Egress.Name = nameOf(*(*[2]uint32)(unsafe.Pointer(&v.Backend)))
+	}
 	return r, true
 }
 
