@@ -2,6 +2,11 @@
 
 package main
 
+const (
+	namesFile     = "bpf/names.c"
+	driverPackage = "./internal/dataplane/ebpf"
+)
+
 // attacksPods are the guards against what pods send by themselves: frames of their own making
 // (NET_RAW), and flows of ordinary sockets.
 var attacksPods = []mutant{
@@ -53,4 +58,16 @@ var attacksPods = []mutant{
 	{fault{"a pod reports groups that it listens to, or asks for listeners, beyond its interface, with nftables", "internal/dataplane/nft/chains/filter_chains.go",
 		"chain(podLinkChain, \"drop\")", "chain(podLinkChain, \"accept\")"},
 		"./test/netns", "^TestHostileListenersOfPods$/^nft-IPv"},
+	{fault{"a DNS server that is not trusted tells a pod where a name of its policy leads", namesFile,
+		"	if (!bpf_map_lookup_elem(&weir_name_servers, &server)) {", "	if (!bpf_map_lookup_elem(&weir_name_servers, &server) && !pod) {"},
+		driverPackage, "^TestHostileUntrustedServer$"},
+	{fault{"a DNS answer that a pod did not ask for says where a name of its policy leads", namesFile,
+		"	if (bpf_map_delete_elem(&weir_name_asked, &q)) {", "	if (bpf_map_delete_elem(&weir_name_asked, &q) && !pod) {"},
+		driverPackage, "^TestHostileUnaskedAnswer$"},
+	{fault{"a second answer to one question of a pod says where a name of its policy leads", namesFile,
+		"	if (bpf_map_delete_elem(&weir_name_asked, &q)) {", "	if (!bpf_map_lookup_elem(&weir_name_asked, &q)) {"},
+		driverPackage, "^TestHostileSecondAnswer$"},
+	{fault{"a pod fills the node's table of the addresses of domain names", namesFile,
+		"*used >= (*all >= NAMED_FEW ? NAMED_EACH : NAMED_MOST))", "*used >= NAMED_MOST)"},
+		driverPackage, "^TestHostileNamesShare$"},
 }

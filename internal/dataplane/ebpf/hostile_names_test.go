@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"testing"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/hostile"
+	"github.com/weir-net/weir/internal/nettest"
+)
+
+// forgedAddr is where forged answers say that a name of the pod's policy is, namedAddr is where
+// rightful ones do.
+const (
+	forgedAddr = "203.0.113.66"
+	namedAddr  = "192.0.2.1"
+)
+
+func forgedAnswer(t *testing.T) []byte {
+	t.Helper()
+	return message(t, true, "b.example.com.", record{"b.example.com.", forgedAddr, 300})
+}
+
+// rightful fails the test unless an answer of the trusted server to a question counts.
+func (a *answers) rightful() {
+	a.t.Helper()
+	a.answer(message(a.t, true, "b.example.com.", record{"b.example.com.", namedAddr, 300}))
+	if a.told(namedAddr) == nil {
+		a.t.Fatal("a trusted server's answer to a question does not count: nothing was shown")
+	}
+}
+
+// TestHostileUntrustedServer: a pod may ask whom it likes, and what others than the trusted servers
+// tell it opens nothing for it, of either family and whichever way it asked.
+func TestHostileUntrustedServer(t *testing.T) {
+	t.Parallel()
+	hostile.Record(t, "a DNS server that is not trusted tells a pod where a name of its policy leads", hostile.Pod, hostile.EBPF, hostile.Both)
+	a := newAnswers(t, "*.example.com")
+	a.rightful()
+	server, server6 := podAddr.Next(), podAddr6.Next()
+	for _, proto := range []uint32{6, 17} {
+		a.asked(server, proto)
+		a.run(frame(server, podAddr, 53, proto == 6, forgedAnswer(t)))
+		a.asked(server6, proto)
+		a.run(frame(server6, podAddr6, 53, proto == 6, forgedAnswer(t)))
+	}
+	if got := a.told(forgedAddr); got != nil {
+		t.Errorf("it is a name's: %v", got)
+	}
+}
+
+// TestHostileUnaskedAnswer: who sends in the name of a trusted server has to know a question that
+// the pod has open: the port and the number of the message.
+func TestHostileUnaskedAnswer(t *testing.T) {
+	t.Parallel()
+	hostile.Record(t, "a DNS answer that a pod did not ask for says where a name of its policy leads", hostile.Link, hostile.EBPF, hostile.Both)
+	a := newAnswers(t, "*.example.com")
+	a.rightful()
+	m := forgedAnswer(t)
+	a.run(frame(dnsServer, podAddr, 53, false, m))
+	a.run(frame(dnsServer6, podAddr6, 53, true, m))
+	m[0] ^= 0x55
+	a.answer(m)
+	if got := a.told(forgedAddr); got != nil {
+		t.Errorf("it is a name's: %v", got)
+	}
+}
+
+// TestHostileSecondAnswer: a question has one answer, whoever sends another one.
+func TestHostileSecondAnswer(t *testing.T) {
+	t.Parallel()
+	hostile.Record(t, "a second answer to one question of a pod says where a name of its policy leads", hostile.Link, hostile.EBPF, hostile.Both)
+	a := newAnswers(t, "*.example.com")
+	a.rightful()
+	a.run(frame(dnsServer, podAddr, 53, false, forgedAnswer(t)))
+	if got := a.told(forgedAddr); got != nil {
+		t.Errorf("it is a name's: %v", got)
+	}
+}
+
+// TestHostileNamesShare: a pod that asks for ever new names has its share of the table once that
+// fills, and no more.
+func TestHostileNamesShare(t *testing.T) {
+	t.Parallel()
+	hostile.Record(t, "a pod fills the node's table of the addresses of domain names", hostile.Pod, hostile.EBPF, hostile.Both)
+	a := newAnswers(t, "*.example.com")
+	a.rightful()
+	nettest.Must(t, a.node.Maps["weir_name_used"].Put(uint32(podIfindex), uint32(abi.NamedEach)))
+	nettest.Must(t, a.node.Maps["weir_name_used"].Put(uint32(0), uint32(abi.NamedFew)))
+	a.answer(forgedAnswer(t))
+	if got := a.told(forgedAddr); got != nil {
+		t.Errorf("a pod with %d addresses of %d gets one more: %v", abi.NamedEach, abi.NamedFew, got)
+	}
+}
