@@ -4,12 +4,14 @@
  * addresses in answers are of both. */
 #include <linux/if_ether.h>
 #include <linux/in.h>
+#include <linux/in6.h>
 #include <linux/pkt_cls.h>
 #include "names.h"
 
 #if WEIR_FAMILY == 4
 
 #define NAME_LABELS 32 /* labels and pointers that are followed in one name */
+#define NAME_EXTENSIONS 4 /* headers of IPv6 before the transport's */
 #define NAME_MOST 254 /* characters of a name, dots among them */
 #define NAME_RECORDS 64 /* of an answer that are looked at, */
 #define NAME_ADDRS 64 /* and addresses; a power of 2 */
@@ -365,6 +367,11 @@ static __always_inline int names_packet(struct __sk_buff *skb, struct name_work 
 		__be16 source;
 		__be16 dest;
 	} ports;
+	struct {
+		__u8 next;
+		__u8 len;
+		__be16 piece; /* of a fragment's header */
+	} extension;
 	__u32 off = ETH_HLEN;
 	__u8 head, proto;
 	__be16 piece;
@@ -384,6 +391,16 @@ static __always_inline int names_packet(struct __sk_buff *skb, struct name_work 
 		    bpf_skb_load_bytes(skb, off + 8, q->server, 16))
 			return 0;
 		off += 40;
+		for (int i = 0; i < NAME_EXTENSIONS; i++) {
+			if (proto != IPPROTO_HOPOPTS && proto != IPPROTO_DSTOPTS &&
+			    proto != IPPROTO_ROUTING && proto != IPPROTO_FRAGMENT)
+				break;
+			if (bpf_skb_load_bytes(skb, off, &extension, 4) ||
+			    (proto == IPPROTO_FRAGMENT && (extension.piece & bpf_htons(0xfff8))))
+				return 0;
+			off += proto == IPPROTO_FRAGMENT ? 8 : (extension.len + 1) * 8;
+			proto = extension.next;
+		}
 	} else {
 		return 0;
 	}

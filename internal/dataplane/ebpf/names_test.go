@@ -5,6 +5,7 @@ package ebpf
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -229,6 +230,14 @@ func TestNamesInAnswers(t *testing.T) {
 	want("over IPv6", "192.0.2.31", 101)
 	if left := a.left("192.0.2.31"); left > 7*24*3600 {
 		t.Errorf("%v are left", time.Duration(left)*time.Second)
+	}
+	// Behind options for hops and destinations, and a routing header, of which one has 16 bytes.
+	for i, chain := range []string{"\x2b\x00\x01\x04\x00\x00\x00\x00" + "\x3c\x01" + strings.Repeat("\x00", 14) + "\x11\x00\x01\x04\x00\x00\x00\x00", "\x11\x00\x00\x01\x00\x00\x00\x07"} {
+		f := frame(dnsServer6, podAddr6, 53, false, message(t, true, "b.example.com.", record{"b.example.com.", fmt.Sprint("192.0.2.", 40+i), 300}))
+		f[20] = []byte{0, 44}[i]
+		a.asked(dnsServer6, 17)
+		a.run(slices.Insert(f, 54, []byte(chain)...))
+		want("behind extension headers", fmt.Sprint("192.0.2.", 40+i), 101)
 	}
 	long := strings.Repeat(strings.Repeat("a", 60)+".", 3) + strings.Repeat("b", 50) + ".example.com."
 	a.answer(message(t, true, long, record{long, "192.0.2.32", 300}))

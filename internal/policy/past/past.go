@@ -65,6 +65,7 @@ type Question struct {
 	// FromHost: the source, which is no pod, may be the destination's node, whatever addresses are
 	// known of that: its own packets reach its pods past policy.
 	FromHost bool
+	Domains  []string  // the names in policy by which it was allowed at the source, sorted; of some of the records
 	Service  string    // that was asked, as flows.Flow has it; of one of the records
 	Lacking  string    // what the records do not say, a reason of Unknown; empty = nothing
 	First    time.Time // of connections
@@ -216,6 +217,11 @@ func (q *Question) count(f *flows.Flow, seed maphash.Seed) {
 		q.ended = f.End
 	}
 	q.Service = cmp.Or(q.Service, f.Service)
+	if f.Egress != nil && f.Egress.Domain != "" {
+		if i, has := slices.BinarySearch(q.Domains, f.Egress.Domain); !has {
+			q.Domains = slices.Insert(q.Domains, i, f.Egress.Domain)
+		}
+	}
 	t := q.seen[f.Node]
 	if t == nil {
 		t = &tally{conns: map[uint64]struct{}{}}

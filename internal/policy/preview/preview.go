@@ -27,6 +27,7 @@ const (
 	LackNames     = "the ports by name of a pod that is gone"
 	LackServices  = "of which Services a pod that is gone was an endpoint"
 	LackSource    = "the source port"
+	LackDomains   = "the domain names that led the pod to the address"
 	LackHost      = "whether the source is an address of the pod's own node, which no policy holds up"
 	LackEndpoints = "what host endpoints say: they are not computed"
 )
@@ -60,7 +61,7 @@ type Outcome struct {
 
 // Run compares what is said by the policies of two clusters, which differ in nothing else.
 func Run(before, after *model.Cluster, questions []*past.Question) *Outcome {
-	r := &run{before: before, after: after, differ: differ(before, after), looks: looksOf(before, after), nodes: map[netip.Addr]string{}}
+	r := &run{before: before, after: after, differ: differ(before, after), looks: looksOf(before, after), nodes: map[netip.Addr]string{}, domains: domainsOf(before, after)}
 	for _, n := range before.Nodes {
 		for _, a := range n.Addrs {
 			r.nodes[a] = n.Name
@@ -94,6 +95,7 @@ type run struct {
 	differ        *difference
 	looks         looks
 	nodes         map[netip.Addr]string // by their addresses
+	domains       []string              // of policies
 	out           *Outcome
 }
 
@@ -219,8 +221,8 @@ func (r *run) evaluate(by *policy.Explainer, q *past.Question, own bool) evaluat
 		ports.Src = 0
 	}
 	if q.From.Pod != nil {
-		x, _ := by.Explain(policy.Question{Endpoint: q.From.Addr, Peer: q.To.Addr, Proto: q.Protocol, Ports: ports})
-		out.egress = r.take(&out, q, &x, "egress")
+		x := r.askEgress(by, q, policy.Question{Endpoint: q.From.Addr, Peer: q.To.Addr, Proto: q.Protocol, Ports: ports}, &out)
+		out.egress = r.take(&out, q, x, "egress")
 	}
 	if q.To.Pod != nil && !own {
 		x, _ := by.Explain(policy.Question{Endpoint: q.To.Addr, Peer: q.From.Addr, Ingress: true, Proto: q.Protocol, Ports: ports})

@@ -153,6 +153,48 @@ func TestSourcePorts(t *testing.T) {
 	}
 }
 
+// A connection to an address that a domain name led to counts by the name that its record has; what
+// another name would say is not known.
+func TestDomainNames(t *testing.T) {
+	t.Parallel()
+	file := func(domains string) string {
+		return `{apiVersion: projectcalico.org/v3, kind: NetworkPolicy, metadata: {name: p}, spec: {types: [Egress], egress: [{action: Allow, destination: {domains: [` + domains + `]}}]}}`
+	}
+	to := func(domain string) *flows.Flow {
+		return record("cli", func(f *flows.Flow) {
+			f.Destination, f.Ingress = flows.Peer{Address: netip.MustParseAddr("192.0.2.7"), Port: 443}, nil
+			f.Egress.Domain = domain
+		})
+	}
+	for _, c := range []struct {
+		before, after, recorded    string
+		denied, unknown, unchanged int
+	}{
+		{`"*.b.com"`, `"*.com"`, "*.b.com", 0, 0, 1},
+		{`a.com`, `"*.com"`, "a.com", 0, 0, 1},
+		{`"*.com"`, `a.com`, "*.com", 0, 1, 0},
+		{`"*.com"`, `a.com`, "b.com", 0, 1, 0}, // the address may be one of a.com, too
+		{`"*.com"`, `""`, "*.com", 1, 0, 0},
+		{`"*.com"`, `"*.com", x.com`, "*.com", 0, 0, 1},
+	} {
+		after := file(c.after)
+		if c.after == `""` {
+			after = `{apiVersion: projectcalico.org/v3, kind: NetworkPolicy, metadata: {name: p}, spec: {types: [Egress], egress: [{action: Allow, destination: {nets: [198.51.100.0/24]}}]}}`
+		}
+		r := try(t, strings.Replace(file(c.before), "name: p", "name: p, namespace: a", 1), after, to(c.recorded))
+		unknown := 0
+		for _, g := range r.Unknown {
+			if unknown++; g.Why != preview.LackDomains {
+				t.Errorf("%+v: %s", c, g.Why)
+			}
+		}
+		denied := len(r.Denied)
+		if denied != c.denied || unknown != c.unknown || r.Unchanged != uint64(c.unchanged) {
+			t.Errorf("%+v: %d denied, %d unknown, %d unchanged", c, denied, unknown, r.Unchanged)
+		}
+	}
+}
+
 // Where a policy for a host endpoint changes, what passes that node's interfaces is not known.
 func TestHostEndpoints(t *testing.T) {
 	t.Parallel()
