@@ -65,9 +65,9 @@ func (c File) ensure(socket string, f Families) (bool, error) {
 	return true, nil
 }
 
-// Keep writes the file once ready says so, and again when somebody removes it or families
-// says something else, until ctx ends; look is a hint that it may be. The file stays when the agent ends:
-// pods that are asked for meanwhile are held back by the plugin.
+// Keep writes the file once ready says so, and again when somebody removes it or families says
+// something else, until ctx ends; look is a hint that it may be. The file stays when the agent
+// ends: pods that are asked for meanwhile are held back by the plugin.
 func (c File) Keep(ctx context.Context, socket string, ready func() error, families func() Families, look <-chan struct{}, log *slog.Logger) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

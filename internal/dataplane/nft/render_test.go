@@ -156,8 +156,8 @@ func TestEndpointIsFew(t *testing.T) {
 	}
 }
 
-// TestHostileLoopback: what the node asks at a loopback address, by a source that is one too, is not
-// compared with host ports there, and nobody else is.
+// TestHostileLoopback: what the node asks at a loopback address, by a source that is one too, is
+// not compared with host ports there, and nobody else is.
 func TestHostileLoopback(t *testing.T) {
 	hostile.Record(t, "a pod's host port on a loopback address is rendered, and breaks what the node asks there", hostile.Tenant, hostile.NFTables, hostile.Both)
 	for _, f := range table.Families {
