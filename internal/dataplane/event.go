@@ -42,7 +42,6 @@ type EventHost struct {
 type EventEnd struct {
 	Local  bool             // a pod of this node
 	Rule   nodestate.RuleID // that decided, 0 = none did
-	Name   nodestate.NameID // the pattern of domain names by which that rule allows, where it is known; 0 = by none
 	Staged bool             // staged policies select it
 	// StagedDenied is what they would have said, StagedRule by which rule.
 	StagedDenied bool

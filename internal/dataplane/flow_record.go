@@ -37,6 +37,9 @@ type FlowRecord struct {
 	SNAT    bool           // the source became the node's
 	// Egress is what was said at the source, Ingress at the destination.
 	Egress, Ingress EventEnd
+	// Name is the pattern of domain names by which the rule at the source allows; 0 = by none. A
+	// record of answers does not have it.
+	Name nodestate.NameID
 }
 
 // FlowEnd says why a flow was reported.

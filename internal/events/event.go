@@ -137,9 +137,6 @@ func EndOf(s *nodestate.State, d dataplane.EventEnd) *End {
 		return nil
 	}
 	e := &End{Rule: ruleOf(s, d.Rule)}
-	if s != nil && d.Name != 0 {
-		e.Domain = s.Names.Texts[d.Name]
-	}
 	if d.Staged {
 		e.Staged = &Staged{Verdict: verdict(!d.StagedDenied), Rule: ruleOf(s, d.StagedRule)}
 	}

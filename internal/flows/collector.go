@@ -93,8 +93,8 @@ func (c *Collector) Add(r dataplane.FlowRecord) {
 	if r.End != dataplane.FlowGoesOn {
 		f.Ended = string(r.End)
 	}
-	if r.Egress.Name != 0 && f.Egress != nil && f.Egress.Domain == "" { // of answers alone it was not known
-		f.Egress = events.EndOf(c.by.State(), r.Egress)
+	if s := c.by.State(); r.Name != 0 && f.Egress != nil && s != nil {
+		f.Egress.Domain = s.Names.Texts[r.Name]
 	}
 	if r.Reply {
 		f.Received.add(r.Packets, r.Bytes)

@@ -76,7 +76,7 @@ func TestRecordsHaveDomains(t *testing.T) {
 		r := record(reply, 1, 60)
 		r.Service, r.Dst, r.Dport = nodestate.Frontend{}, r.ToDst, r.ToDport
 		if r.Egress.Rule, r.Ingress = 7, (dataplane.EventEnd{}); !reply {
-			r.Egress.Name = 9
+			r.Name = 9
 		}
 		return r
 	}

@@ -98,7 +98,7 @@ func toRecord(v abi.WeirFlowRecord, now time.Time, mono int64) dataplane.FlowRec
 	describe(&r, v.Action, v.Flags, v.Ifindex)
 	r.Egress, r.Ingress = endsOf(v.Ends, v.Staged, v.Rules, v.StagedRules)
 	if v.SvcProto == 0 && !r.Reply {
-		r.Egress.Name = nameOf([2]uint32(v.BackendAddr[:2]))
+		r.Name = nameOf([2]uint32(v.BackendAddr[:2]))
 	}
 	return r
 }
@@ -173,7 +173,7 @@ func Expired[A abi.Address](key, value []byte, now time.Time) (r dataplane.FlowR
 	describe(&r, v.Action, v.Flags, v.Ifindex)
 	r.Egress, r.Ingress = endsOf(v.Ends, v.Staged, v.Rules, v.StagedRules)
 	if v.Svc.Proto == 0 && !r.Reply {
-		r.Egress.Name = nameOf(*(*[2]uint32)(unsafe.Pointer(&v.Backend)))
+		r.Name = nameOf(*(*[2]uint32)(unsafe.Pointer(&v.Backend)))
 	}
 	return r, true
 }
