@@ -7,7 +7,7 @@
 //		[-out out/clouds.json] [-doc FILE] [-list]
 //
 // It fails when a test or a spec fails. What has no test, or was not chosen, counts as not run. It
-// needs root, and what `make e2e-build aws-vpc-cni` builds. One lab is up at a time.
+// needs root, and what `make e2e-build aws-vpc-cni azure-cni` builds. One lab is up at a time.
 package main
 
 import (

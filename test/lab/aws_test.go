@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
 )
 
 // vpcNetwork is the subnet of the nodes, and of pods, in a lab with Amazon's VPC CNI.

@@ -34,7 +34,7 @@ func TestOnAzureOverlay(t *testing.T) {
 // ofAzure is what Azure CNI has written on a node, apart from what is a pod's.
 func (l *lab) ofAzure(t *testing.T, node string) string {
 	t.Helper()
-	return l.must(t, node, "sh", "-ec", `sha256sum /etc/cni/net.d/*; ls /opt/cni/bin; ip rule; ip route | grep -v azv
+	return l.must(t, node, "sh", "-ec", `sha256sum /etc/cni/net.d/*; ls /opt/cni/bin; ip rule; ip route | grep -v -e azv -e weir
 iptables-save | grep -e 'IP-MASQ-AGENT' -e SWIFT | sed 's/ \[.*//' | sort`)
 }
 
