@@ -403,9 +403,11 @@ func newUninstall(o *options) *cobra.Command {
 			}
 			if !clean {
 				// What stays on nodes would be in the way of pods that the other plugin starts.
-				if clean, err = onOther(cmd.Context(), c.Kube); err != nil {
+				on, err := onOther(cmd.Context(), c.Kube)
+				if err != nil {
 					return err
 				}
+				clean = on != ""
 			}
 			if clean && image == "" {
 				if image, err = imageOf(cmd.Context(), c.Kube); err != nil {

@@ -5,6 +5,8 @@
 package lab
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -98,8 +100,9 @@ func takenOver(t *testing.T, o *onAzure, on, pods string) {
 	}
 	note(t, "open connections lost that kube-proxy translated", float64(lost))
 	l.withProxy(t)
-	l.proxyRuns(t, "iptables")
+	l.proxyRulesThere(t)
 	l.mustWeir(t, "uninstall")
+	l.proxyRuns(t, "iptables")
 	t.Run("network without Weir", func(t *testing.T) {
 		o.network(t)
 		o.proxied(t)
@@ -109,6 +112,20 @@ func takenOver(t *testing.T, o *onAzure, on, pods string) {
 		l.nothingOfWeir(t, node)
 	}
 	o.kept(t, before, open)
+}
+
+// proxyRulesThere waits until a kube-proxy has written its rules on all nodes. Its port is Weir's
+// while that carries Services.
+func (l *lab) proxyRulesThere(t *testing.T) {
+	t.Helper()
+	eventually(t, 0, "rules of kube-proxy are there", func() error {
+		for node := range nodes {
+			if rules, err := l.proxyRules(node); err != nil || !slices.Contains(rules, "chain KUBE-SERVICES") {
+				return fmt.Errorf("%s: rules %q %w", node, rules, err)
+			}
+		}
+		return nil
+	})
 }
 
 // proxied is that Services work, whoever carries them.

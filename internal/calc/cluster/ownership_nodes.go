@@ -86,10 +86,12 @@ func acceptNode(c *model.Cluster, h *Ownership, claims *podClaims, n *model.Node
 		return false
 	})
 	if why := rejectLinkAddr(c, &out, links[n.LinkAddress].Name); why != "" {
-		refuse("NodeStatus", "status.linkAddress", macText(n.LinkAddress), why)
+		if !c.Settings.Chained { // networks of clouds answer for their machines, with another one
+			refuse("NodeStatus", "status.linkAddress", macText(n.LinkAddress), why)
+		}
 		out.LinkAddress = [6]byte{}
 	}
-	if refused == nil {
+	if refused == nil && out.LinkAddress == n.LinkAddress {
 		return n, nil
 	}
 	return &out, refused
