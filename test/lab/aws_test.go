@@ -74,6 +74,7 @@ func TestOnAWS(t *testing.T) {
 		written[node] = l.ofAWS(t, node)
 	}
 	o.network(t)
+	o.startTime(t, "srv0", "start of a pod until it is ready, without Weir: median (s)")
 	began := time.Now()
 	l.mustWeir(t, "install", "--image", "weir.local/weir:dev", "--on", "aws-vpc-cni", "--pod-cidr", vpcNetwork, "--api-server", at(cpAddr, 6443))
 	note(t, "installation until all agents are ready (s)", time.Since(began).Seconds())

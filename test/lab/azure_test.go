@@ -72,6 +72,7 @@ func takenOver(t *testing.T, o *onAzure, on, pods string) {
 		}
 	}
 	o.network(t)
+	o.startTime(t, "srv0", "start of a pod until it is ready, without Weir: median (s)")
 	began := time.Now()
 	l.mustWeir(t, "install", "--image", "weir.local/weir:dev", "--on", on, "--pod-cidr", pods, "--api-server", at(cpAddr, 6443))
 	note(t, "installation until all agents are ready (s)", time.Since(began).Seconds())
