@@ -87,7 +87,8 @@ func onOther(ctx context.Context, kube kubernetes.Interface) (string, error) {
 	return networkOf(ds), nil
 }
 
-// networkOf is the CNI plugin that agents of this DaemonSet work with, empty where it is Weir's own.
+// networkOf is the CNI plugin that agents of this DaemonSet work with, empty where it is Weir's
+// own.
 func networkOf(ds *appsv1.DaemonSet) string {
 	for _, c := range ds.Spec.Template.Spec.Containers {
 		for _, e := range c.Env {

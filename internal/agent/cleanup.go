@@ -80,8 +80,8 @@ func CleanUp(ctx context.Context, o CleanUpOptions) error {
 	return errors.Join(errs...)
 }
 
-// trackAgain prepares connection tracking for packets of pods that another CNI plugin has made, which
-// programs carried until now.
+// trackAgain prepares connection tracking for packets of pods that another CNI plugin has made,
+// which programs carried until now.
 func trackAgain(log *slog.Logger) error {
 	w, err := chain.New(log)
 	if err != nil {

@@ -57,8 +57,8 @@ func (s *space) stays(t *testing.T, pods ...*place) map[string]stays {
 	return out
 }
 
-// onCloud is a lab with the CNI plugin of a cloud and what runs in it. Policies are those of closed and cli3:
-// they count for connections that are open, too.
+// onCloud is a lab with the CNI plugin of a cloud and what runs in it. Policies are those of closed
+// and cli3: they count for connections that are open, too.
 type onCloud struct {
 	*space
 	srv1, srv2, cli1, cli2, closed, cli3 *place

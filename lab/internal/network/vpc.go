@@ -27,9 +27,9 @@ type port struct {
 	block netip.Prefix   // of an overlay, at the address of owned; none elsewhere
 }
 
-// addVPC makes a network like those of clouds in the namespace of the switch. Each interface has a link of
-// its own with it; it answers ARP for all others, knows which addresses each interface has, and
-// drops what comes from an interface with another source, as the source/destination check does
+// addVPC makes a network like those of clouds in the namespace of the switch. Each interface has a
+// link of its own with it; it answers ARP for all others, knows which addresses each interface has,
+// and drops what comes from an interface with another source, as the source/destination check does
 // (rp_filter).
 func addVPC(l *plan.Lab, at func(string) netns.NsHandle) error {
 	vpc := at(plan.Switch)

@@ -87,9 +87,9 @@ func macOf(a netip.Addr) string {
 // the same virtual network: that of every lab.
 var VNetPods = netip.MustParsePrefix("172.31.0.0/24")
 
-// NewVNet plans a lab in a virtual network of Azure: the machines of New, of IPv4. Each node has its
-// share of the addresses of VNetPods, or with an overlay its part of PodCIDR. client3 is behind the
-// router, outside of the network.
+// NewVNet plans a lab in a virtual network of Azure: the machines of New, of IPv4. Each node has
+// its share of the addresses of VNetPods, or with an overlay its part of PodCIDR. client3 is behind
+// the router, outside of the network.
 func NewVNet(name string, workers int, overlay bool) (*Lab, error) {
 	l, err := New(name, workers, IPv4, false)
 	if err != nil {

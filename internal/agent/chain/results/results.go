@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package results follows what container runtimes keep of the results of CNI plugins (libcni's
-// cache): which pod got which addresses, as soon as its ADD has ended. Where another CNI plugin gives
-// pods their addresses (CNI chaining) a node so knows its own pods' before the API server does. A
-// runtime that keeps nothing there is no error: nothing is known early.
+// cache): which pod got which addresses, as soon as its ADD has ended. Where another CNI plugin
+// gives pods their addresses (CNI chaining) a node so knows its own pods' before the API server
+// does. A runtime that keeps nothing there is no error: nothing is known early.
 package results
 
 import (

@@ -60,9 +60,9 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestFollow: records come, go and change with their files, those that were there before among them,
-// a file that is written in pieces counts when it is whole, and of two records of an address the
-// later one does.
+// TestFollow: records come, go and change with their files, those that were there before among
+// them, a file that is written in pieces counts when it is whole, and of two records of an address
+// the later one does.
 func TestFollow(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "results")
 	nettest.Must(t, os.Mkdir(dir, 0o755))
