@@ -143,8 +143,10 @@ func (o *onAzure) proxied(t *testing.T) {
 	}
 }
 
-// carried is that Weir carries Services: their pods see clients' own addresses.
+// carried is that Weir carries Services, whose pods see clients' own addresses, and the network is
+// what it was.
 func (o *onAzure) carried(t *testing.T) {
+	o.network(t)
 	o.services(t)
 	o.nodePorts(t)
 }
