@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/weir-net/weir/lab/internal/nodespec"
+	"github.com/weir-net/weir/lab/internal/plan"
 )
 
 // checkOther is check for labs whose pods are another network's.
@@ -30,4 +31,12 @@ func checkOther(o Options) error {
 		}
 	}
 	return nil
+}
+
+// withoutWeir says what such a lab does before Weir is installed.
+func withoutWeir(p plan.Proxy) string {
+	if p.KubeProxyMode() != "" {
+		return "pods are routed, and kube-proxy carries Services; Weir is not installed (--no-install)"
+	}
+	return "pods are routed; nobody carries Services until Weir is installed (--no-install)"
 }
