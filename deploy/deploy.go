@@ -98,7 +98,7 @@ func Defaults() Options {
 }
 
 // Networks are the values of On, with how the names of pods' interfaces begin there by default.
-var Networks = map[string]string{"generic": "veth", "aws-vpc-cni": "eni"}
+var Networks = map[string]string{"generic": "veth", "aws-vpc-cni": "eni", "azure-cni": "azv", "azure-cni-overlay": "azv"}
 
 // NetworkNames are the values of On, sorted.
 func NetworkNames() []string { return slices.Sorted(maps.Keys(Networks)) }

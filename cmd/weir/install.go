@@ -59,8 +59,8 @@ func newInstall(o *options) *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&f.Image, "image", f.Image, "image with Weir's programs")
 	flags.StringVar(&f.PodCIDR, "pod-cidr", f.PodCIDR, "addresses of pods, for the first IPPool; of two families: IPv4,IPv6")
-	flags.StringVar(&f.On, "on", f.On, "CNI plugin that gives pods their addresses and interfaces in the place of Weir's, whose network carries what pods send out of their node: aws-vpc-cni (Amazon's), generic (any that makes a pair of interfaces for each pod, and a host route to its address)")
-	flags.StringVar(&f.InterfacePrefix, "interface-prefix", f.InterfacePrefix, "with --on: how the names of pods' interfaces on the host begin (default eni for aws-vpc-cni, veth for generic)")
+	flags.StringVar(&f.On, "on", f.On, "CNI plugin that gives pods their addresses and interfaces in the place of Weir's, whose network carries what pods send out of their node: aws-vpc-cni (Amazon's), azure-cni and azure-cni-overlay (Azure's, with pods in a subnet or in an overlay), generic (any that makes a pair of interfaces for each pod, and a host route to its address)")
+	flags.StringVar(&f.InterfacePrefix, "interface-prefix", f.InterfacePrefix, "with --on: how the names of pods' interfaces on the host begin (default eni for aws-vpc-cni, azv for azure-cni and azure-cni-overlay, veth for generic)")
 	flags.StringVar(&f.VXLANMode, "vxlan-mode", f.VXLANMode, "encapsulation of the first IPPool: Never, Always, CrossSubnet")
 	flags.StringVar(&f.ServiceExternalIPs, "service-external-ips", f.ServiceExternalIPs, "`CIDRs` that spec.externalIPs of Services may name, or none (default: every address that nobody else has)")
 	flags.StringVar(&f.FanOut, "fanout", f.FanOut, "from whom agents have the cluster: auto (the fan-out, Deployment weir-fanout, from 100 nodes on, otherwise the API server), never (the API server), always (the fan-out; agents get no right to read the cluster)")
@@ -403,9 +403,11 @@ func newUninstall(o *options) *cobra.Command {
 			}
 			if !clean {
 				// What stays on nodes would be in the way of pods that the other plugin starts.
-				if clean, err = onOther(cmd.Context(), c.Kube); err != nil {
+				on, err := onOther(cmd.Context(), c.Kube)
+				if err != nil {
 					return err
 				}
+				clean = on != ""
 			}
 			if clean && image == "" {
 				if image, err = imageOf(cmd.Context(), c.Kube); err != nil {

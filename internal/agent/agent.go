@@ -33,6 +33,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/apiserver"
 	"github.com/weir-net/weir/internal/agent/bgp"
 	"github.com/weir-net/weir/internal/agent/chain"
+	"github.com/weir-net/weir/internal/agent/chain/results"
 	"github.com/weir-net/weir/internal/agent/conflist"
 	"github.com/weir-net/weir/internal/agent/datastore"
 	"github.com/weir-net/weir/internal/agent/flowlog"
@@ -215,6 +216,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 		if a.cluster.chain, err = chain.New(o.Log.With("part", "chain")); err != nil {
 			return nil, errors.Join(err, a.driver.Close())
 		}
+		a.cluster.results = results.New(results.Dir, o.Log.With("part", "chain"))
 	}
 	a.openWireGuard()
 	a.cluster.changed, a.cluster.reached = a.noteChange, a.reached.Addrs
@@ -415,6 +417,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		})
 	} else {
 		run("looking for interfaces of pods", func(ctx context.Context) error { return a.cluster.chain.Run(ctx, a.cluster.noteLocal) })
+		run("following results of CNI plugins", func(ctx context.Context) error { return a.cluster.results.Run(ctx, a.cluster.noteLocal) })
 	}
 	run("looking for lost addresses", a.cni.Run)
 	run("writing events about pods", a.podEvents.Run)
