@@ -19,6 +19,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/weir-net/weir/internal/flows"
 )
 
 // Why records are not kept.
@@ -48,9 +50,11 @@ type Options struct {
 	// decision that ended in the same CoarseEvery become one; 0 = never. It is so for younger ones,
 	// too, where those that are as they were have more than three quarters of Bytes.
 	CoarseAfter, CoarseEvery time.Duration
-	Every                    time.Duration // a segment is written at least so often; what is younger is lost with the process, unless agents have it still
-	Log                      *slog.Logger
-	Now                      func() time.Time
+	// Taken is called with each record that is taken, unless it is nil. It has to return at once.
+	Taken func(*flows.Flow)
+	Every time.Duration // a segment is written at least so often; what is younger is lost with the process, unless agents have it still
+	Log   *slog.Logger
+	Now   func() time.Time
 }
 
 // Defaults of Options. A record in memory has some 100 bytes, and two segments may be there.
@@ -357,6 +361,25 @@ type Status struct {
 	Coarse   int               `json:"coarse"`  // of Records: those that are sums
 	Refused  int               `json:"refused"` // segments that are torn, and put aside
 	Oldest   time.Time         `json:"oldest"`  // End of the oldest record; zero = there is none
+}
+
+// CoarseUntil is the End of the latest of the records of a time that are sums, and over how long
+// they are; zero = there are none.
+func (s *Store) CoarseUntil(since, until time.Time) (latest time.Time, every time.Duration) {
+	q := Query{Filter: flows.Filter{Since: since, Until: until}}
+	from, to := q.bounds()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, seg := range s.segments {
+		if seg.Coarse == 0 || seg.Until <= from || seg.From > to {
+			continue
+		}
+		if end := time.UnixMilli(min(seg.Until, to)).UTC(); end.After(latest) {
+			latest = end
+		}
+		every = max(every, time.Duration(seg.Coarse)*time.Millisecond)
+	}
+	return latest, every
 }
 
 // Status says how much is kept, and how much was not.

@@ -102,6 +102,9 @@ func (s *Server) answer(r *http.Request, q flows.Question, out *lines) error {
 func (s *Server) Status(since, until time.Time) flows.StoreStatus {
 	st, nodes := s.Store.Status(), s.Nodes()
 	out := flows.StoreStatus{Records: st.Records + st.Memory, Bytes: st.Bytes, Oldest: st.Oldest, Nodes: len(nodes), Lost: s.Store.Missing(since, until)}
+	every := time.Duration(0)
+	out.Coarse, every = s.Store.CoarseUntil(since, until)
+	out.CoarseSeconds = every.Seconds()
 	for _, node := range s.Store.Seen(time.Now().Add(-s.Age)) {
 		if _, is := slices.BinarySearch(nodes, node); !is {
 			out.Silent = append(out.Silent, node)

@@ -52,7 +52,7 @@ func main() {
 	pace := flag.Float64("pace", 0, "`records` a second that are added; 0 = as fast as the store takes them")
 	dir := flag.String("dir", "", "`folder` of the store (default: a temporary one)")
 	out := flag.String("out", "", "`file` for the result (default: standard output alone)")
-	limit := flag.Int64("memory", 512<<20, "memory limit of the Go runtime, in `bytes`")
+	limit := flag.Int64("memory", 400<<20, "memory limit of the Go runtime, which is that of the Deployment, in `bytes`")
 	flag.Parse()
 	if err := run(*count, *workloads, *rate, *pace, *dir, *out, *limit); err != nil {
 		fmt.Fprintln(os.Stderr, "flows:", err)
