@@ -102,6 +102,8 @@ type StoreStatus struct {
 	Nodes   int               `json:"nodes"`            // that are followed now
 	Silent  []string          `json:"silent,omitempty"` // nodes that were followed, and are not now
 	Lost    map[string]uint64 `json:"lost,omitempty"`   // records that are not there, by why
+	// Counted are records that it lost since it started, by why.
+	Counted map[string]uint64 `json:"counted,omitempty"`
 	// Coarse is up to when records are sums over up to CoarseSeconds: Flow.Records says of how many.
 	Coarse        time.Time `json:"coarse,omitzero"`
 	CoarseSeconds float64   `json:"coarseSeconds,omitempty"`
