@@ -46,7 +46,6 @@ func TestNote(t *testing.T) {
 		"packets": {{Name: "x, ns a packet, flow records off", Value: 40}, {Name: "x, ns a packet, flow records on", Value: 50}, {Name: "other"}},
 		"names":   {{Name: "first connections, made", Value: 10_000}, {Name: "first connections, denied"}, {Name: "first connections, made", Value: 9_999}, {Name: "first connections, denied", Value: 1}},
 		"preview": {{Name: "preview, flows compared", Value: 7}, {Name: "preview, flows that differ", Value: 2}},
-		"browser": nil,
 	} {
 		if err := r.note(part, figures); err != nil {
 			t.Errorf("%s: %v", part, err)
