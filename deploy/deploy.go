@@ -78,9 +78,9 @@ type Options struct {
 	WireGuardGo bool
 	// Flows installs the store of flow records, which keeps them for FlowsAge (a duration) and up
 	// to FlowsSize (a quantity) on PersistentVolumeClaim FlowsClaim of Namespace; empty = in a
-	// folder of its node, which goes with the pod. They are coarser from FlowsCoarseAfter on; 0s =
-	// never. FlowsOTLP and FlowsIPFIX are where they go, too, empty = nowhere; FlowsExportTLS is the
-	// Secret of Namespace with ca.crt of these, and tls.crt and tls.key for them.
+	// folder of its node, which goes with the pod. They are coarser from FlowsCoarseAfter on; 0s is
+	// never. FlowsOTLP and FlowsIPFIX are where they go, too, empty = nowhere; FlowsExportTLS is
+	// the Secret with ca.crt of these, and tls.crt and tls.key for them.
 	Flows                                 bool
 	FlowsAge, FlowsSize, FlowsClaim       string
 	FlowsCoarseAfter                      string

@@ -104,7 +104,7 @@ type StoreStatus struct {
 	Lost    map[string]uint64 `json:"lost,omitempty"`   // records that are not there, by why
 	// Counted are records that it lost since it started, by why.
 	Counted map[string]uint64 `json:"counted,omitempty"`
-	// Coarse is up to when records are sums over up to CoarseSeconds: Flow.Records says of how many.
+	// Coarse is up to when records are sums, over up to CoarseSeconds (Flow.Records).
 	Coarse        time.Time `json:"coarse,omitzero"`
 	CoarseSeconds float64   `json:"coarseSeconds,omitempty"`
 	More          bool      `json:"more,omitempty"`      // there are more records than the limit

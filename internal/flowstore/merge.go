@@ -62,9 +62,9 @@ func (s *Store) mergeUntil(ctx context.Context) {
 // errAlone is of a segment that is not merged with those before it: they have too many texts.
 var errAlone = errors.New("too many texts for one segment")
 
-// mergeOnce makes one segment of several, or a coarser one; false = there is nothing to do. It takes
-// no lock while it reads and writes. A program that ends at any moment leaves the segments of before,
-// or the new one and some of these, which it replaces when the store is opened.
+// mergeOnce makes one segment of several, or a coarser one; false = there is nothing to do. It
+// takes no lock while it reads and writes. A program that ends at any moment leaves the segments of
+// before, or the new one and some of these, which it replaces when the store is opened.
 func (s *Store) mergeOnce(ctx context.Context) (more bool, err error) {
 	s.mu.Lock()
 	run, coarse := s.pick()
