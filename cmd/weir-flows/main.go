@@ -59,7 +59,7 @@ func main() {
 	flag.DurationVar(&s.every, "every", flowstore.DefaultEvery, "records are on the disk after this time at most; what a store had in memory that ends it asks agents for again")
 	flag.StringVar(&s.otlp, "otlp", "", "`address` of an OpenTelemetry collector that gets each record, too, such as https://collector.example.com:4317; http is without TLS")
 	flag.StringVar(&s.ipfix, "ipfix", "", "`address` of a collector of IPFIX that gets each record, too: tls://, tcp:// or udp://collector.example.com:4739")
-	flag.StringVar(&s.certificates, "export-tls-dir", "", "`folder` with ca.crt, the authorities of these collectors, and tls.crt and tls.key for those that want a certificate (default: the machine's authorities)")
+	flag.StringVar(&s.certificates, "export-tls-dir", "", "`folder` with ca.crt, the authorities of these collectors, and tls.crt and tls.key for those that want a certificate (default: public authorities)")
 	flag.Var(&quantity{&s.bytes}, "bytes", "`size` of the records on the disk at most, such as 4Gi: the oldest go first")
 	flag.Parse()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))

@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	_ "golang.org/x/crypto/x509roots/fallback" // Weir's image has no authorities of its own
 )
 
 // Address is where records go: a scheme, which says whether there is TLS, a host and a port.
@@ -45,7 +47,7 @@ const (
 )
 
 // TLS returns the configuration of a connection. The folder, "" = none, may have the authorities of
-// the server, otherwise the machine's count, and a certificate of the client. It is read for each
+// the server, otherwise public ones count, and a certificate of the client. It is read for each
 // connection: who renews certificates changes the files.
 func TLS(folder, server string) (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: server}
