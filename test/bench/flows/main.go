@@ -27,7 +27,10 @@ import (
 type result struct {
 	Version string        `json:"version"`
 	Machine bench.Machine `json:"machine"`
-	Store   *stored       `json:"store,omitempty"`
+	// Load is how many threads ran or wanted to, on average of a minute, when the store was
+	// measured: times are of a machine alone where it is about 2.
+	Load  float64 `json:"load"`
+	Store *stored `json:"store,omitempty"`
 	// Packets are nanoseconds a packet of programs in the kernel.
 	Packets []packets      `json:"packets,omitempty"`
 	Names   *names         `json:"names,omitempty"`
@@ -62,6 +65,15 @@ func main() {
 	}
 }
 
+// load is the load average of a minute.
+func load() (n float64, err error) {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err == nil {
+		_, err = fmt.Sscan(string(text), &n)
+	}
+	return n, err
+}
+
 // run measures the parts. What was measured is written also where a test failed, which is an error.
 func run(ctx context.Context, o storing, parts []string, out string) (err error) {
 	for _, p := range parts {
@@ -78,6 +90,9 @@ func run(ctx context.Context, o storing, parts []string, out string) (err error)
 	// The store first: what it takes is a maximum of this process.
 	if slices.Contains(parts, "store") {
 		if r.Store, err = o.measure(); err != nil {
+			return err
+		}
+		if r.Load, err = load(); err != nil {
 			return err
 		}
 	}
