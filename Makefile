@@ -290,10 +290,10 @@ bench-micro: setup ## nanoseconds a packet in the programs (root)
 	@mkdir -p out
 	go test ./test/bench/micro -run '^$$' -bench . -benchtime 1x
 
-# What the store of flow records takes and answers; writes out/flows.json. BENCH="-records 100000000" is as much as it is meant to keep (go run ./test/bench/flows -help).
-bench-flows: setup ## records of flows: a second in, bytes a record, questions
-	mkdir -p out
-	go run ./test/bench/flows -out out/flows.json $(BENCH)
+# What flow records cost, and what they are good for (docs/results/flows.md); writes out/flows.json. BENCH="-records 100000000" is as much as the store is meant to
+# keep, BENCH="-parts store" a part (go run ./test/bench/flows -help).
+bench-flows: setup browser ## flow records: the store, a packet, names, previews, the page (root)
+	$(WITH_BROWSER) go run ./test/bench/flows -out out/flows.json $(BENCH)
 
 # Whether the programs cost more than those of another commit, by the benchmarks of bench-micro in turns: make bench-gate OLD=COMMIT ROUNDS=15. Fails when a row, or all together, are slower.
 ROUNDS ?= 15

@@ -44,6 +44,7 @@ require (
 	github.com/chromedp/chromedp v0.23.0
 	github.com/osrg/gobgp/v4 v4.8.0
 	github.com/parquet-go/parquet-go v0.32.0
+	go.opentelemetry.io/proto/otlp v1.5.0
 	golang.org/x/crypto/x509roots/fallback v0.0.0-20261030153154-30a33513ff6d
 	google.golang.org/grpc v1.82.1
 )

@@ -159,7 +159,7 @@ func readReport(ctx context.Context, source statuses, only string, now time.Time
 			return nil, fmt.Errorf("there is no node %q", only)
 		}
 	}
-	if err := errors.Join(r.readComponents(ctx, c, now), r.readStore(ctx, source)); err != nil {
+	if err := errors.Join(r.readComponents(ctx, c, now), r.readStore(ctx, source), r.readPage(ctx, c)); err != nil {
 		return nil, err
 	}
 	if err := r.readAPIService(ctx, c); err != nil {
