@@ -82,6 +82,9 @@ func (p *planner) copies() {
 	hasDefault := false
 	for _, u := range p.Objects {
 		out, err := Copy(u)
+		if err == nil && p.inPlace && u.GetKind() == "IPPool" {
+			out.Object["spec"].(map[string]any)["disabled"] = flag(u, "spec", "disabled")
+		}
 		switch {
 		case err != nil:
 			p.stop(u.GetKind()+" "+u.GetName(), "", "", err.Error(), "correct it")
