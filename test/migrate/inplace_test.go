@@ -229,9 +229,9 @@ func (l *lab) anew(t *testing.T, name, node string, addr map[string]string) {
 func (l *lab) left(t *testing.T, node string) {
 	t.Helper()
 	out, err := exec.Command(l.program, "--name", l.name, "exec", node, "--", "sh", "-c",
-		"nft list ruleset | grep -c cali- ; ip route show proto 80; ls /etc/cni/net.d; ip -d link show vxlan.calico").CombinedOutput()
+		"nft list ruleset 2>/dev/null | grep -c cali- ; ip route show proto 80; ls /etc/cni/net.d; ip -d link show vxlan.calico").CombinedOutput()
 	text := string(out)
-	if err != nil || !strings.HasPrefix(text, "0\n10-calico.conflist.before-weir\n10-weir.conflist\n") || !strings.Contains(text, "external") {
+	if err != nil || !strings.HasPrefix(text, "0\n10-calico.conflist.before-weir\n10-weir.conflist\ncalico-kubeconfig\n") || !strings.Contains(text, "external") {
 		t.Errorf("on %s there is (%v):\n%s", node, err, text)
 	}
 }
@@ -254,6 +254,8 @@ func TestInPlace(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	// What the manifest sets, CrossSubnet, is refused.
+	l.must(t, "", "kubectl", "patch", "ippools.crd.projectcalico.org", "default-ipv4-ippool", "--type", "merge", "-p", `{"spec":{"vxlanMode":"Always"}}`)
 	l.must(t, places(program), "kubectl", "apply", "-f", "-")
 	l.must(t, "", "kubectl", "-n", "shop", "wait", "--for=condition=Ready", "pod", "--all", "--timeout=180s")
 	addr, before := l.shop(t)

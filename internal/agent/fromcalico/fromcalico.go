@@ -96,6 +96,27 @@ func (n *Node) Begin(ctx context.Context, s *cni.Server) error {
 	if err != nil {
 		return fmt.Errorf("take the pods of Calico over: %w", err)
 	}
+	return removeTunnel()
+}
+
+// removeTunnel removes Calico's tunnel, whose device has the name and the port of Weir's. The first
+// state makes that, some tenths of a second later. Until then a peer's address there counts as a
+// gateway, which no pool may cover.
+func removeTunnel() error {
+	_, err := kernel.FindDevice(kernel.TunnelDevice)
+	if !errors.Is(err, kernel.ErrForeignDevice) {
+		return err
+	}
+	l, err := netlink.LinkByName(kernel.TunnelDevice)
+	if err != nil {
+		return fmt.Errorf("look at device %s: %w", kernel.TunnelDevice, err)
+	}
+	if v, ok := l.(*netlink.Vxlan); !ok || v.FlowBased {
+		return fmt.Errorf("device %s is not one that Calico makes: it is left alone", kernel.TunnelDevice)
+	}
+	if err := netlink.LinkDel(l); err != nil {
+		return fmt.Errorf("remove the device %s of Calico: %w", kernel.TunnelDevice, err)
+	}
 	return nil
 }
 

@@ -4,21 +4,17 @@ package hostnet
 
 import (
 	"crypto/sha1"
-	"errors"
-	"fmt"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/weir-net/weir/internal/dataplane"
-	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// BesideCalico has a network work together with nodes that still have Calico, in whose place this
-// one comes: the tunnel's device of Calico is replaced by Weir's, and what goes to a node through
-// the tunnel bears the MAC address that the node's device has with Calico. The stack leaves frames
-// to other addresses alone; nodes with Weir take them all.
+// BesideCalico has a network work together with nodes that still have Calico: what goes to a node
+// through the tunnel bears the MAC address that the node's device has with Calico. The stack leaves
+// frames to other addresses alone; nodes with Weir take them all.
 func (m *Network) BesideCalico() { m.calico = true }
 
 // calicoMAC is the MAC address of the device vxlan.calico on a node where nothing sets another one:
@@ -28,25 +24,6 @@ func calicoMAC(node string) [6]byte {
 	out := [6]byte{'f'}
 	copy(out[1:], sum[:5])
 	return out
-}
-
-// replaceCalicos removes the tunnel's device of Calico.
-func replaceCalicos() error {
-	_, err := kernel.FindDevice(TunnelDevice)
-	if !errors.Is(err, kernel.ErrForeignDevice) {
-		return nil // ensureTunnel says what is wrong
-	}
-	l, err := netlink.LinkByName(TunnelDevice)
-	if err != nil {
-		return err
-	}
-	if v, ok := l.(*netlink.Vxlan); !ok || v.FlowBased {
-		return fmt.Errorf("device %s is not the one that Calico makes: it is left alone", TunnelDevice)
-	}
-	if err := netlink.LinkDel(l); err != nil {
-		return fmt.Errorf("remove the device %s of Calico: %w", TunnelDevice, err)
-	}
-	return nil
 }
 
 // tunnelNeighbours enters the MAC addresses of nodes at the tunnel's device, by which routes lead to

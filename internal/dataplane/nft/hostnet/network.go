@@ -61,9 +61,6 @@ func (m *Network) Prepare(s *nodestate.State) []error {
 	before := m.tunnel
 	m.tunnel = nil
 	if s.NeedsTunnel() {
-		if m.calico {
-			fail(TunnelDevice, replaceCalicos())
-		}
 		m.tunnel, err = ensureTunnel(s.Settings.Tunnel.Port, mtu)
 		fail(TunnelDevice, err)
 	} else {
