@@ -21,10 +21,14 @@ import (
 // Foreign is a running pod whose interfaces another CNI plugin made as this one would have: of the
 // same name on the host, with the same MAC address there, and a host route to each address.
 type Foreign struct {
-	Pod              model.Name
+	Pod model.Name
+	// ContainerID is empty where it is not known: it is that of the alias then, with AliasBefore.
 	UID, ContainerID string
 	Addrs            []netip.Addr
 }
+
+// AliasBefore precedes the alias of an interface that was made here and given to another plugin.
+const AliasBefore = "was-"
 
 // Adopt makes the interfaces and addresses of such pods Weir's own, as if its ADD had made them:
 // with a record, an alias, and a permanent neighbour entry. Nothing changes for the pods, which go
@@ -51,6 +55,13 @@ func (s *Server) adopt(prefix string, protocol int, p Foreign) (bool, error) {
 		return false, err
 	}
 	at := l.Attrs()
+	if p.ContainerID == "" {
+		pod, container, _, ok := parseAlias(strings.TrimPrefix(at.Alias, AliasBefore))
+		if !ok || pod != p.Pod {
+			return false, fmt.Errorf("neither the pod nor its interface %s says which container it is: make the pod again", host)
+		}
+		p.ContainerID = container
+	}
 	var mac net.HardwareAddr
 	if err := s.host.inside(func() (err error) {
 		mac, err = kernel.PeerMAC(at.ParentIndex, at.NetNsID)

@@ -42,23 +42,39 @@ func (w *world) foreignPod(pod, addr string) Foreign {
 func TestAdopt(t *testing.T) {
 	w := newWorld(t)
 	p := w.foreignPod("web", "10.65.0.9")
+	back := w.foreignPod("back", "10.65.0.11") // was ours before
+	back.ContainerID = ""
+	l, err := w.link.LinkByName(hostName("cali", back.Pod, "eth0"))
+	if err == nil {
+		err = w.link.LinkSetAlias(l, AliasBefore+alias(back.Pod, "c-back", "eth0"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	gone := Foreign{Pod: model.Name{Namespace: "ns", Name: "gone"}, ContainerID: "c-gone", Addrs: []netip.Addr{netip.MustParseAddr("10.65.0.10")}}
 	for want := range 2 { // the second time nothing is left to be done
-		if n, err := w.s.Adopt("cali", 3, []Foreign{p, gone}); n != 1-want || err != nil {
+		if n, err := w.s.Adopt("cali", 3, []Foreign{p, back, gone}); n != 2-2*want || err != nil {
 			t.Fatalf("%d, %v", n, err)
 		}
 	}
 	records := w.s.IPAM.Records()
-	if len(records) != 1 || records[0].UID != "uid-web" || records[0].ContainerID != "c-web" || records[0].Address != p.Addrs[0] || records[0].MAC == "" {
+	if len(records) != 2 || records[1].ContainerID != "c-back" || records[0].UID != "uid-web" || records[0].ContainerID != "c-web" || records[0].Address != p.Addrs[0] || records[0].MAC == "" {
 		t.Fatalf("%+v", records)
 	}
 	w.start()
 	eps, err := w.s.Restore(ctx10(t))
-	if err != nil || len(eps) != 1 || eps[0].Pod != p.Pod || eps[0].MAC != parseMAC(records[0].MAC) {
+	if err != nil || len(eps) != 2 {
 		t.Fatalf("%+v, %v", eps, err)
 	}
-	if err := w.do("DEL", "web", "c-web", nil); err != nil {
-		t.Error(err)
+	for _, ep := range eps {
+		if (ep.Pod != p.Pod || ep.MAC != parseMAC(records[0].MAC)) && ep.Pod != back.Pod {
+			t.Errorf("%+v", ep)
+		}
+	}
+	for _, pod := range []string{"web", "back"} {
+		if err := w.do("DEL", pod, "c-"+pod, nil); err != nil {
+			t.Error(err)
+		}
 	}
 	w.empty()
 }

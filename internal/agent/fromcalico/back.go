@@ -12,11 +12,12 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/weir-net/weir/internal/cni"
 	"github.com/weir-net/weir/internal/kernel"
 )
 
-// Leave gives the interfaces of pods back to Calico, whose daemon carries them already: none bears
-// Weir's alias any more, and what was set aside of Calico's network configuration, which its
+// Leave gives the interfaces of pods back to Calico, whose daemon carries them already: their aliases
+// say that they were Weir's, and what was set aside of Calico's network configuration, which its
 // installer has written anew, goes.
 func Leave(confDir string) error {
 	links, err := kernel.Dump(netlink.LinkList)
@@ -28,8 +29,8 @@ func Leave(confDir string) error {
 		if !strings.HasPrefix(l.Attrs().Alias, kernel.DeviceAlias+":") {
 			continue
 		}
-		if err := netlink.LinkSetAlias(l, ""); err != nil && !errors.As(err, new(netlink.LinkNotFoundError)) {
-			errs = append(errs, fmt.Errorf("take the alias off %s: %w", l.Attrs().Name, err))
+		if err := netlink.LinkSetAlias(l, cni.AliasBefore+l.Attrs().Alias); err != nil && !errors.As(err, new(netlink.LinkNotFoundError)) {
+			errs = append(errs, fmt.Errorf("change the alias of %s: %w", l.Attrs().Name, err))
 		}
 	}
 	found, err := filepath.Glob(filepath.Join(confDir, "*"+Aside))

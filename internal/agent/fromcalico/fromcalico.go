@@ -146,16 +146,21 @@ func (n *Node) pods(ctx context.Context) ([]cni.Foreign, error) {
 	return out, nil
 }
 
-// foreign reads what Calico's plugin wrote into a pod; nil = it gave the pod nothing that is in use.
+// foreign reads what Calico's plugin wrote into a pod or the kubelet; nil = the pod has no address.
 func foreign(p *corev1.Pod) (*cni.Foreign, error) {
 	container, addrs := p.Annotations[annotationContainer], p.Annotations[annotationAddrs]
-	if p.Spec.HostNetwork || container == "" || addrs == "" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+	if p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return nil, nil
 	}
 	name := model.Name{Namespace: p.Namespace, Name: p.Name}
+	if container == "" && addrs == "" && p.Status.PodIP != "" { // Weir has started it, and gave the node back since
+		addrs = p.Status.PodIP + "/32"
+	} else if container == "" || addrs == "" {
+		return nil, nil
+	}
 	// Whoever may write a pod can write these: the container becomes part of an alias, and addresses
 	// are compared with the kernel's routes.
-	if raw, err := hex.DecodeString(container); err != nil || len(raw) != 32 {
+	if raw, err := hex.DecodeString(container); container != "" && (err != nil || len(raw) != 32) {
 		return nil, fmt.Errorf("pod %s, annotation %s: %q is not the name of a container", name, annotationContainer, container)
 	}
 	out := &cni.Foreign{Pod: name, UID: string(p.UID), ContainerID: container}
