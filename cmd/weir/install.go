@@ -208,12 +208,8 @@ func (f *installFlags) install(ctx context.Context, out io.Writer, c *clientset.
 	if err := f.createDefaults(ctx, out, c.Dynamic); err != nil {
 		return err
 	}
-	if f.From != "" {
-		fmt.Fprintln(out, "No node is changed yet: weir migrate --from "+f.From+" --apply does that.")
-		return nil
-	}
-	if !f.wait {
-		fmt.Fprintln(out, "Weir is being started; see `weir status`.")
+	if !f.wait || f.From != "" {
+		fmt.Fprintln(out, f.started())
 		return nil
 	}
 	return waitRollout(ctx, out, c)

@@ -103,6 +103,14 @@ func (f *migrateFlags) chosen(c *calico.Cluster) ([]string, error) {
 	return out, nil
 }
 
+// started says what comes next where nothing is waited for.
+func (f *installFlags) started() string {
+	if f.From != "" {
+		return "No node is changed yet: weir migrate --from " + f.From + " --apply does that."
+	}
+	return "Weir is being started; see `weir status`."
+}
+
 // fromOther stores the objects that take the place of another plugin's, before agents read them.
 func (f *installFlags) fromOther(ctx context.Context, out io.Writer, c *clientset.Clients) error {
 	if f.From == "" {
