@@ -254,6 +254,12 @@ func TestInPlace(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	archive := filepath.Join(dir, "weir.tar")
+	for _, args := range [][]string{{"image", "--output", archive}, {"--name", l.name, "load", archive}} {
+		if out, err := exec.Command(l.program, args...).CombinedOutput(); err != nil {
+			t.Fatalf("%q: %v\n%s", args, err, out)
+		}
+	}
 	// What the manifest sets, CrossSubnet, is refused.
 	l.must(t, "", "kubectl", "patch", "ippools.crd.projectcalico.org", "default-ipv4-ippool", "--type", "merge", "-p", `{"spec":{"vxlanMode":"Always"}}`)
 	l.must(t, places(program), "kubectl", "apply", "-f", "-")

@@ -61,6 +61,16 @@ func (c *Change) Prepare(ctx context.Context) error {
 	if _, err := c.Clients.Kube.AppsV1().DaemonSets(deploy.Namespace).Get(ctx, "weir-node", metav1.GetOptions{}); err != nil {
 		return fmt.Errorf("look for DaemonSet weir-node: %w; install Weir first: weir install --from calico", err)
 	}
+	// Before Calico ends anywhere it has to be known that nodes get the image.
+	if err := c.await(ctx, "Deployment weir-controller is ready", func(ctx context.Context) error {
+		d, err := c.Clients.Kube.AppsV1().Deployments(deploy.Namespace).Get(ctx, "weir-controller", metav1.GetOptions{})
+		if err == nil && d.Status.ReadyReplicas == 0 {
+			err = errors.New("none of its pods is (kubectl -n " + deploy.Namespace + " describe pods -l k8s-app=weir-controller)")
+		}
+		return err
+	}); err != nil {
+		return err
+	}
 	if err := c.strictAffinity(ctx); err != nil {
 		return err
 	}
