@@ -37,8 +37,8 @@ func (w *world) foreignPod(pod, addr string) Foreign {
 	return Foreign{Pod: model.Name{Namespace: "ns", Name: pod}, UID: "uid-" + pod, ContainerID: "c-" + pod, Addrs: []netip.Addr{a}}
 }
 
-// TestAdopt: a pod that another plugin has started is one of ours afterwards, as it was: restored by
-// the next agent, its address taken, and removed by a DEL of its container.
+// TestAdopt: a pod that another plugin has started is one of ours afterwards, as it was: restored
+// by the next agent, its address taken, and removed by a DEL of its container.
 func TestAdopt(t *testing.T) {
 	w := newWorld(t)
 	p := w.foreignPod("web", "10.65.0.9")

@@ -124,8 +124,8 @@ type traffic struct {
 	since              time.Time
 }
 
-// begin opens connections within a node, between both, and through Services, in both directions, and
-// has the strangers try all servers.
+// begin opens connections within a node, between both, and through Services, in both directions,
+// and has the strangers try all servers.
 func (l *lab) traffic(t *testing.T, addr map[string]string) *traffic {
 	t.Helper()
 	out := &traffic{since: time.Now()}

@@ -16,9 +16,9 @@ import (
 	"github.com/weir-net/weir/internal/kernel"
 )
 
-// Leave gives the interfaces of pods back to Calico, whose daemon carries them already: their aliases
-// say that they were Weir's, and what was set aside of Calico's network configuration, which its
-// installer has written anew, goes.
+// Leave gives the interfaces of pods back to Calico, whose daemon carries them already: their
+// aliases say that they were Weir's, and what was set aside of Calico's network configuration,
+// which its installer has written anew, goes.
 func Leave(confDir string) error {
 	links, err := kernel.Dump(netlink.LinkList)
 	if err != nil {

@@ -32,8 +32,8 @@ func (c claims) Release(_ context.Context, cidr netip.Prefix) error {
 	return nil
 }
 
-// TestBlocks: a block that Calico has on another node is taken, whoever asks; one that is claimed is
-// Calico's too, with nothing to give, until it is given back.
+// TestBlocks: a block that Calico has on another node is taken, whoever asks; one that is claimed
+// is Calico's too, with nothing to give, until it is given back.
 func TestBlocks(t *testing.T) {
 	ctx := context.Background()
 	other, own, free := netip.MustParsePrefix("10.244.1.0/26"), netip.MustParsePrefix("10.244.1.64/26"), netip.MustParsePrefix("10.244.1.128/26")

@@ -158,8 +158,8 @@ func foreign(p *corev1.Pod) (*cni.Foreign, error) {
 	} else if container == "" || addrs == "" {
 		return nil, nil
 	}
-	// Whoever may write a pod can write these: the container becomes part of an alias, and addresses
-	// are compared with the kernel's routes.
+	// Whoever may write a pod can write these: the container becomes part of an alias, and
+	// addresses are compared with the kernel's routes.
 	if raw, err := hex.DecodeString(container); container != "" && (err != nil || len(raw) != 32) {
 		return nil, fmt.Errorf("pod %s, annotation %s: %q is not the name of a container", name, annotationContainer, container)
 	}

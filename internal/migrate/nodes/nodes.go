@@ -222,8 +222,8 @@ func (c *Change) Forward(ctx context.Context, name string) error {
 	return nil
 }
 
-// takeBlocks makes Calico's blocks of a node those of Weir, and with seal has Calico give no more of
-// them.
+// takeBlocks makes Calico's blocks of a node those of Weir, and with seal has Calico give no more
+// of them.
 func (c *Change) takeBlocks(ctx context.Context, name string, seal bool) error {
 	list, err := c.blocks(ctx, name)
 	if err != nil {

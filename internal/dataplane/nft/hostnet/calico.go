@@ -26,8 +26,8 @@ func calicoMAC(node string) [6]byte {
 	return out
 }
 
-// tunnelNeighbours enters the MAC addresses of nodes at the tunnel's device, by which routes lead to
-// them. Entries go with the device.
+// tunnelNeighbours enters the MAC addresses of nodes at the tunnel's device, by which routes lead
+// to them. Entries go with the device.
 func (m *Network) tunnelNeighbours(s *nodestate.State) []error {
 	if !m.calico || m.tunnel == nil {
 		return nil
