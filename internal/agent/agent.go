@@ -414,7 +414,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("answering the CNI plugin", func(ctx context.Context) error { return a.cni.Serve(ctx, listener) })
 	if a.cluster.chain == nil {
 		run("writing the network configuration", func(ctx context.Context) error {
-			return a.conf.Keep(ctx, socket, a.ready, a.podsGetIPv6, a.familiesChanged, a.log)
+			return a.conf.Keep(ctx, socket, a.ready, a.podFamilies, a.familiesChanged, a.log)
 		})
 	} else {
 		run("looking for interfaces of pods", func(ctx context.Context) error { return a.cluster.chain.Run(ctx, a.cluster.noteLocal) })
@@ -491,8 +491,10 @@ func (a *Agent) noteChange() {
 	}
 }
 
-// podsGetIPv6 reports whether pods get an IPv6 address without asking for one: the node carries the
-// family, and a pool has some for it.
-func (a *Agent) podsGetIPv6() bool {
-	return a.cluster.cniSettings().IPv6 && a.ipam.Gives(true)
+// podFamilies are the families of which pods get an address without asking for one. IPv6 is where
+// the node carries it, and a pool has some for it; IPv4 always but on nodes without it, as those of
+// clusters of IPv6 alone are.
+func (a *Agent) podFamilies() conflist.Families {
+	six := a.cluster.cniSettings().IPv6 && a.ipam.Gives(true)
+	return conflist.Families{IPv4: !six || a.cluster.hasIPv4() || a.ipam.Gives(false), IPv6: six}
 }

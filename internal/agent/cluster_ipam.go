@@ -60,6 +60,7 @@ func (c *cluster) configurePools() {
 	}
 	if n := c.model.Nodes[c.node]; n != nil {
 		conf.NodeLabels = n.Labels
+		conf.NoIPv4 = !n.NodeAddr().IsValid() && n.NodeAddr6().IsValid()
 	}
 	c.withoutOverlaps(&conf)
 	c.setPools(conf)

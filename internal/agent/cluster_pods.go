@@ -136,5 +136,11 @@ func (c *cluster) cniSettings() cni.Settings {
 	return out
 }
 
+// hasIPv4 reports whether the node has an address of IPv4, as far as that is known.
+func (c *cluster) hasIPv4() bool {
+	s := c.snapshot()
+	return s.state == nil || s.state.Settings.Node.IsValid()
+}
+
 // podRouteProtocol is deviceRouteProtocol's default: boot.
 const podRouteProtocol = 3

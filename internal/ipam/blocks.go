@@ -227,8 +227,8 @@ func (a *Allocator) shortage() []Problem {
 	for _, v6 := range []bool{false, true} {
 		pools := a.automaticPools(v6)
 		switch {
-		case len(pools) == 0 && !v6 && len(a.pools) > 0:
-			out = append(out, Problem{Object: "IPPools", Message: fmt.Sprintf("none gives IPv4 addresses to node %s: %s", a.node, a.whyNoPool(v6)),
+		case len(pools) == 0 && v6 == a.cfg.NoIPv4 && len(a.pools) > 0:
+			out = append(out, Problem{Object: "IPPools", Message: fmt.Sprintf("none gives %s addresses to node %s: %s", map[bool]string{false: "IPv4", true: "IPv6"}[v6], a.node, a.whyNoPool(v6)),
 				Action: "correct one of them, or create one"})
 		case len(pools) > 0 && a.noBlock[v6] && a.free(pools) == 0:
 			var names []string

@@ -95,6 +95,8 @@ type Config struct {
 	NodeLabels map[string]string
 	// MaxBlocks is IPAMConfiguration.maxBlocksPerHost; 0 = no limit.
 	MaxBlocks int
+	// NoIPv4: the node has IPv6 alone, so pods need no pool of IPv4.
+	NoIPv4 bool
 }
 
 // Problem is a finding for the user: which object or file, which field, and what to do.

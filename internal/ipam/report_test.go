@@ -180,6 +180,25 @@ func TestFileOfAnAddressInUse(t *testing.T) {
 	}
 }
 
+// TestNodeOfIPv6Alone: such a node misses no pool of IPv4, and one of IPv6 where none gives.
+func TestNodeOfIPv6Alone(t *testing.T) {
+	a := openTest(t, t.TempDir(), "n1", newAPI(), Options{})
+	four, six := poolOf("four", "10.0.0.0/24", 26), poolOf("six", "fd00::/120", 122)
+	for _, c := range []struct {
+		pools  []model.Pool
+		noIPv4 bool
+		want   string // of what pods get none
+	}{
+		{[]model.Pool{six}, true, ""}, {[]model.Pool{six}, false, "IPv4"}, {[]model.Pool{four}, true, "IPv6"}, {[]model.Pool{four}, false, ""}, {[]model.Pool{four, six}, true, ""},
+	} {
+		a.Configure(Config{Pools: c.pools, NoIPv4: c.noIPv4})
+		text := fmt.Sprint(a.Problems())
+		if missing := strings.Contains(text, "none gives "+c.want+" addresses to node n1"); missing != (c.want != "") || strings.Contains(text, "none gives") != missing {
+			t.Errorf("%d pools, without IPv4 %t: %s, want it to miss %q", len(c.pools), c.noIPv4, text, c.want)
+		}
+	}
+}
+
 func TestShortage(t *testing.T) {
 	a := openTest(t, t.TempDir(), "n1", newAPI(), Options{})
 	off := poolOf("off", "10.0.0.0/30", 30)

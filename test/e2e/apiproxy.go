@@ -12,7 +12,6 @@ import (
 )
 
 const (
-	apiServer = "172.31.1.8:6443" // of every lab
 	// apiProxy is where the specs find the API server: a spec that restarts it takes a refused
 	// connection for a failure of its own, and a load balancer in front of API servers does not
 	// refuse either.

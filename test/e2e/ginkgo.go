@@ -35,7 +35,7 @@ func (l *lab) specs(ctx context.Context, t task, name string, o options, report 
 		procs = t.Procs
 	}
 	fmt.Printf("e2e: group %s, %d specs, %d processes; the log is %s\n", name, len(t.Specs), procs, log)
-	c := l.in(ctx, t.from(), l.ginkgo(t, procs, reports)...)
+	c := l.in(ctx, t.from(), l.ginkgo(t, o.settings, procs, reports)...)
 	p := &progress{group: t.Name, specs: t.Specs, serial: procs == 1, began: time.Now(), to: os.Stdout, report: report}
 	c.Stdout = io.MultiWriter(f, p)
 	c.Stderr = f
@@ -62,10 +62,10 @@ func (t task) from() string {
 }
 
 // ginkgo is the command line for the specs of a group.
-func (l *lab) ginkgo(t task, procs int, reports string) []string {
+func (l *lab) ginkgo(t task, s settings, procs int, reports string) []string {
 	host := apiProxy
 	if t.Plain {
-		host = apiServer
+		host = families[s.Family].apiServer
 	}
 	// The specs leave temporary files: they go with our folder.
 	return []string{"env", "TMPDIR=" + l.dir,

@@ -18,15 +18,6 @@ import (
 const (
 	// far is the machine outside of the cluster that the specs run on.
 	far = "client3"
-	// farAddr is its address. It shares no /16 with a node: a spec takes a source within the node's
-	// /16 for a translated one.
-	farAddr = "198.51.100.55"
-	farLAN  = "172.31.2.55" // its address at the router
-	farGW   = "172.31.2.1"
-	// dnsAddr and webAddr are what specs look for in the Internet. In the lab they are addresses of
-	// the router.
-	dnsAddr, webAddr = "8.8.8.8", "8.8.4.4"
-	dnsAddr6         = "2001:4860:4860::8888"
 )
 
 var (
@@ -107,6 +98,8 @@ type settings struct {
 	BGP bool `json:"bgp,omitempty"`
 	// WireGuard: nodes encrypt what they send to each other's pods.
 	WireGuard bool `json:"wireguard,omitempty"`
+	// Family is "ipv6" for labs of IPv6 alone.
+	Family string `json:"family,omitempty"`
 	// On is the CNI plugin that gives pods their addresses in the place of Weir's.
 	On string `json:"on,omitempty"`
 }
@@ -191,7 +184,10 @@ func (l *lab) upArgs(g group, s settings, proxy string) []string {
 	if !g.Plain {
 		args = append(args, "--feature-gates", "RelaxedServiceNameValidation=true")
 	}
-	if g.Dual {
+	switch {
+	case s.Family != "":
+		args = append(args, "--ip-family", s.Family)
+	case g.Dual:
 		args = append(args, "--ip-family", "dual")
 	}
 	if s.BGP {
@@ -246,36 +242,40 @@ func (l *lab) furnish(ctx context.Context, g group, s settings, proxy string) er
 			return err
 		}
 	}
+	f := families[s.Family]
 	machines := [][]string{
-		{far, "ip", "address", "add", farAddr + "/32", "dev", "eth0"},
-		{far, "ip", "route", "replace", "default", "via", farGW, "src", farAddr},
-		{"router", "ip", "route", "add", farAddr + "/32", "via", farLAN},
-		{"router", "ip", "address", "add", dnsAddr + "/32", "dev", "lo"},
-		{"router", "ip", "address", "add", webAddr + "/32", "dev", "lo"},
+		{far, "address", "add", f.farAddr + "/" + f.bit, "dev", "eth0"},
+		{far, "route", "replace", "default", "via", f.farGW, "src", f.farAddr},
+		{"router", "route", "add", f.farAddr + "/" + f.bit, "via", f.farLAN},
+		{"router", "address", "add", f.dns + "/" + f.bit, "dev", "lo"},
+		{"router", "address", "add", f.web + "/" + f.bit, "dev", "lo"},
 	}
-	if g.Dual {
-		machines = append(machines, []string{"router", "ip", "address", "add", dnsAddr6 + "/128", "dev", "lo"})
+	servers := []string{f.dns}
+	if six := families["ipv6"].dns; g.Dual {
+		machines = append(machines, []string{"router", "address", "add", six + "/128", "dev", "lo"})
+		servers = append(servers, six)
 	}
 	for _, c := range machines {
-		if _, err := l.must(ctx, c[0], c[1:]...); err != nil {
+		if _, err := l.must(ctx, c[0], append([]string{"ip", f.ip()}, c[1:]...)...); err != nil {
 			return err
 		}
 	}
-	if err := l.internet(ctx, g.Dual); err != nil {
+	if err := l.internet(ctx, f, servers); err != nil {
 		return err
 	}
 	me, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	if err := l.start(far, me, "--api-proxy"); err != nil {
+	if err := l.start(far, me, "--api-proxy", "--ip-family="+s.Family); err != nil {
 		return err
 	}
 	if !strings.HasPrefix(proxy, "weir") {
 		return nil
 	}
 	if s.On != "aws-vpc-cni" { // see lacks
-		if _, err := l.kubectl(ctx, poolYAML, "apply", "-f", "-"); err != nil {
+		pool := strings.NewReplacer("CIDR", f.loadBalancers, "BLOCK", f.poolBlock).Replace(poolYAML)
+		if _, err := l.kubectl(ctx, pool, "apply", "-f", "-"); err != nil {
 			return err
 		}
 	}
@@ -319,8 +319,8 @@ func (l *lab) restarters(ctx context.Context) error {
 const zone = `google.com dns.google 8.8.8.8.in-addr.arpa {
     bind ADDRS
     hosts {
-        ` + dnsAddr + ` dns.google
-        ` + webAddr + ` google.com
+        DNS dns.google
+        WEB google.com
     }
 }
 . {
@@ -333,12 +333,10 @@ const zone = `google.com dns.google 8.8.8.8.in-addr.arpa {
 
 // internet starts a name server and a web server at the router, and lets the cluster's DNS ask the
 // former.
-func (l *lab) internet(ctx context.Context, dual bool) error {
-	corefile, addrs := filepath.Join(l.dir, "Corefile"), dnsAddr
-	if dual {
-		addrs += " " + dnsAddr6
-	}
-	if err := os.WriteFile(corefile, []byte(strings.ReplaceAll(zone, "ADDRS", addrs)), 0o644); err != nil {
+func (l *lab) internet(ctx context.Context, f family, servers []string) error {
+	corefile := filepath.Join(l.dir, "Corefile")
+	text := strings.NewReplacer("ADDRS", strings.Join(servers, " "), "DNS", f.dns, "WEB", f.web).Replace(zone)
+	if err := os.WriteFile(corefile, []byte(text), 0o644); err != nil {
 		return err
 	}
 	coredns, err := filepath.Glob(filepath.Join(filepath.Dir(l.programs), "coredns-*", "coredns"))
@@ -357,7 +355,7 @@ func (l *lab) internet(ctx context.Context, dual bool) error {
 	if err != nil {
 		return err
 	}
-	with := strings.Replace(old, "    cache 5\n", "    forward . "+dnsAddr+"\n    cache 5\n", 1)
+	with := strings.Replace(old, "    cache 5\n", "    forward . "+f.dns+"\n    cache 5\n", 1)
 	if with == old {
 		return fmt.Errorf("the cluster DNS' configuration has no place for a forwarder:\n%s", old)
 	}

@@ -46,6 +46,7 @@ func main() {
 	flag.BoolVar(&o.settings.BGP, "bgp", false, "labs whose second workers are behind a router that knows pods by BGP alone, without an encapsulation")
 	flag.BoolVar(&o.settings.WireGuard, "wireguard", false, "labs whose nodes encrypt what they send to each other's pods: by the kernel, or where that cannot by wireguard-go")
 	flag.StringVar(&o.settings.On, "on", "", "labs whose pods have addresses of another CNI plugin, as weir-lab up has it: generic, aws-vpc-cni; specs that these labs have nothing for are not run")
+	flag.StringVar(&o.settings.Family, "ip-family", "", "ipv6: labs of IPv6 alone (default: IPv4, and both for what is about both)")
 	flag.IntVar(&o.repeat, "repeat", 1, "how many times to run everything, each time in new labs")
 	flag.IntVar(&o.procs, "procs", 8, "parallel processes of a group that does not say; most specs wait most of the time")
 	flag.StringVar(&o.lab, "lab", "weir-e2e", "name of the lab")
@@ -69,7 +70,7 @@ func main() {
 	do := run
 	if *proxyMode {
 		do = func(ctx context.Context, _ options) error {
-			return serveAPI(ctx, apiProxy, apiServer, patience, func(string) {})
+			return serveAPI(ctx, apiProxy, families[o.settings.Family].apiServer, patience, func(string) {})
 		}
 	}
 	if err := do(ctx, o); err != nil {
@@ -112,6 +113,12 @@ func (o options) check() error {
 	if o.settings.On != "" && (o.settings.BGP || o.settings.WireGuard || o.settings.DataPlane != "") {
 		return fmt.Errorf("--on has no meaning with --bgp, --wireguard and --data-plane")
 	}
+	if f := o.settings.Family; f != "" && f != "ipv6" {
+		return fmt.Errorf("--ip-family=%s: want ipv6, or nothing", f)
+	}
+	if o.settings.Family != "" && o.settings.On != "" {
+		return fmt.Errorf("--ip-family has no meaning with --on: these labs have IPv4 alone")
+	}
 	if o.repeat < 1 || o.procs < 1 {
 		return fmt.Errorf("--repeat and --procs have to be at least 1")
 	}
@@ -143,6 +150,9 @@ func (o options) defaultOut() string {
 	}
 	if o.settings.WireGuard {
 		name += "-wireguard"
+	}
+	if o.settings.Family != "" {
+		name += "-" + o.settings.Family
 	}
 	if o.settings.On != "" {
 		name += "-on-" + notInNames.ReplaceAllString(strings.ToLower(o.settings.On), "-")
@@ -239,7 +249,11 @@ func plan(o options, e2eTest string) ([]task, []skip, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", o.skips, err)
 	}
-	more := lackingOn(o.settings.On, selected)
+	of := lacks[o.settings.On]
+	if o.settings.Family != "" {
+		of = onIPv6
+	}
+	more := lacking(of, selected)
 	skips = append(skips, more...)
 	selected = slices.DeleteFunc(selected, func(name string) bool {
 		return slices.ContainsFunc(more, func(s skip) bool { return s.Name == name })

@@ -349,6 +349,26 @@ func TestInstallArguments(t *testing.T) {
 	}
 }
 
+// TestIPv6: labs of IPv6 alone leave out what is about IPv4 or both.
+func TestIPv6(t *testing.T) {
+	o := options{proxy: "weir", procs: 1, repeat: 1, conformance: true, settings: settings{Family: "ipv6"}}
+	if err := o.check(); err != nil || o.defaultOut() != "out/e2e-conformance-ipv6.json" {
+		t.Errorf("%v, %s", err, o.defaultOut())
+	}
+	if args := strings.Join((&lab{name: "a"}).upArgs(group{Plain: true, Workers: 2}, o.settings, o.proxy), " "); args != "up --name a --proxy weir --workers 2 --ip-family ipv6" {
+		t.Errorf("weir-lab %s", args)
+	}
+	left := lacking(onIPv6, []string{"[sig-network] [Feature:IPv6DualStack] should c", "[sig-network] Networking [Feature:Networking-IPv6] should d", "[sig-network] Networking [Feature:Networking-IPv4] should e"})
+	if len(left) != 2 || left[0].Reason != "family" {
+		t.Errorf("%v are left out", left)
+	}
+	for _, s := range []settings{{Family: "dual"}, {Family: "ipv6", On: "generic"}} {
+		if o.settings = s; o.check() == nil {
+			t.Errorf("%+v was accepted", s)
+		}
+	}
+}
+
 // TestOn: the labs of other CNI plugins leave out what they have nothing for, and nothing else.
 func TestOn(t *testing.T) {
 	specs := []string{
@@ -358,7 +378,7 @@ func TestOn(t *testing.T) {
 	}
 	for on, want := range map[string][]string{"": nil, "generic": nil, "aws-vpc-cni": {"0 address", "2 address", "4 family"}} {
 		var got []string
-		for _, s := range lackingOn(on, specs) {
+		for _, s := range lacking(lacks[on], specs) {
 			got = append(got, fmt.Sprintf("%d %s", slices.Index(specs, s.Name), s.Reason))
 		}
 		if !slices.Equal(got, want) {

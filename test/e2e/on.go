@@ -22,11 +22,11 @@ var lacks = map[string][]lack{
 	},
 }
 
-// lackingOn are those of the specs that a lab with that CNI plugin has nothing for.
-func lackingOn(on string, specs []string) []skip {
+// lacking are those of the specs that a lab has nothing for.
+func lacking(of []lack, specs []string) []skip {
 	var out []skip
 	for _, name := range specs {
-		for _, l := range lacks[on] {
+		for _, l := range of {
 			if l.match.MatchString(name) {
 				out = append(out, skip{name, l.reason})
 				break

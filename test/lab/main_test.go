@@ -23,6 +23,7 @@ import (
 var (
 	labFlag   = flag.String("lab", "", "use this lab, and leave it")
 	dualFlag  = flag.String("dual-lab", "", "use this lab of both families (weir-lab up --ip-family dual --install-arg=--fanout=always), and leave it")
+	ipv6Flag  = flag.String("ipv6-lab", "", "use this lab of IPv6 alone (weir-lab up --ip-family ipv6), and leave it")
 	bgpFlag   = flag.String("bgp-lab", "", "use this lab with racks (weir-lab up --bgp --ip-family dual), and leave it")
 	otherFlag = flag.String("on-lab", "", "use this lab without Weir (weir-lab up --on generic --no-install), and leave it")
 	awsFlag   = flag.String("aws-lab", "", "use this lab without Weir (weir-lab up --on aws-vpc-cni --no-install), and leave it")
@@ -40,8 +41,8 @@ var (
 
 // all is the lab of this package's tests; both, of TestDualStack and TestFanOut, has both families
 // and a fan-out; alongside is the one of TestFromKubeProxy, racks that of TestBGPRacks, other that
-// of TestOnGeneric, cloud that of TestOnAWS.
-var all, both, alongside, racks, other, cloud *lab
+// of TestOnGeneric, cloud that of TestOnAWS, alone that of TestIPv6Alone.
+var all, both, alongside, racks, other, cloud, alone *lab
 
 // interrupted ends with the first signal that ends the run.
 var interrupted context.Context
@@ -163,7 +164,7 @@ func (l *lab) up(ctx context.Context, args ...string) error {
 // tearDown leaves nothing of what the tests made.
 func tearDown(code int) {
 	var labs sync.WaitGroup
-	for _, l := range []*lab{all, both, alongside, racks, other, cloud} {
+	for _, l := range []*lab{all, both, alongside, racks, other, cloud, alone} {
 		if l != nil {
 			labs.Go(func() { l.tearDown(code) })
 		}

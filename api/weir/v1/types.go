@@ -100,6 +100,7 @@ type IPAMBlockList struct {
 // +kubebuilder:printcolumn:name="Dataplane",type=string,JSONPath=`.status.dataplane`
 // +kubebuilder:printcolumn:name="Services",type=string,priority=1,JSONPath=`.status.serviceHandling`
 // +kubebuilder:printcolumn:name="Address",type=string,JSONPath=`.status.nodeAddress`
+// +kubebuilder:printcolumn:name="IPv6",type=string,JSONPath=`.status.nodeAddressIPv6`
 // +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version`
 // +kubebuilder:printcolumn:name="Heartbeat",type=date,JSONPath=`.status.lastHeartbeat`
 type NodeStatus struct {

@@ -29,16 +29,19 @@ const (
 	pluginName = "weir-cni"
 )
 
-// render returns the file's contents; with v6, pods get an IPv6 address too. Version 1.0.0 is what
+// Families are those of which a pod gets an address without asking for one.
+type Families struct{ IPv4, IPv6 bool }
+
+// render returns the file's contents. Version 1.0.0 is what
 // containerd 1.6 knows; newer runtimes take it too, and ask the plugin for what it supports.
-func (File) render(socket string, v6 bool) []byte {
+func (File) render(socket string, f Families) []byte {
 	conf := map[string]any{
 		"cniVersion": "1.0.0",
 		"name":       "weir",
 		"plugins": []any{map[string]any{
 			"type":   pluginName,
 			"socket": socket,
-			"ipam":   map[string]any{"type": pluginName, "assign_ipv4": true, "assign_ipv6": v6},
+			"ipam":   map[string]any{"type": pluginName, "assign_ipv4": f.IPv4, "assign_ipv6": f.IPv6},
 		}},
 	}
 	out, err := json.MarshalIndent(conf, "", "  ")
@@ -51,8 +54,8 @@ func (File) render(socket string, v6 bool) []byte {
 func (c File) path() string { return filepath.Join(c.Dir, Name) }
 
 // ensure writes the file when it is not there as it should be.
-func (c File) ensure(socket string, v6 bool) (bool, error) {
-	want := c.render(socket, v6)
+func (c File) ensure(socket string, f Families) (bool, error) {
+	want := c.render(socket, f)
 	if have, err := os.ReadFile(c.path()); err == nil && bytes.Equal(have, want) {
 		return false, nil
 	}
@@ -62,13 +65,14 @@ func (c File) ensure(socket string, v6 bool) (bool, error) {
 	return true, nil
 }
 
-// Keep writes the file once ready says so, and again when somebody removes it or what v6 says is
-// different, until ctx ends; look is a hint that it may be. The file stays when the agent ends:
-// pods that are asked for meanwhile are held back by the plugin.
-func (c File) Keep(ctx context.Context, socket string, ready func() error, v6 func() bool, look <-chan struct{}, log *slog.Logger) error {
+// Keep writes the file once ready says so, and again when somebody removes it or families says
+// something else, until ctx ends; look is a hint that it may be. The file stays when the agent
+// ends: pods that are asked for meanwhile are held back by the plugin.
+func (c File) Keep(ctx context.Context, socket string, ready func() error, families func() Families, look <-chan struct{}, log *slog.Logger) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	written, wrote6, complained := false, false, time.Time{}
+	var wrote Families
+	written, complained := false, time.Time{}
 	for {
 		hint := false
 		select {
@@ -81,11 +85,11 @@ func (c File) Keep(ctx context.Context, socket string, ready func() error, v6 fu
 		if ready() != nil {
 			continue
 		}
-		both := v6()
-		if hint && written && both == wrote6 {
+		want := families()
+		if hint && written && want == wrote {
 			continue // a hint comes with every change of the cluster; the file is looked at by the clock
 		}
-		wrote, err := c.ensure(socket, both)
+		changed, err := c.ensure(socket, want)
 		switch {
 		case err != nil:
 			if time.Since(complained) > 30*time.Second {
@@ -93,10 +97,10 @@ func (c File) Keep(ctx context.Context, socket string, ready func() error, v6 fu
 				log.Error("the node stays not ready", "error", err)
 			}
 			continue
-		case wrote:
-			log.Info("wrote the network configuration for the container runtime", "file", c.path(), "IPv6", both, "again", written)
+		case changed:
+			log.Info("wrote the network configuration for the container runtime", "file", c.path(), "IPv4", want.IPv4, "IPv6", want.IPv6, "again", written)
 		}
-		if wrote6 = both; !written {
+		if wrote = want; !written {
 			written = true
 			tick.Reset(5 * time.Second)
 		}

@@ -18,11 +18,11 @@ import (
 
 func TestConflistIsReadByRuntimes(t *testing.T) {
 	c := File{Dir: t.TempDir()}
-	wrote, err := c.ensure("/run/weir/cni.sock", false)
+	wrote, err := c.ensure("/run/weir/cni.sock", Families{IPv4: true})
 	if err != nil || !wrote {
 		t.Fatalf("wrote %t, %v", wrote, err)
 	}
-	if wrote, err = c.ensure("/run/weir/cni.sock", false); err != nil || wrote {
+	if wrote, err = c.ensure("/run/weir/cni.sock", Families{IPv4: true}); err != nil || wrote {
 		t.Errorf("wrote again: %t, %v", wrote, err)
 	}
 	list, err := libcni.ConfListFromFile(c.path())
@@ -38,23 +38,23 @@ func TestConflistIsReadByRuntimes(t *testing.T) {
 	}
 }
 
-// TestConflistFollowsFamilies: the file says that pods get IPv6 when they do, also when that
-// changes.
+// TestConflistFollowsFamilies: the file says which families pods get, also when that changes.
 func TestConflistFollowsFamilies(t *testing.T) {
 	c := File{Dir: t.TempDir()}
-	var v6 atomic.Bool
+	var families atomic.Value
+	families.Store(Families{IPv4: true})
 	look, stop := make(chan struct{}, 1), make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		stop <- c.Keep(ctx, "/run/weir/cni.sock", func() error { return nil }, v6.Load, look, slog.New(slog.DiscardHandler))
+		stop <- c.Keep(ctx, "/run/weir/cni.sock", func() error { return nil }, func() Families { return families.Load().(Families) }, look, slog.New(slog.DiscardHandler))
 	}()
-	for _, want := range []bool{false, true, false} {
-		v6.Store(want)
+	for _, want := range []Families{{IPv4: true}, {true, true}, {IPv6: true}, {IPv4: true}} {
+		families.Store(want)
 		select {
 		case look <- struct{}{}:
 		default:
 		}
-		await.That(t, fmt.Sprintf("assign_ipv6 is %t", want), func() error {
+		await.That(t, fmt.Sprintf("%+v", want), func() error {
 			raw, err := os.ReadFile(c.path())
 			if err != nil {
 				return err
@@ -70,7 +70,7 @@ func TestConflistFollowsFamilies(t *testing.T) {
 			if err := json.Unmarshal(raw, &conf); err != nil {
 				return err
 			}
-			if got := conf.Plugins[0].IPAM; !got.IPv4 || got.IPv6 != want {
+			if got := conf.Plugins[0].IPAM; Families(got) != want {
 				return fmt.Errorf("the file says %+v", got)
 			}
 			return nil

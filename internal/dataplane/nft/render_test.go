@@ -6,6 +6,7 @@ import (
 	"context"
 	"flag"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"strings"
@@ -13,7 +14,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
-	"github.com/weir-net/weir/internal/dataplane/nft/marks"
+	"github.com/weir-net/weir/internal/dataplane/nft/chains"
 	"github.com/weir-net/weir/internal/dataplane/nft/services"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/hostile"
@@ -155,35 +156,49 @@ func TestEndpointIsFew(t *testing.T) {
 	}
 }
 
-// TestBesideKubeProxy: where a kube-proxy carries Services only host ports are ours, and what other
-// nodes hand on; when that changes nothing else does, and the table is that of a driver that knows
-// no other. TestHostileLoopback: a host port at a loopback address is nothing that packets are
-// compared with.
+// TestHostileLoopback: what the node asks at a loopback address, by a source that is one too, is
+// not compared with host ports there, and nobody else is.
 func TestHostileLoopback(t *testing.T) {
 	hostile.Record(t, "a pod's host port on a loopback address is rendered, and breaks what the node asks there", hostile.Tenant, hostile.NFTables, hostile.Both)
 	for _, f := range table.Families {
 		s := small()
+		s.Settings.Node6 = addr("fd00::8")
 		at := nodestate.Frontend{Addr: netip.MustParseAddr(map[bool]string{false: "127.0.0.1", true: "::1"}[f.Six]), Port: 54323, Proto: model.ProtocolTCP}
 		backend := nodestate.Backend{Addr: netip.MustParseAddr(map[bool]string{false: "10.244.1.9", true: "fd00::9"}[f.Six]), Port: 80, Local: true}
-		s.Frontends.Set(at, nodestate.Service{ID: at})
+		s.Frontends.Set(at, nodestate.Service{ID: at, LocalOnly: true})
 		s.Backends.Set(at, []nodestate.Backend{backend})
-		v := services.New(f, marks.NewNumbers())
-		v.Follow(s, unserved{t})
+		rendered := chains.Render(s, f.Six)
+		key := table.Key(at.Addr, at.Proto, at.Port)
+		for set, elements := range rendered.Elements {
+			if _, has := elements[key]; has != (set == services.MapLoopback) {
+				t.Errorf("%s: element of %s: %t", key, set, has)
+			}
+		}
+		if rendered.Elements[services.MapLoopback] == nil {
+			t.Errorf("%s is in no map", key)
+		}
+		w := f.Words()
+		leads := map[string]int{}
+		for name, c := range rendered.Chains {
+			asked := false
+			for _, rule := range c.Rules {
+				if asked = asked || strings.HasPrefix(rule, w.IP+" saddr "+w.Loopback+" return"); !asked && strings.Contains(rule, "@"+services.MapLoopback) {
+					t.Errorf("chain %s compares with no look at the source: %s", name, rule)
+				}
+				if strings.HasSuffix(rule, "goto at-loopback") {
+					leads[name]++
+				}
+			}
+		}
+		if !maps.Equal(leads, map[string]int{"translate-own": 1}) {
+			t.Errorf("host ports at loopback addresses are compared in %v", leads)
+		}
 	}
 }
 
-// unserved takes nothing that is of port 54323.
-type unserved struct{ t *testing.T }
-
-func (s unserved) Set(set, key, value string) {
-	if strings.HasSuffix(key, " . 54323") {
-		s.t.Errorf("%s: %s, %s", set, key, value)
-	}
-}
-func (unserved) Unset(string, string)  {}
-func (unserved) Pick(string, []string) {}
-func (unserved) Unpick(string)         {}
-
+// TestBesideKubeProxy: where a kube-proxy carries Services only host ports are ours, and what other
+// nodes hand on; when that changes nothing else does, and the table is that of a driver that knows
+// no other.
 func TestBesideKubeProxy(t *testing.T) {
 	s := small()
 	host := tcp("10.96.9.9", 9)

@@ -9,12 +9,11 @@ import (
 	"path/filepath"
 
 	"github.com/weir-net/weir/lab/internal/nodespec"
-	"github.com/weir-net/weir/lab/internal/plan"
 )
 
 // checkOther is check for labs whose pods are another network's.
 func checkOther(o Options) error {
-	if (o.Proxy.Calico() || o.Proxy.VPC()) && o.Family == plan.Dual {
+	if (o.Proxy.Calico() || o.Proxy.VPC()) && o.Family.Has6() {
 		return errors.New("a lab with Calico, or with Amazon's VPC CNI, has IPv4 alone")
 	}
 	if !o.Proxy.VPC() {

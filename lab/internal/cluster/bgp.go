@@ -50,10 +50,8 @@ func (u *starter) bgp(ctx context.Context) error {
 func birdConfig(l *plan.Lab) string {
 	b := &strings.Builder{}
 	fmt.Fprintf(b, "router id %s;\nprotocol device { scan time 2; }\n", plan.Gateway)
-	for i, family := range []string{"ipv4", "ipv6"} {
-		if i >= len(l.Machines[0].Families) {
-			break
-		}
+	for i, n := range l.Machines[0].Families {
+		family := map[bool]string{true: "ipv4", false: "ipv6"}[n.Gateway.Is4()]
 		fmt.Fprintf(b, "protocol kernel { %s { import none; export where source = RTS_BGP; }; }\n", family)
 		for _, m := range l.Nodes() {
 			n := m.Families[i]

@@ -27,5 +27,5 @@ func (u *starter) kubeProxy(ctx context.Context) error {
 
 // kubeProxyManifest is that of a kube-proxy in a mode.
 func kubeProxyManifest(l *plan.Lab, mode string) string {
-	return strings.NewReplacer("IMAGE", images.KubeProxyImage, "MODE", mode, "PODS", l.PodCIDRs(), "APISERVER", plan.APIServer()).Replace(kubeproxyYAML)
+	return strings.NewReplacer("IMAGE", images.KubeProxyImage, "MODE", mode, "PODS", l.PodCIDRs(), "APISERVER", l.APIServer()).Replace(kubeproxyYAML)
 }

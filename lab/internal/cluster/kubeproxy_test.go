@@ -14,7 +14,7 @@ import (
 // TestKubeProxyManifest: nothing is left to be filled in, and what kubectl and kube-proxy read of
 // it says what the lab is.
 func TestKubeProxyManifest(t *testing.T) {
-	for family, pods := range map[plan.Family]string{plan.IPv4: "10.244.0.0/16", plan.Dual: "10.244.0.0/16,fd00:10:244::/56"} {
+	for family, pods := range map[plan.Family]string{plan.IPv4: "10.244.0.0/16", plan.Dual: "10.244.0.0/16,fd00:10:244::/56", plan.IPv6: "fd00:10:244::/56"} {
 		l, err := plan.New("t", 1, family, false)
 		if err != nil {
 			t.Fatal(err)
@@ -54,7 +54,7 @@ func TestKubeProxyManifest(t *testing.T) {
 				if c.Mode != "iptables" || c.ClusterCIDR != pods || c.OOMScoreAdj == nil || *c.OOMScoreAdj != 0 {
 					t.Errorf("%s: %+v", family, c)
 				}
-				if !strings.Contains(o.Data["kubeconfig.conf"], "server: "+plan.APIServer()+"\n") {
+				if !strings.Contains(o.Data["kubeconfig.conf"], "server: "+l.APIServer()+"\n") {
 					t.Error(o.Data["kubeconfig.conf"])
 				}
 			}

@@ -37,7 +37,7 @@ func (s *State) Status(ctx context.Context, w io.Writer) (healthy bool, err erro
 		state = "incomplete: its start was cut short, remove it with: weir-lab down --name " + s.Name
 	}
 	fmt.Fprintf(w, "lab %s: %s, proxy %s, IP family %s, created %s\n", s.Name, state, s.Proxy, l.Family, s.Created.Format(time.RFC3339))
-	fmt.Fprintf(w, "API server %s, kubeconfig %s\n\n", plan.APIServer(), KubeconfigPath(s.Name))
+	fmt.Fprintf(w, "API server %s, kubeconfig %s\n\n", l.APIServer(), KubeconfigPath(s.Name))
 
 	client, connectErr := connect(s.Name)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

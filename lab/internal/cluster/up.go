@@ -388,7 +388,7 @@ func (u *starter) nodesAlive() error {
 func (u *starter) install(ctx context.Context) error {
 	args := append([]string{
 		"install", "--kubeconfig", KubeconfigPath(u.s.Name), "--image", images.WeirImage,
-		"--pod-cidr", u.l.PodCIDRs(), "--api-server", plan.APIServerAddress(),
+		"--pod-cidr", u.l.PodCIDRs(), "--api-server", u.l.APIServerAddress(),
 	}, u.bgpInstallArgs()...)
 	if on := u.o.Proxy.On(); on != "" {
 		args = append(args, "--on", on)
@@ -404,13 +404,16 @@ func (u *starter) alongside(ctx context.Context) error {
 }
 
 func (u *starter) dns(ctx context.Context, client *kubernetes.Clientset) error {
-	addrs, families := plan.DNS.String(), "IPv4"
-	if u.l.Family == plan.Dual {
-		addrs, families = addrs+", "+plan.DNS6.String(), "IPv4, IPv6"
+	var addrs, families []string
+	for _, a := range u.l.DNS() {
+		addrs, families = append(addrs, strconv.Quote(a.String())), append(families, map[bool]string{true: "IPv4", false: "IPv6"}[a.Is4()])
 	}
-	policy := map[plan.Family]string{plan.IPv4: "SingleStack", plan.Dual: "RequireDualStack"}[u.l.Family]
-	manifest := strings.NewReplacer("IMAGE", images.CoreDNSImage, "CLUSTERIPS", addrs, "CLUSTERIP", plan.DNS.String(),
-		"FAMILIES", families, "FAMILYPOLICY", policy).Replace(corednsYAML)
+	policy := "SingleStack"
+	if len(addrs) > 1 {
+		policy = "RequireDualStack"
+	}
+	manifest := strings.NewReplacer("IMAGE", images.CoreDNSImage, "CLUSTERIPS", strings.Join(addrs, ", "), "CLUSTERIP", addrs[0],
+		"FAMILIES", strings.Join(families, ", "), "FAMILYPOLICY", policy).Replace(corednsYAML)
 	err := u.inControlPlane(ctx, []byte(manifest), u.set.Path("kubectl"), "--kubeconfig", KubeconfigPath(u.s.Name), "apply", "-f", "-")
 	if err != nil {
 		return fmt.Errorf("deploy CoreDNS: %w", err)

@@ -45,7 +45,7 @@ var sysctls = map[string]string{
 	"net/ipv4/conf/default/send_redirects": "0",
 }
 
-// sysctls6 are those of a lab of both families besides. Nobody else gives out the lab's addresses,
+// sysctls6 are those of a lab that has IPv6 besides. Nobody else gives out the lab's addresses,
 // so none is tentative first, and machines have their routes from the plan.
 var sysctls6 = map[string]string{
 	"net/ipv6/conf/all/disable_ipv6":     "0",
@@ -205,7 +205,7 @@ func onThread(f func() error) error {
 
 func create(scoped string, family plan.Family) (netns.NsHandle, error) {
 	settings := maps.Clone(sysctls)
-	if family == plan.Dual {
+	if family.Has6() {
 		maps.Copy(settings, sysctls6)
 	}
 	var h netns.NsHandle

@@ -4,6 +4,7 @@ package nodespec
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/weir-net/weir/lab/internal/plan"
 )
@@ -23,7 +24,7 @@ const (
 )
 
 // Ready is what the API server answers once it serves.
-func Ready() string { return plan.APIServer() + "/readyz" }
+func Ready(l *plan.Lab) string { return l.APIServer() + "/readyz" }
 
 // controlPlane adds etcd, the API server and its controllers.
 func (s *Spec) controlPlane(in Inputs, c *Credentials) error {
@@ -55,30 +56,30 @@ func (s *Spec) controlPlane(in Inputs, c *Credentials) error {
 			"--bind-address=127.0.0.1", "--leader-elect=false"}
 	}
 	// At its usual rate of requests, the controllers take five seconds to start.
-	s.daemon(in, "kube-controller-manager", []string{Ready()}, append(append(kubeconfig("controller-manager"), gates...),
+	s.daemon(in, "kube-controller-manager", []string{Ready(in.Lab)}, append(append(kubeconfig("controller-manager"), gates...),
 		"--kube-api-qps=200", "--kube-api-burst=400",
 		"--use-service-account-credentials=true", "--service-account-private-key-file="+pkiDir+"/sa.key",
 		"--root-ca-file="+pkiDir+"/ca.crt", "--client-ca-file="+pkiDir+"/ca.crt",
 		"--cluster-signing-cert-file="+pkiDir+"/ca.crt", "--cluster-signing-key-file="+pkiDir+"/ca.key",
 		"--controllers=*,bootstrapsigner,tokencleaner",
 		"--allocate-node-cidrs=false", "--cluster-cidr="+in.Lab.PodCIDRs(), "--service-cluster-ip-range="+in.Lab.ServiceCIDRs())...)
-	s.daemon(in, "kube-scheduler", []string{Ready()}, kubeconfig("scheduler")...)
+	s.daemon(in, "kube-scheduler", []string{Ready(in.Lab)}, kubeconfig("scheduler")...)
 	return nil
 }
 
 // apiServerAddrs are the addresses that the API server's certificate is for.
 func apiServerAddrs(l *plan.Lab) []netip.Addr {
-	return append([]netip.Addr{loopback, plan.KubernetesService}, l.Nodes()[0].Addrs()...)
+	return slices.Concat([]netip.Addr{loopback}, l.KubernetesService(), l.Nodes()[0].Addrs())
 }
 
 func apiServerFlags(l *plan.Lab) []string {
 	all := "0.0.0.0"
-	if l.Family == plan.Dual {
+	if l.Family.Has6() {
 		all = "::" // both families
 	}
 	return []string{
 		"--etcd-servers=" + etcdURL,
-		"--bind-address=" + all, "--secure-port=6443", "--advertise-address=" + plan.APIServerIP().String(),
+		"--bind-address=" + all, "--secure-port=6443", "--advertise-address=" + l.APIServerIP().String(),
 		"--service-cluster-ip-range=" + l.ServiceCIDRs(), "--service-node-port-range=30000-32767",
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
 		"--client-ca-file=" + pkiDir + "/ca.crt",

@@ -42,7 +42,7 @@ func (s *Spec) node(in Inputs, c *Credentials, m plan.Machine) error {
 		}
 	}
 	s.link(in, "loopback")
-	after := []string{"unix://" + containerdSocket, Ready()}
+	after := []string{"unix://" + containerdSocket, Ready(in.Lab)}
 	if in.Proxy.VPC() {
 		if err := s.aws(in, m); err != nil {
 			return err
@@ -162,7 +162,7 @@ func kubeletConfig(in Inputs, m plan.Machine) (string, error) {
 		"tlsCertFile":              pkiDir + "/kubelet.crt",
 		"tlsPrivateKeyFile":        pkiDir + "/kubelet.key",
 		"clusterDomain":            plan.ClusterDomain,
-		"clusterDNS":               []string{plan.DNS.String()},
+		"clusterDNS":               []string{in.Lab.DNS()[0].String()},
 		"resolvConf":               "/etc/resolv.conf",
 		"containerRuntimeEndpoint": "unix://" + containerdSocket,
 		"volumePluginDir":          "/var/lib/kubelet/volumeplugins",

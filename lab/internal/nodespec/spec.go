@@ -94,6 +94,7 @@ type Inputs struct {
 type Credentials struct {
 	Authority *pki.Authority
 	Admin     []byte // kubeconfig
+	server    string // the API server's URL
 	tokens    pki.Pair
 	issued    map[string]pki.Pair
 }
@@ -130,7 +131,8 @@ func NewCredentials(l *plan.Lab) (*Credentials, error) {
 			return nil, err
 		}
 	}
-	c.Admin, err = a.Kubeconfig(c.issued["admin"])
+	c.server = l.APIServer()
+	c.Admin, err = a.Kubeconfig(c.server, c.issued["admin"])
 	return c, err
 }
 
@@ -178,7 +180,7 @@ func (s *Spec) pair(name string, p pki.Pair) {
 }
 
 func (s *Spec) kubeconfig(path string, c *Credentials, who string) error {
-	raw, err := c.Authority.Kubeconfig(c.issued[who])
+	raw, err := c.Authority.Kubeconfig(c.server, c.issued[who])
 	if err != nil {
 		return fmt.Errorf("kubeconfig of %s: %w", who, err)
 	}

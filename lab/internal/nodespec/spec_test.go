@@ -163,6 +163,7 @@ func (s *Spec) flag(daemon, name string) string {
 func TestFamilies(t *testing.T) {
 	for family, want := range map[plan.Family]map[string]string{
 		plan.IPv4: {"node-ip": "172.31.1.207", "service-cluster-ip-range": "10.96.0.0/16", "cluster-cidr": "10.244.0.0/16", "bind-address": "0.0.0.0"},
+		plan.IPv6: {"node-ip": "fd00:172:31:1::207", "service-cluster-ip-range": "fd00:10:96::/112", "cluster-cidr": "fd00:10:244::/56", "bind-address": "::"},
 		plan.Dual: {"node-ip": "172.31.1.207,fd00:172:31:1::207", "service-cluster-ip-range": "10.96.0.0/16,fd00:10:96::/112",
 			"cluster-cidr": "10.244.0.0/16,fd00:10:244::/56", "bind-address": "::"},
 	} {
@@ -182,7 +183,7 @@ func TestFamilies(t *testing.T) {
 		cni, _ := worker.find(cniConf + "/10-lab.conflist")
 		hosts, _ := worker.find("/etc/hosts")
 		for _, six := range []struct{ in, text string }{{cni.Content, `"subnet": "fd00:10:244:1::/64"`}, {cni.Content, `"dst": "::/0"`}, {hosts.Content, "fd00:172:31:1::8 cp\n"}} {
-			if strings.Contains(six.in, six.text) != (family == plan.Dual) {
+			if strings.Contains(six.in, six.text) != family.Has6() {
 				t.Errorf("%s: %q in %s", family, six.text, six.in)
 			}
 		}

@@ -19,7 +19,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/weir-net/weir/lab/internal/plan"
 	clientcmd "k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
@@ -83,10 +82,10 @@ func (a *Authority) Issue(commonName string, organizations []string, names []str
 	return Pair{Cert: encode("CERTIFICATE", der), Key: keyPEM}, nil
 }
 
-// Kubeconfig renders a self-contained kubeconfig for the API server of the lab.
-func (a *Authority) Kubeconfig(p Pair) ([]byte, error) {
+// Kubeconfig renders a self-contained kubeconfig for the API server at a URL.
+func (a *Authority) Kubeconfig(server string, p Pair) ([]byte, error) {
 	c := clientcmdapi.NewConfig()
-	c.Clusters["lab"] = &clientcmdapi.Cluster{Server: plan.APIServer(), CertificateAuthorityData: a.certPEM}
+	c.Clusters["lab"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: a.certPEM}
 	c.AuthInfos["user"] = &clientcmdapi.AuthInfo{ClientCertificateData: p.Cert, ClientKeyData: p.Key}
 	c.Contexts["lab"] = &clientcmdapi.Context{Cluster: "lab", AuthInfo: "user"}
 	c.CurrentContext = "lab"

@@ -60,7 +60,7 @@ func TestKubeconfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	raw, err := a.Kubeconfig(p)
+	raw, err := a.Kubeconfig("https://172.31.1.8:6443", p)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,7 @@ var (
 	DNS               = netip.MustParseAddr("10.96.0.10")
 )
 
-// The same in IPv6, for labs of both families. A machine's number is written in IPv6 as in IPv4:
+// The same in IPv6, for labs that have it. A machine's number is written in IPv6 as in IPv4:
 // 172.31.1.207 and fd00:172:31:1::207.
 var (
 	LAN6        = netip.MustParsePrefix("fd00:172:31:1::/64")
@@ -55,7 +55,9 @@ var (
 
 	Gateway6    = netip.MustParseAddr("fd00:172:31:1::1")
 	FarGateway6 = netip.MustParseAddr("fd00:172:31:2::1")
-	DNS6        = netip.MustParseAddr("fd00:10:96::a")
+
+	KubernetesService6 = netip.MustParseAddr("fd00:10:96::1")
+	DNS6               = netip.MustParseAddr("fd00:10:96::a")
 )
 
 // Family says which IP families a lab has.
@@ -66,15 +68,23 @@ const (
 	IPv4 Family = "ipv4"
 	// Dual is both families, IPv4 the primary one.
 	Dual Family = "dual"
+	// IPv6 is IPv6 alone. Of IPv4 there is the loopback device's.
+	IPv6 Family = "ipv6"
 )
+
+// Has4 reports whether it has IPv4.
+func (f Family) Has4() bool { return f != IPv6 }
+
+// Has6 reports whether it has IPv6.
+func (f Family) Has6() bool { return f != IPv4 }
 
 // ParseFamily checks an --ip-family value.
 func ParseFamily(s string) (Family, error) {
 	switch f := Family(s); f {
-	case IPv4, Dual:
+	case IPv4, Dual, IPv6:
 		return f, nil
 	}
-	return "", fmt.Errorf("IP family %q: want %s or %s", s, IPv4, Dual)
+	return "", fmt.Errorf("IP family %q: want %s, %s or %s", s, IPv4, Dual, IPv6)
 }
 
 // Role of a machine.
@@ -93,7 +103,7 @@ const (
 type Machine struct {
 	Name string
 	Role Role
-	// Addr is the IPv4 address and length on Uplink.
+	// Addr is the address and length on Uplink of the lab's first family.
 	Addr netip.Prefix
 	// Far says that the machine is behind the router, on a switch of its own.
 	Far bool
@@ -191,17 +201,11 @@ const controlPlaneHost = 8
 // networks are the lab's networks on the switch, or behind the router: their addresses and the
 // router's in them.
 func (l *Lab) networks(far bool) []Network {
-	out := []Network{{Addr: LAN, Gateway: Gateway}}
+	out := []Network{{Addr: LAN, Gateway: Gateway}, {Addr: LAN6, Gateway: Gateway6}}
 	if far {
-		out[0] = Network{Addr: FarLAN, Gateway: FarGateway}
+		out = []Network{{Addr: FarLAN, Gateway: FarGateway}, {Addr: FarLAN6, Gateway: FarGateway6}}
 	}
-	if l.Family != Dual {
-		return out
-	}
-	if far {
-		return append(out, Network{Addr: FarLAN6, Gateway: FarGateway6})
-	}
-	return append(out, Network{Addr: LAN6, Gateway: Gateway6})
+	return ofFamily(l, out[0], out[1])
 }
 
 // Gateways are the router's addresses on the switch, or behind itself.
@@ -227,11 +231,31 @@ func (l *Lab) PodCIDRs() string {
 // ServiceCIDRs are the addresses of Services, as --service-cluster-ip-range has them.
 func (l *Lab) ServiceCIDRs() string { return l.join(ServiceIPs, ServiceIPs6) }
 
+// DNS are the addresses of the cluster's DNS Service.
+func (l *Lab) DNS() []netip.Addr { return ofFamily(l, DNS, DNS6) }
+
+// KubernetesService are the addresses that Service kubernetes may have.
+func (l *Lab) KubernetesService() []netip.Addr {
+	return ofFamily(l, KubernetesService, KubernetesService6)
+}
+
 func (l *Lab) join(p4, p6 netip.Prefix) string {
-	if l.Family == Dual {
-		return p4.String() + "," + p6.String()
+	var out []string
+	for _, p := range ofFamily(l, p4, p6) {
+		out = append(out, p.String())
 	}
-	return p4.String()
+	return strings.Join(out, ",")
+}
+
+// ofFamily leaves those of the families that the lab has, IPv4's first.
+func ofFamily[T any](l *Lab, four, six T) []T {
+	switch l.Family {
+	case Dual:
+		return []T{four, six}
+	case IPv6:
+		return []T{six}
+	}
+	return []T{four}
 }
 
 // hostAddr is the address of a number in a network, in decimal digits in both families.
@@ -302,13 +326,13 @@ func Owns(lab, scoped string) bool {
 }
 
 // APIServer is the URL of the Kubernetes API as nodes and clients see it.
-func APIServer() string { return "https://" + APIServerAddress() }
+func (l *Lab) APIServer() string { return "https://" + l.APIServerAddress() }
 
 // APIServerAddress is its address and port.
-func APIServerAddress() string { return netip.AddrPortFrom(APIServerIP(), 6443).String() }
+func (l *Lab) APIServerAddress() string { return netip.AddrPortFrom(l.APIServerIP(), 6443).String() }
 
 // APIServerIP is the control-plane node's address.
-func APIServerIP() netip.Addr { return hostAddr(LAN, controlPlaneHost) }
+func (l *Lab) APIServerIP() netip.Addr { return l.Nodes()[0].Addr.Addr() }
 
 // Proxy is who carries Service traffic.
 type Proxy string

@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -29,7 +30,7 @@ func TestAddresses(t *testing.T) {
 			t.Errorf("%s: %+v; want IPv4 alone", name, m.Families)
 		}
 	}
-	if got := APIServer(); got != "https://172.31.1.8:6443" {
+	if got := l.APIServer(); got != "https://172.31.1.8:6443" {
 		t.Errorf("API server %s", got)
 	}
 }
@@ -59,6 +60,24 @@ func TestAddressesOfBothFamilies(t *testing.T) {
 	}
 	if !ServiceIPs.Contains(DNS) || !ServiceIPs6.Contains(DNS6) {
 		t.Error("the DNS addresses are no Service addresses")
+	}
+}
+
+func TestAddressesOfIPv6(t *testing.T) {
+	l, err := New("weir", 2, IPv6, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"cp": "fd00:172:31:1::8/64", "worker1": "fd00:172:31:1::207/64", "worker2": "fd00:172:31:2::208/64", "client3": "fd00:172:31:2::55/64"} {
+		if m, _ := l.Machine(name); len(m.Families) != 1 || m.Families[0].Addr != m.Addr || m.Addr.String() != want {
+			t.Errorf("%s: %+v; want %s alone", name, m.Families, want)
+		}
+	}
+	if got := l.APIServer(); got != "https://[fd00:172:31:1::8]:6443" {
+		t.Errorf("API server %s", got)
+	}
+	if l.PodCIDRs() != "fd00:10:244::/56" || l.ServiceCIDRs() != "fd00:10:96::/112" || fmt.Sprint(l.DNS(), l.KubernetesService()) != "[fd00:10:96::a] [fd00:10:96::1]" {
+		t.Error(l.PodCIDRs(), l.ServiceCIDRs(), l.DNS(), l.KubernetesService())
 	}
 }
 
@@ -157,12 +176,12 @@ func TestProxy(t *testing.T) {
 }
 
 func TestFamily(t *testing.T) {
-	for _, ok := range []string{"ipv4", "dual"} {
+	for _, ok := range []string{"ipv4", "ipv6", "dual"} {
 		if f, err := ParseFamily(ok); err != nil || string(f) != ok {
 			t.Errorf("%s: %q, %v", ok, f, err)
 		}
 	}
-	for _, bad := range []string{"", "ipv6", "IPv4"} {
+	for _, bad := range []string{"", "ipv5", "IPv4"} {
 		if _, err := ParseFamily(bad); err == nil {
 			t.Errorf("%q was accepted", bad)
 		}

@@ -24,6 +24,7 @@ const (
 	nodeChainOutside = "node-outside"
 	ownChainInside   = "own-inside" // pods and the node's own processes
 	nodeChainInside  = "node-inside"
+	loopbackChain    = "at-loopback" // the node's own processes, for a loopback address
 )
 
 // serviceChains make the chains and sets of Services. Only the first packet of a flow comes by
@@ -44,7 +45,12 @@ func serviceChains(f table.Family, t *table.Table, s *nodestate.State) {
 		"udp dport $vxlan iifname != $tunnel meta mark and $mask != 0 fib daddr type local return", // see tunnelOuter
 		"meta priority set "+front+" map @"+services.MapServicesOutside+" "+toAsked(s),
 		"$ip daddr vmap @"+expr.MapPortals)
-	nat("translate-own", knftables.OutputHook, expr.OwnSocket+"accept", "$ports goto inside")
+	nat("translate-own", knftables.OutputHook, expr.OwnSocket+"accept", "$ports $ip daddr $loopback goto "+loopbackChain, "$ports goto inside")
+	// With a loopback address as its source a packet reaches no pod, and what asks there by such a
+	// source, which is what a process has that chose none, means a process of the node.
+	chain(loopbackChain,
+		"$ip saddr $loopback return",
+		"meta priority set "+front+" map @"+services.MapLoopback+" goto choose")
 	chain("inside",
 		"meta priority set "+front+" map @"+services.MapServices+" goto choose",
 		"$ip daddr vmap @"+expr.MapInside)
@@ -89,7 +95,7 @@ func serviceChains(f table.Family, t *table.Table, s *nodestate.State) {
 
 	const frontend, portal, backend = "$addr . inet_proto . inet_service", "inet_proto . inet_service", "$addr . inet_service"
 	for name, set := range map[string]table.Set{
-		services.MapServices: {Key: frontend, Value: "classid"}, services.MapServicesOutside: {Key: frontend, Value: "classid"},
+		services.MapServices: {Key: frontend, Value: "classid"}, services.MapServicesOutside: {Key: frontend, Value: "classid"}, services.MapLoopback: {Key: frontend, Value: "classid"},
 		services.MapPorts: {Key: portal, Value: "classid"}, services.MapPortsOutside: {Key: portal, Value: "classid"}, services.MapHostPorts: {Key: portal, Value: "classid"},
 		services.SetPortsLocal: {Key: portal}, services.MapLists: {Key: "classid", Value: "verdict"}, services.MapRanged: {Key: "classid", Value: "verdict"},
 		services.MapBackends: {Key: "classid . mark", Value: backend}, services.MapSlots: {Key: "classid . mark", Value: "mark"}, services.MapLive: {Key: "classid . mark", Value: backend},

@@ -21,7 +21,7 @@ func Expand(f table.Family, s *nodestate.State, lines ...string) []string {
 		tunnels = fmt.Sprintf("%q, %q", hostnet.TunnelDevice, hostnet.IPIPDevice)
 		tunnel = "{ " + tunnels + " }"
 	}
-	r := strings.NewReplacer("$ip", w.IP, "$icmp", w.ICMP, "$unreachable", w.Unreachable,
+	r := strings.NewReplacer("$ip", w.IP, "$icmp", w.ICMP, "$unreachable", w.Unreachable, "$loopback", w.Loopback,
 		"$ports", "meta l4proto { tcp, udp, sctp }",
 		"$node", f.Node(s).String(),
 		"$mask", marks.Hex(marks.NodeMask), "$rest", marks.Hex(^uint32(marks.NodeMask)),

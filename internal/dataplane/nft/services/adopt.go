@@ -47,7 +47,10 @@ func (v *Follower) Adopt(w *table.State, s *nodestate.State) {
 			continue
 		}
 		at, k := []string{MapServices, MapServicesOutside}, table.Key(f.Addr, f.Proto, f.Port) // the latter alone alongside a kube-proxy
-		if f.Addr.IsUnspecified() {
+		switch {
+		case f.Addr.IsLoopback():
+			at = []string{MapLoopback}
+		case f.Addr.IsUnspecified():
 			at, k = []string{MapPorts, MapPortsOutside}, table.Key(f.Proto, f.Port)
 			if svc.LocalOnly {
 				at = []string{MapHostPorts}

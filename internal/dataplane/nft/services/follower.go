@@ -31,6 +31,7 @@ const (
 	MapPortsOutside    = "node-ports-outside"
 	SetPortsLocal      = "node-ports-local" // with externalTrafficPolicy Local: for other nodes to evaluate on their addresses
 	MapHostPorts       = "host-ports"       // on every address of the node
+	MapLoopback        = "loopback-ports"   // address . protocol . port → list: host ports at loopback addresses
 	MapLists           = "lists"            // list → chain
 	MapRanged          = "ranged-lists"     // the same, of ports with source ranges
 	MapBackends        = "backends"         // list . slot → address . port
@@ -150,9 +151,8 @@ func (v *Follower) Follow(s *nodestate.State, to Sink) {
 	v.seenFrontends, v.seenBackends, v.seenRanges = s.Frontends, s.Backends, s.SourceRanges
 }
 
-// renders reports whether a frontend is one of the table's. Those at loopback addresses are not: a
-// packet that is sent there has a loopback address as its source, with which it reaches no pod.
-func (v *Follower) renders(f nodestate.Frontend) bool { return v.f.Has(f.Addr) && !f.Addr.IsLoopback() }
+// renders reports whether a frontend is one of the table's.
+func (v *Follower) renders(f nodestate.Frontend) bool { return v.f.Has(f.Addr) }
 
 // Render adds everything to a table.
 func (v *Follower) Render(t *table.Table, s *nodestate.State) { v.Follow(s, tableSink{t}) }
@@ -414,7 +414,10 @@ func (v *Follower) face(p *port, f nodestate.Frontend, svc nodestate.Service, ou
 		inside, outside = inside|RestrictedBit, outside|RestrictedBit
 	}
 	at, there, k := MapServices, MapServicesOutside, table.Key(f.Addr, f.Proto, f.Port)
-	if f.Addr.IsUnspecified() {
+	switch {
+	case f.Addr.IsLoopback():
+		at, there = MapLoopback, ""
+	case f.Addr.IsUnspecified():
 		at, there, k = MapPorts, MapPortsOutside, table.Key(f.Proto, f.Port)
 		if svc.LocalOnly {
 			at, there = MapHostPorts, ""
@@ -424,7 +427,7 @@ func (v *Follower) face(p *port, f nodestate.Frontend, svc nodestate.Service, ou
 	if at != "" && f.Addr.IsUnspecified() && svc.LocalPolicy {
 		out[elementKey{SetPortsLocal, k}] = ""
 	}
-	if at != "" && len(p.cluster)+len(p.local) == 0 {
+	if at != "" && at != MapLoopback && len(p.cluster)+len(p.local) == 0 {
 		refused := MapRefused
 		if f.Addr.IsUnspecified() {
 			refused = MapRefusedPorts

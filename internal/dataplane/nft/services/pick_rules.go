@@ -105,7 +105,7 @@ func AffinitySet(f table.Family) table.Set {
 
 // SetNames are those whose elements services follows, or packets add.
 var SetNames = map[string]bool{
-	MapServices: true, MapServicesOutside: true, MapPorts: true, MapPortsOutside: true, MapHostPorts: true, SetPortsLocal: true,
+	MapServices: true, MapServicesOutside: true, MapPorts: true, MapPortsOutside: true, MapHostPorts: true, MapLoopback: true, SetPortsLocal: true,
 	MapLists: true, MapRanged: true, MapBackends: true, MapSlots: true, MapLive: true, MapRemote: true, MapAffinity: true, SetRanges: true,
 	MapRefused: true, MapRefusedPorts: true, expr.SetDirect: true,
 }

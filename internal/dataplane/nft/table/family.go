@@ -22,14 +22,15 @@ type Words struct {
 	Addr        string // type
 	ICMP        string // of reject
 	Unreachable string // host
+	Loopback    string // addresses
 }
 
 // Words are those of the family.
 func (f Family) Words() Words {
 	if f.Six {
-		return Words{IP: "ip6", Addr: "ipv6_addr", ICMP: "icmpv6", Unreachable: "addr-unreachable"}
+		return Words{IP: "ip6", Addr: "ipv6_addr", ICMP: "icmpv6", Unreachable: "addr-unreachable", Loopback: "::1"}
 	}
-	return Words{IP: "ip", Addr: "ipv4_addr", ICMP: "icmp", Unreachable: "host-unreachable"}
+	return Words{IP: "ip", Addr: "ipv4_addr", ICMP: "icmp", Unreachable: "host-unreachable", Loopback: "127.0.0.0/8"}
 }
 
 // Family is one of the two that a node carries.
