@@ -16,7 +16,7 @@ LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 GO_BUILD := GOGC=400 go build -trimpath -gcflags all=-dwarf=false -tags grpcnotrace
 BUILD_LAB := cd lab && $(GO_BUILD) -ldflags "-s -w" -o ../bin/weir-lab ./cmd/weir-lab
 
-.PHONY: all help check lint check-root soak house image setup build aws-vpc-cni hubble-cli browser lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-bgp e2e-wireguard e2e-clouds e2e-migrate e2e-policyapi e2e-routing e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate bench-flows clean
+.PHONY: all help check lint check-root soak house image setup build aws-vpc-cni azure-cni hubble-cli browser lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-bgp e2e-wireguard e2e-clouds e2e-migrate e2e-policyapi e2e-routing e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate bench-flows clean
 
 all: build
 
@@ -44,6 +44,7 @@ lint: generated ## linters of Go and C, generated files (root, for compilers tha
 	cd lab && $(CURDIR)/bin/golangci-lint run ./...
 	cd test/policyapi && $(CURDIR)/bin/golangci-lint run ./...
 	cd test/awsvpc && $(CURDIR)/bin/golangci-lint run ./...
+	cd test/azurecni && $(CURDIR)/bin/golangci-lint run ./...
 	clang-format-19 --dry-run --Werror bpf/*.[ch]
 	@echo "make lint: passed: golangci-lint, clang-format, generated files"
 
@@ -73,6 +74,11 @@ AWS_CNI := github.com/aws/amazon-vpc-cni-k8s/cmd
 aws-vpc-cni: ## Amazon's VPC CNI for labs, in bin/
 	@mkdir -p bin
 	cd test/awsvpc && go build -trimpath -o ../../bin/aws-cni $(AWS_CNI)/routed-eni-cni-plugin && go build -trimpath -o ../../bin/egress-cni $(AWS_CNI)/egress-cni-plugin && go build -trimpath -o ../../bin/awsvpc .
+
+# Azure's CNI plugin and the stand-in for its host service, for labs with it.
+azure-cni: ## Azure CNI for labs, in bin/
+	@mkdir -p bin
+	hack/azure-cni.sh bin
 
 # Kubernetes' binaries and the images of the lab, once; progress is shown.
 lab-build: build ## Kubernetes' programs and the lab's images, once
@@ -122,6 +128,7 @@ LONGEST := ./test/netns ./test/scenarios ./internal/dataplane/ebpf
 unit: apiserver hubble-cli browser ## lane 2: unit tests, scenarios, loaded programs, namespaces (root)
 	go vet ./...
 	cd test/awsvpc && go vet . && go build . $(AWS_CNI)/routed-eni-cni-plugin
+	cd test/azurecni && go vet .
 	$(WITH_BROWSER) WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver WEIR_HUBBLE=$(HUBBLE_CLI) WEIR_HUBBLE_RELAY=$(WEIR_CACHE)/hubble-relay go test -timeout 60m $(LONGEST) ./...
 	cd test/policyapi && go vet . ./sctp && go test . ./sctp
 
@@ -177,7 +184,7 @@ test: ## lane 3: everything that CI runs (root)
 	@MAKE="$(MAKE)" hack/parts.sh $(TEST_PARTS)
 
 # Weir as a whole in a lab of its own: traffic, restarts, failures; writes out/lab.json. LAB="-args -judge" also fails on what takes longer than is promised.
-lab-e2e: e2e-build aws-vpc-cni hubble-cli browser ## Weir as a whole in a lab (root)
+lab-e2e: e2e-build aws-vpc-cni azure-cni hubble-cli browser ## Weir as a whole in a lab (root)
 	go vet -tags lab ./test/lab
 	$(WITH_BROWSER) WEIR_HUBBLE=$(HUBBLE_CLI) go test -v -tags lab -count 1 -timeout 60m ./test/lab $(if $(INSTALL),-install="$(INSTALL)") $(LAB)
 
@@ -205,7 +212,7 @@ e2e-wireguard: e2e-build ## those of conformance, where all of pods' traffic bet
 
 # The labs of clouds' CNI plugins: Weir's test in each, and upstream's specs; writes out/clouds.json. CLOUDS="-doc docs/results/clouds.md
 # -out docs/results/clouds.json" writes the results of the documents, CLOUDS="-parts netpol -resume" runs a part and keeps the others'.
-e2e-clouds: e2e-build aws-vpc-cni ## Weir, and upstream's specs, with the CNI plugins of clouds (root)
+e2e-clouds: e2e-build aws-vpc-cni azure-cni ## Weir, and upstream's specs, with the CNI plugins of clouds (root)
 	go vet -tags lab ./test/lab
 	go run ./test/clouds $(CLOUDS)
 
@@ -283,10 +290,10 @@ bench-micro: setup ## nanoseconds a packet in the programs (root)
 	@mkdir -p out
 	go test ./test/bench/micro -run '^$$' -bench . -benchtime 1x
 
-# What the store of flow records takes and answers; writes out/flows.json. BENCH="-records 100000000" is as much as it is meant to keep (go run ./test/bench/flows -help).
-bench-flows: setup ## records of flows: a second in, bytes a record, questions
-	mkdir -p out
-	go run ./test/bench/flows -out out/flows.json $(BENCH)
+# What flow records cost, and what they are good for (docs/results/flows.md); writes out/flows.json. BENCH="-records 100000000" is as much as the store is meant to
+# keep, BENCH="-parts store" a part (go run ./test/bench/flows -help).
+bench-flows: setup browser ## flow records: the store, a packet, names, previews, the page (root)
+	$(WITH_BROWSER) go run ./test/bench/flows -out out/flows.json $(BENCH)
 
 # Whether the programs cost more than those of another commit, by the benchmarks of bench-micro in turns: make bench-gate OLD=COMMIT ROUNDS=15. Fails when a row, or all together, are slower.
 ROUNDS ?= 15

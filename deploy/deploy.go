@@ -81,9 +81,13 @@ type Options struct {
 	WireGuardGo bool
 	// Flows installs the store of flow records, which keeps them for FlowsAge (a duration) and up
 	// to FlowsSize (a quantity) on PersistentVolumeClaim FlowsClaim of Namespace; empty = in a
-	// folder of its node, which goes with the pod.
-	Flows                           bool
-	FlowsAge, FlowsSize, FlowsClaim string
+	// folder of its node, which goes with the pod. They are coarser from FlowsCoarseAfter on; 0s is
+	// never. FlowsOTLP and FlowsIPFIX are where they go, too, empty = nowhere; FlowsExportTLS is
+	// the Secret with ca.crt of these, and tls.crt and tls.key for them.
+	Flows                                 bool
+	FlowsAge, FlowsSize, FlowsClaim       string
+	FlowsCoarseAfter                      string
+	FlowsOTLP, FlowsIPFIX, FlowsExportTLS string
 	// UI installs the page in the browser for all users of the cluster. UIOrigins are further
 	// origins by which browsers reach it, with commas between; UITLS is the Secret of type
 	// kubernetes.io/tls of Namespace with its certificate, empty = one of Weir's authority.
@@ -97,7 +101,7 @@ type Options struct {
 
 // Defaults are the options of deploy/weir.yaml.
 func Defaults() Options {
-	return Options{Image: "weir.local/weir:dev", PodCIDR: "10.244.0.0/16", VXLANMode: "CrossSubnet", FanOut: "auto", FlowsAge: "24h", FlowsSize: "4Gi"}
+	return Options{Image: "weir.local/weir:dev", PodCIDR: "10.244.0.0/16", VXLANMode: "CrossSubnet", FanOut: "auto", FlowsAge: "24h", FlowsSize: "4Gi", FlowsCoarseAfter: "12h"}
 }
 
 // NetworkLabel says of a Node which network it has while nodes change over from another plugin:
@@ -109,7 +113,7 @@ const (
 )
 
 // Networks are the values of On, with how the names of pods' interfaces begin there by default.
-var Networks = map[string]string{"generic": "veth", "aws-vpc-cni": "eni"}
+var Networks = map[string]string{"generic": "veth", "aws-vpc-cni": "eni", "azure-cni": "azv", "azure-cni-overlay": "azv"}
 
 // NetworkNames are the values of On, sorted.
 func NetworkNames() []string { return slices.Sorted(maps.Keys(Networks)) }
@@ -181,11 +185,20 @@ func (o Options) Validate() error {
 	return nil
 }
 
+// Addresses of collectors: what comes after is for weir-flows to look up.
+var (
+	otlpRE  = regexp.MustCompile(`^https?://([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?$`)
+	ipfixRE = regexp.MustCompile(`^(tls|tcp|udp)://([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?$`)
+)
+
 // validateFlows says what of the store of flow records cannot be.
 func (o Options) validateFlows() error {
 	if !o.Flows {
 		if o.FlowsClaim != "" {
 			return errors.New("a PersistentVolumeClaim for flow records has no meaning without the store of them")
+		}
+		if o.FlowsOTLP+o.FlowsIPFIX+o.FlowsExportTLS != "" {
+			return errors.New("collectors of flow records have no meaning without the store of them")
 		}
 		return nil
 	}
@@ -194,6 +207,18 @@ func (o Options) validateFlows() error {
 	}
 	if size, err := quantity.ParseQuantity(o.FlowsSize); err != nil || size.Value() < 1<<20 {
 		return fmt.Errorf("size of flow records %q is not a quantity of 1Mi or more, such as 4Gi", o.FlowsSize)
+	}
+	if after, err := time.ParseDuration(o.FlowsCoarseAfter); err != nil || after < 0 {
+		return fmt.Errorf("the age of coarser flow records %q is not a duration such as 12h, or 0s", o.FlowsCoarseAfter)
+	}
+	if o.FlowsOTLP != "" && !otlpRE.MatchString(o.FlowsOTLP) {
+		return fmt.Errorf("collector of OTLP %q is not an address such as https://collector.example.com:4317, or http:// for one without TLS", o.FlowsOTLP)
+	}
+	if o.FlowsIPFIX != "" && !ipfixRE.MatchString(o.FlowsIPFIX) {
+		return fmt.Errorf("collector of IPFIX %q is not an address such as tls://collector.example.com:4740, tcp:// or udp://", o.FlowsIPFIX)
+	}
+	if o.FlowsExportTLS != "" && (o.FlowsOTLP+o.FlowsIPFIX == "" || len(validation.IsDNS1123Subdomain(o.FlowsExportTLS)) > 0) {
+		return fmt.Errorf("Secret %q for collectors of flow records is no name of one, or there is no collector", o.FlowsExportTLS)
 	}
 	if o.FlowsClaim != "" && len(validation.IsDNS1123Subdomain(o.FlowsClaim)) > 0 {
 		return fmt.Errorf("PersistentVolumeClaim %q is no name of one", o.FlowsClaim)

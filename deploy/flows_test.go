@@ -29,7 +29,7 @@ func TestFlowsOption(t *testing.T) {
 		if got := fmt.Sprint(pod["volumes"].([]any)[0]); got != want {
 			t.Errorf("its volume is %s", got)
 		}
-		if got := fmt.Sprint(container["command"]); got != "[/weir-flows --age=48h --bytes=10Gi]" {
+		if got := fmt.Sprint(container["command"]); got != "[/weir-flows --age=48h --bytes=10Gi --coarse-after=12h]" {
 			t.Errorf("its command is %s", got)
 		}
 	}
@@ -40,6 +40,9 @@ func TestFlowsOption(t *testing.T) {
 	}
 	for _, change := range []func(*Options){
 		func(o *Options) { o.FlowsAge = "a day" }, func(o *Options) { o.FlowsAge = "5s" }, func(o *Options) { o.FlowsSize = "much" }, func(o *Options) { o.FlowsSize = "1k" },
+		func(o *Options) { o.FlowsCoarseAfter = "old" }, func(o *Options) { o.FlowsCoarseAfter = "-1h" }, func(o *Options) { o.FlowsOTLP = "collector:4317" }, func(o *Options) { o.FlowsOTLP = `https://c", "--x` },
+		func(o *Options) { o.FlowsIPFIX = "https://c" }, func(o *Options) { o.FlowsExportTLS = "certificates" }, func(o *Options) { o.FlowsOTLP, o.FlowsExportTLS = "https://c", "No Name" },
+		func(o *Options) { o.Flows, o.FlowsOTLP = false, "https://c" },
 		func(o *Options) { o.FlowsClaim = "No Name" }, func(o *Options) { o.Flows, o.FlowsClaim = false, "records-1" },
 	} {
 		o := Defaults()
@@ -48,6 +51,26 @@ func TestFlowsOption(t *testing.T) {
 		if o.Validate() == nil {
 			t.Errorf("%+v is taken", o)
 		}
+	}
+}
+
+// Collectors are named to it, with the certificates for them; it has to find Services then.
+func TestFlowsCollectors(t *testing.T) {
+	o := Defaults()
+	o.Flows, o.FlowsOTLP, o.FlowsIPFIX, o.FlowsExportTLS, o.FlowsCoarseAfter = true, "https://otel.monitoring.svc:4317", "udp://[2001:db8::1]:4739", "collectors", "0s"
+	pod, container, _ := podOf(t, o, "Deployment", names.Name)
+	if got := fmt.Sprint(container["command"]); got != "[/weir-flows --age=24h --bytes=4Gi --coarse-after=0s --otlp=https://otel.monitoring.svc:4317 --ipfix=udp://[2001:db8::1]:4739 --export-tls-dir=/var/run/secrets/weir/export]" {
+		t.Errorf("its command is %s", got)
+	}
+	if got := fmt.Sprint(pod["volumes"]); !strings.Contains(got, "name:export secret:map[defaultMode:288 secretName:collectors]") || pod["dnsPolicy"] != "ClusterFirstWithHostNet" {
+		t.Errorf("it has volumes %s, DNS by %v", got, pod["dnsPolicy"])
+	}
+	if got := fmt.Sprint(container["volumeMounts"]); !strings.Contains(got, "mountPath:/var/run/secrets/weir/export name:export readOnly:true") {
+		t.Errorf("it mounts %s", got)
+	}
+	o.FlowsOTLP, o.FlowsIPFIX, o.FlowsExportTLS = "", "", ""
+	if pod, _, _ := podOf(t, o, "Deployment", names.Name); pod["dnsPolicy"] != "Default" || strings.Contains(fmt.Sprint(pod["volumes"]), "export") {
+		t.Errorf("without collectors: %v", pod)
 	}
 }
 

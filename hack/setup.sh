@@ -15,8 +15,8 @@ packages="gcc libc6-dev make git ca-certificates curl jq
  containerd runc debootstrap busybox-static
  iproute2 nftables iptables conntrack ipset ethtool tcpdump socat iputils-ping procps util-linux bird2"
 # To change Weir and test it: the compiler of the eBPF programs, of which the tree has the objects,
-# a tool to look at them, a second libc, and another router to speak BGP with. WEIR_SETUP=lab leaves these out.
-[ "${WEIR_SETUP:-}" = lab ] || packages="$packages clang-19 llvm-19 libbpf-dev bpftool linux-libc-dev musl-tools frr"
+# a tool to look at them, a second libc, another router to speak BGP with, and a collector of IPFIX. WEIR_SETUP=lab leaves these out.
+[ "${WEIR_SETUP:-}" = lab ] || packages="$packages clang-19 llvm-19 libbpf-dev bpftool linux-libc-dev musl-tools frr nfdump"
 packages="$packages ${WEIR_SETUP_MORE:-}"
 
 say() { printf 'setup: %s\n' "$*"; }

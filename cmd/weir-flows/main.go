@@ -41,8 +41,9 @@ import (
 
 type settings struct {
 	kubeconfig, listen, health, dir, peers string
-	age, every                             time.Duration
+	age, every, coarse, coarseEvery        time.Duration
 	bytes                                  resource.Quantity
+	otlp, ipfix, certificates              string
 }
 
 func main() {
@@ -53,7 +54,12 @@ func main() {
 	flag.StringVar(&s.dir, "dir", "/var/lib/weir-flows", "`folder` of the records")
 	flag.StringVar(&s.peers, "peers-dir", trust.DefaultDir, "`folder` with the certificates of Weir's authorities and the token for the controller")
 	flag.DurationVar(&s.age, "age", flowstore.DefaultAge, "for how long records are kept")
+	flag.DurationVar(&s.coarse, "coarse-after", flowstore.DefaultCoarseAfter, "the age from which on records of the same ends, destination port and decision become one; 0 = never. They do when those that are as they were fill three quarters of -bytes, too")
+	flag.DurationVar(&s.coarseEvery, "coarse-interval", flowstore.DefaultCoarseEvery, "of how long a time they become one")
 	flag.DurationVar(&s.every, "every", flowstore.DefaultEvery, "records are on the disk after this time at most; what a store had in memory that ends it asks agents for again")
+	flag.StringVar(&s.otlp, "otlp", "", "`address` of an OpenTelemetry collector that gets each record, too, such as https://collector.example.com:4317; http is without TLS")
+	flag.StringVar(&s.ipfix, "ipfix", "", "`address` of a collector of IPFIX that gets each record, too: tls://, tcp:// or udp://collector.example.com:4739")
+	flag.StringVar(&s.certificates, "export-tls-dir", "", "`folder` with ca.crt, the authorities of these collectors, and tls.crt and tls.key for those that want a certificate (default: public authorities)")
 	flag.Var(&quantity{&s.bytes}, "bytes", "`size` of the records on the disk at most, such as 4Gi: the oldest go first")
 	flag.Parse()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -91,7 +97,11 @@ func run(ctx context.Context, log *slog.Logger, s settings) error {
 	if err != nil {
 		return err
 	}
-	store, err := flowstore.Open(flowstore.Options{Dir: s.dir, Age: s.age, Bytes: s.bytes.Value(), Records: flowstore.DefaultRecords, Every: s.every, Log: log, Now: time.Now})
+	exporters, err := exportersOf(s, log)
+	if err != nil {
+		return err
+	}
+	store, err := flowstore.Open(flowstore.Options{Taken: exporters.offer, Dir: s.dir, Age: s.age, Bytes: s.bytes.Value(), Records: flowstore.DefaultRecords, CoarseAfter: s.coarse, CoarseEvery: s.coarseEvery, Every: s.every, Log: log, Now: time.Now})
 	if err != nil {
 		return fmt.Errorf("open the store in %s: %w", s.dir, err)
 	}
@@ -102,10 +112,16 @@ func run(ctx context.Context, log *slog.Logger, s settings) error {
 		Asking: func(ctx context.Context, a *agents.Agent) { collector.Follow(ctx, a.Peer.Node, a.Conn) }})
 	answers := &answer.Server{Store: store, Nodes: set.Nodes, Age: s.age, Log: log}
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), answers, refused)
+	for _, e := range exporters {
+		registry.MustRegister(e)
+	}
 	serving := &peerauth.Serving{Kube: clients.Kube, Namespace: names.Namespace, Name: names.ServerName, Log: log, Now: time.Now}
 	controllers := &controllers{kube: clients.Kube, log: log}
 	log.Info("weir-flows starts", "version", version.Version, "api server", cfg.Host, "address", s.listen, "records", store.Status().Records)
 	g, ctx := errgroup.WithContext(ctx)
+	for _, e := range exporters {
+		g.Go(func() error { e.Run(ctx); return nil })
+	}
 	g.Go(func() error { store.Run(ctx); return nil })
 	g.Go(func() error { serving.Run(ctx); return nil })
 	g.Go(func() error { controllers.run(ctx); return nil })

@@ -25,7 +25,11 @@ import (
 // installs: without them, or with ones that only audit, the rights of nodes and of the controller
 // are larger than they look.
 func (r *report) readAdmission(ctx context.Context, c *clientset.Clients) error {
-	all, err := deploy.Objects(deploy.Defaults())
+	o := deploy.Defaults()
+	if prefix, known := deploy.Networks[r.on]; known {
+		o.On, o.InterfacePrefix = r.on, prefix
+	}
+	all, err := deploy.Objects(o)
 	if err != nil {
 		return err
 	}

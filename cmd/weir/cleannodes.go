@@ -74,16 +74,30 @@ func imageOf(ctx context.Context, kube kubernetes.Interface) (string, error) {
 	return ds.Spec.Template.Spec.Containers[0].Image, nil
 }
 
-// onOther reports whether the agents work with another CNI plugin (weir install --on).
-func onOther(ctx context.Context, kube kubernetes.Interface) (bool, error) {
+// onOther returns the CNI plugin that Weir works with in the cluster (weir install --on), empty
+// where that is Weir's own.
+func onOther(ctx context.Context, kube kubernetes.Interface) (string, error) {
 	ds, err := kube.AppsV1().DaemonSets(deploy.Namespace).Get(ctx, nodeDaemon, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return false, nil
+		return "", nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("get DaemonSet %s/%s: %w", deploy.Namespace, nodeDaemon, err)
+		return "", fmt.Errorf("get DaemonSet %s/%s: %w", deploy.Namespace, nodeDaemon, err)
 	}
-	return slices.ContainsFunc(ds.Spec.Template.Spec.Containers[0].Env, func(e corev1.EnvVar) bool { return e.Name == "FELIX_CNICHAINING" }), nil
+	return networkOf(ds), nil
+}
+
+// networkOf is the CNI plugin that agents of this DaemonSet work with, empty where it is Weir's
+// own.
+func networkOf(ds *appsv1.DaemonSet) string {
+	for _, c := range ds.Spec.Template.Spec.Containers {
+		for _, e := range c.Env {
+			if e.Name == "FELIX_CNICHAINING" {
+				return e.Value
+			}
+		}
+	}
+	return ""
 }
 
 // cleanNodes runs weir-agent clean-up on each node, and waits until it is done everywhere. The
@@ -113,7 +127,7 @@ func cleanNodes(ctx context.Context, out io.Writer, kube kubernetes.Interface, i
 	if err := sets.Delete(ctx, cleanDaemon, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete DaemonSet %s: %w", cleanDaemon, err)
 	}
-	fmt.Fprintf(out, "Nothing of Weir is left on %d nodes. Pods there have no network until they are started by another one.\n", last.NumberReady)
+	fmt.Fprintf(out, "Nothing of Weir is left on %d nodes. Pods to which Weir gave a network have none until they are started by another one.\n", last.NumberReady)
 	return nil
 }
 

@@ -51,6 +51,29 @@ func (r *report) readStore(ctx context.Context, source statuses) error {
 	return err
 }
 
+// uiName is the Deployment of the page in the browser.
+const uiName = "weir-ui"
+
+// readPage says whether the page in the browser is served, where it is to be.
+func (r *report) readPage(ctx context.Context, c *clientset.Clients) error {
+	dep, err := c.Kube.AppsV1().Deployments(deploy.Namespace).Get(ctx, uiName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("get Deployment %s: %w", uiName, err)
+	}
+	want := int32(1)
+	if dep.Spec.Replicas != nil {
+		want = *dep.Spec.Replicas
+	}
+	r.components = append(r.components, fmt.Sprintf("%s %d/%d ready", uiName, dep.Status.ReadyReplicas, want))
+	if want > 0 && dep.Status.ReadyReplicas == 0 {
+		r.faults = append(r.faults, "Deployment "+uiName+" is not ready: nobody reaches the page in the browser, nor the APIs of Hubble and Goldmane there; see `kubectl -n "+deploy.Namespace+" logs deploy/"+uiName+"`")
+	}
+	return nil
+}
+
 // readReplicas reads what the replicas of the fan-out report of the agents that they serve.
 func (r *report) readReplicas(ctx context.Context, c *clientset.Clients, now time.Time) error {
 	reports, unreadable, err := fanoutreport.Read(ctx, c.Kube, deploy.Namespace)

@@ -59,9 +59,9 @@ func newInstall(o *options) *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&f.Image, "image", f.Image, "image with Weir's programs")
 	flags.StringVar(&f.PodCIDR, "pod-cidr", f.PodCIDR, "addresses of pods, for the first IPPool; of two families: IPv4,IPv6")
-	flags.StringVar(&f.On, "on", f.On, "CNI plugin that gives pods their addresses and interfaces in the place of Weir's, whose network carries what pods send out of their node: aws-vpc-cni (Amazon's), generic (any that makes a pair of interfaces for each pod, and a host route to its address)")
+	flags.StringVar(&f.On, "on", f.On, "CNI plugin that gives pods their addresses and interfaces in the place of Weir's, whose network carries what pods send out of their node: aws-vpc-cni (Amazon's), azure-cni and azure-cni-overlay (Azure's, with pods in a subnet or in an overlay), generic (any that makes a pair of interfaces for each pod, and a host route to its address)")
 	flags.StringVar(&f.From, "from", f.From, "network plugin that nodes have and are taken over from while their pods run, by weir migrate: calico")
-	flags.StringVar(&f.InterfacePrefix, "interface-prefix", f.InterfacePrefix, "with --on: how the names of pods' interfaces on the host begin (default eni for aws-vpc-cni, veth for generic)")
+	flags.StringVar(&f.InterfacePrefix, "interface-prefix", f.InterfacePrefix, "with --on: how the names of pods' interfaces on the host begin (default eni for aws-vpc-cni, azv for azure-cni and azure-cni-overlay, veth for generic)")
 	flags.StringVar(&f.VXLANMode, "vxlan-mode", f.VXLANMode, "encapsulation of the first IPPool: Never, Always, CrossSubnet")
 	flags.StringVar(&f.ServiceExternalIPs, "service-external-ips", f.ServiceExternalIPs, "`CIDRs` that spec.externalIPs of Services may name, or none (default: every address that nobody else has)")
 	flags.StringVar(&f.FanOut, "fanout", f.FanOut, "from whom agents have the cluster: auto (the fan-out, Deployment weir-fanout, from 100 nodes on, otherwise the API server), never (the API server), always (the fan-out; agents get no right to read the cluster)")
@@ -70,6 +70,10 @@ func newInstall(o *options) *cobra.Command {
 	flags.BoolVar(&f.Flows, "flows", f.Flows, "install the store of flow records (Deployment weir-flows), which weir flows asks; nodes keep records where FelixConfiguration spec.flowLogsLocalReporter is Enabled")
 	flags.StringVar(&f.FlowsAge, "flows-age", f.FlowsAge, "for how long the store keeps records")
 	flags.StringVar(&f.FlowsSize, "flows-size", f.FlowsSize, "`size` of the store's records on its disk at most; the oldest go first")
+	flags.StringVar(&f.FlowsCoarseAfter, "flows-coarse-after", f.FlowsCoarseAfter, "the age from which on the store makes one record of those of the same ends, port and decision in five minutes; 0s = never")
+	flags.StringVar(&f.FlowsOTLP, "flows-otlp", f.FlowsOTLP, "`address` of an OpenTelemetry collector that gets each flow record, too, such as https://collector.example.com:4317")
+	flags.StringVar(&f.FlowsIPFIX, "flows-ipfix", f.FlowsIPFIX, "`address` of a collector of IPFIX that gets each flow record, too: tls://, tcp:// or udp://collector.example.com:4739")
+	flags.StringVar(&f.FlowsExportTLS, "flows-export-tls", f.FlowsExportTLS, "`Secret` in namespace kube-system with the authorities of these collectors, ca.crt, and tls.crt and tls.key where they want a certificate")
 	flags.StringVar(&f.FlowsClaim, "flows-claim", f.FlowsClaim, "`PersistentVolumeClaim` in namespace kube-system for the store's records (default: a folder of its node, which goes with the pod)")
 	flags.BoolVar(&f.UI, "ui", f.UI, "install the page in the browser for all users of the cluster, who log in (Deployment and Service weir-ui)")
 	flags.StringVar(&f.UIOrigins, "ui-origin", f.UIOrigins, "further `origins` by which browsers reach that page, with commas between, such as https://weir.example.com of an Ingress")
@@ -319,16 +323,6 @@ func waitEstablished(ctx context.Context, d dynamic.Interface, crds []*unstructu
 	return nil
 }
 
-func hasCondition(u *unstructured.Unstructured, want string) bool {
-	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
-	for _, c := range list {
-		if m, ok := c.(map[string]any); ok && m["type"] == want && m["status"] == "True" {
-			return true
-		}
-	}
-	return false
-}
-
 // createDefaults makes the first IPPools where there is none, and the FelixConfiguration "default".
 func (f *installFlags) createDefaults(ctx context.Context, out io.Writer, d dynamic.Interface) error {
 	first, felix, err := deploy.DefaultObjects(f.PodCIDR, f.VXLANMode)
@@ -407,9 +401,11 @@ func newUninstall(o *options) *cobra.Command {
 			}
 			if !clean {
 				// What stays on nodes would be in the way of pods that the other plugin starts.
-				if clean, err = onOther(cmd.Context(), c.Kube); err != nil {
+				on, err := onOther(cmd.Context(), c.Kube)
+				if err != nil {
 					return err
 				}
+				clean = on != ""
 			}
 			if clean && image == "" {
 				if image, err = imageOf(cmd.Context(), c.Kube); err != nil {

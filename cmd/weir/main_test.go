@@ -58,7 +58,7 @@ func TestDryRunNeedsNoCluster(t *testing.T) {
 	if err != nil || !strings.Contains(out, `kubernetes_service_host: "192.0.2.10"`) || !strings.Contains(out, `pod_cidr: "10.1.0.0/16"`) {
 		t.Errorf("%v", err)
 	}
-	if out, err := weir(t, "/nonexistent", "", "install", "--dry-run", "--flows", "--flows-age", "6h", "--flows-claim", "records"); err != nil || !strings.Contains(out, "/weir-flows, --age=6h, --bytes=4Gi]") || !strings.Contains(out, "claimName: records") {
+	if out, err := weir(t, "/nonexistent", "", "install", "--dry-run", "--flows", "--flows-age", "6h", "--flows-claim", "records"); err != nil || !strings.Contains(out, "/weir-flows, --age=6h, --bytes=4Gi, --coarse-after=12h]") || !strings.Contains(out, "claimName: records") {
 		t.Errorf("with a store of flow records: %v", err)
 	}
 	if _, err := weir(t, "/nonexistent", "", "install", "--dry-run", "--pod-cidr", "10.1.0.1/16"); err == nil {

@@ -87,6 +87,7 @@ func newStatus(o *options) *cobra.Command {
 // report is what `weir status` says.
 type report struct {
 	nodes        []nodeReport
+	on           string   // the CNI plugin that agents work with, empty = Weir's own
 	components   []string // one line each
 	faults       []string // what is not healthy and belongs to no node
 	problems     []string // objects that are not in force as written
@@ -158,7 +159,7 @@ func readReport(ctx context.Context, source statuses, only string, now time.Time
 			return nil, fmt.Errorf("there is no node %q", only)
 		}
 	}
-	if err := errors.Join(r.readComponents(ctx, c, now), r.readStore(ctx, source)); err != nil {
+	if err := errors.Join(r.readComponents(ctx, c, now), r.readStore(ctx, source), r.readPage(ctx, c)); err != nil {
 		return nil, err
 	}
 	if err := r.readAPIService(ctx, c); err != nil {
@@ -222,6 +223,7 @@ func (r *report) readComponents(ctx context.Context, c *clientset.Clients, now t
 	case err != nil:
 		return fmt.Errorf("get DaemonSet weir-node: %w", err)
 	default:
+		r.on = networkOf(ds)
 		s := ds.Status
 		r.components = append(r.components, fmt.Sprintf("weir-node %d/%d ready, %d up to date", s.NumberReady, s.DesiredNumberScheduled, s.UpdatedNumberScheduled))
 		if s.NumberReady < s.DesiredNumberScheduled {

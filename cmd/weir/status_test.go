@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -78,6 +79,32 @@ func TestStatusOfWhatNoAgentReads(t *testing.T) {
 	for _, want := range []string{"spec.healthChecks", "crd.projectcalico.org are left over"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("nothing says %q: %s", want, got)
+		}
+	}
+}
+
+// The page in the browser has a line where it is installed, and is a fault where nobody reaches it.
+func TestStatusOfThePage(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		ready int32
+		there bool
+		line  string
+		fault bool
+	}{"none": {}, "ready": {ready: 1, there: true, line: "weir-ui 1/1 ready"}, "not ready": {there: true, line: "weir-ui 0/1 ready", fault: true}} {
+		kube := fake.NewClientset()
+		if c.there {
+			d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: uiName}, Status: appsv1.DeploymentStatus{ReadyReplicas: c.ready}}
+			if _, err := kube.AppsV1().Deployments("kube-system").Create(t.Context(), d, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r := &report{}
+		if err := r.readPage(t.Context(), &clientset.Clients{Kube: kube}); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Join(r.components, ", ") != c.line || (len(r.faults) > 0) != c.fault {
+			t.Errorf("%s: %q, %q", name, r.components, r.faults)
 		}
 	}
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/apiserver"
 	"github.com/weir-net/weir/internal/agent/bgp"
 	"github.com/weir-net/weir/internal/agent/chain"
+	"github.com/weir-net/weir/internal/agent/chain/results"
 	"github.com/weir-net/weir/internal/agent/conflist"
 	"github.com/weir-net/weir/internal/agent/datastore"
 	"github.com/weir-net/weir/internal/agent/flowlog"
@@ -218,6 +219,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 		if a.cluster.chain, err = chain.New(o.Log.With("part", "chain")); err != nil {
 			return nil, errors.Join(err, a.driver.Close())
 		}
+		a.cluster.results = results.New(results.Dir, o.Log.With("part", "chain"))
 	}
 	a.openWireGuard()
 	a.cluster.changed, a.cluster.reached = a.noteChange, a.reached.Addrs
@@ -418,6 +420,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		})
 	} else {
 		run("looking for interfaces of pods", func(ctx context.Context) error { return a.cluster.chain.Run(ctx, a.cluster.noteLocal) })
+		run("following results of CNI plugins", func(ctx context.Context) error { return a.cluster.results.Run(ctx, a.cluster.noteLocal) })
 	}
 	run("looking for lost addresses", a.cni.Run)
 	run("removing what Felix left", func(ctx context.Context) error { return a.calico.Run(ctx, a.ready) })
@@ -477,18 +480,6 @@ func (a *Agent) tuneGC(ctx context.Context) error {
 		a.log.Debug("pages of the program stay in memory", "error", err)
 	}
 	return a.opts.GCTuner.Run(ctx)
-}
-
-// noteChange is called after the cluster goroutine handed a state on.
-func (a *Agent) noteChange() {
-	a.servers.Learn(a.cluster.apiServers())
-	a.lastGood.Note(a.cluster.lastGood())
-	for _, ch := range []chan struct{}{a.statusDue, a.checksDue, a.familiesChanged} {
-		select {
-		case ch <- struct{}{}:
-		default:
-		}
-	}
 }
 
 // podFamilies are the families of which pods get an address without asking for one. IPv6 is where

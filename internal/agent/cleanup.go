@@ -16,6 +16,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/weir-net/weir/internal/agent/chain"
 	"github.com/weir-net/weir/internal/agent/conflist"
 	"github.com/weir-net/weir/internal/agent/fromcalico"
 	"github.com/weir-net/weir/internal/agent/nodelock"
@@ -68,6 +69,7 @@ func CleanUp(ctx context.Context, o CleanUpOptions) error {
 	} else { // Pods go first: none is reached, or reaches anybody, without its policy.
 		step("removing the interfaces of pods", removeInterfaces(func(l *netlink.LinkAttrs) bool { return strings.HasPrefix(l.Alias, kernel.DeviceAlias+":") }))
 	}
+	step("having the kernel track connections of other pods again", trackAgain(o.Log))
 	step("removing programs", ebpf.Remove(o.BPFFS))
 	step("removing tables, routes and routing rules", errors.Join(nft.Remove(ctx), fib.Remove()))
 	step("restoring settings of the kernel", nft.Restore(o.StateDir))
@@ -83,6 +85,16 @@ func CleanUp(ctx context.Context, o CleanUpOptions) error {
 	}
 	step("removing the lock", removeFiles(o.RunDir)) // an agent may start from now on
 	return errors.Join(errs...)
+}
+
+// trackAgain prepares connection tracking for packets of pods that another CNI plugin has made,
+// which programs carried until now.
+func trackAgain(log *slog.Logger) error {
+	w, err := chain.New(log)
+	if err != nil {
+		return err
+	}
+	return conntrack.LoosenAll(w.Leads)
 }
 
 // removeInterfaces deletes interfaces. The other end of a pair goes with the first.

@@ -14,6 +14,7 @@ import (
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/agent/apiserver"
 	"github.com/weir-net/weir/internal/agent/chain"
+	"github.com/weir-net/weir/internal/agent/chain/results"
 	"github.com/weir-net/weir/internal/agent/machine"
 	"github.com/weir-net/weir/internal/agent/problems"
 	"github.com/weir-net/weir/internal/calc"
@@ -36,7 +37,9 @@ type cluster struct {
 	log     *slog.Logger
 	machine *machine.Watcher
 	chain   *chain.Watcher // finds the interfaces of pods; nil = Weir's own CNI plugin makes them
-	changed func()         // after a state was handed on
+	// results knows addresses of this node's pods before the API server does; set where chain is.
+	results *results.Watcher
+	changed func() // after a state was handed on
 	// noteConfig gets the configured values that are valid, by field, once the cluster was read. Of
 	// many no state is made: which data plane is asked for, for one.
 	noteConfig func(lastGood map[string]string)

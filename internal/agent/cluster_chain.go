@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/weir-net/weir/internal/agent/chain/results"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -28,24 +29,39 @@ func (c *cluster) noteNodePods(changes map[model.Name]*model.Pod) {
 	}
 }
 
-// findEndpoints looks for the interfaces of this node's pods. An address that two pods have is the
-// younger one's: that of the other was given again before the API server removed that pod.
+// findEndpoints looks for the interfaces of this node's pods.
 func (c *cluster) findEndpoints() {
+	var given map[netip.Addr]results.Record
+	if c.results != nil {
+		given = c.results.Owners()
+	}
+	found := c.chain.Find(c.model.Settings.InterfacePrefix, podsByAddr(c.nodePods, given))
+	c.model.Local.Endpoints, c.model.Local.Held = found.Endpoints, found.Held
+}
+
+// podsByAddr says which pod has an address: that to which a CNI plugin gave it last. Where that is
+// not known the API says so, and of two pods it is the younger one's: that of the other was given
+// again before the API server removed that pod.
+func podsByAddr(all map[model.Name]*model.Pod, given map[netip.Addr]results.Record) map[netip.Addr]model.Name {
 	younger := func(a, b *model.Pod) int {
 		return cmp.Or(cmp.Compare(b.Created, a.Created), strings.Compare(a.UID, b.UID))
 	}
 	pods := map[netip.Addr]*model.Pod{}
-	for _, p := range c.nodePods {
+	for _, p := range all {
 		for _, a := range p.Addrs {
 			if have := pods[a]; have == nil || younger(p, have) < 0 {
 				pods[a] = p
 			}
 		}
 	}
+	for a, r := range given {
+		if p := all[r.Pod]; p != nil && (r.UID == p.UID || r.UID == "" && r.When.Unix() >= p.Created) {
+			pods[a] = p
+		}
+	}
 	names := make(map[netip.Addr]model.Name, len(pods))
 	for a, p := range pods {
 		names[a] = p.Name
 	}
-	found := c.chain.Find(c.model.Settings.InterfacePrefix, names)
-	c.model.Local.Endpoints, c.model.Local.Held = found.Endpoints, found.Held
+	return names
 }

@@ -315,7 +315,9 @@ func announced(s *nodestate.State) []string {
 func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	n := snap.node(a.opts.Node)
 	out := slices.Clone(snap.config.Problems)
-	out = append(out, a.ipam.Problems()...)
+	if !a.cluster.opened.Chained { // another CNI plugin gives addresses
+		out = append(out, a.ipam.Problems()...)
+	}
 	out = append(out, a.mirror.Problems()...)
 	out = append(out, problems.Addresses(n)...)
 	out = append(out, problems.BGP(n, a.bgp.Status(), a.started, time.Now())...)

@@ -231,7 +231,7 @@ var fields = append([]field{
 	serviceExternalIPs(),
 
 	// Whose CNI plugin pods have. No FelixConfiguration has it: it is for the environment.
-	choice("cniChaining", "CNIChaining", "Disabled", []string{"Disabled", "generic", "aws-vpc-cni"},
+	choice("cniChaining", "CNIChaining", "Disabled", []string{"Disabled", "generic", "aws-vpc-cni", "azure-cni", "azure-cni-overlay"},
 		func(e *Effective, v string) { e.Settings.Chained = v != "Disabled" }),
 
 	// AWS integration, for the controller.

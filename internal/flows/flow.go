@@ -58,6 +58,11 @@ type Flow struct {
 	Sent     Counters     `json:"sent"`
 	Received Counters     `json:"received"`
 	TCPFlags string       `json:"tcpFlags,omitempty"` // that open and close, of both directions: "SYN ACK FIN"
+	// Records is of how many records this one is the sum, with so many Connections that ended: a
+	// store makes what is old coarser. Such a record has no source port, TCPFlags and Ended. 0 = it
+	// is as a node made it.
+	Records     uint32 `json:"records,omitempty"`
+	Connections uint32 `json:"connections,omitempty"`
 }
 
 // Counters of one direction. Of what was denied Bytes is 0: they are not known.

@@ -93,15 +93,20 @@ func compareSums(a, b Sum, denied bool) int {
 	return cmp.Or(first, second, cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Verdict, b.Verdict), cmp.Compare(a.Rule, b.Rule))
 }
 
-// StoreStatus is how a store of records is. Losses are of
-// the time of the question.
+// StoreStatus is how a store of records is. Losses, and what is coarse, are of the time of the
+// question.
 type StoreStatus struct {
-	Records   int               `json:"records"`             // that are kept
-	Bytes     int64             `json:"bytes"`               // on the disk
-	Oldest    time.Time         `json:"oldest"`              // End of the oldest record; zero = there is none
-	Nodes     int               `json:"nodes"`               // that are followed now
-	Silent    []string          `json:"silent,omitempty"`    // nodes that were followed, and are not now
-	Lost      map[string]uint64 `json:"lost,omitempty"`      // records that are not there, by why
-	More      bool              `json:"more,omitempty"`      // there are more records than the limit
-	NotSummed uint64            `json:"notSummed,omitempty"` // records of pairs beyond those that are told apart
+	Records int               `json:"records"`          // that are kept
+	Bytes   int64             `json:"bytes"`            // on the disk
+	Oldest  time.Time         `json:"oldest"`           // End of the oldest record; zero = there is none
+	Nodes   int               `json:"nodes"`            // that are followed now
+	Silent  []string          `json:"silent,omitempty"` // nodes that were followed, and are not now
+	Lost    map[string]uint64 `json:"lost,omitempty"`   // records that are not there, by why
+	// Counted are records that it lost since it started, by why.
+	Counted map[string]uint64 `json:"counted,omitempty"`
+	// Coarse is up to when records are sums, over up to CoarseSeconds (Flow.Records).
+	Coarse        time.Time `json:"coarse,omitzero"`
+	CoarseSeconds float64   `json:"coarseSeconds,omitempty"`
+	More          bool      `json:"more,omitempty"`      // there are more records than the limit
+	NotSummed     uint64    `json:"notSummed,omitempty"` // records of pairs beyond those that are told apart
 }

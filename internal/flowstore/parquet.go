@@ -46,6 +46,11 @@ type (
 		ReceivedPackets int64  `parquet:"receivedPackets,split"`
 		ReceivedBytes   int64  `parquet:"receivedBytes,split"`
 	}
+	tableCoarse struct {
+		tableRow
+		Records     int64 `parquet:"records,split"`
+		Connections int64 `parquet:"connections,split"`
+	}
 	tablePeer struct {
 		Namespace string `parquet:"namespace,dict"`
 		Pod       string `parquet:"pod,delta"`

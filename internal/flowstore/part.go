@@ -25,6 +25,11 @@ type part struct {
 	// before.
 	positions map[string]*position
 	lost      map[string]uint64
+	// Of one that was merged:
+	first  uint64
+	level  int
+	coarse int64
+	of     uint64
 }
 
 func newPart(rows []table.Row) *part { return &part{Numbers: table.NewNumbers(), rows: rows[:0]} }
@@ -54,7 +59,8 @@ func (p *part) write(dir string) (zone, error) {
 		order[i] = place{uint64(at[p.rows[i].From])<<32 | uint64(at[p.rows[i].To]), int32(i)}
 	}
 	slices.SortFunc(order, func(a, b place) int { return cmp.Or(cmp.Compare(a.ends, b.ends), cmp.Compare(a.row, b.row)) })
-	z := zone{Records: len(p.rows), From: math.MaxInt64, Until: math.MinInt64, Names: newBloom(namesOf(peers)), Positions: p.positions, Lost: p.lost}
+	z := zone{Records: len(p.rows), From: math.MaxInt64, Until: math.MinInt64, Names: newBloom(namesOf(peers)), Positions: p.positions, Lost: p.lost,
+		First: p.first, Level: p.level, Coarse: p.coarse, Of: p.of}
 	for i := range p.rows {
 		z.From, z.Until = min(z.From, p.rows[i].End), max(z.Until, p.rows[i].End)
 	}
@@ -67,12 +73,22 @@ func (p *part) write(dir string) (zone, error) {
 			}
 		}
 	}
-	err := writeTable(dir, fileRows, len(order), func(i int, to *tableRow) error {
+	put := func(i int, to *tableRow) *table.Row {
 		r := &p.rows[order[i].row]
 		putRow(r, to)
 		to.From, to.To = int32(order[i].ends>>32), int32(order[i].ends&math.MaxUint32)
-		return nil
-	})
+		return r
+	}
+	var err error
+	if p.coarse == 0 {
+		err = writeTable(dir, fileRows, len(order), func(i int, to *tableRow) error { put(i, to); return nil })
+	} else {
+		err = writeTable(dir, fileRows, len(order), func(i int, to *tableCoarse) error {
+			r := put(i, &to.tableRow)
+			to.Records, to.Connections = int64(r.Records), int64(r.Connections)
+			return nil
+		})
+	}
 	if err == nil {
 		err = writeTables(dir, t)
 	}

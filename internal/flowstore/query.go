@@ -44,8 +44,9 @@ type held struct {
 	table.Tables
 }
 
-// snapshot is what there is to ask, newest first.
-func (s *Store) snapshot() (memory []held, segments []*segment) {
+// snapshot is what there is to ask, newest first. What is merged meanwhile stays until release is
+// called.
+func (s *Store) snapshot() (memory []held, segments []*segment, release func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range []*part{s.active, s.full} {
@@ -55,7 +56,11 @@ func (s *Store) snapshot() (memory []held, segments []*segment) {
 	}
 	segments = slices.Clone(s.segments)
 	slices.Reverse(segments)
-	return memory, segments
+	for _, seg := range segments {
+		seg.readers++
+	}
+	of := slices.Clone(segments)
+	return memory, segments, func() { s.release(of) }
 }
 
 // read calls what reads a segment. One that is torn is put aside; one that was removed meanwhile
@@ -69,6 +74,11 @@ func (s *Store) read(seg *segment, read func() error) error {
 		s.refuse(seg, err)
 		return nil
 	case errors.Is(err, fs.ErrNotExist) && !s.has(seg):
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if seg.replaced {
+			return fmt.Errorf("segment %d was merged while it was read, and removed for want of room; ask again", seg.number)
+		}
 		return nil
 	}
 	return fmt.Errorf("segment %d: %w", seg.number, err)
@@ -88,7 +98,8 @@ func (s *Store) Each(ctx context.Context, q Query, give func(*flows.Flow) bool) 
 		return err
 	}
 	since, until := q.bounds()
-	memory, segments := s.snapshot()
+	memory, segments, release := s.snapshot()
+	defer release()
 	inMemory := func() (more bool) {
 		for _, h := range memory {
 			if !giveRows(&q, &h.Tables, h.rows, since, until, masksOf(&h.Tables, &q), give) {
@@ -175,7 +186,8 @@ const readers = 2
 func (s *Store) sums(ctx context.Context, since, until time.Time, read func(*segment, *rollup) error, give func(*rollup)) error {
 	q := Query{Filter: flows.Filter{Since: since, Until: until}}
 	from, to := q.bounds()
-	memory, segments := s.snapshot()
+	memory, segments, release := s.snapshot()
+	defer release()
 	for _, h := range memory {
 		give(rollUp(func(yield func(*table.Row) bool) {
 			for r := range all(h.rows) {

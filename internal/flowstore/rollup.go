@@ -98,10 +98,7 @@ func rollUp(rows iter.Seq[*table.Row], t *table.Tables) *rollup {
 			}
 			decided[k] = n
 		}
-		s := Sum{Records: 1, Packets: r.Sent.Packets + r.Received.Packets, Bytes: r.Sent.Bytes + r.Received.Bytes}
-		if t.Hows[r.How].Ended != "" || t.Whats[r.What].Verdict != flows.Allowed {
-			s.Connections = 1
-		}
+		s := Sum{Records: uint64(max(r.Records, 1)), Connections: uint64(connections(r, t)), Packets: r.Sent.Packets + r.Received.Packets, Bytes: r.Sent.Bytes + r.Received.Bytes}
 		u.byOutcome[n].add(s)
 		at := pair{From: workload[r.From], To: workload[r.To], Outcome: n, Port: r.Dport}
 		s.add(u.pairs[at])
@@ -114,6 +111,17 @@ func rollUp(rows iter.Seq[*table.Row], t *table.Tables) *rollup {
 		u.spaces[k] = s
 	}
 	return u
+}
+
+// connections is how many ended with a record, or were denied or dropped.
+func connections(r *table.Row, t *table.Tables) uint32 {
+	switch {
+	case r.Records > 0:
+		return r.Connections
+	case t.Hows[r.How].Ended != "" || t.Whats[r.What].Verdict != flows.Allowed:
+		return 1
+	}
+	return 0
 }
 
 func outcomeOf(w *table.What, h *table.How) outcome {

@@ -4,6 +4,7 @@ package flowstore
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/weir-net/weir/internal/flows"
@@ -19,7 +20,12 @@ type columns struct {
 	Source6, Destination6          []string
 	SentPackets, SentBytes         []int64
 	ReceivedPackets, ReceivedBytes []int64
-	peers, whats, hows, nodes      int // how many there are
+	Records, Connections           []int64 // of sums
+	peers, whats, hows, nodes      int     // how many there are
+}
+
+func columnsOf(t *table.Tables) *columns {
+	return &columns{peers: len(t.Peers), whats: len(t.Whats), hows: len(t.Hows), nodes: len(t.Nodes)}
 }
 
 // row i, or what is wrong with it.
@@ -28,6 +34,12 @@ func (c *columns) row(i int) (table.Row, error) {
 		End: c.End[i], Lasted: c.Lasted[i], From: c.From[i], To: c.To[i], What: c.What[i], How: c.How[i], At: c.At[i], Sport: uint16(c.Sport[i]), Dport: uint16(c.Dport[i]),
 		Sent:     flows.Counters{Packets: uint64(c.SentPackets[i]), Bytes: uint64(c.SentBytes[i])},
 		Received: flows.Counters{Packets: uint64(c.ReceivedPackets[i]), Bytes: uint64(c.ReceivedBytes[i])},
+	}
+	if c.Records != nil {
+		if c.Records[i] < 1 || c.Records[i] > math.MaxUint32 || c.Connections[i] < 0 || c.Connections[i] > math.MaxUint32 {
+			return r, fmt.Errorf("%w: a sum of %d records and %d connections", errTorn, c.Records[i], c.Connections[i])
+		}
+		r.Records, r.Connections = uint32(c.Records[i]), uint32(c.Connections[i])
 	}
 	in := func(n int32, of int) bool { return n >= 0 && int(n) < of }
 	if !in(r.From, c.peers) || !in(r.To, c.peers) || !in(r.What, c.whats) || !in(r.How, c.hows) || !in(r.At, int(table.AtOther)+c.nodes) {
@@ -56,14 +68,19 @@ func (s *segment) find(t *table.Tables, m *masks, since, until int64, addresses 
 	if o.NumRows() != int64(s.Records) {
 		return fmt.Errorf("%w: %d rows of %d", errTorn, o.NumRows(), s.Records)
 	}
-	c := columns{peers: len(t.Peers), whats: len(t.Whats), hows: len(t.Hows), nodes: len(t.Nodes)}
+	c := columnsOf(t)
 	var rows []int32 // nil = all
 	if since >= s.From || until < s.Until || m.some() {
-		if rows, err = s.candidates(o, &c, m, since, until); err != nil || len(rows) == 0 {
+		if rows, err = s.candidates(o, c, m, since, until); err != nil || len(rows) == 0 {
 			return err
 		}
 	}
-	if err := c.read(o, rows, addresses); err != nil {
+	return s.give(c, o, rows, addresses, give)
+}
+
+// give gives rows of those numbers.
+func (s *segment) give(c *columns, o opened, rows []int32, addresses bool, give func(*table.Row) error) error {
+	if err := c.read(o, rows, addresses, s.Coarse > 0); err != nil {
 		return err
 	}
 	for i := range c.End {
@@ -72,6 +89,31 @@ func (s *segment) find(t *table.Tables, m *masks, since, until int64, addresses 
 			return err
 		}
 		if err := give(&r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// atOnce is how many rows each reads at a time.
+const atOnce = 32 << 10
+
+// each gives all rows, with memory for some of them.
+func (s *segment) each(t *table.Tables, give func(*table.Row) error) error {
+	o, err := openTable(s.dir, fileRows)
+	if err != nil {
+		return err
+	}
+	defer o.Close()
+	if o.NumRows() != int64(s.Records) {
+		return fmt.Errorf("%w: %d rows of %d", errTorn, o.NumRows(), s.Records)
+	}
+	for at := 0; at < s.Records; at += atOnce {
+		rows := make([]int32, min(atOnce, s.Records-at))
+		for i := range rows {
+			rows[i] = int32(at + i)
+		}
+		if err := s.give(columnsOf(t), o, rows, true, give); err != nil {
 			return err
 		}
 	}
@@ -130,7 +172,14 @@ func (s *segment) candidates(o opened, c *columns, m *masks, since, until int64)
 }
 
 // read reads the columns of some rows.
-func (c *columns) read(o opened, rows []int32, addresses bool) (err error) {
+func (c *columns) read(o opened, rows []int32, addresses, sums bool) (err error) {
+	if sums {
+		for name, to := range map[string]*[]int64{"records": &c.Records, "connections": &c.Connections} {
+			if *to, err = column(o, name, rows, int64s); err != nil {
+				return err
+			}
+		}
+	}
 	for name, to := range map[string]*[]int64{"end": &c.End, "lasted": &c.Lasted, "sentPackets": &c.SentPackets, "sentBytes": &c.SentBytes, "receivedPackets": &c.ReceivedPackets, "receivedBytes": &c.ReceivedBytes} {
 		if *to, err = column(o, name, rows, int64s); err != nil {
 			return err

@@ -36,59 +36,110 @@ type zone struct {
 	// before, by why.
 	Positions map[string]*position `json:"positions,omitempty"`
 	Lost      map[string]uint64    `json:"lost,omitempty"`
+	// First is the number of the first segment whose records it has, where it was merged; Level is
+	// how often. Coarse is in how many milliseconds records became one, 0 = they are as they were;
+	// Of is how many they were then.
+	First  uint64 `json:"first,omitempty"`
+	Level  int    `json:"level,omitempty"`
+	Coarse int64  `json:"coarse,omitempty"`
+	Of     uint64 `json:"of,omitempty"`
 }
+
+// of is how many records came, of which there are sums now.
+func (z *zone) of() uint64 { return max(z.Of, uint64(z.Records)) }
 
 // segment is a folder that is complete, and does not change.
 type segment struct {
 	zone
 	dir    string
-	number uint64
+	number uint64 // of the last segment whose records it has
+	merged int    // how often what it has was written anew
 	bytes  int64
+
+	// With the store's lock:
+	readers  int
+	replaced bool // another has its records; it is removed when nobody reads it
+	alone    bool // it is not merged
+}
+
+// first is the number of the first segment whose records it has.
+func (s *segment) first() uint64 {
+	if s.merged == 0 {
+		return s.number
+	}
+	return s.First
+}
+
+// replaces: it has the records of another, which was not removed when it was made.
+func (s *segment) replaces(o *segment) bool {
+	return s.merged > o.merged && s.first() <= o.first() && o.number <= s.number
 }
 
 // nameOf is the name of a segment's folder: it says how many records are lost with it when it is
 // torn.
-func nameOf(number uint64, records int) string { return fmt.Sprintf("%012d-%d", number, records) }
+func nameOf(number uint64, records, merged int) string {
+	name := fmt.Sprintf("%012d-%d", number, records)
+	if merged > 0 {
+		name += fmt.Sprintf(".%d", merged)
+	}
+	return name
+}
 
-func parseName(name string) (number uint64, records int, ok bool) {
-	n, err := fmt.Sscanf(name, "%d-%d", &number, &records)
-	return number, records, err == nil && n == 2 && records >= 0 && nameOf(number, records) == name
+func parseName(name string) (number uint64, records, merged int, ok bool) {
+	n, err := fmt.Sscanf(name, "%d-%d.%d", &number, &records, &merged)
+	return number, records, merged, (err == nil || n == 2) && records >= 0 && merged >= 0 && nameOf(number, records, merged) == name
 }
 
 // writeSegment makes a segment of a part: complete, or not there.
-func writeSegment(root string, number uint64, p *part) (_ *segment, err error) {
-	tmp := filepath.Join(root, fmt.Sprintf("%s%012d", partPrefix, number))
-	if err := os.Mkdir(tmp, 0o700); err != nil {
+func writeSegment(root string, number uint64, p *part) (*segment, error) {
+	s := &segment{number: number}
+	if err := s.write(root, p); err != nil {
 		return nil, err
+	}
+	return s, s.place(root)
+}
+
+// temporary is where a segment is while it is written.
+func (s *segment) temporary(root string) string {
+	return filepath.Join(root, fmt.Sprintf("%s%012d.%d", partPrefix, s.number, s.merged))
+}
+
+// write makes the files of a segment that has a number, in a folder that does not count yet.
+func (s *segment) write(root string, p *part) (err error) {
+	tmp := s.temporary(root)
+	if err := os.Mkdir(tmp, 0o700); err != nil {
+		return err
 	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, os.RemoveAll(tmp))
 		}
 	}()
-	s := &segment{number: number, dir: filepath.Join(root, nameOf(number, len(p.rows)))}
+	s.dir = filepath.Join(root, nameOf(s.number, len(p.rows), s.merged))
 	if s.zone, err = p.write(tmp); err != nil {
-		return nil, err
+		return err
 	}
 	s.Format = format
 	if s.Files, s.bytes, err = sizes(tmp); err != nil {
-		return nil, err
+		return err
 	}
 	text, err := json.Marshal(s.zone)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	s.bytes += int64(len(text))
 	if err := writeSynced(filepath.Join(tmp, zoneFile), text); err != nil {
-		return nil, err
+		return err
 	}
-	if err := syncDir(tmp); err != nil {
-		return nil, err
+	return syncDir(tmp)
+}
+
+// place has a segment that was written count from now on, whatever happens.
+func (s *segment) place(root string) error {
+	if err := os.Rename(s.temporary(root), s.dir); err != nil {
+		return errors.Join(err, os.RemoveAll(s.temporary(root)))
 	}
-	if err := os.Rename(tmp, s.dir); err != nil {
-		return nil, err
-	}
-	return s, syncDir(root)
+	return syncDir(root)
 }
 
 func writeSynced(name string, text []byte) (err error) {
@@ -135,11 +186,11 @@ func sizes(dir string) (files map[string]int64, sum int64, err error) {
 // openSegment reads what a segment is about. The error is errTorn when it is not as it was written;
 // that the tables' pages are is seen when they are read, by their checksums.
 func openSegment(root, name string) (*segment, error) {
-	number, records, ok := parseName(name)
+	number, records, merged, ok := parseName(name)
 	if !ok {
 		return nil, fmt.Errorf("%w: no name of a segment", errTorn)
 	}
-	s := &segment{dir: filepath.Join(root, name), number: number}
+	s := &segment{dir: filepath.Join(root, name), number: number, merged: merged}
 	st, err := os.Stat(filepath.Join(s.dir, zoneFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: it has no %s", errTorn, zoneFile)
@@ -157,7 +208,7 @@ func openSegment(root, name string) (*segment, error) {
 	if err := json.Unmarshal(text, &s.zone); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", errTorn, zoneFile, err)
 	}
-	if s.Format != format || s.Records != records || len(s.Names) > bloomMost {
+	if s.Format != format || s.Records != records || len(s.Names) > bloomMost || s.Coarse < 0 || s.First > s.number {
 		return nil, fmt.Errorf("%w: %s is of format %d and %d records", errTorn, zoneFile, s.Format, s.Records)
 	}
 	files, sum, err := sizes(s.dir)

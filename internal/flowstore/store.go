@@ -19,6 +19,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/weir-net/weir/internal/flows"
 )
 
 // Why records are not kept.
@@ -44,9 +46,15 @@ type Options struct {
 	Age     time.Duration // records are kept for so long
 	Bytes   int64         // of segments
 	Records int           // of a segment, at most
-	Every   time.Duration // a segment is written at least so often; what is younger is lost with the process, unless agents have it still
-	Log     *slog.Logger
-	Now     func() time.Time
+	// CoarseAfter is the age of records from which on those of the same ends, destination port and
+	// decision that ended in the same CoarseEvery become one; 0 = never. It is so for younger ones,
+	// too, where those that are as they were have more than three quarters of Bytes.
+	CoarseAfter, CoarseEvery time.Duration
+	// Taken is called with each record that is taken, unless it is nil. It has to return at once.
+	Taken func(*flows.Flow)
+	Every time.Duration // a segment is written at least so often; what is younger is lost with the process, unless agents have it still
+	Log   *slog.Logger
+	Now   func() time.Time
 }
 
 // Defaults of Options. A record in memory has some 100 bytes, and two segments may be there.
@@ -55,6 +63,9 @@ const (
 	DefaultBytes   = 4 << 30
 	DefaultRecords = 512 << 10
 	DefaultEvery   = 5 * time.Minute
+
+	DefaultCoarseAfter = 12 * time.Hour
+	DefaultCoarseEvery = 5 * time.Minute
 )
 
 // Store is safe for concurrent use.
@@ -68,11 +79,13 @@ type Store struct {
 	active   *part
 	full     *part      // is written next, or now; nil = none
 	segments []*segment // oldest first
+	replaced []*segment // by others, and read still
 	torn     []tornSegment
 	lost     map[string]uint64 // since it was opened
 	unsaved  map[string]uint64 // of lost, since the part before the active one
 	added    uint64
 	wake     chan struct{}
+	merge    chan struct{} // there may be segments to merge
 	// positions are how far the records of nodes' agents were taken, by node.
 	positions map[string]*position
 }
@@ -90,7 +103,10 @@ func Open(o Options) (*Store, error) {
 	if o.Age <= 0 || o.Bytes <= 0 || o.Records <= 0 || o.Every <= 0 {
 		return nil, errors.New("flowstore: age, bytes, records and interval are above 0")
 	}
-	s := &Store{o: o, active: newPart(nil), lost: map[string]uint64{}, unsaved: map[string]uint64{}, wake: make(chan struct{}, 1), positions: map[string]*position{}}
+	if o.CoarseAfter < 0 || o.CoarseAfter > 0 && o.CoarseEvery < time.Millisecond {
+		return nil, errors.New("flowstore: the age of coarser records is 0 or more, and their interval a millisecond or more")
+	}
+	s := &Store{o: o, active: newPart(nil), lost: map[string]uint64{}, unsaved: map[string]uint64{}, wake: make(chan struct{}, 1), merge: make(chan struct{}, 1), positions: map[string]*position{}}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -111,20 +127,23 @@ func Open(o Options) (*Store, error) {
 				return nil, err
 			}
 		default:
-			number, records, ok := parseName(e.Name())
+			number, records, _, ok := parseName(e.Name())
 			if !ok {
 				continue
 			}
 			s.next = max(s.next, number+1)
 			switch seg, err := openSegment(o.Dir, e.Name()); {
 			case errors.Is(err, errTorn):
-				s.putAside(dir, records, err)
+				s.putAside(dir, uint64(records), err)
 			case err != nil:
 				return nil, err
 			default:
 				s.segments = append(s.segments, seg)
 			}
 		}
+	}
+	if err := s.dropReplaced(); err != nil {
+		return nil, err
 	}
 	slices.SortFunc(s.segments, func(a, b *segment) int { return cmp.Compare(a.number, b.number) })
 	if n := len(s.segments); n > 0 {
@@ -152,9 +171,9 @@ func (s *Store) addTorn(dir string) error {
 }
 
 // putAside refuses a segment.
-func (s *Store) putAside(dir string, records int, why error) {
+func (s *Store) putAside(dir string, records uint64, why error) {
 	s.mu.Lock()
-	s.lose(LostTorn, uint64(records))
+	s.lose(LostTorn, records)
 	s.mu.Unlock()
 	to := filepath.Join(s.o.Dir, tornPrefix+filepath.Base(dir))
 	err := os.Rename(dir, to)
@@ -164,8 +183,11 @@ func (s *Store) putAside(dir string, records int, why error) {
 	s.o.Log.Error("a segment of flow records is refused", "segment", dir, "records", records, "why", why, "put aside", to, "err", err)
 }
 
-// Run writes segments until ctx ends, and then what is left.
+// Run writes and merges segments until ctx ends, and then writes what is left.
 func (s *Store) Run(ctx context.Context) {
+	var merging sync.WaitGroup
+	defer merging.Wait()
+	merging.Go(func() { s.mergeUntil(ctx) })
 	tick := time.NewTicker(min(s.o.Every, time.Minute))
 	defer tick.Stop()
 	for {
@@ -209,6 +231,10 @@ func (s *Store) write() {
 		s.mu.Lock()
 		if s.full = nil; err == nil {
 			s.segments = append(s.segments, seg)
+			select {
+			case s.merge <- struct{}{}:
+			default:
+			}
 		} else {
 			s.lose(LostDisk, uint64(len(p.rows)))
 			for why, n := range p.lost {
@@ -227,7 +253,7 @@ func (s *Store) writePart(p *part) (seg *segment, err error) {
 	for try := 0; ; try++ {
 		seg, err = writeSegment(s.o.Dir, s.next, p)
 		s.next++
-		if !errors.Is(err, syscall.ENOSPC) || try == retries || !s.removeOldest(LostFull) {
+		if !errors.Is(err, syscall.ENOSPC) || try == retries || !s.removeReplaced() && !s.removeOldest(LostFull) {
 			return seg, err
 		}
 	}
@@ -239,7 +265,7 @@ func (s *Store) prune() {
 	for {
 		s.mu.Lock()
 		var sum int64
-		for _, seg := range s.segments {
+		for _, seg := range slices.Concat(s.segments, s.replaced) {
 			sum += seg.bytes
 		}
 		var first *tornSegment
@@ -268,9 +294,9 @@ func (s *Store) prune() {
 		case aged != nil:
 			s.mu.Unlock()
 			removed = s.remove(aged, "")
-		case sum > s.o.Bytes && len(s.segments) > 0:
+		case sum > s.o.Bytes:
 			s.mu.Unlock()
-			removed = s.removeOldest(LostFull)
+			removed = s.removeReplaced() || s.removeOldest(LostFull)
 		default:
 			s.mu.Unlock()
 		}
@@ -298,7 +324,7 @@ func (s *Store) remove(seg *segment, why string) bool {
 	if i >= 0 {
 		s.segments = slices.Delete(slices.Clone(s.segments), i, i+1)
 		if why != "" {
-			s.lost[why] += uint64(seg.Records)
+			s.lost[why] += seg.of()
 		}
 	}
 	s.mu.Unlock()
@@ -320,7 +346,7 @@ func (s *Store) refuse(seg *segment, why error) {
 	}
 	s.mu.Unlock()
 	if i >= 0 { // else it was removed, or somebody else has seen it
-		s.putAside(seg.dir, seg.Records, why)
+		s.putAside(seg.dir, seg.of(), why)
 	}
 }
 
@@ -332,8 +358,28 @@ type Status struct {
 	Records  int               `json:"records"` // in segments
 	Segments int               `json:"segments"`
 	Bytes    int64             `json:"bytes"`   // of segments
+	Coarse   int               `json:"coarse"`  // of Records: those that are sums
 	Refused  int               `json:"refused"` // segments that are torn, and put aside
 	Oldest   time.Time         `json:"oldest"`  // End of the oldest record; zero = there is none
+}
+
+// CoarseUntil is the End of the latest of the records of a time that are sums, and over how long
+// they are; zero = there are none.
+func (s *Store) CoarseUntil(since, until time.Time) (latest time.Time, every time.Duration) {
+	q := Query{Filter: flows.Filter{Since: since, Until: until}}
+	from, to := q.bounds()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, seg := range s.segments {
+		if seg.Coarse == 0 || seg.Until <= from || seg.From > to {
+			continue
+		}
+		if end := time.UnixMilli(min(seg.Until, to)).UTC(); end.After(latest) {
+			latest = end
+		}
+		every = max(every, time.Duration(seg.Coarse)*time.Millisecond)
+	}
+	return latest, every
 }
 
 // Status says how much is kept, and how much was not.
@@ -355,7 +401,9 @@ func (s *Store) Status() Status {
 	}
 	for _, seg := range s.segments {
 		st.Records += seg.Records
-		st.Bytes += seg.bytes
+		if st.Bytes += seg.bytes; seg.Coarse > 0 {
+			st.Coarse += seg.Records
+		}
 		note(seg.From)
 	}
 	return st

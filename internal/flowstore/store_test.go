@@ -466,7 +466,7 @@ func TestTorn(t *testing.T) {
 				t.Errorf("%+v", st)
 			}
 			left, err := os.ReadDir(o.Dir)
-			if err != nil || len(left) != 3 || left[2].Name() != tornPrefix+nameOf(1, 500) {
+			if err != nil || len(left) != 3 || left[2].Name() != tornPrefix+nameOf(1, 500, 0) {
 				t.Errorf("on the disk: %v, %v", left, err)
 			}
 			s = mustOpen(t, o)

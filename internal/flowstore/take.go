@@ -135,6 +135,9 @@ func (s *Store) add(f *flows.Flow, now time.Time) bool {
 	s.active.oldest = min(s.active.oldest, r.End)
 	s.active.rows = append(s.active.rows, r)
 	s.added++
+	if s.o.Taken != nil {
+		s.o.Taken(f)
+	}
 	return true
 }
 

@@ -36,7 +36,10 @@ func (s *Store) lostNow() map[string]uint64 {
 func TestTake(t *testing.T) {
 	t.Parallel()
 	now := epoch.Add(10 * time.Minute)
-	s := mustOpen(t, opening(t, &now))
+	o := opening(t, &now)
+	told := 0
+	o.Taken = func(*flows.Flow) { told++ }
+	s := mustOpen(t, o)
 	records := random(1, 100)
 	for i, c := range []struct {
 		batch *Batch
@@ -56,6 +59,9 @@ func TestTake(t *testing.T) {
 		}
 		if lost := s.lostNow(); count(t, s) != c.kept || !maps.Equal(lost, c.lost) {
 			t.Errorf("batch %d: %d kept, %v lost, want %d, %v", i, count(t, s), lost, c.kept, c.lost)
+		}
+		if told != c.kept {
+			t.Errorf("batch %d: Taken was told %d, of %d", i, told, c.kept)
 		}
 	}
 	if at := s.Next("n1"); at != (wire.Position{Boot: "b", Next: 13}) {

@@ -67,7 +67,7 @@ func (s *Store) Top(ctx context.Context, q Query, n int) (top []flows.Sum, beyon
 				o.Rule = *f.Rule
 			}
 			from, to := Workload{f.Source.Namespace, f.Source.Workload}, Workload{f.Destination.Namespace, f.Destination.Workload}
-			add(keyOf(from, to, &o, f.Destination.Port), o.Side, Sum{Records: 1, Packets: f.Sent.Packets + f.Received.Packets, Bytes: f.Sent.Bytes + f.Received.Bytes})
+			add(keyOf(from, to, &o, f.Destination.Port), o.Side, Sum{Records: uint64(max(f.Records, 1)), Packets: f.Sent.Packets + f.Received.Packets, Bytes: f.Sent.Bytes + f.Received.Bytes})
 			return true
 		})
 	}

@@ -124,7 +124,7 @@ func amounts(of api.StatisticType, f *flows.Flow) (sent, received int64) {
 	case api.StatisticType_ByteCount:
 		return int64(f.Sent.Bytes), int64(f.Received.Bytes)
 	}
-	if f.Verdict == flows.Allowed && f.Ended == "" {
+	if f.Verdict == flows.Allowed && f.Ended == "" && f.Connections == 0 {
 		return 1, 0 // of its interval
 	}
 	return 0, 0

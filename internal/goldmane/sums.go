@@ -132,7 +132,7 @@ func (a *sums) note(of *sum, r *flows.Flow, reporter api.Reporter) {
 	if !r.End.Before(c.last) {
 		c.last = r.End
 	}
-	c.ended = c.ended || r.Ended != ""
+	c.ended = c.ended || r.Ended != "" || r.Connections > 0
 }
 
 // results are the flows.

@@ -98,9 +98,7 @@ func (s *Server) getFlows(in *observer.GetFlowsRequest, to grpc.ServerStreamingS
 			if l.n == 0 {
 				continue
 			}
-			err := to.Send(&observer.GetFlowsResponse{NodeName: s.Node, Time: timestamppb.Now(),
-				ResponseTypes: &observer.GetFlowsResponse_LostEvents{LostEvents: &flow.LostEvent{Source: l.where, NumEventsLost: l.n}}})
-			if err != nil {
+			if err := to.Send(lostEvent(s.Node, l.where, l.n)); err != nil {
 				return err
 			}
 		}

@@ -17,9 +17,11 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/weir-net/weir/internal/flows"
+	"github.com/weir-net/weir/internal/hubble/api/flow"
 	"github.com/weir-net/weir/internal/hubble/api/observer"
 	"github.com/weir-net/weir/internal/hubble/api/relay"
 )
@@ -104,7 +106,11 @@ func (s *Stored) getFlows(in *observer.GetFlowsRequest, to grpc.ServerStreamingS
 	}
 	w := &writer{r: r, to: to, c: converterOf(nodes)}
 	seen := map[uint64]time.Time{}
+	var lost map[string]uint64
 	if r.follow {
+		if lost, err = s.lostSoFar(ctx, of); err != nil {
+			return err
+		}
 		// What is there already is not told again.
 		q := flows.Question{Filter: flows.Filter{Since: time.Now().Add(-lateMost)}}
 		if err := s.read(ctx, of, q, func(f *flows.Flow) error {
@@ -146,6 +152,14 @@ func (s *Stored) getFlows(in *observer.GetFlowsRequest, to grpc.ServerStreamingS
 		}
 		maps.DeleteFunc(seen, func(_ uint64, end time.Time) bool { return end.Before(since.Add(-lookForRecords)) })
 		slices.SortStableFunc(fresh, func(a, b *flows.Flow) int { return a.End.Compare(b.End) })
+		now, err := s.lostSoFar(ctx, of)
+		if err != nil {
+			return err
+		}
+		if err := tellLost(to, lost, now); err != nil {
+			return err
+		}
+		lost = now
 		for _, f := range fresh {
 			if err := w.give(f); err != nil {
 				return err
@@ -153,6 +167,52 @@ func (s *Stored) getFlows(in *observer.GetFlowsRequest, to grpc.ServerStreamingS
 		}
 	}
 	return nil
+}
+
+// lostSoFar is what the store has counted as lost. It is about all records, so who may not see all
+// is not told.
+func (s *Stored) lostSoFar(ctx context.Context, of Reader) (map[string]uint64, error) {
+	if !of.All() {
+		return nil, nil
+	}
+	st, err := of.Status(ctx)
+	if err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	return st.Counted, nil
+}
+
+// lostWhere says where records are lost that no follower gets. Those that a store had and has no
+// more are none.
+var lostWhere = map[string]flow.LostEventSource{
+	"old":      flow.LostEventSource_HUBBLE_RING_BUFFER,
+	"interval": flow.LostEventSource_OBSERVER_EVENTS_QUEUE, "queue": flow.LostEventSource_OBSERVER_EVENTS_QUEUE, "time": flow.LostEventSource_OBSERVER_EVENTS_QUEUE, "large": flow.LostEventSource_OBSERVER_EVENTS_QUEUE,
+	"ring": flow.LostEventSource_PERF_EVENT_RING_BUFFER, "expired": flow.LostEventSource_PERF_EVENT_RING_BUFFER, "events": flow.LostEventSource_PERF_EVENT_RING_BUFFER,
+}
+
+// tellLost tells a follower what was lost meanwhile.
+func tellLost(to grpc.ServerStreamingServer[observer.GetFlowsResponse], before, now map[string]uint64) error {
+	of := map[flow.LostEventSource]uint64{}
+	for why, n := range now {
+		if where, is := lostWhere[why]; is {
+			of[where] += grown(before[why], n)
+		}
+	}
+	for _, where := range slices.Sorted(maps.Keys(of)) {
+		if of[where] == 0 {
+			continue
+		}
+		if err := to.Send(lostEvent("", where, of[where])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lostEvent says how many records are lost, on a node or on any.
+func lostEvent(node string, where flow.LostEventSource, n uint64) *observer.GetFlowsResponse {
+	return &observer.GetFlowsResponse{NodeName: node, Time: timestamppb.Now(),
+		ResponseTypes: &observer.GetFlowsResponse_LostEvents{LostEvents: &flow.LostEvent{Source: where, NumEventsLost: n}}}
 }
 
 // read reads, and gives errors a status.

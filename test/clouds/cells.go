@@ -14,6 +14,8 @@ type cluster struct{ on, test, flag string }
 
 var clusters = []cluster{
 	{"aws-vpc-cni", "TestOnAWS", "-aws-lab"},
+	{"azure-cni", "TestOnAzure", "-azure-lab"},
+	{"azure-cni-overlay", "TestOnAzureOverlay", "-azure-overlay-lab"},
 	{"generic", "TestOnGeneric", "-on-lab"},
 }
 
@@ -43,13 +45,16 @@ func asks() []cells.Cell {
 			"pod": "network", "Service": "pods and Services", "NodePort": "node ports", "DSR": "DSR", "policy": "policy", "why": "why",
 			"new pods, isolated until their policy is in force": "new pods", "removal": "network without Weir",
 		}
+		if strings.HasPrefix(c.on, "azure-cni") {
+			of["Services alongside a kube-proxy"] = "alongside a kube-proxy"
+		}
 		if c.on == "generic" {
 			of = map[string]string{
 				"pod": "taken over", "Service": "taken over", "NodePort": "taken over", "DSR": "taken over", "policy": "taken over",
 				"outside": "outside", "new pods": "new pods", "an agent is killed": "agents start again",
 			}
 		}
-		for _, what := range []string{"pod", "Service", "NodePort", "DSR", "policy", "why", "outside", "new pods", "new pods, isolated until their policy is in force",
+		for _, what := range []string{"pod", "Service", "Services alongside a kube-proxy", "NodePort", "DSR", "policy", "why", "outside", "new pods", "new pods, isolated until their policy is in force",
 			"an agent is killed", "removal"} {
 			if sub := of[what]; sub != "" {
 				add(c.on, what, test+"/"+strings.ReplaceAll(sub, " ", "_"), "")
@@ -63,6 +68,8 @@ func asks() []cells.Cell {
 	add(aws, "`awsSrcDstCheck`, by EC2's protocol", "internal/controller/srcdst TestChecks", "")
 	add(aws, "security groups for pods", "", "branch interfaces have no stand-in")
 	add(aws, "IPv6", "", "labs of Amazon's VPC CNI have IPv4 alone")
-	add("azure-cni", "all", "", "`weir install --on` has no name for it")
+	azure := "azure-cni"
+	add(azure, "multi-tenancy (`transparent-vlan`), and Windows", "", "no lab")
+	add(azure, "IPv6", "", "labs of Azure CNI have IPv4 alone")
 	return out
 }

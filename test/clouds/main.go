@@ -7,7 +7,7 @@
 //		[-out out/clouds.json] [-doc FILE] [-list]
 //
 // It fails when a test or a spec fails. What has no test, or was not chosen, counts as not run. It
-// needs root, and what `make e2e-build aws-vpc-cni` builds. One lab is up at a time.
+// needs root, and what `make e2e-build aws-vpc-cni azure-cni` builds. One lab is up at a time.
 package main
 
 import (
@@ -137,6 +137,16 @@ func testsOf(all []cells.Cell, begin string) (out []cells.Cell) {
 	return out
 }
 
+// tests are the cells of the test that runs in the lab, and of its parts.
+func (c cluster) tests(all []cells.Cell) (out []cells.Cell) {
+	for _, cell := range testsOf(all, "test/lab ") {
+		if test, _, _ := strings.Cut(strings.TrimPrefix(cell.Test, "test/lab "), "/"); test == c.test {
+			out = append(out, cell)
+		}
+	}
+	return out
+}
+
 // inLab runs the test of package test/lab in a lab of its own, which is removed in the end.
 func (c cluster) inLab(ctx context.Context, all []cells.Cell, results map[string]string, figures map[string][]float64) error {
 	const name = "weir-clouds"
@@ -148,7 +158,7 @@ func (c cluster) inLab(ctx context.Context, all []cells.Cell, results map[string
 		return err
 	}
 	r := cells.Runner{Tags: "lab", Args: []string{"-lab=" + name, c.flag + "=" + name}}
-	if err := r.Run(ctx, testsOf(all, "test/lab "+c.test), results); err != nil {
+	if err := r.Run(ctx, c.tests(all), results); err != nil {
 		return err
 	}
 	return readFigures("out/lab.json", c, figures)

@@ -45,6 +45,21 @@ func TestCells(t *testing.T) {
 	}
 }
 
+// Each lab runs its own test, also where the name of another one begins with that.
+func TestTestsOfALab(t *testing.T) {
+	for _, c := range clusters {
+		tests := c.tests(asks())
+		if len(tests) < 5 {
+			t.Errorf("%s has the tests %v", c.on, tests)
+		}
+		for _, cell := range tests {
+			if cell.Mode != c.on {
+				t.Errorf("the lab with %s runs %s of %s", c.on, cell.Test, cell.Mode)
+			}
+		}
+	}
+}
+
 func TestRefused(t *testing.T) {
 	for _, o := range []options{{parts: []string{"lab", "moon"}}, {on: "flannel"}, {resume: true, out: filepath.Join(t.TempDir(), "none")}} {
 		if err := o.run(t.Context()); err == nil {

@@ -45,7 +45,7 @@ func main() {
 	flag.StringVar(&o.settings.Install, "install", "", "further arguments of weir install, with spaces between: --fanout=always has agents fed by a fan-out")
 	flag.BoolVar(&o.settings.BGP, "bgp", false, "labs whose second workers are behind a router that knows pods by BGP alone, without an encapsulation")
 	flag.BoolVar(&o.settings.WireGuard, "wireguard", false, "labs whose nodes encrypt what they send to each other's pods: by the kernel, or where that cannot by wireguard-go")
-	flag.StringVar(&o.settings.On, "on", "", "labs whose pods have addresses of another CNI plugin, as weir-lab up has it: generic, aws-vpc-cni; specs that these labs have nothing for are not run")
+	flag.StringVar(&o.settings.On, "on", "", "labs whose pods have addresses of another CNI plugin, as weir-lab up has it: generic, aws-vpc-cni, azure-cni, azure-cni-overlay; specs that these labs have nothing for are not run")
 	flag.StringVar(&o.settings.Family, "ip-family", "", "ipv6: labs of IPv6 alone (default: IPv4, and both for what is about both)")
 	flag.IntVar(&o.repeat, "repeat", 1, "how many times to run everything, each time in new labs")
 	flag.IntVar(&o.procs, "procs", 8, "parallel processes of a group that does not say; most specs wait most of the time")

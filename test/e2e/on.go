@@ -11,15 +11,15 @@ type lack struct {
 }
 
 // lacks are those of the plugins that --on takes.
-var lacks = map[string][]lack{
-	"generic": {},
-	"aws-vpc-cni": {
-		// The lab has IPv4 alone.
-		{"family", regexp.MustCompile(`\[Feature:(IPv6DualStack|Networking-IPv6)\]`)},
-		// A VPC leads to a node what it has given to the node's interfaces, and to nobody what a
-		// node claims by ARP.
-		{"address", regexp.MustCompile(`\[Feature:LoadBalancer\]|Type LoadBalancer|LoadBalancer [Ss]ervice|service loadbalancer`)},
-	},
+var lacks = map[string][]lack{"generic": {}, "aws-vpc-cni": ofClouds, "azure-cni": ofClouds, "azure-cni-overlay": ofClouds}
+
+// ofClouds are those of networks like clouds'.
+var ofClouds = []lack{
+	// The lab has IPv4 alone.
+	{"family", regexp.MustCompile(`\[Feature:(IPv6DualStack|Networking-IPv6)\]`)},
+	// Such a network leads to a node what it has given to the node's interfaces, and to nobody what
+	// a node claims by ARP.
+	{"address", regexp.MustCompile(`\[Feature:LoadBalancer\]|Type LoadBalancer|LoadBalancer [Ss]ervice|service loadbalancer`)},
 }
 
 // lacking are those of the specs that a lab has nothing for.

@@ -5,18 +5,12 @@
 package lab
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // vpcNetwork is the subnet of the nodes, and of pods, in a lab with Amazon's VPC CNI.
@@ -25,18 +19,7 @@ const vpcNetwork = "172.31.0.0/23"
 // awsLab is a lab whose pods have addresses and interfaces of Amazon's VPC CNI, without Weir.
 func awsLab(t *testing.T) *lab {
 	t.Helper()
-	cloud = &lab{name: *awsFlag, bin: all.bin, traffic: all.traffic, tests: 1}
-	cloud.inParallel(t)
-	if cloud.name == "" {
-		cloud.name, cloud.own = fmt.Sprintf("weir-aws-%d", os.Getpid()%1000000), true
-		if err := cloud.up(interrupted, "--on", "aws-vpc-cni", "--no-install"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := cloud.connect(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return cloud
+	return newCloudLab(t, *awsFlag, "weir-aws", "aws-vpc-cni")
 }
 
 // vpcInterfaces are a node's interfaces with their addresses for pods, as its address daemon is
@@ -61,36 +44,8 @@ ip rule | grep -e fwmark -e 'lookup local' -e '^32'; ip route show table 2
 iptables-save | grep -e '-A.*AWS' -e '^:AWS' | sed 's/ \[.*//'`)
 }
 
-// stays is what the API says of a container that was not started again.
-type stays struct {
-	uid, container string
-	restarts       int32
-}
-
-func (s *space) stays(t *testing.T, pods ...*place) map[string]stays {
-	t.Helper()
-	out := map[string]stays{}
-	for _, p := range pods {
-		pod, err := s.kube.CoreV1().Pods(s.ns).Get(context.Background(), p.pod, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := pod.Status.ContainerStatuses[0]
-		out[p.pod] = stays{string(pod.UID), c.ContainerID, c.RestartCount}
-	}
-	return out
-}
-
-// onAWS is a lab with Amazon's VPC CNI and what runs in it. Policies are those of closed and cli3:
-// they count for connections that are open, too.
-type onAWS struct {
-	*space
-	srv1, srv2, cli1, cli2, closed, cli3 *place
-	svc1, svc2, svc3                     *corev1.Service
-}
-
-// nodePort3 is that of svc3.
-const nodePort3 = nodePort2 + 10
+// onAWS is a lab with Amazon's VPC CNI.
+type onAWS struct{ *onCloud }
 
 // TestOnAWS: with the real plugin of Amazon's VPC CNI, and two interfaces at each node, Weir takes
 // pods that run over without a restart, carries Services with the client's address and enforces
@@ -99,10 +54,8 @@ const nodePort3 = nodePort2 + 10
 func TestOnAWS(t *testing.T) {
 	l := awsLab(t)
 	figures.begin(t)
-	s := l.newSpace(t, "aws")
-	p := s.start(t, s.server("srv1", "worker1", nil), s.server("srv2", "worker2", nil), s.idle("cli1", "worker1", nil), s.idle("cli2", "worker2", nil),
-		s.server("closed", "worker2", nil), s.idle("cli3", "worker2", nil))
-	o := &onAWS{space: s, srv1: p[0], srv2: p[1], cli1: p[2], cli2: p[3], closed: p[4], cli3: p[5]}
+	o := &onAWS{newOnCloud(t, l, "aws")}
+	p := o.pods()
 	for _, node := range []string{"worker1", "worker2"} {
 		for i, e := range l.vpcInterfaces(t, node) {
 			if !slices.ContainsFunc(p, func(p *place) bool { return slices.Contains(e, p.addr) }) {
@@ -110,22 +63,18 @@ func TestOnAWS(t *testing.T) {
 			}
 		}
 	}
-	o.svc1 = s.service(t, "svc1", map[string]string{"pod": "srv1"}, nodePort1, nil)
-	o.svc2 = s.service(t, "svc2", map[string]string{"pod": "srv2"}, nodePort2, nil)
-	o.svc3 = s.service(t, "svc3", map[string]string{"pod": "closed"}, nodePort3, nil)
 	open := []*running{
 		o.cli1.begin(t, "stream", at(o.srv2.addr, echoPort)), o.cli2.begin(t, "stream", at(o.srv1.addr, echoPort)),
 		o.cli1.begin(t, "stream", at(o.srv1.addr, echoPort)), o.cli2.begin(t, "stream", at(o.srv2.addr, echoPort)),
 		l.client(1).begin(t, "stream", at(o.srv1.addr, echoPort)), l.client(1).begin(t, "stream", at(o.srv2.addr, echoPort)),
 		l.host("worker1", worker1Addr).begin(t, "stream", at(o.srv2.addr, echoPort)),
 	}
-	l.client(3).begin(t, "server", "--until-stdin-ends", fmt.Sprintf("--who=%d", whoPort), fmt.Sprintf("--udp=%d", udpPort))
-	l.client(1).begin(t, "server", "--until-stdin-ends", fmt.Sprintf("--who=%d", whoPort), fmt.Sprintf("--udp=%d", udpPort))
-	before, written := s.stays(t, p...), map[string]string{}
+	before, written := o.stays(t, p...), map[string]string{}
 	for node := range nodes {
 		written[node] = l.ofAWS(t, node)
 	}
 	o.network(t)
+	o.startTime(t, "srv0", "start of a pod until it is ready, without Weir: median (s)")
 	began := time.Now()
 	l.mustWeir(t, "install", "--image", "weir.local/weir:dev", "--on", "aws-vpc-cni", "--pod-cidr", vpcNetwork, "--api-server", at(cpAddr, 6443))
 	note(t, "installation until all agents are ready (s)", time.Since(began).Seconds())
@@ -148,24 +97,9 @@ func TestOnAWS(t *testing.T) {
 		if is := l.ofAWS(t, node); is != was {
 			t.Errorf("%s: Weir left what Amazon's VPC CNI wrote other than before:\n%s\nbefore:\n%s", node, is, was)
 		}
-		if out := l.must(t, node, "sh", "-c", "ip -o link show | grep -c -e weir -e bpf || true"); strings.TrimSpace(out) != "0" {
-			t.Errorf("%s has devices of Weir: %s", node, out)
-		}
+		l.nothingOfWeir(t, node)
 	}
-	restarted, lost := 0, 0
-	for name, is := range s.stays(t, p...) {
-		if is != before[name] {
-			restarted++
-			t.Errorf("pod %s is %+v, was %+v", name, is, before[name])
-		}
-	}
-	for _, r := range open {
-		if res := unbroken(t, r); res.Error != "" {
-			lost++
-		}
-	}
-	note(t, "pods restarted", float64(restarted))
-	note(t, "open connections lost", float64(lost))
+	o.kept(t, before, open)
 }
 
 // network is what Amazon's VPC CNI does, with Weir and without.
@@ -199,140 +133,4 @@ func (o *onAWS) pools(t *testing.T) {
 	if _, err := o.kubectl("", "patch", "ippool", "default", "--dry-run=server", "--type=merge", "-p", `{"spec":{"disabled":false}}`); err == nil || !strings.Contains(err.Error(), " of node ") {
 		t.Errorf("Weir would give the nodes' addresses: %v", err)
 	}
-}
-
-func (o *onAWS) services(t *testing.T) {
-	for _, from := range []*place{o.cli1, o.cli2, o.srv1, o.srv2} {
-		for svc, to := range map[*corev1.Service]*place{o.svc1: o.srv1, o.svc2: o.srv2} {
-			from.soon(t, at(svc.Spec.ClusterIP, whoPort), true)
-			seen := from.addr
-			if from == to {
-				seen = "" // a Service that leads back to its client has an address of Weir's choice
-			}
-			from.reaches(t, at(svc.Spec.ClusterIP, whoPort), to.pod, seen)
-			from.reaches(t, at(svc.Spec.ClusterIP, udpPort), to.pod, seen, "--udp")
-		}
-	}
-	o.host("worker1", worker1Addr).reaches(t, at(o.svc2.Spec.ClusterIP, whoPort), "srv2", "")
-}
-
-// nodePorts of all nodes, for a machine of the VPC and one outside: backends have addresses of both
-// interfaces, and answers leave by the interface whose address they bear.
-func (o *onAWS) nodePorts(t *testing.T) {
-	for _, from := range []*place{o.client(1), o.client(3)} {
-		for _, node := range nodes {
-			from.soon(t, at(node, nodePort1+nodeWho), true)
-			from.reaches(t, at(node, nodePort1+nodeWho), "srv1", from.addr)
-			from.reaches(t, at(node, nodePort2+nodeWho), "srv2", from.addr)
-			from.reaches(t, at(node, nodePort1+nodeUDP), "srv1", from.addr, "--udp")
-			from.reaches(t, at(node, nodePort2+nodeUDP), "srv2", from.addr, "--udp")
-		}
-	}
-}
-
-// check switches the source/destination check of all nodes' primary interfaces.
-func (o *onAWS) check(t *testing.T, on int) {
-	t.Helper()
-	for node := range nodes {
-		o.must(t, "switch", "sh", "-ec", fmt.Sprintf("echo %d > /proc/sys/net/ipv4/conf/%s/rp_filter", on, node))
-	}
-}
-
-// direct: where the source/destination check is off, nodes answer clients of other nodes' ports
-// directly; where it is on, the network drops these answers.
-func (o *onAWS) direct(t *testing.T) {
-	o.check(t, 0)
-	defer o.check(t, 1)
-	o.patchFelix(t, `{"bpfExternalServiceMode":"DSR"}`, "bpfExternalServiceMode")
-	o.client(1).awaitMode(t, "DSR", at(cpAddr, nodePort2+nodeEcho))
-	o.nodePorts(t)
-	o.check(t, 1)
-	allRefused(t, o.client(1).to(at(cpAddr, nodePort2+nodeWho)), o.client(3).to(at(worker2Addr, nodePort1+nodeWho)))
-	o.client(1).reaches(t, at(worker2Addr, nodePort2+nodeWho), "srv2", client1Addr) // on its own node
-	if out, code := o.weir(t, "patch", "felixconfiguration", "default", "--patch", `{"spec":{"bpfExternalServiceMode":"Tunnel"}}`); code != 0 {
-		t.Fatal(out)
-	}
-	o.client(1).soon(t, at(cpAddr, nodePort2+nodeWho), true)
-}
-
-func (o *onAWS) policies(t *testing.T) {
-	closed := at(o.closed.addr, whoPort)
-	o.policy(t, "only-cli1", `{podSelector: {matchLabels: {pod: closed}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {pod: cli1}}}]}]}`)
-	o.srv1.soon(t, closed, false)
-	o.cli1.reaches(t, closed, "closed", o.cli1.addr)
-	o.cli1.reaches(t, at(o.svc3.Spec.ClusterIP, whoPort), "closed", o.cli1.addr)
-	allRefused(t, o.srv1.to(at(o.svc3.Spec.ClusterIP, whoPort)), o.cli2.to(closed), o.client(1).to(closed),
-		o.client(1).to(at(cpAddr, nodePort3+nodeWho)), o.client(3).to(at(worker2Addr, nodePort3+nodeWho)))
-	o.host("worker2", worker2Addr).reaches(t, closed, "closed", "") // as the kubelet's probes
-	o.policy(t, "no-way-out", `{podSelector: {matchLabels: {pod: cli3}}, policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {pod: srv1}}}]}]}`)
-	o.cli3.soon(t, at(client3Addr, whoPort), false)
-	allRefused(t, o.cli3.to(at(client1Addr, whoPort)), o.cli3.to(at(client3Addr, whoPort)))
-	o.cli3.reaches(t, at(o.srv1.addr, whoPort), "srv1", o.cli3.addr)
-}
-
-// reasons: weir why agrees with the policies of the test before, and takes them away.
-func (o *onAWS) reasons(t *testing.T) {
-	closed := at(o.closed.addr, whoPort)
-	for _, q := range []struct {
-		code int
-		from *place
-		to   string
-	}{
-		{0, o.cli1, closed}, {1, o.srv1, closed}, {1, o.cli3, at(client3Addr, whoPort)},
-		{0, o.cli1, at(client3Addr, whoPort)}, {0, o.client(1), at(worker1Addr, nodePort1+nodeWho)}, {1, o.client(1), at(cpAddr, nodePort3+nodeWho)},
-	} {
-		o.why(t, q.code, q.from, q.to)
-	}
-	o.noPolicy(t, "only-cli1")
-	o.noPolicy(t, "no-way-out")
-	o.srv1.soon(t, closed, true)
-	o.cli3.soon(t, at(client3Addr, whoPort), true)
-}
-
-// newPods start while Weir runs. Those that a policy isolates ask from their first moment on for
-// what they may not have.
-func (o *onAWS) newPods(t *testing.T) {
-	began := time.Now()
-	n := o.start(t, o.server("srv3", "worker1", nil))[0]
-	note(t, "start of a pod until it is ready (s)", time.Since(began).Seconds())
-	o.cli2.reaches(t, at(n.addr, whoPort), "srv3", o.cli2.addr)
-	n.reaches(t, at(o.svc2.Spec.ClusterIP, whoPort), "srv2", n.addr)
-
-	o.policy(t, "isolated", `{podSelector: {matchLabels: {isolated: "yes"}}, policyTypes: [Egress]}`)
-	const each, every = 200, 20 * time.Millisecond
-	const count = 20
-	var names []string
-	for i := range count + 2 {
-		name, labels := fmt.Sprintf("asks-%d", i), map[string]string{"isolated": "yes"}
-		if i >= count { // which show that there is an answer to be had
-			name, labels = fmt.Sprintf("asks-free-%d", i), nil
-		}
-		names = append(names, name)
-		o.create(t, o.podSpec(name, []string{"worker1", "worker2"}[i%2], []string{"/t/" + filepath.Base(o.traffic), "dial", at(o.srv2.addr, whoPort),
-			"--count", fmt.Sprint(each), "--every", every.String(), "--timeout", "1s"}, labels))
-	}
-	o.exitCodes(t, len(names), "asks-")
-	var without, isolated []float64
-	for _, name := range names {
-		var r dialResult
-		raw := o.mustKubectl(t, "", "logs", "-n", o.ns, name)
-		if err := json.Unmarshal([]byte(raw), &r); err != nil || r.Attempts != each {
-			t.Fatalf("%s says %s: %v", name, raw, err)
-		}
-		had := float64(r.Attempts-r.Failed) * float64(every.Milliseconds())
-		if strings.HasPrefix(name, "asks-free-") {
-			isolated = append(isolated, float64(r.Failed)*float64(every.Milliseconds()))
-			if had == 0 {
-				t.Errorf("%s, which no policy isolates, has no answer: %v", name, r)
-			}
-			continue
-		}
-		without = append(without, had)
-		if had > 0 {
-			t.Errorf("%s had %d answers before its policy was in force", name, r.Attempts-r.Failed)
-		}
-	}
-	o.noPolicy(t, "isolated")
-	note(t, "time without policy of a new pod: p99 (ms)", percentile(without, 0.99))
-	note(t, "time until a new pod without policy has a network: max (ms)", percentile(isolated, 1))
 }

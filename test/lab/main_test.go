@@ -21,12 +21,14 @@ import (
 )
 
 var (
-	labFlag   = flag.String("lab", "", "use this lab, and leave it")
-	dualFlag  = flag.String("dual-lab", "", "use this lab of both families (weir-lab up --ip-family dual --install-arg=--fanout=always), and leave it")
-	ipv6Flag  = flag.String("ipv6-lab", "", "use this lab of IPv6 alone (weir-lab up --ip-family ipv6), and leave it")
-	bgpFlag   = flag.String("bgp-lab", "", "use this lab with racks (weir-lab up --bgp --ip-family dual), and leave it")
-	otherFlag = flag.String("on-lab", "", "use this lab without Weir (weir-lab up --on generic --no-install), and leave it")
-	awsFlag   = flag.String("aws-lab", "", "use this lab without Weir (weir-lab up --on aws-vpc-cni --no-install), and leave it")
+	labFlag     = flag.String("lab", "", "use this lab, and leave it")
+	dualFlag    = flag.String("dual-lab", "", "use this lab of both families (weir-lab up --ip-family dual --install-arg=--fanout=always), and leave it")
+	ipv6Flag    = flag.String("ipv6-lab", "", "use this lab of IPv6 alone (weir-lab up --ip-family ipv6), and leave it")
+	bgpFlag     = flag.String("bgp-lab", "", "use this lab with racks (weir-lab up --bgp --ip-family dual), and leave it")
+	otherFlag   = flag.String("on-lab", "", "use this lab without Weir (weir-lab up --on generic --no-install), and leave it")
+	awsFlag     = flag.String("aws-lab", "", "use this lab without Weir (weir-lab up --on aws-vpc-cni --no-install), and leave it")
+	azureFlag   = flag.String("azure-lab", "", "use this lab without Weir (weir-lab up --on azure-cni --no-install), and leave it")
+	overlayFlag = flag.String("azure-overlay-lab", "", "use this lab without Weir (weir-lab up --on azure-cni-overlay --no-install), and leave it")
 	// That of TestFromKubeProxy.
 	proxyFlag = flag.String("proxy-lab", "", "use this lab of Weir and a kube-proxy (weir-lab up --proxy weir+kube-proxy-iptables), and leave it")
 	proxyAll  = flag.Bool("proxy-all", false, "go from each of kube-proxy's modes to Weir in each way; otherwise once from each")
@@ -41,8 +43,12 @@ var (
 
 // all is the lab of this package's tests; both, of TestDualStack and TestFanOut, has both families
 // and a fan-out; alongside is the one of TestFromKubeProxy, racks that of TestBGPRacks, other that
-// of TestOnGeneric, cloud that of TestOnAWS, alone that of TestIPv6Alone.
-var all, both, alongside, racks, other, cloud, alone *lab
+// of TestOnGeneric, alone that of TestIPv6Alone.
+var all, both, alongside, racks, other, alone *lab
+
+// clouds are those of TestOnAWS, TestOnAzure and TestOnAzureOverlay, which add them before any test
+// runs in parallel.
+var clouds []*lab
 
 // interrupted ends with the first signal that ends the run.
 var interrupted context.Context
@@ -164,7 +170,7 @@ func (l *lab) up(ctx context.Context, args ...string) error {
 // tearDown leaves nothing of what the tests made.
 func tearDown(code int) {
 	var labs sync.WaitGroup
-	for _, l := range []*lab{all, both, alongside, racks, other, cloud, alone} {
+	for _, l := range append([]*lab{all, both, alongside, racks, other, alone}, clouds...) {
 		if l != nil {
 			labs.Go(func() { l.tearDown(code) })
 		}

@@ -205,6 +205,14 @@ type Found struct {
 	Held      map[int]string // interfaces that lead to no pod that is known, by index: names
 }
 
+// Leads reports whether a host route leads to an address.
+func (w *Watcher) Leads(a netip.Addr) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, led := w.routes[a]
+	return led
+}
+
 // Find returns the interfaces whose names begin with prefix: those to whose addresses pods has a
 // pod, and the others.
 func (w *Watcher) Find(prefix string, pods map[netip.Addr]model.Name) Found {

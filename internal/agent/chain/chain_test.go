@@ -131,3 +131,59 @@ func TestFind(t *testing.T) {
 	})
 	is("the end of a pod", map[string]string{"10.1.0.3": "two vethtwo " + secondMAC.String()})
 }
+
+// TestFindMadeInTheNode: a plugin that makes both ends in the node, under names that count as
+// pods', writes the route, and moves one end into the pod then, as Azure CNI does.
+func TestFindMadeInTheNode(t *testing.T) {
+	nettest.NeedRoot(t, "making network namespaces")
+	node, pod := nettest.New(t, "node"), nettest.New(t, "a pod")
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 7}
+	pods := map[netip.Addr]model.Name{netip.MustParseAddr("10.1.0.7"): {Namespace: "a", Name: "seven"}}
+	var w *Watcher
+	look := func(what string, endpoints int, held ...string) {
+		t.Helper()
+		node.Do(t, what, func() error {
+			if _, err := w.readAll(); err != nil {
+				return err
+			}
+			got := w.Find("azv", pods)
+			if have := slices.Sorted(maps.Values(got.Held)); len(got.Endpoints) != endpoints || !slices.Equal(have, held) {
+				t.Errorf("%s: endpoints %v and held %v, want %d and %v", what, got.Endpoints, have, endpoints, held)
+			}
+			for _, ep := range got.Endpoints {
+				if ep.Interface != "azvseven" || net.HardwareAddr(ep.MAC[:]).String() != mac.String() {
+					t.Errorf("%s: %+v", what, ep)
+				}
+			}
+			return nil
+		})
+	}
+	node.Do(t, "both ends in the node", func() (err error) {
+		host := netlink.LinkAttrs{Name: "azvseven", HardwareAddr: net.HardwareAddr{0xaa, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa}}
+		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: host, PeerName: "azvseven2", PeerHardwareAddr: mac}); err != nil {
+			return err
+		}
+		w, err = New(slog.New(slog.DiscardHandler))
+		return err
+	})
+	look("no route yet", 0, "azvseven", "azvseven2")
+	node.Do(t, "the route, and the other end to the pod", func() error {
+		l, err := netlink.LinkByName("azvseven")
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkSetUp(l); err != nil {
+			return err
+		}
+		_, dst, _ := net.ParseCIDR("10.1.0.7/32")
+		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: dst}); err != nil {
+			return err
+		}
+		end, err := netlink.LinkByName("azvseven2")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetNsFd(end, pod.FD)
+	})
+	look("the pod has its end", 1)
+}

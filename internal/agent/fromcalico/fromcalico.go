@@ -87,8 +87,8 @@ func (n *Node) Begin(ctx context.Context, s *cni.Server) error {
 	if err != nil {
 		return err
 	}
-	// From here on the runtime starts no pod. One that is being started now has no policy of Felix's
-	// either, so nothing passes it; the next start of the agent finds it.
+	// From here on the runtime starts no pod. One that is being started now has no policy of
+	// Felix's either, so nothing passes it; the next start of the agent finds it.
 	if err := n.setAside(); err != nil {
 		return err
 	}

@@ -85,11 +85,13 @@ func acceptNode(c *model.Cluster, h *Ownership, claims *podClaims, n *model.Node
 		refuse("NodeStatus", "status.subnets", p.String(), "has no address of the node in it")
 		return false
 	})
-	if why := rejectLinkAddr(c, &out, links[n.LinkAddress].Name); why != "" {
-		refuse("NodeStatus", "status.linkAddress", macText(n.LinkAddress), why)
+	if why, usual := rejectLinkAddr(c, &out, links[n.LinkAddress].Name); why != "" {
+		if !usual {
+			refuse("NodeStatus", "status.linkAddress", macText(n.LinkAddress), why)
+		}
 		out.LinkAddress = [6]byte{}
 	}
-	if refused == nil {
+	if refused == nil && out.LinkAddress == n.LinkAddress {
 		return n, nil
 	}
 	return &out, refused
@@ -201,34 +203,34 @@ func ofBalancer(b *model.Block, n *model.Node, a netip.Addr) bool {
 // rejectLinkAddr says why a node is not reached at the link address that it published, "" when it
 // is. What the kernel's neighbour table has for one of the node's addresses decides; where it has
 // nothing yet, an address that others have is not taken: of several nodes that publish it first has
-// it, the oldest.
-func rejectLinkAddr(c *model.Cluster, n *model.Node, first string) string {
+// it, the oldest. It is usual that networks of clouds answer for their machines, with another one.
+func rejectLinkAddr(c *model.Cluster, n *model.Node, first string) (why string, usual bool) {
 	mac := n.LinkAddress
 	if mac == [6]byte{} {
-		return ""
+		return "", false
 	}
 	for _, a := range n.Addrs {
 		if known, ok := c.Local.Neighbours[a]; ok && SameLink(&View{Cluster: c}, a) {
 			if known != mac {
-				return "is not the link address at which this node finds " + a.String() + ", " + macText(known)
+				return "is not the link address at which this node finds " + a.String() + ", " + macText(known), c.Settings.Chained
 			}
-			return ""
+			return "", false
 		}
 	}
 	if first != n.Name {
-		return "is published by the older node " + first + " too"
+		return "is published by the older node " + first + " too", false
 	}
 	for a, known := range c.Local.Neighbours {
 		if known == mac {
-			return "is the link address at which this node finds " + a.String()
+			return "is the link address at which this node finds " + a.String(), false
 		}
 	}
 	for _, i := range c.Local.Interfaces {
 		if i.MAC == mac {
-			return "is that of interface " + i.Name + " of node " + c.Local.Node
+			return "is that of interface " + i.Name + " of node " + c.Local.Node, false
 		}
 	}
-	return ""
+	return "", false
 }
 
 func macText(mac [6]byte) string {

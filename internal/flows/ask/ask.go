@@ -102,7 +102,7 @@ func (s *Shown) explain(a *Answer, q flows.Question, records int) {
 	if a.More && q.Top == 0 {
 		say("the latest %d records, of more (--last)", records)
 	}
-	for _, line := range a.Missing {
+	for _, line := range slices.Concat(a.Missing, a.Notes) {
 		say("%s", line)
 	}
 }

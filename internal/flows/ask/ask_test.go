@@ -128,6 +128,7 @@ func TestPreferred(t *testing.T) {
 		fails bool
 	}{
 		"the store":            {store: storeOf(t, whole, record("n2", at), record("n2", at.Add(-time.Minute))), node: "n2", says: []string{"asked: the store of flow records, which has records from ", "7 (old)", "n9", "the latest 1 records, of more"}},
+		"a coarser one":        {store: storeOf(t, &flows.StoreStatus{Coarse: at, CoarseSeconds: 300}, record("n2", at)), node: "n2", says: []string{"are coarser: each is the sum of those of its ends, port and decision in 5m0s"}},
 		"no store":             {store: failing(agentapi.ErrNoStore), node: "n1", says: []string{"asked: the agents of 1 nodes, as no store of flow records answers"}},
 		"a store that fails":   {store: failing(errors.New("its disk is gone")), node: "n1", says: []string{"the store of flow records does not answer: its disk is gone"}},
 		"an early end":         {store: storeOf(t, nil), node: "n1", says: []string{"the answer ends early"}},

@@ -77,7 +77,7 @@ func (p *Preferred) Latest(ctx context.Context, f flows.Filter, most int) (*Foun
 	case final && err != nil, errors.Is(err, agentapi.ErrRefused): // a store that has much to do is one
 		return nil, err
 	case final:
-		found.From, found.Oldest, found.Missing, found.More = answer.From, answer.Oldest, answer.Missing, answer.More
+		found.From, found.Oldest, found.Missing, found.More = answer.From, answer.Oldest, slices.Concat(answer.Missing, answer.Notes), answer.More
 		found.keep(most)
 		return found, nil
 	}

@@ -34,6 +34,7 @@ type Answer struct {
 	From    string             // for people
 	Oldest  time.Time          // End of the oldest record that who answered keeps; zero = not known, or none
 	Missing []string           // one line each
+	Notes   []string           // what else is to be said of the records
 	Sums    []flows.Sum        // where the question is for sums, and who answered makes them
 	More    bool               // there are more records than the question's limit
 	Store   *flows.StoreStatus // of a store
@@ -201,6 +202,9 @@ func (s *Store) Read(ctx context.Context, q flows.Question, give func(*flows.Flo
 	if lost := LostLine(st.Lost); lost != "" {
 		answer.Missing = append(answer.Missing, "records of that time that it does not have: "+lost)
 	}
+	if !st.Coarse.IsZero() {
+		answer.Notes = append(answer.Notes, coarseLine(st))
+	}
 	if len(st.Silent) > 0 {
 		answer.Missing = append(answer.Missing, silentLine(st.Silent))
 	}
@@ -208,6 +212,12 @@ func (s *Store) Read(ctx context.Context, q flows.Question, give func(*flows.Flo
 		answer.Missing = append(answer.Missing, fmt.Sprintf("%d records are of more pairs than it tells apart, and in no sum", st.NotSummed))
 	}
 	return answer, nil
+}
+
+// coarseLine says which records are sums.
+func coarseLine(st *flows.StoreStatus) string {
+	return fmt.Sprintf("records up to %s are coarser: each is the sum of those of its ends, port and decision in %s, without source ports, TCP flags and how connections ended",
+		st.Coarse.Local().Format(time.DateTime), time.Duration(st.CoarseSeconds*float64(time.Second)))
 }
 
 // silentLine names nodes that a store does not follow.

@@ -41,6 +41,9 @@ type Row struct {
 	How          int32 // Tables.Hows
 	At           int32
 	Sport, Dport uint16
+	// Records is of how many records it is the sum, with so many Connections that ended; 0 = it is
+	// one.
+	Records, Connections uint32
 }
 
 // What is what was decided about a connection.
@@ -86,7 +89,9 @@ func NewNumbers() *Numbers {
 func (n *Numbers) Add(f *flows.Flow) Row {
 	r := Row{
 		End: f.End.UnixMilli(), Lasted: NoStart, Sent: f.Sent, Received: f.Received, Sport: f.Source.Port, Dport: f.Destination.Port,
-		From: n.peerOf(&f.Source), To: n.peerOf(&f.Destination), What: n.whatOf(f), How: n.howOf(f),
+		Records: f.Records, Connections: f.Connections, From: n.peerOf(&f.Source), To: n.peerOf(&f.Destination),
+		What: n.whatOf(&What{Verdict: f.Verdict, Reason: f.Reason, Service: f.Service, Asked: f.Asked, Egress: f.Egress, Ingress: f.Ingress, Rule: f.Rule}),
+		How:  n.howOf(How{Ended: f.Ended, Protocol: f.Protocol, ICMP: f.ICMP, Path: f.Path, Return: f.Return, TCPFlags: f.TCPFlags, HandedOn: f.HandedOn, DSR: f.DSR, SNAT: f.SNAT}),
 	}
 	if !f.Start.IsZero() {
 		r.Lasted = r.End - f.Start.UnixMilli()
@@ -103,15 +108,52 @@ func (n *Numbers) Add(f *flows.Flow) Row {
 	case f.Destination.Node:
 		r.At = AtDestination
 	default:
-		i, have := n.node[f.Node]
-		if !have {
-			i = int32(len(n.Nodes))
-			n.node[f.Node] = i
-			n.Nodes = append(n.Nodes, f.Node)
-		}
-		r.At = AtOther + i
+		r.At = AtOther + n.nodeOf(f.Node)
 	}
 	return r
+}
+
+// Translation gives rows of other tables the numbers of Numbers.
+type Translation struct{ peers, whats, hows, nodes []int32 }
+
+// Merge adds what other tables have. how changes what is the same then, where it is not nil.
+func (n *Numbers) Merge(t *Tables, how func(*How)) *Translation {
+	x := &Translation{}
+	for i := range t.Peers {
+		x.peers = append(x.peers, n.peerOf(&t.Peers[i]))
+	}
+	for i := range t.Whats {
+		x.whats = append(x.whats, n.whatOf(&t.Whats[i]))
+	}
+	for _, h := range t.Hows {
+		if how != nil {
+			how(&h)
+		}
+		x.hows = append(x.hows, n.howOf(h))
+	}
+	for _, name := range t.Nodes {
+		x.nodes = append(x.nodes, n.nodeOf(name))
+	}
+	return x
+}
+
+// Translate changes the numbers of a row.
+func (x *Translation) Translate(r *Row) {
+	r.From, r.To, r.What, r.How = x.peers[r.From], x.peers[r.To], x.whats[r.What], x.hows[r.How]
+	if r.At >= AtOther {
+		r.At = AtOther + x.nodes[r.At-AtOther]
+	}
+}
+
+func (n *Numbers) nodeOf(name string) int32 {
+	i, have := n.node[name]
+	if !have {
+		i = int32(len(n.Nodes))
+		n.node[name] = i
+		n.Bytes += 2*len(name) + 64
+		n.Nodes = append(n.Nodes, name)
+	}
+	return i
 }
 
 // As16 is an address as a Row has it; zeroes for none. "::" is not told from none.
@@ -186,22 +228,21 @@ func appendEnd(b []byte, e *events.End) []byte {
 	return appendRule(appendText(append(b, 1), e.Staged.Verdict), e.Staged.Rule)
 }
 
-func (n *Numbers) whatOf(f *flows.Flow) int32 {
-	b := appendText(n.key[:0], f.Verdict, f.Reason, f.Service, f.Asked)
-	b = appendRule(appendEnd(appendEnd(b, f.Egress), f.Ingress), f.Rule)
+func (n *Numbers) whatOf(w *What) int32 {
+	b := appendText(n.key[:0], w.Verdict, w.Reason, w.Service, w.Asked)
+	b = appendRule(appendEnd(appendEnd(b, w.Egress), w.Ingress), w.Rule)
 	n.key = b
 	i, have := n.what[string(b)]
 	if !have {
 		i = int32(len(n.Whats))
 		n.what[string(b)] = i
 		n.Bytes += 2*len(b) + 512
-		n.Whats = append(n.Whats, What{Verdict: f.Verdict, Reason: f.Reason, Service: f.Service, Asked: f.Asked, Egress: f.Egress, Ingress: f.Ingress, Rule: f.Rule})
+		n.Whats = append(n.Whats, *w)
 	}
 	return i
 }
 
-func (n *Numbers) howOf(f *flows.Flow) int32 {
-	h := How{Ended: f.Ended, Protocol: f.Protocol, ICMP: f.ICMP, Path: f.Path, Return: f.Return, TCPFlags: f.TCPFlags, HandedOn: f.HandedOn, DSR: f.DSR, SNAT: f.SNAT}
+func (n *Numbers) howOf(h How) int32 {
 	i, have := n.how[h]
 	if !have {
 		i = int32(len(n.Hows))
@@ -219,6 +260,7 @@ func (t *Tables) Flow(r *Row) *flows.Flow {
 		End: time.UnixMilli(r.End).UTC(), Verdict: w.Verdict, Reason: w.Reason, Service: w.Service, Asked: w.Asked, Egress: w.Egress, Ingress: w.Ingress, Rule: w.Rule,
 		Ended: h.Ended, Protocol: h.Protocol, ICMP: h.ICMP, Path: h.Path, Return: h.Return, TCPFlags: h.TCPFlags, HandedOn: h.HandedOn, DSR: h.DSR, SNAT: h.SNAT,
 		Source: t.Peers[r.From], Destination: t.Peers[r.To], Sent: r.Sent, Received: r.Received,
+		Records: r.Records, Connections: r.Connections,
 	}
 	if r.Lasted != NoStart {
 		f.Start = time.UnixMilli(r.End - r.Lasted).UTC()

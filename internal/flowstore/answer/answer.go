@@ -101,7 +101,10 @@ func (s *Server) answer(r *http.Request, q flows.Question, out *lines) error {
 // Status is how the store is, with what it lost of a time.
 func (s *Server) Status(since, until time.Time) flows.StoreStatus {
 	st, nodes := s.Store.Status(), s.Nodes()
-	out := flows.StoreStatus{Records: st.Records + st.Memory, Bytes: st.Bytes, Oldest: st.Oldest, Nodes: len(nodes), Lost: s.Store.Missing(since, until)}
+	out := flows.StoreStatus{Records: st.Records + st.Memory, Bytes: st.Bytes, Oldest: st.Oldest, Nodes: len(nodes), Lost: s.Store.Missing(since, until), Counted: st.Lost}
+	every := time.Duration(0)
+	out.Coarse, every = s.Store.CoarseUntil(since, until)
+	out.CoarseSeconds = every.Seconds()
 	for _, node := range s.Store.Seen(time.Now().Add(-s.Age)) {
 		if _, is := slices.BinarySearch(nodes, node); !is {
 			out.Silent = append(out.Silent, node)

@@ -85,7 +85,7 @@ func TestAnswers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(got) != c.records || a.More != c.more || len(a.Sums) != c.sums || a.Store.Records != 100 || a.Store.Nodes != 1 {
+		if len(got) != c.records || a.More != c.more || len(a.Sums) != c.sums || a.Store.Records != 100 || a.Store.Nodes != 1 || a.Store.Counted["old"] != 4 {
 			t.Errorf("%+v: %d records, %+v", c.question, len(got), a)
 		}
 		if len(a.Missing) != 2 || !strings.Contains(a.Missing[0], "4 (old)") || !strings.Contains(a.Missing[1], "n2") {

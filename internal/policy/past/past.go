@@ -86,6 +86,7 @@ const (
 type tally struct {
 	conns          map[uint64]struct{}
 	tries          uint64 // packets that were denied
+	sums           uint64 // connections of records that are sums
 	records, bytes uint64
 }
 
@@ -93,7 +94,7 @@ type tally struct {
 // as the node has seen that has seen most of them.
 func (q *Question) Count() (n uint64) {
 	for _, t := range q.seen {
-		n = max(n, uint64(len(t.conns))+t.tries)
+		n = max(n, uint64(len(t.conns))+t.tries+t.sums)
 	}
 	return n
 }
@@ -226,6 +227,10 @@ func (q *Question) count(f *flows.Flow, seed maphash.Seed) {
 	t.bytes += f.Sent.Bytes + f.Received.Bytes
 	if f.Verdict != flows.Allowed {
 		t.tries += f.Sent.Packets
+		return
+	}
+	if f.Records > 0 { // it may be of connections that went on
+		t.sums += uint64(max(f.Connections, 1))
 		return
 	}
 	// Two records of a connection tell its start by two looks at the clock.

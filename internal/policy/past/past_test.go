@@ -239,6 +239,9 @@ func TestStore(t *testing.T) {
 		"what it does not have": {answer: func(out io.Writer) error {
 			return write(out, flows.Line{Store: &flows.StoreStatus{Oldest: began, Silent: []string{"n9"}, Lost: map[string]uint64{"old": 7}}})
 		}, gaps: "no records of before 2026-11-27T12:00:00Z|7 (old)|n9"},
+		"sums": {answer: func(out io.Writer) error {
+			return write(out, flows.Line{Store: &flows.StoreStatus{Oldest: began.Add(-time.Hour), Coarse: began, CoarseSeconds: 60}})
+		}, notes: "are coarser"},
 		"no store":             {answer: func(io.Writer) error { return agentapi.ErrNoStore }, n: 1},
 		"its failure":          {answer: func(io.Writer) error { return errors.New("its disk is gone") }, n: 1, notes: "its disk is gone"},
 		"an end in the middle": {answer: func(out io.Writer) error { return write(out, flows.Line{Flow: record(nil)}) }, n: 1, fails: true},
@@ -286,5 +289,18 @@ func TestAgents(t *testing.T) {
 	a.Agents.Nodes = []string{"n3"}
 	if _, _, err := a.Each(t.Context(), began, nil); err == nil || !strings.Contains(err.Error(), "away") {
 		t.Error(err)
+	}
+}
+
+// A record that is a sum counts as the connections that ended in it, and has no source port.
+func TestSumsOfConnections(t *testing.T) {
+	t.Parallel()
+	p := New(true)
+	for _, ended := range []uint32{0, 7} {
+		p.Add(record(func(f *flows.Flow) { f.Source.Port, f.Records, f.Connections = 0, 9, ended }))
+	}
+	got := p.Questions(nil)
+	if len(got) != 1 || got[0].Count() != 8 || got[0].Records() != 2 || got[0].HasSource {
+		t.Errorf("%+v", got)
 	}
 }

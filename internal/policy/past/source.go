@@ -50,7 +50,7 @@ func (n *Nodes) Each(ctx context.Context, since time.Time, give func(*flows.Flow
 	if answer.Oldest.After(since) && !since.IsZero() {
 		gaps = append(gaps, fmt.Sprintf("the store keeps no records of before %s", answer.Oldest.UTC().Format(time.RFC3339)))
 	}
-	return append(gaps, answer.Missing...), nil, nil
+	return append(gaps, answer.Missing...), answer.Notes, nil
 }
 
 func (n *Nodes) ofAgents(ctx context.Context, since time.Time, give func(*flows.Flow) error) (gaps, notes []string, err error) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-net/weir/internal/flows"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/policy/objects"
 	"github.com/weir-net/weir/internal/policy/past"
 	"github.com/weir-net/weir/internal/policy/policytest"
@@ -86,7 +87,12 @@ func keyOf(q *past.Question) key {
 // when it is made: no flow differs, and none is unknown.
 func TestPreviewIsWhatHappens(t *testing.T) {
 	t.Parallel()
-	compared, changed := 0, map[string]int{}
+	compared, differ, changed := 0, 0, map[string]int{}
+	differs := func(format string, args ...any) {
+		t.Helper()
+		differ++
+		t.Errorf(format, args...)
+	}
 	for seed := range uint64(50) {
 		w := policytest.New(seed)
 		policies := w.Policies(4)
@@ -137,11 +143,11 @@ func TestPreviewIsWhatHappens(t *testing.T) {
 			compared++
 			switch {
 			case some && verdicts != [2]bool{was, is}:
-				t.Fatalf("seed %d: %+v: said %v, and it is %v", seed, f, verdicts, [2]bool{was, is})
+				differs("seed %d: %+v: said %v, and it is %v", seed, f, verdicts, [2]bool{was, is})
 			case !some && was != is:
-				t.Fatalf("seed %d: %+v: nothing is said, and it changes to %t", seed, f, is)
+				differs("seed %d: %+v: nothing is said, and it changes to %t", seed, f, is)
 			case some && unchanged[asked]:
-				t.Fatalf("seed %d: %+v changes and does not", seed, f)
+				differs("seed %d: %+v changes and does not", seed, f)
 			case was != is:
 				changed[fmt.Sprint(is)]++
 			default:
@@ -149,6 +155,8 @@ func TestPreviewIsWhatHappens(t *testing.T) {
 			}
 		}
 	}
+	nettest.Figure(t, "preview, flows compared", float64(compared))
+	nettest.Figure(t, "preview, flows that differ", float64(differ))
 	for _, what := range []string{"true", "false", "same true", "same false"} {
 		if changed[what] < 60 {
 			t.Errorf("%d of %d flows end as %q: the worlds are too plain (%v)", changed[what], compared, what, changed)

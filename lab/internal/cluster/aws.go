@@ -9,20 +9,34 @@ import (
 	"path/filepath"
 
 	"github.com/weir-net/weir/lab/internal/nodespec"
+	"github.com/weir-net/weir/lab/internal/plan"
 )
 
 // checkOther is check for labs whose pods are another network's.
 func checkOther(o Options) error {
-	if (o.Proxy.Calico() || o.Proxy.VPC()) && o.Family.Has6() {
-		return errors.New("a lab with Calico, or with Amazon's VPC CNI, has IPv4 alone")
+	if (o.Proxy.Calico() || o.Proxy.VPC() || o.Proxy.VNet()) && o.Family.Has6() {
+		return errors.New("a lab with Calico, or with the CNI plugin of a cloud, has IPv4 alone")
 	}
-	if !o.Proxy.VPC() {
-		return nil
+	var programs []string
+	var make string
+	switch {
+	case o.Proxy.VPC():
+		programs, make = nodespec.AWSPrograms, "aws-vpc-cni"
+	case o.Proxy.VNet():
+		programs, make = nodespec.AzurePrograms, "azure-cni"
 	}
-	for _, program := range nodespec.AWSPrograms {
+	for _, program := range programs {
 		if _, err := os.Stat(filepath.Join(o.Weir, program)); err != nil {
-			return fmt.Errorf("Amazon's VPC CNI is missing: build it by make aws-vpc-cni: %w", err)
+			return fmt.Errorf("the cloud's CNI plugin is missing: build it by make %s: %w", make, err)
 		}
 	}
 	return nil
+}
+
+// withoutWeir says what such a lab does before Weir is installed.
+func withoutWeir(p plan.Proxy) string {
+	if p.KubeProxyMode() != "" {
+		return "pods are routed, and kube-proxy carries Services; Weir is not installed (--no-install)"
+	}
+	return "pods are routed; nobody carries Services until Weir is installed (--no-install)"
 }

@@ -149,6 +149,9 @@ func (s *State) plan() (*plan.Lab, error) {
 	if s.Proxy.VPC() {
 		return plan.NewVPC(s.Name, s.Workers)
 	}
+	if s.Proxy.VNet() {
+		return plan.NewVNet(s.Name, s.Workers, s.Proxy == plan.ProxyWeirOnAzureOverlay)
+	}
 	return plan.New(s.Name, s.Workers, s.Family, s.BGP)
 }
 

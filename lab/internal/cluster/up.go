@@ -204,7 +204,7 @@ func (u *starter) run(ctx context.Context) error {
 	}
 	if u.o.Proxy.Weir() {
 		if !u.o.Install && u.o.Proxy.On() != "" {
-			return u.finish("pods are routed; nobody carries Services until Weir is installed (--no-install)")
+			return u.finish(withoutWeir(u.o.Proxy))
 		}
 		if !u.o.Install {
 			return u.finish("nodes stay NotReady until Weir is installed (--no-install)")

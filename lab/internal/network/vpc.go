@@ -24,11 +24,12 @@ type port struct {
 	mac   string         // empty = any
 	addr  netip.Prefix   // that the machine has there; none where its own daemon sets it
 	owned []netip.Addr   // that the network knows to be there
+	block netip.Prefix   // of an overlay, at the address of owned; none elsewhere
 }
 
-// addVPC makes a network like a VPC in the namespace of the switch. Each interface has a link of
-// its own with it; it answers ARP for all others, knows which addresses each interface has, and
-// drops what comes from an interface with another source, as the source/destination check does
+// addVPC makes a network like those of clouds in the namespace of the switch. Each interface has a
+// link of its own with it; it answers ARP for all others, knows which addresses each interface has,
+// and drops what comes from an interface with another source, as the source/destination check does
 // (rp_filter).
 func addVPC(l *plan.Lab, at func(string) netns.NsHandle) error {
 	vpc := at(plan.Switch)
@@ -40,6 +41,9 @@ func addVPC(l *plan.Lab, at func(string) netns.NsHandle) error {
 			p := port{ns: at(m.Name), name: m.Name, iface: e.Name, mac: e.MAC, owned: append([]netip.Addr{e.Addr}, e.Pods...)}
 			if i == 0 {
 				p.addr = m.Addr
+				if l.Overlay && m.IsNode() {
+					p.block = m.Families[0].PodCIDR
+				}
 			} else {
 				p.name += "-" + e.Name
 			}
@@ -48,7 +52,8 @@ func addVPC(l *plan.Lab, at func(string) netns.NsHandle) error {
 			}
 		}
 		if len(m.Interfaces) > 0 {
-			if err := addRoute(at(m.Name), everything(plan.VPCGateway), plan.VPCGateway); err != nil {
+			gateway := m.Families[0].Gateway
+			if err := addRoute(at(m.Name), everything(gateway), gateway); err != nil {
 				return fmt.Errorf("default route of %s: %w", m.Name, err)
 			}
 		}
@@ -68,6 +73,27 @@ func addVPC(l *plan.Lab, at func(string) netns.NsHandle) error {
 	}
 	if err := n.RouteAdd(&netlink.Route{Dst: ipNet(plan.VPC), Type: unix.RTN_UNREACHABLE}); err != nil {
 		return fmt.Errorf("have the VPC refuse addresses that nobody has: %w", err)
+	}
+	if l.Overlay {
+		return hideOverlay(l, n)
+	}
+	return nil
+}
+
+// hideOverlay has the network lead addresses of an overlay for nodes alone.
+func hideOverlay(l *plan.Lab, n *netlink.Handle) error {
+	from := []string{plan.Router}
+	for _, m := range l.Machines {
+		if len(m.Interfaces) > 0 && !m.IsNode() {
+			from = append(from, m.Name)
+		}
+	}
+	for _, name := range from {
+		r := netlink.NewRule()
+		r.Family, r.Priority, r.IifName, r.Dst, r.Type = unix.AF_INET, 100, name, ipNet(l.Pods), unix.RTN_UNREACHABLE
+		if err := n.RuleAdd(r); err != nil {
+			return fmt.Errorf("hide pods' addresses from %s: %w", name, err)
+		}
 	}
 	return nil
 }
@@ -139,6 +165,11 @@ func (p port) know(vpc netns.NsHandle, mac net.HardwareAddr) error {
 			IP: net.IP(a.AsSlice()), HardwareAddr: mac})
 		if err != nil {
 			return fmt.Errorf("add neighbour %s: %w", a, err)
+		}
+	}
+	if p.block.IsValid() {
+		if err := addRoute(vpc, p.block, p.owned[0]); err != nil {
+			return err
 		}
 	}
 	return nil

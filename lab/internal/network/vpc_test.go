@@ -69,3 +69,60 @@ func TestVPC(t *testing.T) {
 		t.Errorf("somebody answers for an address that nobody has:\n%s", out)
 	}
 }
+
+// TestVNet: in a virtual network machines reach each other, pods of nodes, and the outside; an
+// overlay's addresses are reached from nodes alone, and sent with by their node alone.
+func TestVNet(t *testing.T) {
+	if os.Getenv("WEIR_LAB_TEST") == "" || os.Getuid() != 0 {
+		t.Skip("it makes network namespaces: run it as root with WEIR_LAB_TEST=1")
+	}
+	for _, overlay := range []bool{false, true} {
+		l, err := plan.NewVNet(fmt.Sprintf("vn-%d-%v", os.Getpid()%1000000, overlay), 2, overlay)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			for _, scoped := range l.Namespaces() {
+				if err := Remove(scoped); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		if err := Up(l, false); err != nil {
+			t.Fatal(err)
+		}
+		run := func(machine, command string) (string, error) {
+			out, err := exec.Command("ip", append([]string{"netns", "exec", plan.Scoped(l.Name, machine)}, strings.Fields(command)...)...).CombinedOutput()
+			return string(out), err
+		}
+		reach := func(want bool, from string, to ...string) {
+			t.Helper()
+			for _, a := range to {
+				if out, err := run(from, "ping -c 1 -W 2 "+a); (err == nil) != want {
+					t.Errorf("overlay %v: %s to %s: %v\n%s", overlay, from, a, err, out)
+				}
+			}
+		}
+		machines := []string{"172.31.1.8", "172.31.1.207", "172.31.1.55", "172.31.2.55", "172.31.1.1"}
+		for _, from := range []string{"cp", "worker1", "client1", "client3", plan.Router} {
+			reach(true, from, machines...)
+		}
+		worker, _ := l.Machine("worker1")
+		pod := "10.244.1.7"
+		if !overlay {
+			pod = worker.Interfaces[0].Pods[0].String()
+		}
+		if out, err := run("worker1", "ip address add "+pod+"/32 dev lo"); err != nil {
+			t.Fatal(out)
+		}
+		reach(true, "cp", pod)
+		reach(true, "worker2", pod)
+		reach(!overlay, "client1", pod)
+		reach(!overlay, "client3", pod)
+		// Nobody else sends with a pod's address.
+		if out, err := run("worker2", "ip address add "+pod+"/32 dev lo"); err != nil {
+			t.Fatal(out)
+		}
+		reach(false, "worker2", "-I "+pod+" 172.31.1.8")
+	}
+}

@@ -81,7 +81,7 @@ func (s *Spec) aws(in Inputs, m plan.Machine) error {
 // maxPods is how many pods a node may have: on EKS, as many as its interfaces have addresses for,
 // and two with the node's own.
 func maxPods(m plan.Machine) int {
-	if len(m.Interfaces) == 0 {
+	if len(m.Interfaces) == 0 || m.Families[0].PodCIDR.IsValid() {
 		return 250
 	}
 	n := 2

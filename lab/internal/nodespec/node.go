@@ -49,6 +49,12 @@ func (s *Spec) node(in Inputs, c *Credentials, m plan.Machine) error {
 		}
 		after = append(after, "unix://"+awsSocket)
 	}
+	if in.Proxy.VNet() {
+		if err := s.azure(in, m); err != nil {
+			return err
+		}
+		after = append(after, "http://"+azureListen+"/healthz")
+	}
 
 	var nodeIPs []string
 	for _, a := range m.Addrs() {

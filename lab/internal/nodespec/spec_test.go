@@ -21,6 +21,9 @@ func renderFamily(t *testing.T, proxy plan.Proxy, family plan.Family) map[string
 	if proxy.VPC() {
 		l, err = plan.NewVPC("t", 2)
 	}
+	if proxy.VNet() {
+		l, err = plan.NewVNet("t", 2, proxy == plan.ProxyWeirOnAzureOverlay)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -151,8 +151,13 @@ type Lab struct {
 	// Racks says that workers with an even number are behind the router, which learns by BGP where
 	// pods are.
 	Racks bool
-	// VPC says that the switch is a VPC.
+	// VPC says that the switch is a network like those of clouds: it knows which addresses each
+	// interface has.
 	VPC bool
+	// Pods are the addresses of pods where that network gives them. With Overlay they are none of
+	// the network's own: it leads them to nodes, and nobody else knows them.
+	Pods    netip.Prefix
+	Overlay bool
 }
 
 // The AS numbers of a lab with racks.
@@ -223,7 +228,7 @@ func (l *Lab) Gateways(far bool) []netip.Prefix {
 // PodCIDRs are the addresses of pods, as --cluster-cidr has them.
 func (l *Lab) PodCIDRs() string {
 	if l.VPC {
-		return VPC.String()
+		return l.Pods.String()
 	}
 	return l.join(PodCIDR, PodCIDR6)
 }
@@ -350,6 +355,10 @@ const (
 	ProxyWeirOnGeneric Proxy = "weir on generic"
 	// ProxyWeirOnAWS is the same with Amazon's VPC CNI.
 	ProxyWeirOnAWS Proxy = "weir on aws-vpc-cni"
+	// ProxyWeirOnAzure is the same with Azure CNI, pods having addresses of a subnet, and
+	// ProxyWeirOnAzureOverlay with those of an overlay. A kube-proxy is there, as on AKS.
+	ProxyWeirOnAzure        Proxy = "weir on azure-cni"
+	ProxyWeirOnAzureOverlay Proxy = "weir on azure-cni-overlay"
 	// ProxyAlongsideIPTables is kube-proxy in iptables mode for Services and Weir, with its
 	// nftables data plane, for pods and policy.
 	ProxyAlongsideIPTables Proxy = "weir+kube-proxy-iptables"
@@ -371,19 +380,24 @@ func ParseProxy(s string) (Proxy, error) {
 
 // ParseOn checks an --on value: the CNI plugin that Weir works with.
 func ParseOn(s string) (Proxy, error) {
-	switch s {
-	case "":
+	if s == "" {
 		return ProxyWeir, nil
-	case "generic":
-		return ProxyWeirOnGeneric, nil
-	case "aws-vpc-cni":
-		return ProxyWeirOnAWS, nil
 	}
-	return "", fmt.Errorf("CNI plugin %q: want generic or aws-vpc-cni", s)
+	var want []string
+	for _, p := range []Proxy{ProxyWeirOnGeneric, ProxyWeirOnAWS, ProxyWeirOnAzure, ProxyWeirOnAzureOverlay} {
+		if p.On() == s {
+			return p, nil
+		}
+		want = append(want, p.On())
+	}
+	return "", fmt.Errorf("CNI plugin %q: want one of %s", s, strings.Join(want, ", "))
 }
 
 // KubeProxyMode is the mode of kube-proxy, or empty when there is none.
 func (p Proxy) KubeProxyMode() string {
+	if p.VNet() {
+		return "iptables"
+	}
 	_, mode, _ := strings.Cut(string(p), "kube-proxy-")
 	return mode
 }
@@ -403,6 +417,9 @@ func (p Proxy) On() string {
 
 // VPC says whether the lab is a VPC, with Amazon's CNI plugin.
 func (p Proxy) VPC() bool { return p == ProxyWeirOnAWS }
+
+// VNet says whether the lab is a virtual network of Azure, with Azure CNI.
+func (p Proxy) VNet() bool { return p == ProxyWeirOnAzure || p == ProxyWeirOnAzureOverlay }
 
 // Alongside reports whether Weir leaves Services to a kube-proxy.
 func (p Proxy) Alongside() bool { return p == ProxyAlongsideIPTables || p == ProxyAlongsideNFTables }

@@ -162,6 +162,11 @@ func TestProxy(t *testing.T) {
 	if p, err := ParseOn("aws-vpc-cni"); err != nil || !p.Weir() || p.RoutesPods() || !p.VPC() || p.On() != "aws-vpc-cni" || p.Alongside() || p.KubeProxyMode() != "" {
 		t.Errorf("on aws-vpc-cni: %q, %v", p, err)
 	}
+	for _, on := range []string{"azure-cni", "azure-cni-overlay"} {
+		if p, err := ParseOn(on); err != nil || !p.Weir() || p.RoutesPods() || p.VPC() || !p.VNet() || p.On() != on || p.Alongside() || p.KubeProxyMode() != "iptables" {
+			t.Errorf("on %s: %q, %v", on, p, err)
+		}
+	}
 	if p, err := ParseOn(""); err != nil || p != ProxyWeir {
 		t.Errorf("on nothing: %q, %v", p, err)
 	}

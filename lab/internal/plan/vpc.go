@@ -37,7 +37,7 @@ func NewVPC(name string, workers int) (*Lab, error) {
 	if workers > MaxVPCWorkers {
 		return nil, fmt.Errorf("%d workers: want 0 to %d in a VPC", workers, MaxVPCWorkers)
 	}
-	l.VPC = true
+	l.VPC, l.Pods = true, VPC
 	next := VPCGateway.Next()
 	each := 253 / (2 * (workers + 1)) // of 172.31.0.2 to 172.31.0.254
 	for i := range l.Machines {
@@ -81,4 +81,43 @@ func second(first netip.Addr) netip.Addr {
 func macOf(a netip.Addr) string {
 	b := a.As4()
 	return fmt.Sprintf("06:00:%02x:%02x:%02x:%02x", b[0], b[1], b[2], b[3])
+}
+
+// VNetPods is the subnet of pods in a lab with Azure CNI, whose machines are in another subnet of
+// the same virtual network: that of every lab.
+var VNetPods = netip.MustParsePrefix("172.31.0.0/24")
+
+// NewVNet plans a lab in a virtual network of Azure: the machines of New, of IPv4. Each node has
+// its share of the addresses of VNetPods, or with an overlay its part of PodCIDR. client3 is behind
+// the router, outside of the network.
+func NewVNet(name string, workers int, overlay bool) (*Lab, error) {
+	l, err := New(name, workers, IPv4, false)
+	if err != nil {
+		return nil, err
+	}
+	if workers > MaxVPCWorkers {
+		return nil, fmt.Errorf("%d workers: want 0 to %d in a virtual network", workers, MaxVPCWorkers)
+	}
+	l.VPC, l.Overlay, l.Pods = true, overlay, VNetPods
+	if overlay {
+		l.Pods = PodCIDR
+	}
+	next := VNetPods.Addr().Next().Next() // the first one is the subnet's gateway
+	each := 253 / (workers + 1)
+	for i := range l.Machines {
+		m := &l.Machines[i]
+		if m.Far {
+			continue
+		}
+		e := Interface{Name: Uplink, MAC: macOf(m.Addr.Addr()), Addr: m.Addr.Addr()}
+		if m.IsNode() && !overlay {
+			m.Families[0].PodCIDR = netip.Prefix{}
+			for range each {
+				e.Pods = append(e.Pods, next)
+				next = next.Next()
+			}
+		}
+		m.Interfaces = []Interface{e}
+	}
+	return l, nil
 }

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"log/slog"
+
+	"github.com/weir-net/weir/internal/flows"
+	"github.com/weir-net/weir/internal/flowstore/export"
+	"github.com/weir-net/weir/internal/flowstore/export/ipfix"
+	"github.com/weir-net/weir/internal/flowstore/export/otlp"
+	"github.com/weir-net/weir/internal/version"
+)
+
+// exporters are for the programs that get each record, too.
+type exporters []*export.Exporter
+
+func (e exporters) offer(f *flows.Flow) {
+	for _, to := range e {
+		to.Offer(f)
+	}
+}
+
+func exportersOf(s settings, log *slog.Logger) (out exporters, err error) {
+	if s.otlp != "" {
+		sender, err := otlp.New(s.otlp, s.certificates, version.Version)
+		if err != nil {
+			return nil, fmt.Errorf("-otlp: %w", err)
+		}
+		out = append(out, export.New("otlp", sender, log))
+	}
+	if s.ipfix != "" {
+		sender, err := ipfix.New(s.ipfix, s.certificates)
+		if err != nil {
+			return nil, fmt.Errorf("-ipfix: %w", err)
+		}
+		out = append(out, export.New("ipfix", sender, log))
+	}
+	return out, nil
+}
