@@ -51,7 +51,7 @@ lint: generated ## linters of Go and C, generated files (root, for compilers tha
 # Loaded programs, kernels that the drivers wrote, network namespaces: of each kind what finds most in ten minutes, without an API
 # server. -short leaves out of test/netns and test/scenarios what their short_test.go say; unit plays all.
 CHECK_ROOT := ./internal/agent/... ./internal/announce/... ./internal/cni/... ./internal/conntrack/... ./internal/dataplane/... ./internal/ipam/... \
-	./internal/kernel/... ./internal/kubeproxy/... ./internal/why/... ./test/scenarios/... ./test/netns
+	./internal/kernel/... ./internal/iptables/... ./internal/kubeproxy/... ./internal/why/... ./test/scenarios/... ./test/netns
 check-root: setup ## lane 2 in short: loaded programs and namespaces, 10 minutes (root)
 	go test -short -timeout 20m $(CHECK_ROOT)
 	@echo "make check-root: passed"
@@ -216,8 +216,8 @@ e2e-clouds: e2e-build aws-vpc-cni azure-cni ## Weir, and upstream's specs, with 
 	go vet -tags lab ./test/lab
 	go run ./test/clouds $(CLOUDS)
 
-# weir migrate in a lab that runs Calico, which is built for it.
-e2e-migrate: lab-build ## the plan of a migration, in a lab with Calico (root)
+# weir migrate in labs that run Calico, which is built for it: the plan, and nodes that change while their pods run.
+e2e-migrate: lab-build ## migration, in labs with Calico (root)
 	go vet -tags lab ./test/migrate
 	go test -v -tags lab -count 1 -timeout 60m ./test/migrate $(MIGRATE)
 

@@ -61,6 +61,9 @@ type Options struct {
 	// one of Networks; empty = Weir's. It gives those of PodCIDR, and VXLANMode has no meaning
 	// then. InterfacePrefix begins the names of pods' interfaces on the host.
 	On, InterfacePrefix string
+	// From is the network plugin that nodes have before, which agents take their nodes over from:
+	// calico; empty = none. Agents run on nodes alone whose label NetworkLabel says so.
+	From string
 	// APIServerHost and APIServerPort are how nodes reach the API server without any Service; empty
 	// = by its cluster IP, for which kube-proxy must run.
 	APIServerHost, APIServerPort string
@@ -101,6 +104,14 @@ func Defaults() Options {
 	return Options{Image: "weir.local/weir:dev", PodCIDR: "10.244.0.0/16", VXLANMode: "CrossSubnet", FanOut: "auto", FlowsAge: "24h", FlowsSize: "4Gi", FlowsCoarseAfter: "12h"}
 }
 
+// NetworkLabel says of a Node which network it has while nodes change over from another plugin:
+// NetworkWeir, or NetworkChanging while neither plugin's daemon runs there.
+const (
+	NetworkLabel    = "weir.dev/network"
+	NetworkWeir     = "weir"
+	NetworkChanging = "changing"
+)
+
 // Networks are the values of On, with how the names of pods' interfaces begin there by default.
 var Networks = map[string]string{"generic": "veth", "aws-vpc-cni": "eni", "azure-cni": "azv", "azure-cni-overlay": "azv"}
 
@@ -135,6 +146,14 @@ func (o Options) Validate() error {
 	}
 	if err := o.validateNetwork(); err != nil {
 		return err
+	}
+	switch {
+	case o.From != "" && o.From != "calico":
+		return fmt.Errorf("from %q is not supported: only calico is", o.From)
+	case o.From != "" && o.On != "":
+		return errors.New("nodes are taken over from another network plugin, or it stays: from and on exclude each other")
+	case o.From != "" && o.FanOut == "always":
+		return errors.New("agents that take their nodes over from another network plugin need the right to look for their pods, which fan-out always takes away")
 	}
 	switch o.VXLANMode {
 	case "Never", "Always", "CrossSubnet":

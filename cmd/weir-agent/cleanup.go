@@ -37,6 +37,7 @@ ends with an error while an agent runs. weir uninstall --clean-nodes does it on 
 	f.StringVar(&o.BPFFS, "bpffs", agent.DefaultBPFFS, "folder on a BPF file system with maps and links")
 	f.StringVar(&o.CNIConfDir, "cni-conf-dir", agent.DefaultCNIConfDir, "where the container runtime looks for network configurations")
 	f.StringVar(&o.CNIBin, "cni-bin", "/opt/cni/bin/weir-cni", "the CNI plugin; empty = it stays")
+	f.BoolVar(&o.KeepPods, "keep-pods", false, "leave pods their interfaces, which another network plugin carries already")
 	f.BoolVar(&done, "done", false, "remove nothing and wait, so that the pod's state shows that its init container has removed everything")
 	return cmd
 }

@@ -60,6 +60,7 @@ func newInstall(o *options) *cobra.Command {
 	flags.StringVar(&f.Image, "image", f.Image, "image with Weir's programs")
 	flags.StringVar(&f.PodCIDR, "pod-cidr", f.PodCIDR, "addresses of pods, for the first IPPool; of two families: IPv4,IPv6")
 	flags.StringVar(&f.On, "on", f.On, "CNI plugin that gives pods their addresses and interfaces in the place of Weir's, whose network carries what pods send out of their node: aws-vpc-cni (Amazon's), azure-cni and azure-cni-overlay (Azure's, with pods in a subnet or in an overlay), generic (any that makes a pair of interfaces for each pod, and a host route to its address)")
+	flags.StringVar(&f.From, "from", f.From, "network plugin that nodes have and are taken over from while their pods run, by weir migrate: calico")
 	flags.StringVar(&f.InterfacePrefix, "interface-prefix", f.InterfacePrefix, "with --on: how the names of pods' interfaces on the host begin (default eni for aws-vpc-cni, azv for azure-cni and azure-cni-overlay, veth for generic)")
 	flags.StringVar(&f.VXLANMode, "vxlan-mode", f.VXLANMode, "encapsulation of the first IPPool: Never, Always, CrossSubnet")
 	flags.StringVar(&f.ServiceExternalIPs, "service-external-ips", f.ServiceExternalIPs, "`CIDRs` that spec.externalIPs of Services may name, or none (default: every address that nobody else has)")
@@ -195,6 +196,9 @@ func (f *installFlags) install(ctx context.Context, out io.Writer, c *clientset.
 	if err := waitEstablished(ctx, c.Dynamic, crds); err != nil {
 		return err
 	}
+	if err := f.fromOther(ctx, out, c); err != nil {
+		return err
+	}
 	fmt.Fprintln(out, "applying rights, configuration, DaemonSet weir-node, and Deployments weir-controller and weir-fanout")
 	if err := f.beginWithout(ctx, out, c.Dynamic, rest); err != nil {
 		return err
@@ -208,8 +212,8 @@ func (f *installFlags) install(ctx context.Context, out io.Writer, c *clientset.
 	if err := f.createDefaults(ctx, out, c.Dynamic); err != nil {
 		return err
 	}
-	if !f.wait {
-		fmt.Fprintln(out, "Weir is being started; see `weir status`.")
+	if !f.wait || f.From != "" {
+		fmt.Fprintln(out, f.started())
 		return nil
 	}
 	return waitRollout(ctx, out, c)
@@ -317,16 +321,6 @@ func waitEstablished(ctx context.Context, d dynamic.Interface, crds []*unstructu
 		}
 	}
 	return nil
-}
-
-func hasCondition(u *unstructured.Unstructured, want string) bool {
-	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
-	for _, c := range list {
-		if m, ok := c.(map[string]any); ok && m["type"] == want && m["status"] == "True" {
-			return true
-		}
-	}
-	return false
 }
 
 // createDefaults makes the first IPPools where there is none, and the FelixConfiguration "default".

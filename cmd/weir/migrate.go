@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
@@ -24,21 +25,34 @@ import (
 // migrateFlags are those of weir migrate.
 type migrateFlags struct {
 	*options
-	from, file, output string
+	from, file, output        string
+	inPlace, apply, back, yes bool
+	nodes                     []string
+	timeout                   time.Duration
 }
 
 func newMigrate(o *options) *cobra.Command {
 	f := &migrateFlags{options: o}
 	cmd := &cobra.Command{Use: "migrate", Short: "Say what a migration from another network plugin means: what has to be changed before, and what differs afterwards", Args: cobra.NoArgs,
 		Long: `migrate --from calico reads the objects of Calico and says what has to be changed before a migration, what differs afterwards,
-field by field, and what each node has. It changes nothing. The exit code is 1 when something has to be changed before. With -o yaml
-it prints the objects of projectcalico.org/v3 that take the place of Calico's, for weir apply -f or kubectl apply -f.`,
+field by field, and what each node has. Without --apply and --back it changes nothing. The exit code is 1 when something has to be changed before. With -o yaml
+it prints the objects of projectcalico.org/v3 that take the place of Calico's, for weir apply -f or kubectl apply -f.
+
+With --in-place the plan is one in which pods keep running, with their addresses and interfaces. --apply shows that plan, asks, and
+changes nodes one after the other; it stops at the first that is not well, and may be run again. --back takes nodes back to Calico.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return f.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		}}
 	cmd.Flags().StringVar(&f.from, "from", "", "the network plugin that is there now: calico")
 	cmd.Flags().StringVarP(&f.file, "filename", "f", "", "`file` with recorded objects, as kubectl get -o yaml prints them, in place of a cluster; - is the standard input")
 	cmd.Flags().StringVarP(&f.output, "output", "o", "", "print the objects that take the place of Calico's, in this format, and not the plan: yaml")
+	flags := cmd.Flags()
+	flags.BoolVar(&f.inPlace, "in-place", false, "plan a change in which pods keep running")
+	flags.BoolVar(&f.apply, "apply", false, "show that plan, and change nodes in place")
+	flags.BoolVar(&f.back, "back", false, "take nodes back to what they had before")
+	flags.BoolVar(&f.yes, "yes", false, "with --apply and --back: do not ask")
+	flags.StringSliceVar(&f.nodes, "node", nil, "with --apply and --back: these `nodes` alone (default: all that are not changed yet)")
+	flags.DurationVar(&f.timeout, "timeout", 3*time.Minute, "with --apply and --back: how long each step of a node may take")
 	return cmd
 }
 
@@ -49,11 +63,20 @@ func (f *migrateFlags) run(ctx context.Context, stdin io.Reader, out, errs io.Wr
 	if f.output != "" && f.output != "yaml" {
 		return fmt.Errorf("--output %q is not supported: only yaml is", f.output)
 	}
+	if f.apply && f.back {
+		return fmt.Errorf("--apply and --back exclude each other")
+	}
+	if f.apply || f.back {
+		return f.change(ctx, stdin, out, errs)
+	}
 	c, err := f.cluster(ctx, stdin)
 	if err != nil {
 		return err
 	}
 	plan := calico.New(c)
+	if f.inPlace {
+		plan = calico.NewInPlace(c)
+	}
 	if f.output == "" {
 		err = printPlan(out, plan)
 	} else if err = printCopies(out, plan); err == nil { // some may be missing

@@ -373,3 +373,13 @@ func explain(verb, kind, name string, err error) error {
 	}
 	return fmt.Errorf("%s %s: %w", verb, object, err)
 }
+
+func hasCondition(u *unstructured.Unstructured, want string) bool {
+	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
+	for _, c := range list {
+		if m, ok := c.(map[string]any); ok && m["type"] == want && m["status"] == "True" {
+			return true
+		}
+	}
+	return false
+}

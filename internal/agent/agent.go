@@ -37,6 +37,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/conflist"
 	"github.com/weir-net/weir/internal/agent/datastore"
 	"github.com/weir-net/weir/internal/agent/flowlog"
+	"github.com/weir-net/weir/internal/agent/fromcalico"
 	"github.com/weir-net/weir/internal/agent/httpserve"
 	"github.com/weir-net/weir/internal/agent/lbhealth"
 	"github.com/weir-net/weir/internal/agent/machine"
@@ -140,6 +141,7 @@ type Agent struct {
 	events         *events.Hub
 	why            *why.Engine
 	proxies        *kubeproxy.Watch
+	calico         *fromcalico.Node // nil = the node is not taken over from Calico
 	// serviceChecks is nil before load balancers are answered.
 	serviceChecks   atomic.Pointer[lbhealth.ServiceChecks]
 	started         time.Time
@@ -186,6 +188,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 			a.lock.Close()
 		}
 	}()
+	a.calico = fromcalico.Open(o.Environ, o.Node, o.CNIConfDir, a.clients.Dynamic, o.Log.With("part", "from Calico"))
 	a.planes = openPlaneChooser(o.StateDir, o.BPFFS, o.Log)
 	began := a.planes.choice
 	release := conntrack.Release
@@ -233,7 +236,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.cluster.noteBGP = a.noteBGP
 	a.bgpStatuses = &bgp.Writer{Node: o.Node, API: a.clients.Dynamic, Process: a.bgp, State: a.cluster.state, Peers: a.cluster.bgpPeers, Log: o.Log.With("part", "bgp")}
 	a.datastore = datastore.New(a.clients.Dynamic, o.Log.With("part", "datastore"))
-	a.ipam, err = ipam.Open(filepath.Join(o.StateDir, ipamDir), o.Node, ipam.NewAPIBlocks(a.clients.Dynamic, o.Node),
+	a.ipam, err = ipam.Open(filepath.Join(o.StateDir, ipamDir), o.Node, a.calico.Blocks(ipam.NewAPIBlocks(a.clients.Dynamic, o.Node)),
 		ipam.Options{Owner: a.cluster.owner, Refuse: a.cluster.refusePodAddr, Locked: a.datastore.Locked}, o.Log.With("part", "ipam"))
 	if err != nil {
 		return nil, errors.Join(err, a.driver.Close())
@@ -346,7 +349,7 @@ func (a *Agent) connect(ctx context.Context) error {
 
 // Run works until ctx ends. The data plane goes on without it.
 func (a *Agent) Run(ctx context.Context) error {
-	endpoints, err := a.cni.Restore(ctx)
+	endpoints, err := a.restore(ctx)
 	if errors.Is(err, cni.ErrNotRestored) {
 		return err // a state without them would cut all pods off; the next start looks again
 	}
@@ -420,6 +423,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		run("following results of CNI plugins", func(ctx context.Context) error { return a.cluster.results.Run(ctx, a.cluster.noteLocal) })
 	}
 	run("looking for lost addresses", a.cni.Run)
+	run("removing what Felix left", func(ctx context.Context) error { return a.calico.Run(ctx, a.ready) })
 	run("writing events about pods", a.podEvents.Run)
 	run("serving health and metrics", a.serve)
 	run("answering load balancers", a.serveLoadBalancers)
@@ -476,18 +480,6 @@ func (a *Agent) tuneGC(ctx context.Context) error {
 		a.log.Debug("pages of the program stay in memory", "error", err)
 	}
 	return a.opts.GCTuner.Run(ctx)
-}
-
-// noteChange is called after the cluster goroutine handed a state on.
-func (a *Agent) noteChange() {
-	a.servers.Learn(a.cluster.apiServers())
-	a.lastGood.Note(a.cluster.lastGood())
-	for _, ch := range []chan struct{}{a.statusDue, a.checksDue, a.familiesChanged} {
-		select {
-		case ch <- struct{}{}:
-		default:
-		}
-	}
 }
 
 // podFamilies are the families of which pods get an address without asking for one. IPv6 is where

@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-net/weir/internal/agent/chain"
 	"github.com/weir-net/weir/internal/agent/conflist"
+	"github.com/weir-net/weir/internal/agent/fromcalico"
 	"github.com/weir-net/weir/internal/agent/nodelock"
 	"github.com/weir-net/weir/internal/bgp/fib"
 	"github.com/weir-net/weir/internal/cni/wire"
@@ -31,7 +32,10 @@ import (
 type CleanUpOptions struct {
 	StateDir, RunDir, BPFFS, CNIConfDir string
 	CNIBin                              string // path of the CNI plugin; empty = it stays
-	Log                                 *slog.Logger
+	// KeepPods leaves pods their interfaces, which another network plugin carries from now on: it
+	// has to be in force already.
+	KeepPods bool
+	Log      *slog.Logger
 }
 
 // ErrRunning says that an agent runs on the node.
@@ -59,9 +63,12 @@ func CleanUp(ctx context.Context, o CleanUpOptions) error {
 		}
 		o.Log.Info("done", "step", what)
 	}
-	// Pods go first: none is reached, or reaches anybody, without its policy.
 	step("removing the network configuration", removeFiles(filepath.Join(o.CNIConfDir, conflist.Name)))
-	step("removing the interfaces of pods", removeInterfaces(func(l *netlink.LinkAttrs) bool { return strings.HasPrefix(l.Alias, kernel.DeviceAlias+":") }))
+	if o.KeepPods {
+		step("leaving the interfaces of pods to another plugin", fromcalico.Leave(o.CNIConfDir))
+	} else { // Pods go first: none is reached, or reaches anybody, without its policy.
+		step("removing the interfaces of pods", removeInterfaces(func(l *netlink.LinkAttrs) bool { return strings.HasPrefix(l.Alias, kernel.DeviceAlias+":") }))
+	}
 	step("having the kernel track connections of other pods again", trackAgain(o.Log))
 	step("removing programs", ebpf.Remove(o.BPFFS))
 	step("removing tables, routes and routing rules", errors.Join(nft.Remove(ctx), fib.Remove()))

@@ -30,7 +30,7 @@ func (a *Agent) openNFTables() (dataPlane, error) {
 			a.log.Error("some connections of the node's own processes may be lost", "error", err)
 		}
 	}
-	d, err := nft.New(nft.Options{Logger: a.log.With("part", "nft"), Before: before, StateDir: a.opts.StateDir, FlowRecords: a.atStart().FlowRecords})
+	d, err := nft.New(nft.Options{Logger: a.log.With("part", "nft"), Before: before, StateDir: a.opts.StateDir, FlowRecords: a.atStart().FlowRecords, BesideCalico: a.calico != nil})
 	if err != nil {
 		return nil, fmt.Errorf("opening the nftables data plane: %w", err)
 	}

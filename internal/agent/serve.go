@@ -264,3 +264,15 @@ func (a *Agent) serveRecords(w http.ResponseWriter, _ *http.Request) {
 	}
 	api.WriteJSON(w, has)
 }
+
+// noteChange is called after the cluster goroutine handed a state on.
+func (a *Agent) noteChange() {
+	a.servers.Learn(a.cluster.apiServers())
+	a.lastGood.Note(a.cluster.lastGood())
+	for _, ch := range []chan struct{}{a.statusDue, a.checksDue, a.familiesChanged} {
+		select {
+		case ch <- struct{}{}:
+		default:
+		}
+	}
+}

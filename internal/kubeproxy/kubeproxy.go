@@ -264,7 +264,7 @@ func Clean() (Removed, error) {
 	for _, part := range []struct {
 		what string
 		do   func() (Removed, error)
-	}{{"nftables", cleanNFT}, {"iptables (legacy)", cleanLegacy}, {"ipsets", cleanSets}, {"device kube-ipvs0", cleanDevice}} {
+	}{{"nftables", cleanNFT}, {"iptables", cleanIPTables}, {"ipsets", cleanSets}, {"device kube-ipvs0", cleanDevice}} {
 		r, err := part.do()
 		out.add(r)
 		if err != nil {

@@ -4,7 +4,6 @@ package kubeproxy
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"os"
 	"os/exec"
@@ -241,23 +240,6 @@ func TestNames(t *testing.T) {
 			t.Errorf("%s: %v", name, !want)
 		}
 	}
-}
-
-// A table that is not what it should be is refused, not guessed at.
-func FuzzEntries(f *testing.F) {
-	l := layouts[0]
-	block := make([]byte, 176)
-	binary.NativeEndian.PutUint16(block[88:], 112)
-	binary.NativeEndian.PutUint16(block[90:], 176)
-	copy(block[114:], "ERROR")
-	copy(block[144:], "KUBE-SERVICES")
-	f.Add(block)
-	f.Fuzz(func(t *testing.T, block []byte) {
-		out, after, _, err := l.without(tableInfo{ValidHooks: 31, Size: uint32(len(block))}, block)
-		if err == nil && (len(out) > len(block) || int(after.Size) != len(out)) {
-			t.Errorf("%d bytes of %d", len(out), len(block))
-		}
-	})
 }
 
 func TestListener(t *testing.T) {

@@ -5,14 +5,13 @@ package kubeproxy
 import (
 	"errors"
 	"fmt"
-	"os"
-	"slices"
 	"strings"
 
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/iptables"
 	"github.com/weir-net/weir/internal/kernel"
 )
 
@@ -36,8 +35,8 @@ type ruleFinder struct {
 }
 
 type legacySeen struct {
-	entries, size uint32
-	has           bool
+	size iptables.LegacySize
+	has  bool
 }
 
 // RulesThere reports whether rules of a kube-proxy are in this network namespace.
@@ -114,12 +113,8 @@ func hasChain(c *nftables.Conn, t *nftables.Table, name string) (bool, error) {
 
 func (f *ruleFinder) inLegacy() (bool, error) {
 	var errs []error
-	for _, l := range layouts {
-		b, err := os.ReadFile(l.list)
-		if err != nil || !slices.Contains(strings.Fields(string(b)), "nat") {
-			continue // the older kind is not in use: asking would load it
-		}
-		has, err := f.inLegacyTable(l, "nat")
+	for _, t := range iptables.LegacyInUse("nat") {
+		has, err := f.inLegacyTable(t)
 		if has {
 			return true, nil
 		}
@@ -130,32 +125,22 @@ func (f *ruleFinder) inLegacy() (bool, error) {
 	return false, errors.Join(errs...)
 }
 
-func (f *ruleFinder) inLegacyTable(l layout, table string) (bool, error) {
-	fd, err := unix.Socket(l.family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
-	if err != nil {
-		return false, fmt.Errorf("open a raw socket: %w", err)
-	}
-	defer unix.Close(fd)
-	info, err := l.info(fd, table)
+func (f *ruleFinder) inLegacyTable(t iptables.LegacyTable) (bool, error) {
+	size, err := t.Size()
 	if err != nil {
 		return false, err
 	}
-	seen, known := f.legacy[l.family]
-	if known && seen.entries == info.NumEntries && seen.size == info.Size {
+	seen, known := f.legacy[t.Family()]
+	if known && seen.size == size {
 		return seen.has, nil
 	}
-	info, block, err := l.read(fd, table)
+	has, err := t.HasChain(servicesChain)
 	if err != nil {
 		return false, err
 	}
-	entries, err := l.entries(block)
-	if err != nil {
-		return false, err
-	}
-	has := slices.ContainsFunc(entries, func(e *entry) bool { return e.chain == servicesChain })
 	if f.legacy == nil {
 		f.legacy = map[int]legacySeen{}
 	}
-	f.legacy[l.family] = legacySeen{entries: info.NumEntries, size: info.Size, has: has}
+	f.legacy[t.Family()] = legacySeen{size: size, has: has}
 	return has, nil
 }

@@ -123,6 +123,14 @@ var fixed = []string{"cni.projectcalico.org/ipAddrs", "cni.projectcalico.org/ipA
 
 func (p *planner) pod(pod *corev1.Pod) {
 	object := "Pod " + pod.Namespace + "/" + pod.Name
+	if p.inPlace {
+		for _, name := range []string{"cni.projectcalico.org/ipAddrsNoIpam", "cni.projectcalico.org/floatingIPs"} {
+			if value := pod.Annotations[name]; value != "" {
+				p.stop(object, "metadata.annotations["+name+"]", value, "has no effect with Weir", "remove it, and make the pod again")
+			}
+		}
+		return
+	}
 	if len(pod.OwnerReferences) == 0 {
 		p.differs(object, "metadata.ownerReferences", "", "has no controller: when its node is drained nobody makes it again", "make it again yourself, or give it a controller")
 	}

@@ -82,6 +82,9 @@ func (p *planner) copies() {
 	hasDefault := false
 	for _, u := range p.Objects {
 		out, err := Copy(u)
+		if err == nil && p.inPlace && u.GetKind() == "IPPool" {
+			out.Object["spec"].(map[string]any)["disabled"] = flag(u, "spec", "disabled")
+		}
 		switch {
 		case err != nil:
 			p.stop(u.GetKind()+" "+u.GetName(), "", "", err.Error(), "correct it")
@@ -98,6 +101,10 @@ func (p *planner) copies() {
 		}
 		if out.GetKind() == "IPAMConfiguration" && !flag(out, "spec", "strictAffinity") {
 			p.differs("IPAMConfig "+out.GetName(), "spec.strictAffinity", "false", "a node gives addresses of its own blocks alone", "")
+			// Weir's admission takes nothing else.
+			if err := unstructured.SetNestedField(out.Object, true, "spec", "strictAffinity"); err != nil {
+				p.stop("IPAMConfig "+out.GetName(), "spec", "", err.Error(), "correct it")
+			}
 		}
 		for _, problem := range watch.Check(out) {
 			p.plan.Findings = append(p.plan.Findings, Finding{Problem: problem})

@@ -136,6 +136,12 @@ func New(c *Cluster) *Plan {
 	p.network()
 	p.copies()
 	p.nodes()
+	p.sort()
+	return p.plan
+}
+
+// sort has the findings that stop the migration come first.
+func (p *planner) sort() {
 	slices.SortStableFunc(p.plan.Findings, func(a, b Finding) int {
 		switch {
 		case a.Stops == b.Stops:
@@ -145,7 +151,6 @@ func New(c *Cluster) *Plan {
 		}
 		return 1
 	})
-	return p.plan
 }
 
 // planner makes a plan.
@@ -154,6 +159,7 @@ type planner struct {
 	plan *Plan
 	// environ is what Calico's DaemonSet sets for Felix, as FELIX_NAME=value.
 	environ []string
+	inPlace bool // pods keep running
 }
 
 // stop says what has to be changed first.

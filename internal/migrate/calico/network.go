@@ -115,6 +115,10 @@ func (p *planner) pool(u *unstructured.Unstructured) {
 		p.stop(object, "spec.cidr", text(u, "spec", "cidr"), "cannot be read: "+err.Error(), "correct it")
 		return
 	}
+	if p.inPlace {
+		p.poolInPlace(u, cidr)
+		return
+	}
 	if !flag(u, "spec", "disabled") {
 		p.differs(object, "spec.disabled", "false", "is copied with true: while Calico gives addresses of "+cidr.String()+", Weir would give the same ones",
 			"install Weir with another --pod-cidr, and enable the pool when no node has Calico any more")

@@ -38,6 +38,9 @@ type Network struct {
 	answers     map[table.Family]int // how many addresses are answered for; nothing = an agent before this one may have left some
 	acceptLocal map[string]int       // pods' interfaces that were looked at, by name: their index
 	stateDir    string               // survives a reboot; "" = there is none
+
+	calico     bool                   // BesideCalico
+	neighbours map[netip.Addr][6]byte // at the tunnel's device, as written
 }
 
 // Prepare makes what tables and routes refer to.
@@ -108,6 +111,9 @@ func (m *Network) Open(s *nodestate.State, written func(table.Family) bool, numb
 	}
 	if opened(table.Family{Six: true}) {
 		fail("forwarding of IPv6", forwardIPv6())
+	}
+	if all {
+		errs = append(errs, m.tunnelNeighbours(s)...)
 	}
 	want, errs2 := m.wantedRoutes(s, opened, all)
 	if len(s.Announced) == 0 {
@@ -202,7 +208,11 @@ func (m *Network) tunnelRoute(s *nodestate.State, node netip.Addr) route {
 	if f.Six {
 		mtu -= 20 // the outer header is longer
 	}
-	return route{link: m.tunnel.index, mtu: mtu, src: f.Node(s), remote: node, vni: s.Settings.Tunnel.VNI}
+	r := route{link: m.tunnel.index, mtu: mtu, src: f.Node(s), remote: node, vni: s.Settings.Tunnel.VNI}
+	if m.calico && node.Is4() {
+		r.via = node // tunnelNeighbours knows its MAC address there
+	}
+	return r
 }
 
 // covered reports whether the longest prefix that holds a pod's address leads where the pod is.

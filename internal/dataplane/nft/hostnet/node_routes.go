@@ -66,6 +66,9 @@ func (w *nodeRoutes) ensure(s *nodestate.State, m *Network, opened func(table.Fa
 // removeNodeRoutes takes away those that lead into the tunnel: others are the other data plane's.
 func removeNodeRoutes() error {
 	tunnel, err := findDevice(TunnelDevice)
+	if errors.Is(err, kernel.ErrForeignDevice) {
+		return nil // routes went with the device of that name that was ours
+	}
 	if err != nil || tunnel == nil {
 		return err
 	}

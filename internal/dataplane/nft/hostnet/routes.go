@@ -135,6 +135,9 @@ func (r route) netlink(p netip.Prefix) *netlink.Route {
 	case r.remote.IsValid():
 		out.Encap = &tunnelEncap{id: r.vni, dst: r.remote, src: r.src}
 		out.Scope = netlink.SCOPE_LINK
+		if r.via.IsValid() {
+			out.Scope, out.Gw, out.Flags = netlink.SCOPE_UNIVERSE, r.via.AsSlice(), int(netlink.FLAG_ONLINK)
+		}
 	case r.via.IsValid():
 		out.Gw = r.via.AsSlice()
 		out.Flags = int(netlink.FLAG_ONLINK)

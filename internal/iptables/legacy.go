@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kubeproxy
+package iptables
 
 import (
 	"bytes"
@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -18,7 +19,7 @@ import (
 // The older kind of iptables keeps a table as one block of bytes (linux/netfilter/x_tables.h,
 // linux/netfilter_ipv4/ip_tables.h, linux/netfilter_ipv6/ip6_tables.h): entries one after the
 // other, a chain of the user's begins with an entry whose target is ERROR and bears its name, and a
-// jump is an offset into the block. A table is read, written anew without kube-proxy's parts, and
+// jump is an offset into the block. A table is read, written anew without somebody's parts, and
 // put in place at once; the kernel refuses it when the table has another number of entries by then.
 
 // layout is what differs between IPv4 and IPv6, in bytes.
@@ -55,7 +56,8 @@ type tableInfo struct {
 	Size       uint32
 }
 
-func cleanLegacy() (Removed, error) {
+// removeLegacy removes an owner's chains and rules from the tables of the older kind.
+func removeLegacy(of Owner) (Removed, error) {
 	var out Removed
 	var errs []error
 	for _, l := range layouts {
@@ -64,20 +66,20 @@ func cleanLegacy() (Removed, error) {
 			continue // the older kind is not in use: asking would load it
 		}
 		for _, table := range strings.Fields(string(b)) {
-			switch table {
-			case "nat", "filter", "mangle":
-				r, err := l.cleanTable(table)
-				out.add(r)
-				if err != nil {
-					errs = append(errs, fmt.Errorf("table %s: %w", table, err))
-				}
+			if !slices.Contains(tables, table) {
+				continue
+			}
+			r, err := l.cleanTable(table, of)
+			out.Add(r)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("table %s: %w", table, err))
 			}
 		}
 	}
 	return out, errors.Join(errs...)
 }
 
-func (l layout) cleanTable(table string) (Removed, error) {
+func (l layout) cleanTable(table string, of Owner) (Removed, error) {
 	fd, err := unix.Socket(l.family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {
 		return Removed{}, fmt.Errorf("open a raw socket: %w", err)
@@ -87,8 +89,8 @@ func (l layout) cleanTable(table string) (Removed, error) {
 	if err != nil {
 		return Removed{}, err
 	}
-	next, after, removed, err := l.without(info, block)
-	if err != nil || removed.total() == 0 {
+	next, after, removed, err := l.without(info, block, of)
+	if err != nil || removed == (Removed{}) {
 		return Removed{}, err
 	}
 	if err := l.replace(fd, info, after, next); err != nil {
@@ -165,8 +167,25 @@ func (l layout) entries(block []byte) ([]*entry, error) {
 	return out, nil
 }
 
-// without returns the block without kube-proxy's chains and what leads to them.
-func (l layout) without(info tableInfo, block []byte) (out []byte, after tableInfo, removed Removed, err error) {
+// comment is the text of an entry's match "comment"; empty = it has none.
+func (l layout) comment(e *entry) string {
+	target := int(binary.NativeEndian.Uint16(e.bytes[l.targetAt:]))
+	for at := l.header; at+targetHead <= target; {
+		size := int(binary.NativeEndian.Uint16(e.bytes[at:]))
+		if size < targetHead || at+size > target {
+			return ""
+		}
+		if name, _, _ := bytes.Cut(e.bytes[at+2:at+2+29], []byte{0}); string(name) == "comment" {
+			text, _, _ := bytes.Cut(e.bytes[at+targetHead:at+size], []byte{0})
+			return string(text)
+		}
+		at += size
+	}
+	return ""
+}
+
+// without returns the block without an owner's chains, what leads to them, and its rules elsewhere.
+func (l layout) without(info tableInfo, block []byte, of Owner) (out []byte, after tableInfo, removed Removed, err error) {
 	all, err := l.entries(block)
 	if err != nil {
 		return nil, info, removed, err
@@ -175,7 +194,7 @@ func (l layout) without(info tableInfo, block []byte) (out []byte, after tableIn
 	inside := false
 	for _, e := range all {
 		if e.chain != "" {
-			if inside = ours(e.chain); inside {
+			if inside = of.Chain(e.chain); inside {
 				gone[e.at+len(e.bytes)] = true
 				removed.Chains++
 			}
@@ -186,7 +205,8 @@ func (l layout) without(info tableInfo, block []byte) (out []byte, after tableIn
 	size := 0
 	for _, e := range all {
 		fallsThrough := e.jump == e.at+len(e.bytes) // a rule without a target: not a jump
-		if !e.drop && e.jump >= 0 && !fallsThrough && gone[e.jump] {
+		leads := e.jump >= 0 && !fallsThrough && gone[e.jump]
+		if !e.drop && e.chain == "" && (leads || of.comments(l.comment(e))) {
 			e.drop = true
 			removed.Rules++
 		}
@@ -247,7 +267,7 @@ func (l layout) replace(fd int, before, after tableInfo, block []byte) error {
 	buf = ne.AppendUint64(buf, uint64(uintptr(unsafe.Pointer(&counters[0]))))
 	buf = append(buf, block...)
 	if err := setsockopt(fd, l.level, soSetReplace, unsafe.Pointer(&buf[0]), len(buf)); err != nil {
-		return fmt.Errorf("put it in place without kube-proxy's chains: %w", err)
+		return fmt.Errorf("put it in place without these chains: %w", err)
 	}
 	return nil
 }
@@ -266,4 +286,54 @@ func setsockopt(fd, level, name int, value unsafe.Pointer, size int) error {
 		return errno
 	}
 	return nil
+}
+
+// LegacySize is how large a table of the older kind of iptables is: it changes when the table does.
+type LegacySize struct{ entries, size uint32 }
+
+// LegacyTable is a table of the older kind, of one family.
+type LegacyTable struct {
+	l    layout
+	name string
+}
+
+// LegacyInUse returns the tables of a name that are in use, of both families. Others are not asked
+// for: that would load the older kind.
+func LegacyInUse(name string) []LegacyTable {
+	var out []LegacyTable
+	for _, l := range layouts {
+		if b, err := os.ReadFile(l.list); err == nil && slices.Contains(strings.Fields(string(b)), name) {
+			out = append(out, LegacyTable{l, name})
+		}
+	}
+	return out
+}
+
+// Family is AF_INET or AF_INET6.
+func (t LegacyTable) Family() int { return t.l.family }
+
+// Size asks how large the table is.
+func (t LegacyTable) Size() (LegacySize, error) {
+	fd, err := unix.Socket(t.l.family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return LegacySize{}, fmt.Errorf("open a raw socket: %w", err)
+	}
+	defer unix.Close(fd)
+	info, err := t.l.info(fd, t.name)
+	return LegacySize{info.NumEntries, info.Size}, err
+}
+
+// HasChain reports whether the table has a chain of a name.
+func (t LegacyTable) HasChain(name string) (bool, error) {
+	fd, err := unix.Socket(t.l.family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return false, fmt.Errorf("open a raw socket: %w", err)
+	}
+	defer unix.Close(fd)
+	_, block, err := t.l.read(fd, t.name)
+	if err != nil {
+		return false, err
+	}
+	entries, err := t.l.entries(block)
+	return slices.ContainsFunc(entries, func(e *entry) bool { return e.chain == name }), err
 }

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package calico
+
+import (
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// Annotations by which a Node says what Calico knows of it.
+const (
+	annotationTunnel    = "projectcalico.org/IPv4VXLANTunnelAddr"
+	annotationTunnelMAC = "projectcalico.org/VXLANTunnelMACAddr"
+	annotationAddress   = "projectcalico.org/IPv4Address"
+)
+
+// TunnelAddr is the address of a node's tunnel with Calico; invalid = it has none.
+func TunnelAddr(n *corev1.Node) netip.Addr {
+	a, _ := netip.ParseAddr(n.Annotations[annotationTunnel])
+	return a
+}
+
+// NewInPlace makes a plan of a change in which pods keep running: nodes are taken over as they are.
+// Pools stay in use, and what could not be taken over stops it.
+func NewInPlace(c *Cluster) *Plan {
+	p := &planner{Cluster: c, plan: &Plan{}, inPlace: true}
+	p.installation()
+	p.network()
+	p.copies()
+	p.nodes()
+	p.takenOver()
+	p.sort()
+	return p.plan
+}
+
+// takenOver finds what of the cluster cannot be taken over.
+func (p *planner) takenOver() {
+	if p.Daemon != nil && p.value(p.variable("CALICO_NETWORKING_BACKEND")) != "vxlan" {
+		p.stop("DaemonSet "+p.Daemon.Namespace+"/"+p.Daemon.Name, "CALICO_NETWORKING_BACKEND", p.value(p.variable("CALICO_NETWORKING_BACKEND")),
+			"only vxlan can be changed in place", "change node by node by drain")
+	}
+	for _, u := range p.plan.Copies {
+		if u.GetKind() != "FelixConfiguration" {
+			continue
+		}
+		for _, field := range []string{"bpfEnabled", "wireguardEnabled", "wireguardEnabledV6", "ipv6Support"} {
+			if flag(u, "spec", field) {
+				p.stop("FelixConfiguration "+u.GetName(), "spec."+field, "true", "cannot be changed in place", "set it to false first, or change node by node by drain")
+			}
+		}
+		for field, only := range map[string]string{"interfacePrefix": "cali", "nftablesMode": "Disabled"} {
+			if v := text(u, "spec", field); v != "" && v != only {
+				p.stop("FelixConfiguration "+u.GetName(), "spec."+field, v, "cannot be changed in place: it has to be "+only, "change node by node by drain")
+			}
+		}
+	}
+	for i := range p.Nodes {
+		p.nodeInPlace(&p.Nodes[i])
+	}
+	for _, n := range p.plan.Nodes {
+		for _, b := range n.Blocks {
+			for _, a := range b.Allocations {
+				if a.Node != "" && a.Node != b.Node {
+					p.stop("IPAMBlock "+b.Name, "spec.allocations", a.Address.String(), "node "+a.Node+" has an address of a block of node "+b.Node+", which is not taken over",
+						"delete pod "+a.Namespace+"/"+a.Pod+": it is made again with another address")
+				}
+			}
+		}
+	}
+}
+
+// variable is one of the environment of calico-node.
+func (p *planner) variable(name string) corev1.EnvVar {
+	for _, c := range p.Daemon.Spec.Template.Spec.Containers {
+		for _, e := range c.Env {
+			if c.Name == NodeDaemon && e.Name == name {
+				return e
+			}
+		}
+	}
+	return corev1.EnvVar{}
+}
+
+func (p *planner) nodeInPlace(n *corev1.Node) {
+	object := "Node " + n.Name
+	if n.Labels[corev1.LabelOSStable] == "windows" {
+		p.stop(object, "metadata.labels["+corev1.LabelOSStable+"]", "windows", "Weir runs on Linux alone", "change node by node, without this one")
+		return
+	}
+	if !TunnelAddr(n).Is4() {
+		p.stop(object, "metadata.annotations["+annotationTunnel+"]", n.Annotations[annotationTunnel], "is not the IPv4 address of a tunnel: Calico does not run there with VXLAN",
+			"see whether pod calico-node is ready on that node")
+	}
+	if v := n.Annotations[annotationTunnelMAC]; v != "" {
+		p.stop(object, "metadata.annotations["+annotationTunnelMAC+"]", v, "nodes with Weir send to the MAC address that Felix makes of the node's name", "remove it, and restart calico-node")
+	}
+	address, _, _ := strings.Cut(n.Annotations[annotationAddress], "/")
+	for _, a := range n.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP && !strings.Contains(a.Address, ":") {
+			if address != a.Address {
+				p.stop(object, "metadata.annotations["+annotationAddress+"]", address, "Calico knows the node by another address than Weir would, its InternalIP "+a.Address,
+					"set IP_AUTODETECTION_METHOD=kubernetes-internal-ip in DaemonSet calico-node")
+			}
+			return
+		}
+	}
+	p.stop(object, "status.addresses", "", "has no InternalIP of IPv4", "")
+}
+
+// poolInPlace looks at a pool whose pods keep their addresses.
+func (p *planner) poolInPlace(u *unstructured.Unstructured, cidr netip.Prefix) {
+	object := "IPPool " + u.GetName()
+	if flag(u, "spec", "disabled") {
+		return
+	}
+	if !cidr.Addr().Is4() {
+		p.stop(object, "spec.cidr", cidr.String(), "only IPv4 can be changed in place", "change node by node by drain")
+	}
+	if mode := text(u, "spec", "vxlanMode"); mode != "Always" {
+		p.stop(object, "spec.vxlanMode", mode, "only Always can be changed in place", "set it to Always while nodes change, or change node by node by drain")
+	}
+}

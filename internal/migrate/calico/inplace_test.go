@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package calico
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// overVXLAN makes of the recorded cluster one that can be changed in place.
+func overVXLAN(u *unstructured.Unstructured) {
+	switch u.GetKind() {
+	case "IPPool":
+		_ = unstructured.SetNestedField(u.Object, "Always", "spec", "vxlanMode")
+	case "Node":
+		address, _, _ := strings.Cut(u.GetAnnotations()[annotationAddress], "/")
+		_ = unstructured.SetNestedSlice(u.Object, []any{map[string]any{"type": "InternalIP", "address": address}}, "status", "addresses")
+	}
+}
+
+func TestInPlace(t *testing.T) {
+	p := NewInPlace(recorded(t, overVXLAN))
+	if p.Stopped() {
+		t.Fatalf("%+v", p.Findings)
+	}
+	if v, set := p.copyOf("IPPool", "default-ipv4-ippool").Object["spec"].(map[string]any)["disabled"]; v != false || !set {
+		t.Errorf("the copy of the pool has disabled %v", v)
+	}
+	if p.find("Pod shop/web-1", "metadata.ownerReferences") != nil {
+		t.Error("a pod that keeps running is reported as one that is not made again")
+	}
+}
+
+// TestWhatStopsInPlace: each of these is more than nodes are taken over with.
+func TestWhatStopsInPlace(t *testing.T) {
+	annotated := func(kind, name, key, value string) func(*unstructured.Unstructured) {
+		return func(u *unstructured.Unstructured) {
+			if u.GetKind() == kind && u.GetName() == name {
+				all := u.GetAnnotations()
+				if all == nil {
+					all = map[string]string{}
+				}
+				all[key] = value
+				u.SetAnnotations(all)
+			}
+		}
+	}
+	for _, c := range []struct {
+		name, object, field string
+		change              func(*unstructured.Unstructured)
+	}{
+		{"BIRD", "DaemonSet kube-system/calico-node", "CALICO_NETWORKING_BACKEND", set("ConfigMap", "calico-config", "bird", "data", "calico_backend")},
+		{"VXLAN across subnets", "IPPool default-ipv4-ippool", "spec.vxlanMode", set("IPPool", "default-ipv4-ippool", "CrossSubnet", "spec", "vxlanMode")},
+		{"IP in IP", "IPPool default-ipv4-ippool", "spec.vxlanMode", set("IPPool", "default-ipv4-ippool", "Never", "spec", "vxlanMode")},
+		{"IPv6", "IPPool default-ipv4-ippool", "spec.cidr", set("IPPool", "default-ipv4-ippool", "fd00:1::/48", "spec", "cidr")},
+		{"eBPF", "FelixConfiguration default", "spec.bpfEnabled", set("FelixConfiguration", "default", true, "spec", "bpfEnabled")},
+		{"WireGuard", "FelixConfiguration default", "spec.wireguardEnabled", set("FelixConfiguration", "default", true, "spec", "wireguardEnabled")},
+		{"another prefix", "FelixConfiguration default", "spec.interfacePrefix", set("FelixConfiguration", "default", "pod", "spec", "interfacePrefix")},
+		{"another address", "Node node-a", "metadata.annotations[" + annotationAddress + "]", annotated("Node", "node-a", annotationAddress, "203.0.113.1/24")},
+		{"no tunnel", "Node node-a", "metadata.annotations[" + annotationTunnel + "]", annotated("Node", "node-a", annotationTunnel, "")},
+		{"another MAC address", "Node node-a", "metadata.annotations[" + annotationTunnelMAC + "]", annotated("Node", "node-a", annotationTunnelMAC, "66:00:00:00:00:01")},
+		{"a lent address", "IPAMBlock 10-244-9-128-26", "spec.allocations", func(u *unstructured.Unstructured) {
+			if u.GetName() == "10-244-9-128-26" {
+				list, _, _ := unstructured.NestedSlice(u.Object, "spec", "attributes")
+				list[1].(map[string]any)["secondary"].(map[string]any)["node"] = "node-a"
+				_ = unstructured.SetNestedSlice(u.Object, list, "spec", "attributes")
+			}
+		}},
+		{"an address of no pool", "Pod shop/web-1", "metadata.annotations[cni.projectcalico.org/ipAddrsNoIpam]", annotated("Pod", "web-1", "cni.projectcalico.org/ipAddrsNoIpam", `["192.0.2.99"]`)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := NewInPlace(recorded(t, func(u *unstructured.Unstructured) {
+				overVXLAN(u)
+				c.change(u)
+			}))
+			if f := p.find(c.object, c.field); f == nil || !f.Stops || !p.Findings[0].Stops {
+				t.Errorf("%+v", p.Findings)
+			}
+		})
+	}
+}
+
+func block(t *testing.T, name string) *unstructured.Unstructured {
+	t.Helper()
+	for _, u := range recorded(t, unchanged).Objects {
+		if u.GetKind() == "IPAMBlock" && u.GetName() == name {
+			return u
+		}
+	}
+	t.Fatalf("there is no block %s", name)
+	return nil
+}
+
+// TestSeal: nothing of a sealed block is free, who has what stays, and the way back frees what no
+// pod has.
+func TestSeal(t *testing.T) {
+	u := block(t, "10-244-8-64-26")
+	read := func() (b Block, free []any) {
+		t.Helper()
+		b, ok, err := ReadBlock(u)
+		if err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		free, _, _ = unstructured.NestedSlice(u.Object, "spec", "unallocated")
+		return b, free
+	}
+	if err := Seal(u); err != nil {
+		t.Fatal(err)
+	}
+	b, free := read()
+	if len(free) != 0 || len(b.Allocations) != 4 || b.Allocations[0].Kind != "vxlanTunnelAddress" || b.Allocations[2].Pod != "web-1" || !b.Allocations[1].IsSealed() || !b.Allocations[3].IsSealed() {
+		t.Fatalf("free %v, %+v", free, b.Allocations)
+	}
+	// web-1 has ended since, and Weir has started web-9.
+	pod := Allocation{Handle: "k8s-pod-network.web-9", Node: "node-a", Namespace: "shop", Pod: "web-9"}
+	if err := Unseal(u, map[netip.Addr]Allocation{netip.MustParseAddr("10.244.8.67"): pod}); err != nil {
+		t.Fatal(err)
+	}
+	b, free = read()
+	if !slices.Equal(free, []any{int64(1), int64(2)}) || len(b.Allocations) != 2 || b.Allocations[0].Kind != "vxlanTunnelAddress" || b.Allocations[1].Pod != "web-9" {
+		t.Errorf("free %v, %+v", free, b.Allocations)
+	}
+	numbers, _, _ := unstructured.NestedMap(u.Object, "spec", "sequenceNumberForAllocation")
+	if len(numbers) != 2 || numbers["0"] != int64(1732096800000000000) {
+		t.Errorf("sequence numbers %v", numbers)
+	}
+}
+
+func TestSealedBlock(t *testing.T) {
+	u := SealedBlock(netip.MustParsePrefix("10.244.3.0/28"), "node-a")
+	b, ok, err := ReadBlock(u)
+	if err != nil || !ok || b.Name != "10-244-3-0-28" || b.Node != "node-a" || len(b.Allocations) != 16 {
+		t.Errorf("%+v %v", b, err)
+	}
+	if a := Affinity(b.CIDR, "node-a"); a.GetName() != "node-a-10-244-3-0-28" {
+		t.Errorf("%s", a.GetName())
+	}
+}

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package migrate
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// places are servers and clients on both nodes of a lab. A policy of Calico's lets clients ask
+// servers, and strangers nobody.
+func places(traffic string) string {
+	var out strings.Builder
+	out.WriteString(`
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop}
+---
+apiVersion: crd.projectcalico.org/v1
+kind: NetworkPolicy
+metadata: {name: default.servers, namespace: shop}
+spec:
+  selector: app == 'server'
+  types: [Ingress]
+  ingress:
+  - {action: Allow, protocol: TCP, source: {selector: role == 'client'}, destination: {ports: [7000, 7001]}}
+`)
+	pod := func(name, node, labels, command string) {
+		fmt.Fprintf(&out, `---
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, namespace: shop, labels: {%s}}
+spec:
+  nodeName: %s
+  terminationGracePeriodSeconds: 0
+  containers:
+  - {name: c, image: "registry.k8s.io/e2e-test-images/agnhost:2.56", command: [%s], volumeMounts: [{name: t, mountPath: /t}]}
+  volumes: [{name: t, hostPath: {path: %s}}]
+`, name, labels, node, command, filepath.Dir(traffic))
+	}
+	for _, node := range []string{"cp", "worker1"} {
+		pod("server-"+node, node, "app: server, at: "+node, "/t/traffic, server, --echo=7000, --who=7001")
+		pod("client-"+node, node, "role: client", "sleep, infinity")
+		pod("stranger-"+node, node, "role: stranger", "sleep, infinity")
+		fmt.Fprintf(&out, `---
+apiVersion: v1
+kind: Service
+metadata: {name: %s, namespace: shop}
+spec: {selector: {at: %s}, ports: [{name: echo, port: 7000}, {name: who, port: 7001}]}
+`, node, node)
+	}
+	return out.String()
+}
+
+// session is a program in a pod that runs until its standard input ends.
+type session struct {
+	what  string
+	cmd   *exec.Cmd
+	stdin io.Closer
+	lines *bufio.Scanner
+}
+
+func (l *lab) begin(t *testing.T, what, pod string, args ...string) *session {
+	t.Helper()
+	s := &session{what: what}
+	s.cmd = exec.Command(l.program, append([]string{"--name", l.name, "exec", "cp", "--", "kubectl", "-n", "shop", "exec", "-i", pod, "--", "/t/traffic"}, args...)...)
+	in, err := s.cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.cmd.Stderr = os.Stderr
+	s.stdin, s.lines = in, bufio.NewScanner(out)
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		_ = s.cmd.Wait()
+	})
+	return s
+}
+
+// first is the first line that the program writes.
+func (s *session) first(t *testing.T) {
+	t.Helper()
+	if !s.lines.Scan() {
+		t.Fatalf("%s: nothing was written", s.what)
+	}
+	if text := s.lines.Text(); text != "ready" {
+		t.Fatalf("%s: %s", s.what, text)
+	}
+}
+
+// end ends the program and returns what it has written since.
+func (s *session) end() (out []string) {
+	s.stdin.Close()
+	for s.lines.Scan() {
+		out = append(out, s.lines.Text())
+	}
+	return out
+}
+
+// traffic are connections and attempts that run through a change.
+type traffic struct {
+	streams, strangers []*session
+	since              time.Time
+}
+
+// begin opens connections within a node, between both, and through Services, in both directions,
+// and has the strangers try all servers.
+func (l *lab) traffic(t *testing.T, addr map[string]string) *traffic {
+	t.Helper()
+	out := &traffic{since: time.Now()}
+	for _, from := range []string{"cp", "worker1"} {
+		for _, to := range []string{"cp", "worker1"} {
+			server := addr["server-"+to]
+			out.streams = append(out.streams, l.begin(t, from+" to a pod on "+to, "client-"+from, "stream", server+":7000"))
+			out.streams = append(out.streams, l.begin(t, from+" to Service "+to, "client-"+from, "stream", addr["service-"+to]+":7000"))
+			out.strangers = append(out.strangers, l.begin(t, "stranger on "+from+" to "+to, "stranger-"+from, "probe", "--every=10ms", "--timeout=200ms", server+":7001"))
+		}
+	}
+	for _, s := range out.streams {
+		s.first(t)
+	}
+	return out
+}
+
+// check ends everything, and reports what was lost and what got through.
+func (tr *traffic) check(t *testing.T, what string) {
+	t.Helper()
+	lost, open, gap := 0, 0, 0.0
+	for _, s := range tr.streams {
+		lines := s.end()
+		var res struct {
+			Sent, Received int
+			GapMS          float64 `json:"gap_ms"`
+			Error          string
+		}
+		if len(lines) == 0 || json.Unmarshal([]byte(lines[len(lines)-1]), &res) != nil || res.Error != "" || res.Received == 0 {
+			t.Errorf("%s: connection %s is lost: %q", what, s.what, lines)
+			lost++
+		}
+		gap = max(gap, res.GapMS)
+		t.Logf("%s: %s: %d blocks, longest gap %.0f ms", what, s.what, res.Received, res.GapMS)
+	}
+	for _, s := range tr.strangers {
+		lines := s.end()
+		if len(lines) != 1 || !strings.HasSuffix(lines[0], " -") {
+			t.Errorf("%s: %s got through: %q", what, s.what, lines)
+			open++
+		}
+	}
+	t.Logf("%s: %d of %d connections lost, longest gap %.0f ms, %d of %d strangers served, in %.0f s", what, lost, len(tr.streams), gap, open, len(tr.strangers), time.Since(tr.since).Seconds())
+}
+
+// shop is what pods of a namespace are: their identity, address and starts.
+func (l *lab) shop(t *testing.T) (addr map[string]string, state map[string]string) {
+	t.Helper()
+	var pods corev1.PodList
+	if err := json.Unmarshal([]byte(l.must(t, "", "kubectl", "get", "pods", "-A", "-o", "json")), &pods); err != nil {
+		t.Fatal(err)
+	}
+	addr, state = map[string]string{}, map[string]string{}
+	seen := map[string]string{}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		if p.Spec.HostNetwork || p.Status.PodIP == "" {
+			continue
+		}
+		name := p.Namespace + "/" + p.Name
+		if other := seen[p.Status.PodIP]; other != "" {
+			t.Errorf("%s and %s have %s", name, other, p.Status.PodIP)
+		}
+		seen[p.Status.PodIP] = name
+		restarts := int32(0)
+		for _, s := range p.Status.ContainerStatuses {
+			restarts += s.RestartCount
+		}
+		state[name] = fmt.Sprintf("%s %s %d", p.UID, p.Status.PodIP, restarts)
+		if p.Namespace == "shop" {
+			addr[p.Name] = p.Status.PodIP
+		}
+	}
+	var services corev1.ServiceList
+	if err := json.Unmarshal([]byte(l.must(t, "", "kubectl", "-n", "shop", "get", "services", "-o", "json")), &services); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range services.Items {
+		addr["service-"+s.Name] = s.Spec.ClusterIP
+	}
+	return addr, state
+}
+
+// anew starts a pod on a node and has it ask all servers.
+func (l *lab) anew(t *testing.T, name, node string, addr map[string]string) {
+	t.Helper()
+	l.must(t, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %q, "namespace": "shop", "labels": {"role": "client"}},
+		"spec": {"nodeName": %q, "terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "registry.k8s.io/e2e-test-images/agnhost:2.56", "command": ["sleep", "infinity"]}]}}`, name, node),
+		"kubectl", "apply", "-f", "-")
+	l.must(t, "", "kubectl", "-n", "shop", "wait", "--for=condition=Ready", "pod/"+name, "--timeout=90s")
+	for who, a := range addr {
+		if strings.HasPrefix(who, "server-") || strings.HasPrefix(who, "service-") {
+			if _, err := l.try("", "kubectl", "-n", "shop", "exec", name, "--", "/agnhost", "connect", a+":7001", "--timeout=5s"); err != nil {
+				t.Errorf("the new pod %s on %s does not reach %s: %v", name, node, who, err)
+			}
+		}
+	}
+}
+
+// left says what of Calico is left on a node that has Weir.
+func (l *lab) left(t *testing.T, node string) {
+	t.Helper()
+	out, err := exec.Command(l.program, "--name", l.name, "exec", node, "--", "sh", "-c",
+		"nft list ruleset 2>/dev/null | grep -c cali- ; ip route show proto 80; ls /etc/cni/net.d; ip -d link show vxlan.calico").CombinedOutput()
+	text := string(out)
+	if err != nil || !strings.HasPrefix(text, "0\n10-calico.conflist.before-weir\n10-weir.conflist\ncalico-kubeconfig\n") || !strings.Contains(text, "external") {
+		t.Errorf("on %s there is (%v):\n%s", node, err, text)
+	}
+}
+
+// TestInPlace: nodes change from Calico to Weir and back while pods run, with connections open, and
+// no one gets through whom policy denies.
+func TestInPlace(t *testing.T) {
+	l := newLab(t)
+	dir, err := os.MkdirTemp("", "weir-migrate-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	program := filepath.Join(dir, "traffic")
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", program, "../lab/traffic")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the traffic program: %v\n%s", err, out)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	archive := filepath.Join(dir, "weir.tar")
+	for _, args := range [][]string{{"image", "--output", archive}, {"--name", l.name, "load", archive}} {
+		if out, err := exec.Command(l.program, args...).CombinedOutput(); err != nil {
+			t.Fatalf("%q: %v\n%s", args, err, out)
+		}
+	}
+	// What the manifest sets, CrossSubnet, is refused.
+	l.must(t, "", "kubectl", "patch", "ippools.crd.projectcalico.org", "default-ipv4-ippool", "--type", "merge", "-p", `{"spec":{"vxlanMode":"Always"}}`)
+	l.must(t, places(program), "kubectl", "apply", "-f", "-")
+	l.must(t, "", "kubectl", "-n", "shop", "wait", "--for=condition=Ready", "pod", "--all", "--timeout=180s")
+	addr, before := l.shop(t)
+	time.Sleep(2 * time.Second) // Felix has the policy
+	t.Log("\n" + l.must(t, "", "weir", "install", "--from", "calico"))
+	t.Log("\n" + l.must(t, "", "weir", "migrate", "--from", "calico", "--in-place"))
+	calicos := blocksOf(t, l)
+
+	same := func(what string) {
+		t.Helper()
+		_, now := l.shop(t)
+		for name, was := range before {
+			if now[name] != was {
+				t.Errorf("%s: pod %s was %s and is %s", what, name, was, now[name])
+			}
+		}
+	}
+	step := func(what string, args ...string) {
+		t.Helper()
+		tr := l.traffic(t, addr)
+		out, err := l.try("", append([]string{"weir", "migrate", "--from", "calico", "--yes"}, args...)...)
+		t.Logf("%s\n%s", what, out)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		time.Sleep(5 * time.Second)
+		tr.check(t, what)
+		same(what)
+	}
+	step("worker1", "--apply", "--node", "worker1")
+	l.left(t, "worker1")
+	l.anew(t, "new-worker1", "worker1", addr)
+	l.anew(t, "new-cp", "cp", addr)
+	step("cp", "--apply")
+	l.left(t, "cp")
+	l.anew(t, "new-cp2", "cp", addr)
+	if now := blocksOf(t, l); !slices.Equal(now, calicos) {
+		t.Logf("Calico's blocks were %v and are %v", calicos, now)
+	}
+	if out, err := l.try("", "weir", "migrate", "--from", "calico", "--apply", "--yes"); err != nil || !strings.Contains(out, "No node is left") {
+		t.Errorf("once more: %v\n%s", err, out)
+	}
+	step("worker1 back", "--back", "--node", "worker1")
+	l.anew(t, "new-back", "worker1", addr)
+	step("worker1 again", "--apply", "--node", "worker1")
+	t.Log("\n" + l.must(t, "", "weir", "install"))
+	same("without Calico")
+	l.anew(t, "new-worker2", "worker1", addr)
+	tr := l.traffic(t, addr)
+	time.Sleep(5 * time.Second)
+	tr.check(t, "with Weir alone")
+}
+
+// blocksOf are the blocks of Calico, by address.
+func blocksOf(t *testing.T, l *lab) []netip.Prefix {
+	t.Helper()
+	var out []netip.Prefix
+	for line := range strings.Lines(l.must(t, "", "kubectl", "get", "ipamblocks.crd.projectcalico.org", "-o", `jsonpath={range .items[*]}{.spec.cidr}{"\n"}{end}`)) {
+		p, err := netip.ParsePrefix(strings.TrimSpace(line))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, p)
+	}
+	return out
+}
