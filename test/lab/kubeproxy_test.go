@@ -287,7 +287,7 @@ func (p *proxied) notInTheWay(t *testing.T) {
 				continue
 			}
 			choices++
-			empty := strings.Contains(line, "@services goto") || strings.Contains(line, "@node-ports goto") || strings.Contains(line, "@host-ports goto")
+			empty := strings.Contains(line, "@services goto") || strings.Contains(line, "@node-ports goto") || strings.Contains(line, "@host-ports goto") || strings.Contains(line, "@loopback-ports goto")
 			fromNode := strings.HasPrefix(line, "meta mark & 0x1fff0000 != 0x00000000 ") // a node's number
 			for _, sender := range []string{"@node-homes", "@node-links", "@nodes-bare"} {
 				fromNode = fromNode || strings.Contains(line, sender)
