@@ -19,9 +19,23 @@ import (
 // removeNFT removes an owner's chains and rules from the tables that iptables keeps in nftables.
 func removeNFT(of Owner) (Removed, error) {
 	var out Removed
+	err := EachTable(func(c *nftables.Conn, t *nftables.Table) error {
+		if !slices.Contains(tables, t.Name) {
+			return nil
+		}
+		r, err := cleanTable(c, t, of)
+		out.Add(r)
+		return err
+	})
+	return out, err
+}
+
+// EachTable calls f with each table of nftables of both families, by a connection to change it by.
+// Where f returns an error it goes on; a kernel without nftables has none.
+func EachTable(f func(*nftables.Conn, *nftables.Table) error) error {
 	c, err := nftables.New()
 	if err != nil {
-		return out, fmt.Errorf("open a netlink socket: %w", err)
+		return fmt.Errorf("open a netlink socket: %w", err)
 	}
 	var errs []error
 	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
@@ -34,17 +48,12 @@ func removeNFT(of Owner) (Removed, error) {
 			continue
 		}
 		for _, t := range all {
-			if !slices.Contains(tables, t.Name) {
-				continue
-			}
-			r, err := cleanTable(c, t, of)
-			out.Add(r)
-			if err != nil {
+			if err := f(c, t); err != nil {
 				errs = append(errs, fmt.Errorf("table %s: %w", t.Name, err))
 			}
 		}
 	}
-	return out, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // cleanTable removes an owner's chains from one table, at once: all or nothing.

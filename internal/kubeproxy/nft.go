@@ -11,39 +11,23 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/iptables"
-	"github.com/weir-net/weir/internal/kernel"
 )
 
 // cleanNFT removes the tables of kube-proxy's mode nftables.
 func cleanNFT() (Removed, error) {
 	var out Removed
-	c, err := nftables.New()
-	if err != nil {
-		return out, fmt.Errorf("open a netlink socket: %w", err)
-	}
-	var errs []error
-	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
-		tables, err := c.ListTablesOfFamily(family)
-		if err != nil {
-			if kernel.LacksNFTables(err) {
-				continue // no nftables in this kernel
-			}
-			errs = append(errs, fmt.Errorf("list tables: %w", err))
-			continue
+	err := iptables.EachTable(func(c *nftables.Conn, t *nftables.Table) error {
+		if t.Name != "kube-proxy" {
+			return nil
 		}
-		for _, t := range tables {
-			if t.Name != "kube-proxy" {
-				continue
-			}
-			c.DelTable(t)
-			if err := c.Flush(); err != nil {
-				errs = append(errs, fmt.Errorf("table %s: %w", t.Name, err))
-				continue
-			}
-			out.Tables++
+		c.DelTable(t)
+		if err := c.Flush(); err != nil {
+			return err
 		}
-	}
-	return out, errors.Join(errs...)
+		out.Tables++
+		return nil
+	})
+	return out, err
 }
 
 func cleanSets() (Removed, error) {

@@ -56,30 +56,15 @@ func (c *Change) Back(ctx context.Context, name string) error {
 	}
 	c.say("%s: Calico begins", name)
 	if err := c.await(ctx, name+": pod calico-node is ready", func(ctx context.Context) error {
-		list, err := c.Clients.Kube.CoreV1().Pods(c.Cluster.Daemon.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "k8s-app=" + calico.NodeDaemon, FieldSelector: "spec.nodeName=" + name})
-		if err != nil {
-			return err
-		}
-		for i := range list.Items {
-			for _, cond := range list.Items[i].Status.Conditions {
-				if cond.Type == corev1.PodReady && cond.Status == corev1.ConditionTrue {
-					return nil
-				}
-			}
-		}
-		return errors.New("it is not ready")
+		return c.ready(ctx, c.Cluster.Daemon.Namespace, calico.NodeDaemon, name)
 	}); err != nil {
 		return err
 	}
 	if err := c.clean(ctx, name, ds.Spec.Template.Spec.Containers[0].Image); err != nil {
 		return err
 	}
-	after, err := c.pods(ctx, name)
-	if err != nil {
+	if err := c.unchanged(ctx, name, before); err != nil {
 		return err
-	}
-	if lost := compare(before, after); lost != "" {
-		return fmt.Errorf("node %s: %s", name, lost)
 	}
 	c.say("%s: has Calico; %d pods run on as they were", name, len(before))
 	return nil

@@ -211,12 +211,8 @@ func (c *Change) Forward(ctx context.Context, name string) error {
 	if err := c.networkAvailable(ctx, name); err != nil {
 		return err
 	}
-	after, err := c.pods(ctx, name)
-	if err != nil {
+	if err := c.unchanged(ctx, name, before); err != nil {
 		return err
-	}
-	if lost := compare(before, after); lost != "" {
-		return fmt.Errorf("node %s: %s", name, lost)
 	}
 	c.say("%s: changed; %d pods run on as they were", name, len(before))
 	return nil
@@ -359,6 +355,18 @@ func (c *Change) pods(ctx context.Context, node string) (map[string]string, erro
 	return out, nil
 }
 
+// unchanged is an error where pods of a node are not what they were before.
+func (c *Change) unchanged(ctx context.Context, node string, before map[string]string) error {
+	after, err := c.pods(ctx, node)
+	if err != nil {
+		return err
+	}
+	if lost := compare(before, after); lost != "" {
+		return fmt.Errorf("node %s: %s", node, lost)
+	}
+	return nil
+}
+
 // compare says which pods are not what they were.
 func compare(before, after map[string]string) string {
 	var out []string
@@ -371,13 +379,9 @@ func compare(before, after map[string]string) string {
 	return strings.Join(out, "; ")
 }
 
-// well is an error while Weir does not have a node and all pods that run there.
-func (c *Change) well(ctx context.Context, name string) error {
-	pods, err := c.pods(ctx, name)
-	if err != nil {
-		return err
-	}
-	list, err := c.Clients.Kube.CoreV1().Pods(deploy.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "k8s-app=weir-node", FieldSelector: "spec.nodeName=" + name})
+// ready is an error while no pod of a DaemonSet is ready on a node.
+func (c *Change) ready(ctx context.Context, namespace, daemon, node string) error {
+	list, err := c.Clients.Kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: "k8s-app=" + daemon, FieldSelector: "spec.nodeName=" + node})
 	if err != nil {
 		return err
 	}
@@ -385,7 +389,19 @@ func (c *Change) well(ctx context.Context, name string) error {
 		return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue })
 	})
 	if !ready {
-		return errors.New("its pod weir-node is not ready")
+		return fmt.Errorf("its pod %s is not ready", daemon)
+	}
+	return nil
+}
+
+// well is an error while Weir does not have a node and all pods that run there.
+func (c *Change) well(ctx context.Context, name string) error {
+	pods, err := c.pods(ctx, name)
+	if err != nil {
+		return err
+	}
+	if err := c.ready(ctx, deploy.Namespace, "weir-node", name); err != nil {
+		return err
 	}
 	s, err := client.NodeStatuses(c.Clients.Dynamic).Get(ctx, name)
 	if err != nil {
