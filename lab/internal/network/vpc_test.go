@@ -12,16 +12,18 @@ import (
 	"github.com/weir-net/weir/lab/internal/plan"
 )
 
-// TestVPC: machines reach each other and the outside through a VPC; a node's secondary addresses
-// are at the interface that has them, and nothing passes another one with them.
-func TestVPC(t *testing.T) {
+// needsNamespaces skips a test where none may be made.
+func needsNamespaces(t *testing.T) {
+	t.Helper()
 	if os.Getenv("WEIR_LAB_TEST") == "" || os.Getuid() != 0 {
 		t.Skip("it makes network namespaces: run it as root with WEIR_LAB_TEST=1")
 	}
-	l, err := plan.NewVPC(fmt.Sprintf("vpc-%d", os.Getpid()%1000000), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+}
+
+// bringUp makes a lab's network, which goes with the test. What it returns runs a command in a
+// machine.
+func bringUp(t *testing.T, l *plan.Lab) func(machine, command string) (string, error) {
+	t.Helper()
 	t.Cleanup(func() {
 		for _, scoped := range l.Namespaces() {
 			if err := Remove(scoped); err != nil {
@@ -32,10 +34,21 @@ func TestVPC(t *testing.T) {
 	if err := Up(l, false); err != nil {
 		t.Fatal(err)
 	}
-	run := func(machine, command string) (string, error) {
+	return func(machine, command string) (string, error) {
 		out, err := exec.Command("ip", append([]string{"netns", "exec", plan.Scoped(l.Name, machine)}, strings.Fields(command)...)...).CombinedOutput()
 		return string(out), err
 	}
+}
+
+// TestVPC: machines reach each other and the outside through a VPC; a node's secondary addresses
+// are at the interface that has them, and nothing passes another one with them.
+func TestVPC(t *testing.T) {
+	needsNamespaces(t)
+	l, err := plan.NewVPC(fmt.Sprintf("vpc-%d", os.Getpid()%1000000), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := bringUp(t, l)
 	must := func(machine, command string) {
 		t.Helper()
 		if out, err := run(machine, command); err != nil {
@@ -73,28 +86,13 @@ func TestVPC(t *testing.T) {
 // TestVNet: in a virtual network machines reach each other, pods of nodes, and the outside; an
 // overlay's addresses are reached from nodes alone, and sent with by their node alone.
 func TestVNet(t *testing.T) {
-	if os.Getenv("WEIR_LAB_TEST") == "" || os.Getuid() != 0 {
-		t.Skip("it makes network namespaces: run it as root with WEIR_LAB_TEST=1")
-	}
+	needsNamespaces(t)
 	for _, overlay := range []bool{false, true} {
 		l, err := plan.NewVNet(fmt.Sprintf("vn-%d-%v", os.Getpid()%1000000, overlay), 2, overlay)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() {
-			for _, scoped := range l.Namespaces() {
-				if err := Remove(scoped); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-		if err := Up(l, false); err != nil {
-			t.Fatal(err)
-		}
-		run := func(machine, command string) (string, error) {
-			out, err := exec.Command("ip", append([]string{"netns", "exec", plan.Scoped(l.Name, machine)}, strings.Fields(command)...)...).CombinedOutput()
-			return string(out), err
-		}
+		run := bringUp(t, l)
 		reach := func(want bool, from string, to ...string) {
 			t.Helper()
 			for _, a := range to {
