@@ -35,6 +35,7 @@ type Options struct {
 	Workers      int
 	Family       plan.Family
 	Proxy        plan.Proxy
+	Racks        bool   // every second worker is behind the router
 	BGP          bool   // nodes are in two racks, between which routes to pods are learned by BGP
 	Cache        string // folder of everything that is built once
 	Weir         string // folder with Weir's programs
@@ -73,7 +74,7 @@ func Prepare(ctx context.Context, cache string, p *progress.Reporter, programs f
 
 // Up starts a lab. If that fails or ctx ends, what was started is removed again.
 func Up(ctx context.Context, o Options, p *progress.Reporter) error {
-	l, err := (&State{Name: o.Name, Workers: o.Workers, Family: o.Family, Proxy: o.Proxy, BGP: o.BGP}).plan()
+	l, err := (&State{Name: o.Name, Workers: o.Workers, Family: o.Family, Proxy: o.Proxy, Racks: o.Racks, BGP: o.BGP}).plan()
 	if err != nil {
 		return err
 	}
@@ -96,7 +97,7 @@ func Up(ctx context.Context, o Options, p *progress.Reporter) error {
 		return err
 	}
 	s := &State{
-		Name: o.Name, Workers: o.Workers, Family: o.Family, Proxy: o.Proxy, BGP: o.BGP, Created: time.Now().UTC(), Starter: me,
+		Name: o.Name, Workers: o.Workers, Family: o.Family, Proxy: o.Proxy, Racks: o.Racks, BGP: o.BGP, Created: time.Now().UTC(), Starter: me,
 		Data: filepath.Join(o.Cache, "labs", o.Name), Programs: set.Dir, Folders: set.Folders(),
 	}
 	// Its tools, weir-bench for one, are of use with any proxy.

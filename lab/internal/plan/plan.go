@@ -148,8 +148,7 @@ type Lab struct {
 	Name     string
 	Family   Family
 	Machines []Machine
-	// Racks says that workers with an even number are behind the router, which learns by BGP where
-	// pods are.
+	// Racks says that workers with an even number are behind the router.
 	Racks bool
 	// VPC says that the switch is a network like those of clouds: it knows which addresses each
 	// interface has.
