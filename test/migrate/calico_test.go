@@ -33,6 +33,11 @@ type lab struct{ program, name string }
 
 func newLab(t *testing.T, args ...string) *lab {
 	t.Helper()
+	return newLabOf(t, "calico+kube-proxy-iptables", args...)
+}
+
+func newLabOf(t *testing.T, proxy string, args ...string) *lab {
+	t.Helper()
 	bin, err := filepath.Abs(*binFlag)
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +47,7 @@ func newLab(t *testing.T, args ...string) *lab {
 		return l
 	}
 	l.name = fmt.Sprintf("weir-mig-%d", os.Getpid()%1000000)
-	up := exec.Command(l.program, append([]string{"--name", l.name, "up", "--proxy", "calico+kube-proxy-iptables"}, args...)...)
+	up := exec.Command(l.program, append([]string{"--name", l.name, "up", "--proxy", proxy}, args...)...)
 	up.Stdout, up.Stderr = os.Stdout, os.Stderr
 	t.Cleanup(func() {
 		if out, err := exec.Command(l.program, "--name", l.name, "down").CombinedOutput(); err != nil {

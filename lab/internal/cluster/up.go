@@ -82,8 +82,8 @@ func Up(ctx context.Context, o Options, p *progress.Reporter) error {
 		return err
 	}
 	programs := build.ForLab
-	if o.Proxy.Calico() {
-		programs = build.ForCalico
+	if other := o.Proxy.Other(); other != "" {
+		programs = build.ForOther(other)
 	}
 	set, seed, err := Prepare(ctx, o.Cache, p, programs)
 	if err != nil {
@@ -115,17 +115,17 @@ func Up(ctx context.Context, o Options, p *progress.Reporter) error {
 }
 
 // withImages adds to a seed what the nodes of this lab have besides: Weir's image, or that of its
-// benchmarks alone, and Calico's.
+// benchmarks alone, and those of another network plugin.
 func withImages(ctx context.Context, o Options, i *images.Builder, seed string) (string, error) {
 	with := i.SeedWithBench
 	if o.Proxy.Weir() {
 		with = i.SeedWithWeir
 	}
 	seed, err := with(ctx, seed, o.Weir)
-	if err != nil || !o.Proxy.Calico() {
-		return seed, err
+	if err != nil {
+		return "", err
 	}
-	return i.SeedWithCalico(ctx, seed)
+	return withOther(ctx, o.Proxy, i, seed)
 }
 
 // check finds what would make a start fail half-way.
@@ -198,10 +198,8 @@ func (u *starter) run(ctx context.Context) error {
 			return err
 		}
 	}
-	if u.o.Proxy.Calico() {
-		if err := u.p.Step("install Calico", func() error { return u.calico(ctx) }); err != nil {
-			return err
-		}
+	if err := u.installOther(ctx); err != nil {
+		return err
 	}
 	if u.o.Proxy.Weir() {
 		if !u.o.Install && u.o.Proxy.On() != "" {
