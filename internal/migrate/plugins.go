@@ -9,7 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/weir-net/weir/api/client/clientset"
+	"github.com/weir-net/weir/internal/migrate/cilium"
 	"github.com/weir-net/weir/internal/migrate/flannel"
+	"github.com/weir-net/weir/internal/migrate/kuberouter"
 	"github.com/weir-net/weir/internal/migrate/plan"
 )
 
@@ -28,6 +30,9 @@ type Plugin struct {
 // Plugins are all of them.
 var Plugins = []Plugin{
 	{Name: flannel.App, Apply: true, namespaces: flannel.Namespaces, Plan: planOf(flannel.FromObjects, flannel.New)},
+	{Name: kuberouter.Name, namespaces: kuberouter.Namespaces, kinds: []schema.GroupVersionResource{{Version: "v1", Resource: "services"}},
+		Plan: planOf(kuberouter.FromObjects, kuberouter.New)},
+	{Name: cilium.Name, namespaces: cilium.Namespaces, kinds: cilium.Kinds(), Plan: planOf(cilium.FromObjects, cilium.New)},
 }
 
 func planOf[T any](read func([]*unstructured.Unstructured) (T, error), make func(T) *plan.Plan) func([]*unstructured.Unstructured) (*plan.Plan, error) {

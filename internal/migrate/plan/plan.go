@@ -204,3 +204,27 @@ func Tag(image string) string {
 	}
 	return image[at+1:]
 }
+
+// Covers returns for each family the smallest network that holds all networks of it, IPv4 first.
+func Covers(all []netip.Prefix) []netip.Prefix {
+	var out []netip.Prefix
+	for _, six := range []bool{false, true} {
+		cover := netip.Prefix{}
+		for _, p := range all {
+			if p.Addr().Is6() != six {
+				continue
+			}
+			if !cover.IsValid() {
+				cover = p.Masked()
+			}
+			bits := min(cover.Bits(), p.Bits())
+			for cover = netip.PrefixFrom(cover.Addr(), bits).Masked(); !cover.Contains(p.Addr()); cover = netip.PrefixFrom(cover.Addr(), bits).Masked() {
+				bits--
+			}
+		}
+		if cover.IsValid() {
+			out = append(out, cover)
+		}
+	}
+	return out
+}
