@@ -38,6 +38,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/datastore"
 	"github.com/weir-net/weir/internal/agent/flowlog"
 	"github.com/weir-net/weir/internal/agent/fromcalico"
+	"github.com/weir-net/weir/internal/agent/fromflannel"
 	"github.com/weir-net/weir/internal/agent/httpserve"
 	"github.com/weir-net/weir/internal/agent/lbhealth"
 	"github.com/weir-net/weir/internal/agent/machine"
@@ -143,6 +144,7 @@ type Agent struct {
 	why            *why.Engine
 	proxies        *kubeproxy.Watch
 	calico         *fromcalico.Node // nil = the node is not taken over from Calico
+	flannel        *fromflannel.Node
 	// serviceChecks is nil before load balancers are answered.
 	serviceChecks   atomic.Pointer[lbhealth.ServiceChecks]
 	started         time.Time
@@ -191,6 +193,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 		}
 	}()
 	a.calico = fromcalico.Open(o.Environ, o.Node, o.CNIConfDir, a.clients.Dynamic, o.Log.With("part", "from Calico"))
+	a.flannel = fromflannel.Open(o.Environ, o.Node, o.CNIConfDir, a.clients.Dynamic, o.Log.With("part", "from flannel"))
 	a.planes = openPlaneChooser(o.StateDir, o.BPFFS, o.Log)
 	began := a.planes.choice
 	release := conntrack.Release
@@ -430,6 +433,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		run("holding the start of pods", a.nri.Run)
 	}
 	run("looking for lost addresses", a.cni.Run)
+	run("following nodes with flannel", a.flannel.Run)
 	run("removing what Felix left", func(ctx context.Context) error { return a.calico.Run(ctx, a.ready) })
 	run("writing events about pods", a.podEvents.Run)
 	run("serving health and metrics", a.serve)
