@@ -12,11 +12,13 @@ import (
 	"time"
 
 	"github.com/weir-net/weir/internal/flows/table"
+	"github.com/weir-net/weir/internal/flows/wire"
 )
 
 // part are records in memory, which become a segment.
 type part struct {
 	*table.Numbers
+	known *wire.Known // of the entries of Numbers, those that came in messages
 	rows  []table.Row
 	began time.Time // when its first record came
 	// oldest is the least End, in milliseconds since 1970.
@@ -32,7 +34,9 @@ type part struct {
 	of     uint64
 }
 
-func newPart(rows []table.Row) *part { return &part{Numbers: table.NewNumbers(), rows: rows[:0]} }
+func newPart(rows []table.Row) *part {
+	return &part{Numbers: table.NewNumbers(), known: wire.NewKnown(), rows: rows[:0]}
+}
 
 // all are the rows of a part; who asks has those that were there, as rows and tables only grow.
 func all(rows []table.Row) iter.Seq[*table.Row] {
