@@ -41,6 +41,7 @@ type Row struct {
 	How          int32 // Tables.Hows
 	At           int32
 	Sport, Dport uint16
+	Handshake    uint32 // microseconds; 0 = not known
 	// Records is of how many records it is the sum, with so many Connections that ended; 0 = it is
 	// one.
 	Records, Connections uint32
@@ -89,7 +90,7 @@ func NewNumbers() *Numbers {
 func (n *Numbers) Add(f *flows.Flow) Row {
 	r := Row{
 		End: f.End.UnixMilli(), Lasted: NoStart, Sent: f.Sent, Received: f.Received, Sport: f.Source.Port, Dport: f.Destination.Port,
-		Records: f.Records, Connections: f.Connections, From: n.Peer(&f.Source), To: n.Peer(&f.Destination),
+		Records: f.Records, Connections: f.Connections, Handshake: f.Handshake, From: n.Peer(&f.Source), To: n.Peer(&f.Destination),
 		What: n.What(&What{Verdict: f.Verdict, Reason: f.Reason, Service: f.Service, Asked: f.Asked, Egress: f.Egress, Ingress: f.Ingress, Rule: f.Rule}),
 		How:  n.How(How{Ended: f.Ended, Protocol: f.Protocol, ICMP: f.ICMP, Path: f.Path, Return: f.Return, TCPFlags: f.TCPFlags, HandedOn: f.HandedOn, DSR: f.DSR, SNAT: f.SNAT}),
 	}
@@ -268,7 +269,7 @@ func (t *Tables) Flow(r *Row) *flows.Flow {
 		End: time.UnixMilli(r.End).UTC(), Verdict: w.Verdict, Reason: w.Reason, Service: w.Service, Asked: w.Asked, Egress: w.Egress, Ingress: w.Ingress, Rule: w.Rule,
 		Ended: h.Ended, Protocol: h.Protocol, ICMP: h.ICMP, Path: h.Path, Return: h.Return, TCPFlags: h.TCPFlags, HandedOn: h.HandedOn, DSR: h.DSR, SNAT: h.SNAT,
 		Source: t.Peers[r.From], Destination: t.Peers[r.To], Sent: r.Sent, Received: r.Received,
-		Records: r.Records, Connections: r.Connections,
+		Records: r.Records, Connections: r.Connections, Handshake: r.Handshake,
 	}
 	if r.Lasted != NoStart {
 		f.Start = time.UnixMilli(r.End - r.Lasted).UTC()

@@ -24,6 +24,7 @@ func (b *Batch) add(r *table.Row) {
 	b.Source, b.Destination = append(b.Source, bytesOf(table.AddrOf(r.Source))), append(b.Destination, bytesOf(table.AddrOf(r.Destination)))
 	b.SentPackets, b.SentBytes = append(b.SentPackets, r.Sent.Packets), append(b.SentBytes, r.Sent.Bytes)
 	b.ReceivedPackets, b.ReceivedBytes = append(b.ReceivedPackets, r.Received.Packets), append(b.ReceivedBytes, r.Received.Bytes)
+	b.Handshake = append(b.Handshake, r.Handshake)
 }
 
 // encoding has the same bytes for the same entry of a table: readers know entries by them.
@@ -87,6 +88,9 @@ func (b *Batch) row(i int) (table.Row, error) {
 	r := table.Row{
 		End: b.End[i], Lasted: b.Lasted[i], From: b.From[i], To: b.To[i], What: b.What[i], How: b.How[i], At: b.At[i], Sport: uint16(b.Sport[i]), Dport: uint16(b.Dport[i]),
 		Sent: flows.Counters{Packets: b.SentPackets[i], Bytes: b.SentBytes[i]}, Received: flows.Counters{Packets: b.ReceivedPackets[i], Bytes: b.ReceivedBytes[i]},
+	}
+	if b.Handshake != nil {
+		r.Handshake = min(b.Handshake[i], math.MaxInt32)
 	}
 	in := func(n int32, of int) bool { return n >= 0 && int(n) < of }
 	if !in(r.From, len(b.Peers)) || !in(r.To, len(b.Peers)) || !in(r.What, len(b.Whats)) || !in(r.How, len(b.Hows)) || !in(r.At, int(table.AtOther)+len(b.Nodes)) ||

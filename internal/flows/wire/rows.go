@@ -30,6 +30,9 @@ func (b *Batch) Rows(node string) (*Rows, error) {
 			return nil, fmt.Errorf("%w: a column has %d entries of %d", errBatch, column, n)
 		}
 	}
+	if b.Handshake != nil && len(b.Handshake) != n {
+		return nil, fmt.Errorf("%w: a column has %d entries of %d", errBatch, len(b.Handshake), n)
+	}
 	out := &Rows{rows: make([]table.Row, n), batch: b, node: node}
 	for i := range out.rows {
 		var err error

@@ -54,6 +54,7 @@ type Batch struct {
 	SentBytes       []uint64 `protobuf:"varint,32,rep,packed,name=sent_bytes,json=sentBytes,proto3" json:"sent_bytes,omitempty"`
 	ReceivedPackets []uint64 `protobuf:"varint,33,rep,packed,name=received_packets,json=receivedPackets,proto3" json:"received_packets,omitempty"`
 	ReceivedBytes   []uint64 `protobuf:"varint,34,rep,packed,name=received_bytes,json=receivedBytes,proto3" json:"received_bytes,omitempty"`
+	Handshake       []uint32 `protobuf:"varint,35,rep,packed,name=handshake,proto3" json:"handshake,omitempty"` // microseconds, 0 = not known; none at all where the agent does not say
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -238,6 +239,13 @@ func (x *Batch) GetReceivedPackets() []uint64 {
 func (x *Batch) GetReceivedBytes() []uint64 {
 	if x != nil {
 		return x.ReceivedBytes
+	}
+	return nil
+}
+
+func (x *Batch) GetHandshake() []uint32 {
+	if x != nil {
+		return x.Handshake
 	}
 	return nil
 }
@@ -716,7 +724,7 @@ var File_internal_flows_wire_wire_proto protoreflect.FileDescriptor
 
 const file_internal_flows_wire_wire_proto_rawDesc = "" +
 	"\n" +
-	"\x1einternal/flows/wire/wire.proto\x12\x12weir.flows.wire.v1\"\xf7\x04\n" +
+	"\x1einternal/flows/wire/wire.proto\x12\x12weir.flows.wire.v1\"\x95\x05\n" +
 	"\x05Batch\x12\x12\n" +
 	"\x04boot\x18\x01 \x01(\tR\x04boot\x12\x14\n" +
 	"\x05first\x18\x02 \x01(\x04R\x05first\x127\n" +
@@ -740,7 +748,8 @@ const file_internal_flows_wire_wire_proto_rawDesc = "" +
 	"\n" +
 	"sent_bytes\x18  \x03(\x04R\tsentBytes\x12)\n" +
 	"\x10received_packets\x18! \x03(\x04R\x0freceivedPackets\x12%\n" +
-	"\x0ereceived_bytes\x18\" \x03(\x04R\rreceivedBytes\x1a7\n" +
+	"\x0ereceived_bytes\x18\" \x03(\x04R\rreceivedBytes\x12\x1c\n" +
+	"\thandshake\x18# \x03(\rR\thandshake\x1a7\n" +
 	"\tLostEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xf9\x01\n" +

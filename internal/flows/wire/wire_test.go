@@ -31,7 +31,7 @@ func whole(i int) *flows.Flow {
 		Source:      flows.Peer{Address: netip.MustParseAddr("10.0.0.1"), Port: uint16(40000 + i), Namespace: "shop", Pod: "web-5d8-abcde", Workload: "Deployment web", Labels: map[string]string{"app": "web", "tier": "front"}, Node: "n1"},
 		Destination: flows.Peer{Address: netip.MustParseAddr("2001:db8::7"), Port: 443, Node: "n2"},
 		Service:     "shop/pg port pg", Asked: "10.96.0.9:443", Egress: &events.End{Rule: rule, Domain: "*.example.com"}, Ingress: &events.End{Rule: rule, Staged: &events.Staged{Verdict: "allowed", Rule: rule}}, Rule: rule,
-		Path: "vxlan", Return: "direct", HandedOn: true, DSR: true, SNAT: true, Sent: flows.Counters{Packets: uint64(i), Bytes: 1 << 40}, Received: flows.Counters{Packets: 2, Bytes: 3}, TCPFlags: "SYN ACK",
+		Path: "vxlan", Return: "direct", HandedOn: true, DSR: true, SNAT: true, Sent: flows.Counters{Packets: uint64(i), Bytes: 1 << 40}, Received: flows.Counters{Packets: 2, Bytes: 3}, TCPFlags: "SYN ACK", Handshake: uint32(300 + i),
 	}
 }
 
@@ -103,6 +103,23 @@ func TestKnown(t *testing.T) {
 	add(batch())
 	if len(known.peers) != 2 || known.bytes > knownMost || len(numbers.Peers) != 2 {
 		t.Errorf("after all is forgotten %d are known, %d bytes", len(known.peers), known.bytes)
+	}
+}
+
+// An agent of a version that does not say how long handshakes took is understood.
+func TestWithoutHandshakes(t *testing.T) {
+	t.Parallel()
+	var sent bytes.Buffer
+	if _, err := NewWriter(&sent).Write("b1", 0, nil, []*flows.Flow{whole(1)}); err != nil {
+		t.Fatal(err)
+	}
+	b, err := NewReader(&sent).Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Handshake = nil
+	if got, err := recordsOf(b); err != nil || len(got) != 1 || got[0].Handshake != 0 || got[0].Sent != whole(1).Sent {
+		t.Errorf("%v, %+v", err, got)
 	}
 }
 
@@ -195,6 +212,7 @@ func TestHostileBatches(t *testing.T) {
 		"a decision that is none":      func(b *Batch) { b.Whats[0] = []byte{0xff} },
 		"a course that is none":        func(b *Batch) { b.Hows[0] = []byte{0xff} },
 		"a short column":               func(b *Batch) { b.SentBytes = b.SentBytes[:1] },
+		"a short column of times":      func(b *Batch) { b.Handshake = b.Handshake[:1] },
 		"many records":                 func(b *Batch) { b.End = make([]int64, MostRecords+1) },
 	} {
 		b := good()
