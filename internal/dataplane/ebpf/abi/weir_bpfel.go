@@ -163,6 +163,7 @@ type WeirFlowRecord struct {
 	Started     [2]uint32
 	At          [2]uint32
 	Count       [2]uint32
+	Rtt         uint32
 }
 
 type WeirFlowValue struct {
@@ -195,7 +196,8 @@ type WeirFlowValue struct {
 	Started     [2]uint32
 	Rules       [2]uint32
 	StagedRules [2]uint32
-	Room        [4]uint32
+	Rtt         uint32
+	Room        [3]uint32
 }
 
 type WeirFragKey struct {
