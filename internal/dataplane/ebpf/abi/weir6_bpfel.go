@@ -286,6 +286,32 @@ type Weir6IpAddr struct {
 	W [4]uint32
 }
 
+type Weir6Limit struct {
+	_        structs.HostLayout
+	Interval uint64
+	Burst    uint64
+	Dscp     uint32
+	Most     uint32
+	Settled  uint32
+	Pad      uint32
+}
+
+type Weir6LimitKey struct {
+	_         structs.HostLayout
+	Ifindex   uint32
+	Direction uint32
+}
+
+type Weir6LimitState struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Open uint32
+	Used uint64
+}
+
 type Weir6LinkKey struct {
 	_   structs.HostLayout
 	Mac [6]uint8
@@ -690,6 +716,9 @@ const (
 	Weir6MapWeirHosts          = "weir_hosts"
 	Weir6MapWeirHostsStaged    = "weir_hosts_staged"
 	Weir6MapWeirIpv6           = "weir_ipv6"
+	Weir6MapWeirLimitStates    = "weir_limit_states"
+	Weir6MapWeirLimitedCalls   = "weir_limited_calls"
+	Weir6MapWeirLimits         = "weir_limits"
 	Weir6MapWeirLinks          = "weir_links"
 	Weir6MapWeirLive           = "weir_live"
 	Weir6MapWeirMaglev         = "weir_maglev"
@@ -706,6 +735,7 @@ const (
 	Weir6MapWeirPeers          = "weir_peers"
 	Weir6MapWeirPolicy         = "weir_policy"
 	Weir6MapWeirPorts          = "weir_ports"
+	Weir6MapWeirQueues         = "weir_queues"
 	Weir6MapWeirRanges         = "weir_ranges"
 	Weir6MapWeirRecords        = "weir_records"
 	Weir6MapWeirReply          = "weir_reply"
@@ -727,6 +757,7 @@ const (
 	Weir6ProgWeirArrive        = "weir_arrive"
 	Weir6ProgWeirConnect4      = "weir_connect4"
 	Weir6ProgWeirConnect6      = "weir_connect6"
+	Weir6ProgWeirFromLimited   = "weir_from_limited"
 	Weir6ProgWeirFromTunnel    = "weir_from_tunnel"
 	Weir6ProgWeirFromUplink    = "weir_from_uplink"
 	Weir6ProgWeirFromWorkload  = "weir_from_workload"
@@ -737,6 +768,7 @@ const (
 	Weir6ProgWeirSendmsg4      = "weir_sendmsg4"
 	Weir6ProgWeirSendmsg6      = "weir_sendmsg6"
 	Weir6ProgWeirSlow          = "weir_slow"
+	Weir6ProgWeirToLimited     = "weir_to_limited"
 	Weir6ProgWeirToUplink      = "weir_to_uplink"
 	Weir6ProgWeirToUplinkEach  = "weir_to_uplink_each"
 	Weir6ProgWeirToWorkload    = "weir_to_workload"
@@ -795,6 +827,7 @@ type Weir6ProgramSpecs struct {
 	WeirArrive       *ebpf.ProgramSpec `ebpf:"weir_arrive"`
 	WeirConnect4     *ebpf.ProgramSpec `ebpf:"weir_connect4"`
 	WeirConnect6     *ebpf.ProgramSpec `ebpf:"weir_connect6"`
+	WeirFromLimited  *ebpf.ProgramSpec `ebpf:"weir_from_limited"`
 	WeirFromTunnel   *ebpf.ProgramSpec `ebpf:"weir_from_tunnel"`
 	WeirFromUplink   *ebpf.ProgramSpec `ebpf:"weir_from_uplink"`
 	WeirFromWorkload *ebpf.ProgramSpec `ebpf:"weir_from_workload"`
@@ -805,6 +838,7 @@ type Weir6ProgramSpecs struct {
 	WeirSendmsg4     *ebpf.ProgramSpec `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.ProgramSpec `ebpf:"weir_sendmsg6"`
 	WeirSlow         *ebpf.ProgramSpec `ebpf:"weir_slow"`
+	WeirToLimited    *ebpf.ProgramSpec `ebpf:"weir_to_limited"`
 	WeirToUplink     *ebpf.ProgramSpec `ebpf:"weir_to_uplink"`
 	WeirToUplinkEach *ebpf.ProgramSpec `ebpf:"weir_to_uplink_each"`
 	WeirToWorkload   *ebpf.ProgramSpec `ebpf:"weir_to_workload"`
@@ -839,6 +873,9 @@ type Weir6MapSpecs struct {
 	WeirHosts          *ebpf.MapSpec `ebpf:"weir_hosts"`
 	WeirHostsStaged    *ebpf.MapSpec `ebpf:"weir_hosts_staged"`
 	WeirIpv6           *ebpf.MapSpec `ebpf:"weir_ipv6"`
+	WeirLimitStates    *ebpf.MapSpec `ebpf:"weir_limit_states"`
+	WeirLimitedCalls   *ebpf.MapSpec `ebpf:"weir_limited_calls"`
+	WeirLimits         *ebpf.MapSpec `ebpf:"weir_limits"`
 	WeirLinks          *ebpf.MapSpec `ebpf:"weir_links"`
 	WeirLive           *ebpf.MapSpec `ebpf:"weir_live"`
 	WeirMaglev         *ebpf.MapSpec `ebpf:"weir_maglev"`
@@ -855,6 +892,7 @@ type Weir6MapSpecs struct {
 	WeirPeers          *ebpf.MapSpec `ebpf:"weir_peers"`
 	WeirPolicy         *ebpf.MapSpec `ebpf:"weir_policy"`
 	WeirPorts          *ebpf.MapSpec `ebpf:"weir_ports"`
+	WeirQueues         *ebpf.MapSpec `ebpf:"weir_queues"`
 	WeirRanges         *ebpf.MapSpec `ebpf:"weir_ranges"`
 	WeirRecords        *ebpf.MapSpec `ebpf:"weir_records"`
 	WeirReply          *ebpf.MapSpec `ebpf:"weir_reply"`
@@ -934,6 +972,9 @@ type Weir6Maps struct {
 	WeirHosts          *ebpf.Map `ebpf:"weir_hosts"`
 	WeirHostsStaged    *ebpf.Map `ebpf:"weir_hosts_staged"`
 	WeirIpv6           *ebpf.Map `ebpf:"weir_ipv6"`
+	WeirLimitStates    *ebpf.Map `ebpf:"weir_limit_states"`
+	WeirLimitedCalls   *ebpf.Map `ebpf:"weir_limited_calls"`
+	WeirLimits         *ebpf.Map `ebpf:"weir_limits"`
 	WeirLinks          *ebpf.Map `ebpf:"weir_links"`
 	WeirLive           *ebpf.Map `ebpf:"weir_live"`
 	WeirMaglev         *ebpf.Map `ebpf:"weir_maglev"`
@@ -950,6 +991,7 @@ type Weir6Maps struct {
 	WeirPeers          *ebpf.Map `ebpf:"weir_peers"`
 	WeirPolicy         *ebpf.Map `ebpf:"weir_policy"`
 	WeirPorts          *ebpf.Map `ebpf:"weir_ports"`
+	WeirQueues         *ebpf.Map `ebpf:"weir_queues"`
 	WeirRanges         *ebpf.Map `ebpf:"weir_ranges"`
 	WeirRecords        *ebpf.Map `ebpf:"weir_records"`
 	WeirReply          *ebpf.Map `ebpf:"weir_reply"`
@@ -997,6 +1039,9 @@ func (m *Weir6Maps) Close() error {
 		m.WeirHosts,
 		m.WeirHostsStaged,
 		m.WeirIpv6,
+		m.WeirLimitStates,
+		m.WeirLimitedCalls,
+		m.WeirLimits,
 		m.WeirLinks,
 		m.WeirLive,
 		m.WeirMaglev,
@@ -1013,6 +1058,7 @@ func (m *Weir6Maps) Close() error {
 		m.WeirPeers,
 		m.WeirPolicy,
 		m.WeirPorts,
+		m.WeirQueues,
 		m.WeirRanges,
 		m.WeirRecords,
 		m.WeirReply,
@@ -1055,6 +1101,7 @@ type Weir6Programs struct {
 	WeirArrive       *ebpf.Program `ebpf:"weir_arrive"`
 	WeirConnect4     *ebpf.Program `ebpf:"weir_connect4"`
 	WeirConnect6     *ebpf.Program `ebpf:"weir_connect6"`
+	WeirFromLimited  *ebpf.Program `ebpf:"weir_from_limited"`
 	WeirFromTunnel   *ebpf.Program `ebpf:"weir_from_tunnel"`
 	WeirFromUplink   *ebpf.Program `ebpf:"weir_from_uplink"`
 	WeirFromWorkload *ebpf.Program `ebpf:"weir_from_workload"`
@@ -1065,6 +1112,7 @@ type Weir6Programs struct {
 	WeirSendmsg4     *ebpf.Program `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.Program `ebpf:"weir_sendmsg6"`
 	WeirSlow         *ebpf.Program `ebpf:"weir_slow"`
+	WeirToLimited    *ebpf.Program `ebpf:"weir_to_limited"`
 	WeirToUplink     *ebpf.Program `ebpf:"weir_to_uplink"`
 	WeirToUplinkEach *ebpf.Program `ebpf:"weir_to_uplink_each"`
 	WeirToWorkload   *ebpf.Program `ebpf:"weir_to_workload"`
@@ -1075,6 +1123,7 @@ func (p *Weir6Programs) Close() error {
 		p.WeirArrive,
 		p.WeirConnect4,
 		p.WeirConnect6,
+		p.WeirFromLimited,
 		p.WeirFromTunnel,
 		p.WeirFromUplink,
 		p.WeirFromWorkload,
@@ -1085,6 +1134,7 @@ func (p *Weir6Programs) Close() error {
 		p.WeirSendmsg4,
 		p.WeirSendmsg6,
 		p.WeirSlow,
+		p.WeirToLimited,
 		p.WeirToUplink,
 		p.WeirToUplinkEach,
 		p.WeirToWorkload,

@@ -284,6 +284,32 @@ type WeirIpAddr struct {
 	W [1]uint32
 }
 
+type WeirLimit struct {
+	_        structs.HostLayout
+	Interval uint64
+	Burst    uint64
+	Dscp     uint32
+	Most     uint32
+	Settled  uint32
+	Pad      uint32
+}
+
+type WeirLimitKey struct {
+	_         structs.HostLayout
+	Ifindex   uint32
+	Direction uint32
+}
+
+type WeirLimitState struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Open uint32
+	Used uint64
+}
+
 type WeirLinkKey struct {
 	_   structs.HostLayout
 	Mac [6]uint8
@@ -714,6 +740,9 @@ const (
 	WeirMapWeirHostsStaged    = "weir_hosts_staged"
 	WeirMapWeirIpip           = "weir_ipip"
 	WeirMapWeirIpv6           = "weir_ipv6"
+	WeirMapWeirLimitStates    = "weir_limit_states"
+	WeirMapWeirLimitedCalls   = "weir_limited_calls"
+	WeirMapWeirLimits         = "weir_limits"
 	WeirMapWeirLinks          = "weir_links"
 	WeirMapWeirLive           = "weir_live"
 	WeirMapWeirMaglev         = "weir_maglev"
@@ -767,6 +796,7 @@ const (
 	WeirProgWeirSendmsg4      = "weir_sendmsg4"
 	WeirProgWeirSendmsg6      = "weir_sendmsg6"
 	WeirProgWeirSlow          = "weir_slow"
+	WeirProgWeirToLimited     = "weir_to_limited"
 	WeirProgWeirToUplink      = "weir_to_uplink"
 	WeirProgWeirToUplinkEach  = "weir_to_uplink_each"
 	WeirProgWeirToWorkload    = "weir_to_workload"
@@ -839,6 +869,7 @@ type WeirProgramSpecs struct {
 	WeirSendmsg4     *ebpf.ProgramSpec `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.ProgramSpec `ebpf:"weir_sendmsg6"`
 	WeirSlow         *ebpf.ProgramSpec `ebpf:"weir_slow"`
+	WeirToLimited    *ebpf.ProgramSpec `ebpf:"weir_to_limited"`
 	WeirToUplink     *ebpf.ProgramSpec `ebpf:"weir_to_uplink"`
 	WeirToUplinkEach *ebpf.ProgramSpec `ebpf:"weir_to_uplink_each"`
 	WeirToWorkload   *ebpf.ProgramSpec `ebpf:"weir_to_workload"`
@@ -874,6 +905,9 @@ type WeirMapSpecs struct {
 	WeirHostsStaged    *ebpf.MapSpec `ebpf:"weir_hosts_staged"`
 	WeirIpip           *ebpf.MapSpec `ebpf:"weir_ipip"`
 	WeirIpv6           *ebpf.MapSpec `ebpf:"weir_ipv6"`
+	WeirLimitStates    *ebpf.MapSpec `ebpf:"weir_limit_states"`
+	WeirLimitedCalls   *ebpf.MapSpec `ebpf:"weir_limited_calls"`
+	WeirLimits         *ebpf.MapSpec `ebpf:"weir_limits"`
 	WeirLinks          *ebpf.MapSpec `ebpf:"weir_links"`
 	WeirLive           *ebpf.MapSpec `ebpf:"weir_live"`
 	WeirMaglev         *ebpf.MapSpec `ebpf:"weir_maglev"`
@@ -972,6 +1006,9 @@ type WeirMaps struct {
 	WeirHostsStaged    *ebpf.Map `ebpf:"weir_hosts_staged"`
 	WeirIpip           *ebpf.Map `ebpf:"weir_ipip"`
 	WeirIpv6           *ebpf.Map `ebpf:"weir_ipv6"`
+	WeirLimitStates    *ebpf.Map `ebpf:"weir_limit_states"`
+	WeirLimitedCalls   *ebpf.Map `ebpf:"weir_limited_calls"`
+	WeirLimits         *ebpf.Map `ebpf:"weir_limits"`
 	WeirLinks          *ebpf.Map `ebpf:"weir_links"`
 	WeirLive           *ebpf.Map `ebpf:"weir_live"`
 	WeirMaglev         *ebpf.Map `ebpf:"weir_maglev"`
@@ -1038,6 +1075,9 @@ func (m *WeirMaps) Close() error {
 		m.WeirHostsStaged,
 		m.WeirIpip,
 		m.WeirIpv6,
+		m.WeirLimitStates,
+		m.WeirLimitedCalls,
+		m.WeirLimits,
 		m.WeirLinks,
 		m.WeirLive,
 		m.WeirMaglev,
@@ -1112,6 +1152,7 @@ type WeirPrograms struct {
 	WeirSendmsg4     *ebpf.Program `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.Program `ebpf:"weir_sendmsg6"`
 	WeirSlow         *ebpf.Program `ebpf:"weir_slow"`
+	WeirToLimited    *ebpf.Program `ebpf:"weir_to_limited"`
 	WeirToUplink     *ebpf.Program `ebpf:"weir_to_uplink"`
 	WeirToUplinkEach *ebpf.Program `ebpf:"weir_to_uplink_each"`
 	WeirToWorkload   *ebpf.Program `ebpf:"weir_to_workload"`
@@ -1136,6 +1177,7 @@ func (p *WeirPrograms) Close() error {
 		p.WeirSendmsg4,
 		p.WeirSendmsg6,
 		p.WeirSlow,
+		p.WeirToLimited,
 		p.WeirToUplink,
 		p.WeirToUplinkEach,
 		p.WeirToWorkload,

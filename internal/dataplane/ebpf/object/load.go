@@ -50,7 +50,7 @@ func Room(name string, m *ebpf.Map) int { return int(m.MaxEntries() / max(headro
 var stateful = map[string]bool{
 	"weir_flows": true, "weir_flows_new": true, "weir_affinity": true, "weir_sockets": true, "weir_drops": true,
 	"weir_answers": true, "weir_frags": true, "weir_frag_slots": true, "weir_frag_rings": true,
-	"weir_dsr_tries": true, "weir_dsr_fallen": true, "weir_counts": true, "weir_shares": true, "weir_resolves": true, "weir_spent": true, "weir_streams": true,
+	"weir_dsr_tries": true, "weir_dsr_fallen": true, "weir_counts": true, "weir_shares": true, "weir_resolves": true, "weir_spent": true, "weir_streams": true, LimitStates: true,
 	"weir_names": true, "weir_name_used": true, "weir_name_asked": true, "weir_name_counts": true,
 }
 
@@ -60,7 +60,8 @@ func IsStateful(name string) bool { return stateful[name] }
 // shared maps are the same for both families: what they hold has no addresses, or, of domain names,
 // those of both.
 var shared = []string{"weir_policy", "weir_ports", "weir_drops", "weir_answers", "weir_events", "weir_event_rate", "weir_records", "weir_hosts", "weir_hosts_staged", "weir_trace_rule",
-	"weir_name_patterns", "weir_name_sets", "weir_name_pods", "weir_name_servers", "weir_names", "weir_name_used", "weir_name_asked", "weir_name_counts", "weir_name_calls"}
+	"weir_name_patterns", "weir_name_sets", "weir_name_pods", "weir_name_servers", "weir_names", "weir_name_used", "weir_name_asked", "weir_name_counts", "weir_name_calls",
+	Queues, Limits, LimitStates, LimitedOfIPv6}
 
 // ProgramsOfIPv6 is the map by which the programs of IPv4, which are the ones attached, call those
 // of IPv6.
