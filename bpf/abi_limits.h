@@ -35,6 +35,25 @@ struct limit_state {
 	__u64 used; /* monotonic clock, ns: until when the rate is used up */
 };
 
+/* map weir_conns: hash struct conn_key -> struct conn; connections of pods whose connections are
+ * counted. map weir_conn_work: what programs have of one packet's. */
+struct conn_key {
+	__u32 ifindex; /* the host side of the pod's interface */
+	__be16 port; /* the pod's, */
+	__be16 peer_port;
+	__u32 pod[4]; /* as the pod sees both ends; of IPv4 mapped */
+	__u32 peer[4];
+};
+
+struct conn {
+	__u64 begun; /* monotonic clock, ns */
+	__u8 direction; /* enum limit_direction */
+	__u8 ended; /* by a RST: it counts again where it goes on */
+	__u8 fin_sent; /* the pod has closed it, */
+	__u8 fin_got; /* and its peer */
+	__u32 pad;
+};
+
 /* Slots of map weir_limited_calls: IPv6's programs at the interfaces of such pods. */
 enum limited_slot {
 	LIMITED_FROM = 0,

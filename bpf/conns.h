@@ -77,7 +77,7 @@ static __noinline int conn_open(__u32 ifindex)
 	struct limit_state *s;
 	struct limit_key of = {};
 	struct conn first = {}, *c;
-	int over = 0, was = 0;
+	int over = 0;
 	struct limit *l;
 
 	if (!k)
@@ -113,3 +113,126 @@ static __noinline int conn_open(__u32 ifindex)
 	}
 	return 0;
 }
+
+/* A packet of a connection that is open, or was. What goes on after a RST was not ended by it:
+ * anybody may forge one. */
+static __noinline int conn_follow(__u32 ifindex, __u32 sent)
+{
+	struct scratch *w = scratch_get();
+	struct conn_work *k = conn_work();
+	struct limit_state *s;
+	struct conn *c;
+	int over = 0;
+
+	if (!w || !k)
+		return 0;
+	c = bpf_map_lookup_elem(&weir_conns, &k->key);
+	if (!c)
+		return 0;
+	if (w->pkt.tcp & TCP_FIN) {
+		if (sent)
+			c->fin_sent = 1;
+		else
+			c->fin_got = 1;
+		over = c->fin_sent && c->fin_got;
+	}
+	if (!(w->pkt.tcp & TCP_RST) == !c->ended && !over)
+		return 0;
+	s = conn_state(ifindex, c->direction);
+	if (!s)
+		return 0;
+	bpf_spin_lock(&s->lock);
+	if (over || (w->pkt.tcp & TCP_RST)) {
+		if (!c->ended)
+			conn_uncount(s);
+		c->ended = 1;
+	} else if (c->ended) {
+		s->open++;
+		c->ended = 0;
+	}
+	bpf_spin_unlock(&s->lock);
+	if (over)
+		bpf_map_delete_elem(&weir_conns, &k->key);
+	return 0;
+}
+
+/* Counts what a pod at whose interface the packet is has open, with sent what it sends. 1 = the
+ * packet opens a connection too many. What the node's own processes open is not counted: the
+ * kubelet asks whether the pod lives. */
+static __noinline int conn_packet(struct __sk_buff *skb, __u32 sent)
+{
+	struct limit_key of = { .ifindex = skb->ifindex };
+	struct scratch *w = scratch_get();
+	struct conn_work *k = conn_work();
+	struct limit *in, *out;
+
+	if (!w || !k)
+		return 0;
+	k->opens = 0;
+	w->answered = 0;
+	in = limit_get(&of);
+	of.direction = LIMIT_EGRESS;
+	out = limit_get(&of);
+	if (!(in && in->most) && !(out && out->most))
+		return 0;
+	if (!conn_read(skb, sent))
+		return 0;
+	k->key.ifindex = skb->ifindex;
+	addr_widen(k->key.pod, sent ? &w->pkt.saddr : &w->pkt.daddr);
+	addr_widen(k->key.peer, sent ? &w->pkt.daddr : &w->pkt.saddr);
+	k->key.port = sent ? w->pkt.key.sport : w->pkt.key.dport;
+	k->key.peer_port = sent ? w->pkt.key.dport : w->pkt.key.sport;
+	if ((w->pkt.tcp & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_SYN)
+		return conn_follow(skb->ifindex, sent);
+	k->direction = sent ? LIMIT_EGRESS : LIMIT_INGRESS;
+	if (!sent && limit_of_host(skb))
+		return 0;
+	return conn_open(skb->ifindex);
+}
+
+/* What the packet opened goes nowhere. */
+static __noinline int conn_undo(void)
+{
+	struct conn_work *k = conn_work();
+	struct limit_state *s;
+	struct conn *c;
+
+	if (!k || !k->opens)
+		return 0;
+	c = bpf_map_lookup_elem(&weir_conns, &k->key);
+	s = conn_state(k->key.ifindex, k->direction);
+	if (!c || !s)
+		return 0;
+	bpf_spin_lock(&s->lock);
+	if (!c->ended)
+		conn_uncount(s);
+	c->ended = 1;
+	bpf_spin_unlock(&s->lock);
+	return bpf_map_delete_elem(&weir_conns, &k->key);
+}
+
+/* scratch.pkt would open a connection too many to the pod: it becomes the reset that the pod would
+ * send, and comes in by the pod's interface, so that it goes back translated as all that the pod
+ * sends. */
+__noinline int conn_refuse_got(struct __sk_buff *skb)
+{
+	struct reply_work *r = reply_get();
+	struct scratch *w = scratch_get();
+
+	if (!r || !w || !reply_may(skb, w, r))
+		return drop_packet(skb, DROP_CONNECTIONS, 0);
+	if (!reply_take(r)) {
+		reply_count(ANSWER_LIMITED);
+		return drop_packet(skb, DROP_CONNECTIONS, 0);
+	}
+	drop_count(skb, DROP_CONNECTIONS, 0);
+	if (reply_reset(skb, &w->pkt, r) || reply_replace(skb)) {
+		reply_count(ANSWER_FAILED);
+		return TC_ACT_SHOT;
+	}
+	reply_count(ANSWER_RESET);
+	skb->mark = (skb->mark & ~MARK_MASK) | MARK_QUEUED;
+	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+}
+
+#endif

@@ -3,6 +3,7 @@
  * workload.c. docs/design/datapath.md, "Limited pods". */
 #include "datapath.h"
 #include "limits.h"
+#include "conns.h"
 
 /* IPv6's programs at such interfaces, enum limited_slot: IPv4's, which are attached, call them. */
 struct {
@@ -21,6 +22,14 @@ static __always_inline void limited_family(struct __sk_buff *skb, __u32 slot)
 {
 	if (WEIR_FAMILY == 4 && skb->protocol == bpf_htons(ETH_P_IPV6))
 		bpf_tail_call(skb, &weir_limited_calls, slot);
+}
+
+/* Did the packet become an answer to who sent it? */
+static __always_inline int limited_answered(void)
+{
+	struct scratch *w = scratch_get();
+
+	return w && w->answered;
 }
 
 /* Takes the place of weir_from_workload. A packet has to wait before a program sends it away from
@@ -43,9 +52,13 @@ int weir_from_limited(struct __sk_buff *skb)
 	}
 	if (mark == MARK_QUEUED)
 		skb->mark &= ~MARK_MASK;
+	if (conn_packet(skb, 1))
+		return reply_refuse(skb, DROP_CONNECTIONS, 0);
 	len = skb->len;
 	ret = workload_sent(skb);
-	if (ret != TC_ACT_SHOT)
+	if (ret == TC_ACT_SHOT || limited_answered())
+		conn_undo();
+	else
 		limit_dscp(skb, len);
 	return ret;
 }
@@ -62,6 +75,8 @@ int weir_to_limited(struct __sk_buff *skb)
 		return ret;
 	if (limit_packet(skb, LIMIT_INGRESS))
 		return drop_packet(skb, DROP_PACKET_RATE, 0);
+	if (conn_packet(skb, 0))
+		return conn_refuse_got(skb);
 	names_comes(skb);
 	return ret;
 }

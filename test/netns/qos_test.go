@@ -3,9 +3,12 @@
 package netns
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/model"
 )
 
@@ -132,4 +135,78 @@ func testDSCP(t *testing.T, fam family) {
 	class("DSCP 0, after a queue", f.client.worker, outside, 2)
 	f.limited(nil)
 	class("after", f.client.worker, outside, own)
+}
+
+// TestMaxConnections holds that a pod has no more connections open, in either direction, than it
+// may; that one too many is reset at once, also by a Service; that what ended, or was refused, does
+// not count; and that what the node's own processes open is not counted.
+func TestMaxConnections(t *testing.T) { inBoth(t, testMaxConnections) }
+
+func testMaxConnections(t *testing.T, fam family) {
+	const most = 3
+	f := newFixture(t, fam)
+	f.service("limited", "10.96.0.77", 30077, f.a)
+	f.apply()
+	next := 100
+	opens := func(what string, from *worker, addr string) int {
+		t.Helper()
+		next++
+		if a := from.call(request{Op: "open", Net: "tcp", Addr: addr, ID: next}); a.Err != "" {
+			t.Fatalf("%s: %s", what, a.Err)
+		}
+		return next
+	}
+	refused := func(what string, from *worker, addr string) {
+		t.Helper()
+		next++
+		if a := from.call(request{Op: "open", Net: "tcp", Addr: addr, ID: next, Timeout: 5000}); !strings.Contains(a.Err, "connection refused") {
+			t.Errorf("%s: got %q (%s), want a reset", what, a.Reply, a.Err)
+		}
+	}
+	closes := func(from *worker, id int, what string, again *worker, addr string) {
+		t.Helper()
+		from.call(request{Op: "close", ID: id})
+		await.That(t, what, func() error {
+			next++
+			if a := again.call(request{Op: "open", Net: "tcp", Addr: addr, ID: next, Timeout: 5000}); a.Err != "" {
+				return errors.New(a.Err)
+			}
+			return nil
+		})
+	}
+	a, b, c, n1 := f.a.worker, f.b.worker, f.c.worker, f.n1.worker
+	limit := model.Limits{Connections: most}
+	f.limited(&model.QoS{Egress: limit})
+	for range 2 * most {
+		if got := a.get("tcp", f.c.at("9999"), 5000); !strings.Contains(got.Err, "refused") {
+			t.Fatalf("a port that nobody listens at: %q", got.Err)
+		}
+	}
+	time.Sleep(100 * time.Millisecond) // the kernel's ct count knows of an end some jiffies later
+	var ids []int
+	for range most {
+		ids = append(ids, opens("egress, as many as it may", a, f.c.at("8080")))
+	}
+	refused("egress, one more", a, f.c.at("8080"))
+	refused("egress, one more, on one node", a, f.b.at("8080"))
+	opens("the other direction", c, f.a.at("8080"))
+	closes(a, ids[0], "another one, when one is closed", a, f.b.at("8080"))
+	refused("egress, one more again", a, f.c.at("8080"))
+
+	f.limited(&model.QoS{Ingress: limit})
+	ids = nil
+	for range most {
+		ids = append(ids, opens("ingress, as many as it may", c, f.a.at("8080")))
+	}
+	refused("ingress, one more", c, f.a.at("8080"))
+	refused("ingress, one more, on one node", b, f.a.at("8080"))
+	refused("ingress, by a Service", b, "10.96.0.77:80")
+	refused("ingress, by a node port", f.client.worker, f.n1.addr.String()+":30077")
+	opens("the node's own processes", n1, f.a.at("8080"))
+	opens("the other direction", a, f.c.at("8080"))
+	closes(c, ids[0], "another one, when one is closed", b, "10.96.0.77:80")
+
+	f.limited(nil)
+	opens("after", c, f.a.at("8080"))
+	opens("after", a, f.c.at("8080"))
 }

@@ -3,8 +3,10 @@
 package ebpf
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -14,6 +16,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/podlimits"
 	"github.com/weir-net/weir/internal/dataplane/shape"
+	"github.com/weir-net/weir/internal/sleep"
 )
 
 // limits are what a driver has of limited pods.
@@ -23,13 +26,56 @@ type limits struct {
 	six      *object.Programs // of IPv6
 	sixOf    *object.Collection
 	want     podlimits.Limits
-	used     bool // an interface has one of the programs
+	used     bool       // an interface has one of the programs
+	writing  sync.Mutex // held while limits are written
 }
 
 func (l *limits) close() {
 	l.six.Close()
 	l.programs.Close()
 	l.six, l.sixOf, l.programs = nil, nil, nil
+}
+
+func (l *limits) write(to *object.Collection) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	return podlimits.Write(to, l.want)
+}
+
+func (l *limits) remove(from *object.Collection) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	return podlimits.Remove(from, l.want)
+}
+
+// sweepConnections counts what pods have open until ctx ends.
+func (d *Driver) sweepConnections(ctx context.Context) {
+	for last := false; sleep.For(ctx, podlimits.SweepEvery) == nil; {
+		used, err := d.sweepOnce(last)
+		if err != nil {
+			d.log.Error("connections of pods that are over still count", "error", err)
+		}
+		last = used
+	}
+}
+
+// sweepOnce reports whether a pod is limited; with last it looks once more when none is.
+func (d *Driver) sweepOnce(last bool) (used bool, _ error) {
+	d.mu.Lock()
+	used = d.limits.used
+	if !used && !last {
+		d.mu.Unlock()
+		return used, nil
+	}
+	s, err := podlimits.NewSweep(d.loaded, d.six)
+	d.mu.Unlock()
+	if err != nil {
+		return used, err
+	}
+	defer s.Close()
+	d.limits.writing.Lock()
+	defer d.limits.writing.Unlock()
+	return used, s.Run()
 }
 
 // ensureLimits makes the queues that pods' packets wait in, and what they are counted by, before
@@ -68,7 +114,7 @@ func (d *Driver) ensureLimits() []error {
 	if err := d.loadLimits(); err != nil {
 		return fail(err)
 	}
-	if err := errors.Join(setPairs(d.loaded.Maps[object.Queues], pairs), podlimits.Write(d.loaded, d.limits.want)); err != nil {
+	if err := errors.Join(setPairs(d.loaded.Maps[object.Queues], pairs), d.limits.write(d.loaded)); err != nil {
 		return fail(err)
 	}
 	if d.limits.programs == nil {
@@ -141,7 +187,7 @@ func setPairs(m *ebpf.Map, want map[uint32]uint32) error {
 // removeLimits takes away queues that nothing leads to any more, and what nothing asks for.
 func (d *Driver) removeLimits() []error {
 	errs := d.limits.queues.Remove(d.state.QoS)
-	if err := podlimits.Remove(d.loaded, d.limits.want); err != nil {
+	if err := d.limits.remove(d.loaded); err != nil {
 		errs = append(errs, &dataplane.KeyError{Table: "queues", Key: "limits", Err: err})
 	}
 	if len(d.limits.queues.Devices()) == 0 && !d.limits.used && d.limits.programs != nil && len(errs) == 0 {

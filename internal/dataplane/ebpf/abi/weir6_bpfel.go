@@ -57,6 +57,32 @@ type Weir6BackendKey struct {
 	Slot uint32
 }
 
+type Weir6Conn struct {
+	_         structs.HostLayout
+	Begun     uint64
+	Direction uint8
+	Ended     uint8
+	FinSent   uint8
+	FinGot    uint8
+	Pad       uint32
+}
+
+type Weir6ConnKey struct {
+	_        structs.HostLayout
+	Ifindex  uint32
+	Port     uint16
+	PeerPort uint16
+	Pod      [4]uint32
+	Peer     [4]uint32
+}
+
+type Weir6ConnWork struct {
+	_         structs.HostLayout
+	Key       Weir6ConnKey
+	Direction uint32
+	Opens     uint32
+}
+
 type Weir6DropKey struct {
 	_      structs.HostLayout
 	Reason uint32
@@ -697,6 +723,8 @@ const (
 	Weir6MapWeirAnswers        = "weir_answers"
 	Weir6MapWeirBackends       = "weir_backends"
 	Weir6MapWeirClients        = "weir_clients"
+	Weir6MapWeirConnWork       = "weir_conn_work"
+	Weir6MapWeirConns          = "weir_conns"
 	Weir6MapWeirCounts         = "weir_counts"
 	Weir6MapWeirDrops          = "weir_drops"
 	Weir6MapWeirDsrFallen      = "weir_dsr_fallen"
@@ -854,6 +882,8 @@ type Weir6MapSpecs struct {
 	WeirAnswers        *ebpf.MapSpec `ebpf:"weir_answers"`
 	WeirBackends       *ebpf.MapSpec `ebpf:"weir_backends"`
 	WeirClients        *ebpf.MapSpec `ebpf:"weir_clients"`
+	WeirConnWork       *ebpf.MapSpec `ebpf:"weir_conn_work"`
+	WeirConns          *ebpf.MapSpec `ebpf:"weir_conns"`
 	WeirCounts         *ebpf.MapSpec `ebpf:"weir_counts"`
 	WeirDrops          *ebpf.MapSpec `ebpf:"weir_drops"`
 	WeirDsrFallen      *ebpf.MapSpec `ebpf:"weir_dsr_fallen"`
@@ -953,6 +983,8 @@ type Weir6Maps struct {
 	WeirAnswers        *ebpf.Map `ebpf:"weir_answers"`
 	WeirBackends       *ebpf.Map `ebpf:"weir_backends"`
 	WeirClients        *ebpf.Map `ebpf:"weir_clients"`
+	WeirConnWork       *ebpf.Map `ebpf:"weir_conn_work"`
+	WeirConns          *ebpf.Map `ebpf:"weir_conns"`
 	WeirCounts         *ebpf.Map `ebpf:"weir_counts"`
 	WeirDrops          *ebpf.Map `ebpf:"weir_drops"`
 	WeirDsrFallen      *ebpf.Map `ebpf:"weir_dsr_fallen"`
@@ -1020,6 +1052,8 @@ func (m *Weir6Maps) Close() error {
 		m.WeirAnswers,
 		m.WeirBackends,
 		m.WeirClients,
+		m.WeirConnWork,
+		m.WeirConns,
 		m.WeirCounts,
 		m.WeirDrops,
 		m.WeirDsrFallen,

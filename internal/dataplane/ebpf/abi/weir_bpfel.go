@@ -56,6 +56,32 @@ type WeirBackendKey struct {
 	Slot uint32
 }
 
+type WeirConn struct {
+	_         structs.HostLayout
+	Begun     uint64
+	Direction uint8
+	Ended     uint8
+	FinSent   uint8
+	FinGot    uint8
+	Pad       uint32
+}
+
+type WeirConnKey struct {
+	_        structs.HostLayout
+	Ifindex  uint32
+	Port     uint16
+	PeerPort uint16
+	Pod      [4]uint32
+	Peer     [4]uint32
+}
+
+type WeirConnWork struct {
+	_         structs.HostLayout
+	Key       WeirConnKey
+	Direction uint32
+	Opens     uint32
+}
+
 type WeirDropKey struct {
 	_      structs.HostLayout
 	Reason uint32
@@ -720,6 +746,8 @@ const (
 	WeirMapWeirAnswers        = "weir_answers"
 	WeirMapWeirBackends       = "weir_backends"
 	WeirMapWeirClients        = "weir_clients"
+	WeirMapWeirConnWork       = "weir_conn_work"
+	WeirMapWeirConns          = "weir_conns"
 	WeirMapWeirCounts         = "weir_counts"
 	WeirMapWeirDrops          = "weir_drops"
 	WeirMapWeirDsrFallen      = "weir_dsr_fallen"
@@ -885,6 +913,8 @@ type WeirMapSpecs struct {
 	WeirAnswers        *ebpf.MapSpec `ebpf:"weir_answers"`
 	WeirBackends       *ebpf.MapSpec `ebpf:"weir_backends"`
 	WeirClients        *ebpf.MapSpec `ebpf:"weir_clients"`
+	WeirConnWork       *ebpf.MapSpec `ebpf:"weir_conn_work"`
+	WeirConns          *ebpf.MapSpec `ebpf:"weir_conns"`
 	WeirCounts         *ebpf.MapSpec `ebpf:"weir_counts"`
 	WeirDrops          *ebpf.MapSpec `ebpf:"weir_drops"`
 	WeirDsrFallen      *ebpf.MapSpec `ebpf:"weir_dsr_fallen"`
@@ -986,6 +1016,8 @@ type WeirMaps struct {
 	WeirAnswers        *ebpf.Map `ebpf:"weir_answers"`
 	WeirBackends       *ebpf.Map `ebpf:"weir_backends"`
 	WeirClients        *ebpf.Map `ebpf:"weir_clients"`
+	WeirConnWork       *ebpf.Map `ebpf:"weir_conn_work"`
+	WeirConns          *ebpf.Map `ebpf:"weir_conns"`
 	WeirCounts         *ebpf.Map `ebpf:"weir_counts"`
 	WeirDrops          *ebpf.Map `ebpf:"weir_drops"`
 	WeirDsrFallen      *ebpf.Map `ebpf:"weir_dsr_fallen"`
@@ -1055,6 +1087,8 @@ func (m *WeirMaps) Close() error {
 		m.WeirAnswers,
 		m.WeirBackends,
 		m.WeirClients,
+		m.WeirConnWork,
+		m.WeirConns,
 		m.WeirCounts,
 		m.WeirDrops,
 		m.WeirDsrFallen,

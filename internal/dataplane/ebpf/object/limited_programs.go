@@ -16,7 +16,7 @@ import (
 // back from their queue.
 
 // The names of the programs, and of the maps that they have: from interfaces to queues and back,
-// limits, what is used up of them, and the calls of IPv6's.
+// limits, what is used up of them, connections, and the calls of IPv6's.
 const (
 	LimitedProgram   = "weir_from_limited"
 	LimitedToProgram = "weir_to_limited"
@@ -24,6 +24,7 @@ const (
 	Queues           = "weir_queues"
 	Limits           = "weir_limits"
 	LimitStates      = "weir_limit_states"
+	Conns            = "weir_conns"
 	LimitedOfIPv6    = "weir_limited_calls"
 )
 

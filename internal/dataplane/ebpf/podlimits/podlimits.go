@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podlimits keeps the maps by which programs hold limited pods to a number of packets and
-// give what they send out of the cluster a DSCP. What user space wants and what packets use up are
-// two maps: a change of a limit begins nothing anew. Limits come before the programs that ask for
-// them are attached, and go after these.
+// Package podlimits keeps the maps by which programs hold limited pods to a number of packets and of
+// connections, and give what they send out of the cluster a DSCP. What user space wants and what
+// packets use up are two maps: a change of a limit begins nothing anew. Limits come before the
+// programs that ask for them are attached, and go after these.
 package podlimits
 
 import (
@@ -51,6 +51,7 @@ func Write(l *object.Collection, want Limits) error {
 		if err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
 			errs = append(errs, err)
 		}
+		v.Settled = have[k].Settled
 		if is, ok := have[k]; !ok || is != v {
 			errs = append(errs, l.Maps[object.Limits].Put(k, v))
 		}
