@@ -28,6 +28,7 @@
 #include "abi_settings.h"
 #include "abi_events.h"
 #include "abi_names.h"
+#include "abi_limits.h"
 
 /* What a structure grows by for each address that it holds. */
 #define ADDR_MORE ((ADDR_WORDS - 1) * 4)

@@ -57,6 +57,8 @@ struct abi_enums {
 	enum svc_scope svc_scope;
 	enum timeout timeout;
 	enum name_count name_count;
+	enum limit_direction limit_direction;
+	enum limited_slot limited_slot;
 };
 
 struct abi_enums abi_enums;
