@@ -20,6 +20,8 @@ int weir_to_workload(struct __sk_buff *skb)
 {
 	int ret = TC_ACT_OK;
 
+	if ((skb->mark & MARK_MASK) == MARK_READ)
+		return forward_pass(skb); /* for the second time */
 	if ((skb->mark & MARK_MASK) == MARK_DONE)
 		forward_pass(skb);
 	else

@@ -78,9 +78,11 @@ func (f *fixture) connects(what, server, name string, first, names, connected, d
 		r.Timeout = 300
 	}
 	a := f.a.call(r)
-	if names >= 10_000 { // make bench-flows asks for these
+	if names >= 5_000 { // make bench-flows asks for these
 		nettest.Figure(f.t, what+", made", float64(a.Counters["connected"]))
 		nettest.Figure(f.t, what+", denied", float64(a.Counters["denied"]+a.Counters["late"]+a.Counters["not found"]))
+		nettest.Figure(f.t, what+", look-up p50, ms", float64(a.Counters["look-up p50, us"])/1000)
+		nettest.Figure(f.t, what+", look-up p99, ms", float64(a.Counters["look-up p99, us"])/1000)
 	}
 	if a.Counters["connected"] != connected || a.Counters["denied"] != denied || a.Counters["late"]+a.Counters["not found"] > 0 {
 		f.t.Errorf("%s: %v, want %d connected and %d denied: %s", what, a.Counters, connected, denied, a.Err)

@@ -77,6 +77,10 @@ func (a *answers) asked(server netip.Addr, proto uint32) {
 	binary.BigEndian.PutUint16(id[:], dnsID)
 	k := abi.WeirNameQuestion{Ifindex: podIfindex, Server: abi.Widen(server), Port: abi.Be16(podPort), Id: binary.NativeEndian.Uint16(id[:]), Proto: proto}
 	nettest.Must(a.t, a.node.Maps["weir_name_asked"].Put(k, uint32(1)))
+	if proto == 6 { // by a new connection, of which the server has sent nothing
+		k.Id = 0
+		nettest.Must(a.t, a.node.Maps["weir_name_streams"].Put(k, abi.WeirNameStream{First: 1<<32 - 1}))
+	}
 }
 
 // frame is a message from a server to the pod.

@@ -18,5 +18,5 @@ var limitedNames = []string{LimitedProgram, QueueProgram}
 // LoadLimited loads the two programs of IPv4, which carry IPv6 as the others do, alongside those
 // that a collection has, with the same maps.
 func LoadLimited(l *Collection) (*Programs, error) {
-	return loadPrograms(l, limitedNames...)
+	return loadPrograms(l, nil, limitedNames...)
 }
