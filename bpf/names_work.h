@@ -106,8 +106,8 @@ static __always_inline int names_packet(struct __sk_buff *skb, struct name_work 
 			w->pieces.id = 0;
 			if (bpf_skb_load_bytes(skb, off + 4, &w->pieces.port, 2))
 				return NAME_PASS;
-			piece &= bpf_htons(0x1fff);
 		}
+		piece &= bpf_htons(0x1fff); /* what the header says beside it is for others */
 		off += (head & 15) * 4;
 	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
 		if (bpf_skb_load_bytes(skb, off + 4, &len, 2) ||

@@ -63,13 +63,15 @@ func testDomainNamesHanded(t *testing.T, fam family) {
 // for each try.
 func (f *fixture) readerComes() {
 	f.t.Helper()
+	var last answer
 	for i := range 100 {
 		a := f.a.call(request{Op: "firsts", Net: map[family]string{ipv4: "ip4", ipv6: "ip6"}[f.family], From: "10.96.0.10:53",
 			Name: "n%d.split.names.test", ID: 5000 + i, Size: 1, Timeout: 200})
 		if a.Counters["connected"] == 1 {
 			return
 		}
+		last = a
 		time.Sleep(100 * time.Millisecond)
 	}
-	f.t.Fatal("no driver reads answers that the programs cannot read")
+	f.t.Fatalf("no driver reads answers that the programs cannot read: %+v", last)
 }

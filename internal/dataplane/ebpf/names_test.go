@@ -101,7 +101,7 @@ func frame(from, to netip.Addr, port uint16, tcp bool, message []byte) []byte {
 	out := make([]byte, 12, 64+len(message))
 	if from.Is4() {
 		out = append(out, 8, 0, 0x45, 0)
-		out = append(binary.BigEndian.AppendUint16(out, uint16(20+len(l4))), 0, 0, 0, 0, 64, proto, 0, 0)
+		out = append(binary.BigEndian.AppendUint16(out, uint16(20+len(l4))), 0, 0, 0x40, 0, 64, proto, 0, 0) // DF
 	} else {
 		out = append(out, 0x86, 0xdd, 0x60, 0, 0, 0)
 		out = append(binary.BigEndian.AppendUint16(out, uint16(len(l4))), proto, 64)
