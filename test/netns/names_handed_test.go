@@ -21,7 +21,7 @@ func TestDomainNamesHanded(t *testing.T) {
 func testDomainNamesHanded(t *testing.T, fam family) {
 	const server = "10.96.0.10"
 	f := namesFixture(t, fam, "*.names.test")
-	f.readerComes()
+	f.readerComes(7000)
 	many := 100
 	if os.Getenv(nettest.FiguresVariable) != "" {
 		many = 5_000
@@ -43,7 +43,7 @@ func testDomainNamesHanded(t *testing.T, fam family) {
 	f.connects("known from before", server, "n%d.names.test", 1000, 2, 2, 0)
 	f.n1.driver.start()
 	f.apply()
-	f.readerComes()
+	f.readerComes(7200)
 	f.connects("after the start", server, "n%d.split.names.test", 700, 5, 5, 0)
 
 	f.n1.driver.stop()
@@ -55,18 +55,18 @@ func testDomainNamesHanded(t *testing.T, fam family) {
 	}
 	f.connects("what the programs read while the agent stands still", server, "n%d.names.test", 810, 2, 2, 0)
 	f.n1.driver.goOn()
-	f.readerComes()
+	f.readerComes(7400)
 	f.connects("when the agent goes on", server, "n%d.split.names.test", 900, 5, 5, 0)
 }
 
-// readerComes waits until the first node's driver reads what programs cannot: a look-up of a name
-// for each try.
-func (f *fixture) readerComes() {
+// readerComes waits until the first node's driver reads what programs cannot: each try looks up a
+// name that nobody asked for before, from n<first> on.
+func (f *fixture) readerComes(first int) {
 	f.t.Helper()
 	var last answer
 	for i := range 100 {
 		a := f.a.call(request{Op: "firsts", Net: map[family]string{ipv4: "ip4", ipv6: "ip6"}[f.family], From: "10.96.0.10:53",
-			Name: "n%d.split.names.test", ID: 5000 + i, Size: 1, Timeout: 200})
+			Name: "n%d.split.names.test", ID: first + i, Size: 1, Timeout: 200})
 		if a.Counters["connected"] == 1 {
 			return
 		}

@@ -111,7 +111,7 @@ func testDomainNames(t *testing.T, fam family) {
 	f.connects("a chain of names", server, "c%d.names.test", 104, 20, 20, 0)
 	f.connects("a name within a chain", server, "c450.other.test", 0, 1, 1, 0)
 	f.connects("many addresses", server, "many.names.test", 0, 1, zoneMany, 0)
-	f.readerComes()
+	f.readerComes(7000)
 	f.connects("by TCP", server, "huge.names.test", 0, 1, zoneHuge, 0)
 	f.connects("one exact name", server, "n1.exact.test", 0, 1, 1, 0)
 	f.connects("asked of the server itself", f.c.local.Addrs[0].String(), "n%d.names.test", 200, 2, 2, 0)

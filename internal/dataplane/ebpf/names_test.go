@@ -78,9 +78,13 @@ func (a *answers) asked(server netip.Addr, proto uint32) {
 	k := abi.WeirNameQuestion{Ifindex: podIfindex, Server: abi.Widen(server), Port: abi.Be16(podPort), Id: binary.NativeEndian.Uint16(id[:]), Proto: proto}
 	nettest.Must(a.t, a.node.Maps["weir_name_asked"].Put(k, uint32(1)))
 	if proto == 6 { // by a new connection, of which the server has sent nothing
-		k.Id = 0
-		nettest.Must(a.t, a.node.Maps["weir_name_streams"].Put(k, abi.WeirNameStream{First: 1<<32 - 1}))
+		nettest.Must(a.t, a.node.Maps["weir_name_streams"].Put(streamOf(server), abi.WeirNameStream{First: 1<<32 - 1}))
 	}
+}
+
+// streamOf is the pod's TCP connection to a server.
+func streamOf(server netip.Addr) abi.WeirNameQuestion {
+	return abi.WeirNameQuestion{Ifindex: podIfindex, Server: abi.Widen(server), Port: abi.Be16(podPort), Proto: 6}
 }
 
 // frame is a message from a server to the pod.
