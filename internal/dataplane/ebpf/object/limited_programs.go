@@ -38,7 +38,7 @@ func LoadLimited(l *Collection) (*Programs, error) {
 	if l.Family == bpffs.IPv4 {
 		names = append([]string{QueueProgram}, names...)
 	}
-	return loadPrograms(l, names...)
+	return loadPrograms(l, nil, names...)
 }
 
 // CallLimited makes IPv4's programs at limited pods call those of IPv6; nil = none.
