@@ -44,6 +44,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/machine"
 	"github.com/weir-net/weir/internal/agent/metrics"
 	"github.com/weir-net/weir/internal/agent/nodelock"
+	"github.com/weir-net/weir/internal/agent/nri"
 	"github.com/weir-net/weir/internal/agent/podevents"
 	"github.com/weir-net/weir/internal/agent/problems"
 	"github.com/weir-net/weir/internal/agent/remembered"
@@ -150,6 +151,7 @@ type Agent struct {
 	published       published
 	podEvents       *podevents.Writer
 	programming     *metrics.Programming
+	nri             *nri.Plugin // holds the start of pods; nil = Weir's own CNI plugin does
 	datastore       *datastore.Follower
 	mirror          *mirror.Mirror
 	nextLacksIPIP   atomic.Bool            // the data plane that is about to carry packets cannot take IP in IP
@@ -248,9 +250,13 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.cluster.setPools = a.ipam.Configure
 	a.podEvents = podevents.New(a.clients.Dynamic, o.Node, o.Log.With("part", "podevents"))
 	a.cluster.unfitPod = a.podEvents.NotInForce
+	policies := &enforcer{cluster: a.cluster, loop: a.loop, driver: a.driver, pods: a.source, log: o.Log}
+	if a.cluster.chain != nil {
+		a.nri = nri.New(nri.Socket, policies.hold, o.Log.With("part", "nri"))
+	}
 	a.cni, err = cni.New(cni.Options{
 		IPAM: a.ipam, Pods: pods{a.source, a.podEvents, o.Node}, Settings: a.cluster.cniSettings, Ready: a.cniReady, Waits: a.noteWaiting, Log: o.Log.With("part", "cni"),
-		Enforcer: &enforcer{cluster: a.cluster, loop: a.loop, driver: a.driver, pods: a.source, log: o.Log},
+		Enforcer: policies,
 	})
 	if err != nil {
 		return nil, errors.Join(err, a.driver.Close())
@@ -424,6 +430,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	} else {
 		run("looking for interfaces of pods", func(ctx context.Context) error { return a.cluster.chain.Run(ctx, a.cluster.noteLocal) })
 		run("following results of CNI plugins", func(ctx context.Context) error { return a.cluster.results.Run(ctx, a.cluster.noteLocal) })
+		run("holding the start of pods", a.nri.Run)
 	}
 	run("looking for lost addresses", a.cni.Run)
 	run("following nodes with flannel", a.flannel.Run)

@@ -23,6 +23,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft/events"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
+	"github.com/weir-net/weir/internal/dataplane/nft/limits"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/policy"
 	"github.com/weir-net/weir/internal/dataplane/nft/records"
@@ -69,6 +70,8 @@ type Driver struct {
 
 	tunnelTable *chains.TunnelTable
 	arpTable    *chains.ArpTable
+	limits      *limits.Table // of pods that may send and get so much
+	overLimits  *familyTable  // what it dropped
 	problems    []string
 	noIPIP      string // why IP in IP, which the state has, is not in force; empty = it is, or it has none
 	ipipLacks   error  // the kernel has no IP in IP
@@ -145,6 +148,11 @@ func New(o Options) (*Driver, error) {
 		return nil, fmt.Errorf("nftables of ARP: %w", err)
 	}
 	d.arpTable = chains.NewARPTable(n)
+	if n, err = o.Tables(knftables.InetFamily); err != nil {
+		return nil, fmt.Errorf("nftables of both families: %w", err)
+	}
+	d.limits = limits.New(n)
+	d.overLimits = &familyTable{State: d.limits.State}
 	return d, nil
 }
 
@@ -176,6 +184,7 @@ func (d *Driver) reconcile(ctx context.Context) error {
 		errs = append(errs, d.queues.Add(d.state.QoS)...)
 		errs = append(errs, d.queues.Remove(d.state.QoS)...)
 	}
+	errs = append(errs, d.limits.Apply(ctx, d.state))
 	d.view.Store(events.NewView(d.state, d.network.HostIndex(), d.listening))
 	for _, f := range table.Families {
 		t := d.tables[f]

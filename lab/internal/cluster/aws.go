@@ -30,7 +30,7 @@ func checkOther(o Options) error {
 	}
 	for _, program := range programs {
 		if _, err := os.Stat(filepath.Join(o.Weir, program)); err != nil {
-			return fmt.Errorf("the cloud's CNI plugin is missing: build it by make %s: %w", make, err)
+			return fmt.Errorf("a program of the cloud's nodes is missing: build it by make %s: %w", make, err)
 		}
 	}
 	return nil
