@@ -6,21 +6,16 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/yaml"
 
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/migrate"
 	"github.com/weir-net/weir/internal/migrate/calico"
-	"github.com/weir-net/weir/internal/objects"
-	"github.com/weir-net/weir/internal/terminal"
+	"github.com/weir-net/weir/internal/migrate/show"
 )
 
 // migrateFlags are those of weir migrate.
@@ -87,9 +82,9 @@ func (f *migrateFlags) run(ctx context.Context, stdin io.Reader, out, errs io.Wr
 		plan = calico.NewInPlace(c)
 	}
 	if f.output == "" {
-		err = printPlan(out, plan)
-	} else if err = printCopies(out, plan.Copies); err == nil { // some may be missing
-		printFindings(errs, "To be changed before:", plan.Findings, true)
+		err = show.Calico(out, plan)
+	} else if err = show.Objects(out, plan.Copies); err == nil { // some may be missing
+		show.Findings(errs, "To be changed before:", plan.Findings, true)
 	}
 	if err != nil {
 		return err
@@ -127,76 +122,4 @@ func (f *migrateFlags) recorded(stdin io.Reader) ([]*unstructured.Unstructured, 
 		return nil, fmt.Errorf("%s: %w", f.file, err)
 	}
 	return all, nil
-}
-
-// printCopies writes the objects that are copied, as one YAML text.
-func printCopies(out io.Writer, copies []*unstructured.Unstructured) error {
-	for _, u := range copies {
-		text, err := yaml.Marshal(u.Object)
-		if err != nil {
-			return fmt.Errorf("print %s: %w", objects.Describe(u), err)
-		}
-		fmt.Fprintf(out, "---\n%s", text)
-	}
-	return nil
-}
-
-// printPlan writes a plan. What it prints came from objects, which a terminal must not obey.
-func printPlan(out io.Writer, p *calico.Plan) error {
-	if p.Version != "" {
-		fmt.Fprintf(out, "Calico %s\n\n", terminal.OneLine(p.Version))
-	}
-	printFindings(out, "To be changed before:", p.Findings, true)
-	printFindings(out, "What differs afterwards:", p.Findings, false)
-	printKinds(out, "Copied to projectcalico.org/v3", p.Copies)
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NODE\tPODS\tBLOCKS\tADDRESSES")
-	for _, n := range p.Nodes {
-		var blocks []string
-		for _, b := range n.Blocks {
-			blocks = append(blocks, b.CIDR.String())
-		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%d\n", terminal.OneLine(n.Name), n.Pods, strings.Join(blocks, ","), n.Addresses())
-	}
-	return w.Flush()
-}
-
-// printKinds writes how many objects of which kinds there are.
-func printKinds(out io.Writer, title string, all []*unstructured.Unstructured) {
-	count := map[string]int{}
-	for _, u := range all {
-		count[u.GetKind()]++
-	}
-	var kinds []string
-	for _, kind := range slices.Sorted(maps.Keys(count)) {
-		kinds = append(kinds, fmt.Sprintf("%d %s", count[kind], terminal.OneLine(kind)))
-	}
-	fmt.Fprintf(out, "%s: %s.\n\n", title, strings.Join(kinds, ", "))
-}
-
-func printFindings(out io.Writer, title string, findings []calico.Finding, stops bool) {
-	written := false
-	for _, f := range findings {
-		if f.Stops != stops {
-			continue
-		}
-		if !written {
-			written = true
-			fmt.Fprintln(out, title)
-		}
-		text := f.Object
-		if f.Field != "" {
-			text += ", " + f.Field
-		}
-		if f.Value != "" {
-			text += " = " + f.Value
-		}
-		fmt.Fprintf(out, "  %s: %s\n", terminal.OneLine(text), terminal.OneLine(f.Message))
-		if f.Action != "" {
-			fmt.Fprintf(out, "    → %s\n", terminal.OneLine(f.Action))
-		}
-	}
-	if written {
-		fmt.Fprintln(out)
-	}
 }

@@ -10,7 +10,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -24,7 +23,7 @@ import (
 	"github.com/weir-net/weir/internal/migrate/calico"
 	"github.com/weir-net/weir/internal/migrate/flannel"
 	"github.com/weir-net/weir/internal/migrate/nodes"
-	"github.com/weir-net/weir/internal/migrate/plan"
+	"github.com/weir-net/weir/internal/migrate/show"
 	"github.com/weir-net/weir/internal/objects"
 	"github.com/weir-net/weir/internal/terminal"
 )
@@ -44,7 +43,7 @@ func (f *migrateFlags) change(ctx context.Context, stdin io.Reader, out, errs io
 		return err
 	}
 	plan := calico.NewInPlace(cluster)
-	if err := printPlan(out, plan); err != nil {
+	if err := show.Calico(out, plan); err != nil {
 		return err
 	}
 	if plan.Stopped() && !f.back {
@@ -148,7 +147,7 @@ func (f *installFlags) fromOther(ctx context.Context, out io.Writer, c *clientse
 	}
 	plan := calico.NewInPlace(cluster)
 	if plan.Stopped() {
-		printFindings(out, "To be changed before:", plan.Findings, true)
+		show.Findings(out, "To be changed before:", plan.Findings, true)
 		return errUnhealthy
 	}
 	fmt.Fprintf(out, "applying %d objects that take the place of Calico's\n", len(plan.Copies))
@@ -219,9 +218,9 @@ func (f *migrateFlags) runOther(ctx context.Context, of migrate.Plugin, stdin io
 		return err
 	}
 	if f.output == "" {
-		err = printOther(out, p)
-	} else if err = printCopies(out, p.Objects); err == nil { // some may be missing
-		printFindings(errs, "To be changed before:", p.Findings, true)
+		err = show.Plan(out, p)
+	} else if err = show.Objects(out, p.Objects); err == nil { // some may be missing
+		show.Findings(errs, "To be changed before:", p.Findings, true)
 	}
 	if err != nil {
 		return err
@@ -240,23 +239,6 @@ func (f *migrateFlags) runOther(ctx context.Context, of migrate.Plugin, stdin io
 		&nodes.FromFlannel{Change: nodes.Change{Clients: c, Out: out, Timeout: f.timeout}, Flannel: cluster, Force: f.force})
 }
 
-// printOther writes a plan. What it prints came from objects, which a terminal must not obey.
-func printOther(out io.Writer, p *plan.Plan) error {
-	fmt.Fprintln(out, terminal.OneLine(strings.TrimSpace(p.Plugin+" "+p.Version)))
-	fmt.Fprintln(out)
-	printFindings(out, "To be changed before:", p.Findings, true)
-	printFindings(out, "What differs afterwards:", p.Findings, false)
-	if len(p.Objects) > 0 {
-		printKinds(out, "In the place of its settings", p.Objects)
-	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NODE\tPODS\tNETWORKS")
-	for _, n := range p.Nodes {
-		fmt.Fprintf(w, "%s\t%d\t%s\n", terminal.OneLine(n.Name), n.Pods, terminal.OneLine(strings.Join(n.Networks, ",")))
-	}
-	return w.Flush()
-}
-
 // otherObjects stores what takes the place of another plugin's settings.
 func otherObjects(ctx context.Context, out io.Writer, c *clientset.Clients, of migrate.Plugin) error {
 	all, err := of.Objects(ctx, c)
@@ -268,7 +250,7 @@ func otherObjects(ctx context.Context, out io.Writer, c *clientset.Clients, of m
 		return err
 	}
 	if p.Stopped() {
-		printFindings(out, "To be changed before:", p.Findings, true)
+		show.Findings(out, "To be changed before:", p.Findings, true)
 		return errUnhealthy
 	}
 	fmt.Fprintf(out, "applying %d objects that take the place of %s's settings\n", len(p.Objects), of.Name)

@@ -37,8 +37,6 @@ import (
 	"github.com/weir-net/weir/internal/agent/conflist"
 	"github.com/weir-net/weir/internal/agent/datastore"
 	"github.com/weir-net/weir/internal/agent/flowlog"
-	"github.com/weir-net/weir/internal/agent/fromcalico"
-	"github.com/weir-net/weir/internal/agent/fromflannel"
 	"github.com/weir-net/weir/internal/agent/httpserve"
 	"github.com/weir-net/weir/internal/agent/lbhealth"
 	"github.com/weir-net/weir/internal/agent/machine"
@@ -49,6 +47,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/problems"
 	"github.com/weir-net/weir/internal/agent/remembered"
 	"github.com/weir-net/weir/internal/agent/source"
+	"github.com/weir-net/weir/internal/agent/takeover"
 	apiwire "github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/announce"
 	"github.com/weir-net/weir/internal/bgp/feed"
@@ -143,8 +142,7 @@ type Agent struct {
 	events         *events.Hub
 	why            *why.Engine
 	proxies        *kubeproxy.Watch
-	calico         *fromcalico.Node // nil = the node is not taken over from Calico
-	flannel        *fromflannel.Node
+	before         *takeover.Node
 	// serviceChecks is nil before load balancers are answered.
 	serviceChecks   atomic.Pointer[lbhealth.ServiceChecks]
 	started         time.Time
@@ -192,8 +190,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 			a.lock.Close()
 		}
 	}()
-	a.calico = fromcalico.Open(o.Environ, o.Node, o.CNIConfDir, a.clients.Dynamic, o.Log.With("part", "from Calico"))
-	a.flannel = fromflannel.Open(o.Environ, o.Node, o.CNIConfDir, a.clients.Dynamic, o.Log.With("part", "from flannel"))
+	a.before = takeover.Open(o.Environ, o.Node, o.CNIConfDir, a.clients.Dynamic, o.Log)
 	a.planes = openPlaneChooser(o.StateDir, o.BPFFS, o.Log)
 	began := a.planes.choice
 	release := conntrack.Release
@@ -241,7 +238,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.cluster.noteBGP = a.noteBGP
 	a.bgpStatuses = &bgp.Writer{Node: o.Node, API: a.clients.Dynamic, Process: a.bgp, State: a.cluster.state, Peers: a.cluster.bgpPeers, Log: o.Log.With("part", "bgp")}
 	a.datastore = datastore.New(a.clients.Dynamic, o.Log.With("part", "datastore"))
-	a.ipam, err = ipam.Open(filepath.Join(o.StateDir, ipamDir), o.Node, a.calico.Blocks(ipam.NewAPIBlocks(a.clients.Dynamic, o.Node)),
+	a.ipam, err = ipam.Open(filepath.Join(o.StateDir, ipamDir), o.Node, a.before.Blocks(ipam.NewAPIBlocks(a.clients.Dynamic, o.Node)),
 		ipam.Options{Owner: a.cluster.owner, Refuse: a.cluster.refusePodAddr, Locked: a.datastore.Locked}, o.Log.With("part", "ipam"))
 	if err != nil {
 		return nil, errors.Join(err, a.driver.Close())
@@ -433,8 +430,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		run("holding the start of pods", a.nri.Run)
 	}
 	run("looking for lost addresses", a.cni.Run)
-	run("following nodes with flannel", a.flannel.Run)
-	run("removing what Felix left", func(ctx context.Context) error { return a.calico.Run(ctx, a.ready) })
+	run("removing what another plugin left", func(ctx context.Context) error { return a.before.Run(ctx, a.ready) })
 	run("writing events about pods", a.podEvents.Run)
 	run("serving health and metrics", a.serve)
 	run("answering load balancers", a.serveLoadBalancers)

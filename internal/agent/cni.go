@@ -134,9 +134,9 @@ func (p pods) PodLives(name model.Name, uid string) bool {
 	return p.source.PodLives(name, uid, p.node)
 }
 
-// restore finds the endpoints of the node, with those that come from Calico.
+// restore finds the endpoints of the node, with those that come from another plugin.
 func (a *Agent) restore(ctx context.Context) ([]model.LocalEndpoint, error) {
-	if err := errors.Join(a.flannel.Begin(ctx), a.calico.Begin(ctx, a.cni)); err != nil {
+	if err := a.before.Begin(ctx, a.cni); err != nil {
 		return nil, errors.Join(cni.ErrNotRestored, err)
 	}
 	return a.cni.Restore(ctx)
@@ -154,8 +154,8 @@ func (a *Agent) cniReady() error {
 		return errors.New("the cluster was not read yet")
 	case a.loop.Applied() == 0:
 		return errors.New("the data plane is not in place yet")
-	case a.calico.Ready() != nil:
-		return a.calico.Ready()
+	case a.before.Ready() != nil:
+		return a.before.Ready()
 	case !st.Connected && a.ipam.Free() == 0:
 		return &cni.LimitedError{Reason: "this node's blocks are full and the API server does not answer: " + st.Err}
 	}

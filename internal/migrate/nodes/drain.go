@@ -131,6 +131,9 @@ func (c *Change) renew(ctx context.Context, node string) error {
 	}
 	return c.await(ctx, fmt.Sprintf("%s: %d pods of DaemonSets are made again", node, len(pods)), func(ctx context.Context) error {
 		now, err := c.networked(ctx, node)
+		if err == nil && len(now) < len(pods) {
+			err = fmt.Errorf("%d of %d are there", len(now), len(pods))
+		}
 		for i := range now {
 			if slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.UID == now[i].UID }) {
 				return fmt.Errorf("pod %s/%s is there", now[i].Namespace, now[i].Name)
