@@ -30,6 +30,7 @@
 #include "abi_settings.h"
 #include "abi_events.h"
 #include "abi_names.h"
+#include "abi_limits.h"
 
 /* What a structure grows by for each address that it holds. */
 #define ADDR_MORE ((ADDR_WORDS - 1) * 4)
@@ -59,7 +60,7 @@ _Static_assert(sizeof(struct named_key) == 20, "named_key");
 _Static_assert(sizeof(struct named_value) == 136, "named_value");
 _Static_assert(sizeof(struct name_question) == 28, "name_question");
 _Static_assert(sizeof(struct name_reader) == 16, "name_reader");
-_Static_assert(sizeof(struct flow_record) == 196, "flow_record");
+_Static_assert(sizeof(struct flow_record) == 200, "flow_record");
 _Static_assert(sizeof(struct settings) == (96 + ADDR_MORE + 7) / 8 * 8, "settings");
 
 #endif

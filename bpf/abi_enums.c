@@ -60,6 +60,8 @@ struct abi_enums {
 	enum timeout timeout;
 	enum name_count name_count;
 	enum name_stream_state name_stream_state;
+	enum limit_direction limit_direction;
+	enum limited_slot limited_slot;
 };
 
 struct abi_enums abi_enums;

@@ -74,7 +74,7 @@ var attacksPods = []mutant{
 		"	if len(s.of) >= streamsMost {", "	if len(s.of) >= 100*streamsMost {"},
 		"./internal/dataplane/answers", "^TestHostileEndlessStreams$"},
 	{fault{"a pod sends with the mark of answers that the agent has read", "bpf/workload.c",
-		"	if ((skb->mark & MARK_MASK) == MARK_READ)", "	if ((skb->mark & MARK_MASK) != MARK_DONE)"},
+		"	return (skb->mark & MARK_MASK) == MARK_READ;", "	return (skb->mark & MARK_MASK) != MARK_DONE;"},
 		"./test/netns", "^TestHostileReadMark$/^ebpf-IPv4$"},
 	{fault{"a pod fills the node's table of the addresses of domain names", namesFile,
 		"*used >= (*all >= NAMED_FEW ? NAMED_EACH : NAMED_MOST))", "*used >= NAMED_MOST)"},

@@ -226,6 +226,12 @@ func serve(r request, conns map[int]net.Conn) answer {
 		return readCounters()
 	case "echo":
 		return fromErr(echo(r))
+	case "count datagrams":
+		return fromErr(countDatagrams(r))
+	case "received":
+		return receivedDatagrams()
+	case "pace":
+		return pace(r)
 	case "name server":
 		return fromErr(nameServer(r))
 	case "firsts":

@@ -378,7 +378,7 @@ func (d *Driver) Close() error {
 	}
 	free()
 	d.untracked.close()
-	d.limits.programs.Close()
+	d.limits.close()
 	return err
 }
 

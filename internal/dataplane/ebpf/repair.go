@@ -62,6 +62,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	d.endRun = stop
 	d.mu.Unlock()
 	sweep.Go(func() { d.collectGarbage(ctx) })
+	sweep.Go(func() { d.sweepConnections(ctx) })
 	sweep.Go(func() { d.sweepNames(ctx) })
 	sweep.Go(func() { d.readNames(ctx) })
 	tick := time.NewTicker(checkEvery)

@@ -167,6 +167,18 @@ const (
 	HostSets             = 0x8
 )
 
+// enum limit_direction.
+const (
+	LimitIngress = 0x0
+	LimitEgress  = 0x1
+)
+
+// enum limited_slot.
+const (
+	LimitedFrom = 0x0
+	LimitedTo   = 0x1
+)
+
 // enum live_list.
 const (
 	LiveAll   = 0x1

@@ -57,6 +57,32 @@ type Weir6BackendKey struct {
 	Slot uint32
 }
 
+type Weir6Conn struct {
+	_         structs.HostLayout
+	Begun     uint64
+	Direction uint8
+	Ended     uint8
+	FinSent   uint8
+	FinGot    uint8
+	Pad       uint32
+}
+
+type Weir6ConnKey struct {
+	_        structs.HostLayout
+	Ifindex  uint32
+	Port     uint16
+	PeerPort uint16
+	Pod      [4]uint32
+	Peer     [4]uint32
+}
+
+type Weir6ConnWork struct {
+	_         structs.HostLayout
+	Key       Weir6ConnKey
+	Direction uint32
+	Opens     uint32
+}
+
 type Weir6DropKey struct {
 	_      structs.HostLayout
 	Reason uint32
@@ -164,6 +190,7 @@ type Weir6FlowRecord struct {
 	Started     [2]uint32
 	At          [2]uint32
 	Count       [2]uint32
+	Rtt         uint32
 }
 
 type Weir6FlowValue struct {
@@ -196,7 +223,8 @@ type Weir6FlowValue struct {
 	Started     [2]uint32
 	Rules       [2]uint32
 	StagedRules [2]uint32
-	Room        [4]uint32
+	Rtt         uint32
+	Room        [3]uint32
 	_           [4]byte
 }
 
@@ -284,6 +312,32 @@ type Weir6HostValue struct {
 type Weir6IpAddr struct {
 	_ structs.HostLayout
 	W [4]uint32
+}
+
+type Weir6Limit struct {
+	_        structs.HostLayout
+	Interval uint64
+	Burst    uint64
+	Dscp     uint32
+	Most     uint32
+	Settled  uint32
+	Pad      uint32
+}
+
+type Weir6LimitKey struct {
+	_         structs.HostLayout
+	Ifindex   uint32
+	Direction uint32
+}
+
+type Weir6LimitState struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Open uint32
+	Used uint64
 }
 
 type Weir6LinkKey struct {
@@ -685,6 +739,8 @@ const (
 	Weir6MapWeirAnswers        = "weir_answers"
 	Weir6MapWeirBackends       = "weir_backends"
 	Weir6MapWeirClients        = "weir_clients"
+	Weir6MapWeirConnWork       = "weir_conn_work"
+	Weir6MapWeirConns          = "weir_conns"
 	Weir6MapWeirCounts         = "weir_counts"
 	Weir6MapWeirDrops          = "weir_drops"
 	Weir6MapWeirDsrFallen      = "weir_dsr_fallen"
@@ -704,6 +760,9 @@ const (
 	Weir6MapWeirHosts          = "weir_hosts"
 	Weir6MapWeirHostsStaged    = "weir_hosts_staged"
 	Weir6MapWeirIpv6           = "weir_ipv6"
+	Weir6MapWeirLimitStates    = "weir_limit_states"
+	Weir6MapWeirLimitedCalls   = "weir_limited_calls"
+	Weir6MapWeirLimits         = "weir_limits"
 	Weir6MapWeirLinks          = "weir_links"
 	Weir6MapWeirLive           = "weir_live"
 	Weir6MapWeirMaglev         = "weir_maglev"
@@ -723,6 +782,7 @@ const (
 	Weir6MapWeirPeers          = "weir_peers"
 	Weir6MapWeirPolicy         = "weir_policy"
 	Weir6MapWeirPorts          = "weir_ports"
+	Weir6MapWeirQueues         = "weir_queues"
 	Weir6MapWeirRanges         = "weir_ranges"
 	Weir6MapWeirRecords        = "weir_records"
 	Weir6MapWeirReply          = "weir_reply"
@@ -744,6 +804,7 @@ const (
 	Weir6ProgWeirArrive        = "weir_arrive"
 	Weir6ProgWeirConnect4      = "weir_connect4"
 	Weir6ProgWeirConnect6      = "weir_connect6"
+	Weir6ProgWeirFromLimited   = "weir_from_limited"
 	Weir6ProgWeirFromTunnel    = "weir_from_tunnel"
 	Weir6ProgWeirFromUplink    = "weir_from_uplink"
 	Weir6ProgWeirFromWorkload  = "weir_from_workload"
@@ -754,6 +815,7 @@ const (
 	Weir6ProgWeirSendmsg4      = "weir_sendmsg4"
 	Weir6ProgWeirSendmsg6      = "weir_sendmsg6"
 	Weir6ProgWeirSlow          = "weir_slow"
+	Weir6ProgWeirToLimited     = "weir_to_limited"
 	Weir6ProgWeirToUplink      = "weir_to_uplink"
 	Weir6ProgWeirToUplinkEach  = "weir_to_uplink_each"
 	Weir6ProgWeirToWorkload    = "weir_to_workload"
@@ -812,6 +874,7 @@ type Weir6ProgramSpecs struct {
 	WeirArrive       *ebpf.ProgramSpec `ebpf:"weir_arrive"`
 	WeirConnect4     *ebpf.ProgramSpec `ebpf:"weir_connect4"`
 	WeirConnect6     *ebpf.ProgramSpec `ebpf:"weir_connect6"`
+	WeirFromLimited  *ebpf.ProgramSpec `ebpf:"weir_from_limited"`
 	WeirFromTunnel   *ebpf.ProgramSpec `ebpf:"weir_from_tunnel"`
 	WeirFromUplink   *ebpf.ProgramSpec `ebpf:"weir_from_uplink"`
 	WeirFromWorkload *ebpf.ProgramSpec `ebpf:"weir_from_workload"`
@@ -822,6 +885,7 @@ type Weir6ProgramSpecs struct {
 	WeirSendmsg4     *ebpf.ProgramSpec `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.ProgramSpec `ebpf:"weir_sendmsg6"`
 	WeirSlow         *ebpf.ProgramSpec `ebpf:"weir_slow"`
+	WeirToLimited    *ebpf.ProgramSpec `ebpf:"weir_to_limited"`
 	WeirToUplink     *ebpf.ProgramSpec `ebpf:"weir_to_uplink"`
 	WeirToUplinkEach *ebpf.ProgramSpec `ebpf:"weir_to_uplink_each"`
 	WeirToWorkload   *ebpf.ProgramSpec `ebpf:"weir_to_workload"`
@@ -837,6 +901,8 @@ type Weir6MapSpecs struct {
 	WeirAnswers        *ebpf.MapSpec `ebpf:"weir_answers"`
 	WeirBackends       *ebpf.MapSpec `ebpf:"weir_backends"`
 	WeirClients        *ebpf.MapSpec `ebpf:"weir_clients"`
+	WeirConnWork       *ebpf.MapSpec `ebpf:"weir_conn_work"`
+	WeirConns          *ebpf.MapSpec `ebpf:"weir_conns"`
 	WeirCounts         *ebpf.MapSpec `ebpf:"weir_counts"`
 	WeirDrops          *ebpf.MapSpec `ebpf:"weir_drops"`
 	WeirDsrFallen      *ebpf.MapSpec `ebpf:"weir_dsr_fallen"`
@@ -856,6 +922,9 @@ type Weir6MapSpecs struct {
 	WeirHosts          *ebpf.MapSpec `ebpf:"weir_hosts"`
 	WeirHostsStaged    *ebpf.MapSpec `ebpf:"weir_hosts_staged"`
 	WeirIpv6           *ebpf.MapSpec `ebpf:"weir_ipv6"`
+	WeirLimitStates    *ebpf.MapSpec `ebpf:"weir_limit_states"`
+	WeirLimitedCalls   *ebpf.MapSpec `ebpf:"weir_limited_calls"`
+	WeirLimits         *ebpf.MapSpec `ebpf:"weir_limits"`
 	WeirLinks          *ebpf.MapSpec `ebpf:"weir_links"`
 	WeirLive           *ebpf.MapSpec `ebpf:"weir_live"`
 	WeirMaglev         *ebpf.MapSpec `ebpf:"weir_maglev"`
@@ -875,6 +944,7 @@ type Weir6MapSpecs struct {
 	WeirPeers          *ebpf.MapSpec `ebpf:"weir_peers"`
 	WeirPolicy         *ebpf.MapSpec `ebpf:"weir_policy"`
 	WeirPorts          *ebpf.MapSpec `ebpf:"weir_ports"`
+	WeirQueues         *ebpf.MapSpec `ebpf:"weir_queues"`
 	WeirRanges         *ebpf.MapSpec `ebpf:"weir_ranges"`
 	WeirRecords        *ebpf.MapSpec `ebpf:"weir_records"`
 	WeirReply          *ebpf.MapSpec `ebpf:"weir_reply"`
@@ -935,6 +1005,8 @@ type Weir6Maps struct {
 	WeirAnswers        *ebpf.Map `ebpf:"weir_answers"`
 	WeirBackends       *ebpf.Map `ebpf:"weir_backends"`
 	WeirClients        *ebpf.Map `ebpf:"weir_clients"`
+	WeirConnWork       *ebpf.Map `ebpf:"weir_conn_work"`
+	WeirConns          *ebpf.Map `ebpf:"weir_conns"`
 	WeirCounts         *ebpf.Map `ebpf:"weir_counts"`
 	WeirDrops          *ebpf.Map `ebpf:"weir_drops"`
 	WeirDsrFallen      *ebpf.Map `ebpf:"weir_dsr_fallen"`
@@ -954,6 +1026,9 @@ type Weir6Maps struct {
 	WeirHosts          *ebpf.Map `ebpf:"weir_hosts"`
 	WeirHostsStaged    *ebpf.Map `ebpf:"weir_hosts_staged"`
 	WeirIpv6           *ebpf.Map `ebpf:"weir_ipv6"`
+	WeirLimitStates    *ebpf.Map `ebpf:"weir_limit_states"`
+	WeirLimitedCalls   *ebpf.Map `ebpf:"weir_limited_calls"`
+	WeirLimits         *ebpf.Map `ebpf:"weir_limits"`
 	WeirLinks          *ebpf.Map `ebpf:"weir_links"`
 	WeirLive           *ebpf.Map `ebpf:"weir_live"`
 	WeirMaglev         *ebpf.Map `ebpf:"weir_maglev"`
@@ -973,6 +1048,7 @@ type Weir6Maps struct {
 	WeirPeers          *ebpf.Map `ebpf:"weir_peers"`
 	WeirPolicy         *ebpf.Map `ebpf:"weir_policy"`
 	WeirPorts          *ebpf.Map `ebpf:"weir_ports"`
+	WeirQueues         *ebpf.Map `ebpf:"weir_queues"`
 	WeirRanges         *ebpf.Map `ebpf:"weir_ranges"`
 	WeirRecords        *ebpf.Map `ebpf:"weir_records"`
 	WeirReply          *ebpf.Map `ebpf:"weir_reply"`
@@ -1001,6 +1077,8 @@ func (m *Weir6Maps) Close() error {
 		m.WeirAnswers,
 		m.WeirBackends,
 		m.WeirClients,
+		m.WeirConnWork,
+		m.WeirConns,
 		m.WeirCounts,
 		m.WeirDrops,
 		m.WeirDsrFallen,
@@ -1020,6 +1098,9 @@ func (m *Weir6Maps) Close() error {
 		m.WeirHosts,
 		m.WeirHostsStaged,
 		m.WeirIpv6,
+		m.WeirLimitStates,
+		m.WeirLimitedCalls,
+		m.WeirLimits,
 		m.WeirLinks,
 		m.WeirLive,
 		m.WeirMaglev,
@@ -1039,6 +1120,7 @@ func (m *Weir6Maps) Close() error {
 		m.WeirPeers,
 		m.WeirPolicy,
 		m.WeirPorts,
+		m.WeirQueues,
 		m.WeirRanges,
 		m.WeirRecords,
 		m.WeirReply,
@@ -1081,6 +1163,7 @@ type Weir6Programs struct {
 	WeirArrive       *ebpf.Program `ebpf:"weir_arrive"`
 	WeirConnect4     *ebpf.Program `ebpf:"weir_connect4"`
 	WeirConnect6     *ebpf.Program `ebpf:"weir_connect6"`
+	WeirFromLimited  *ebpf.Program `ebpf:"weir_from_limited"`
 	WeirFromTunnel   *ebpf.Program `ebpf:"weir_from_tunnel"`
 	WeirFromUplink   *ebpf.Program `ebpf:"weir_from_uplink"`
 	WeirFromWorkload *ebpf.Program `ebpf:"weir_from_workload"`
@@ -1091,6 +1174,7 @@ type Weir6Programs struct {
 	WeirSendmsg4     *ebpf.Program `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.Program `ebpf:"weir_sendmsg6"`
 	WeirSlow         *ebpf.Program `ebpf:"weir_slow"`
+	WeirToLimited    *ebpf.Program `ebpf:"weir_to_limited"`
 	WeirToUplink     *ebpf.Program `ebpf:"weir_to_uplink"`
 	WeirToUplinkEach *ebpf.Program `ebpf:"weir_to_uplink_each"`
 	WeirToWorkload   *ebpf.Program `ebpf:"weir_to_workload"`
@@ -1101,6 +1185,7 @@ func (p *Weir6Programs) Close() error {
 		p.WeirArrive,
 		p.WeirConnect4,
 		p.WeirConnect6,
+		p.WeirFromLimited,
 		p.WeirFromTunnel,
 		p.WeirFromUplink,
 		p.WeirFromWorkload,
@@ -1111,6 +1196,7 @@ func (p *Weir6Programs) Close() error {
 		p.WeirSendmsg4,
 		p.WeirSendmsg6,
 		p.WeirSlow,
+		p.WeirToLimited,
 		p.WeirToUplink,
 		p.WeirToUplinkEach,
 		p.WeirToWorkload,

@@ -56,6 +56,32 @@ type WeirBackendKey struct {
 	Slot uint32
 }
 
+type WeirConn struct {
+	_         structs.HostLayout
+	Begun     uint64
+	Direction uint8
+	Ended     uint8
+	FinSent   uint8
+	FinGot    uint8
+	Pad       uint32
+}
+
+type WeirConnKey struct {
+	_        structs.HostLayout
+	Ifindex  uint32
+	Port     uint16
+	PeerPort uint16
+	Pod      [4]uint32
+	Peer     [4]uint32
+}
+
+type WeirConnWork struct {
+	_         structs.HostLayout
+	Key       WeirConnKey
+	Direction uint32
+	Opens     uint32
+}
+
 type WeirDropKey struct {
 	_      structs.HostLayout
 	Reason uint32
@@ -163,6 +189,7 @@ type WeirFlowRecord struct {
 	Started     [2]uint32
 	At          [2]uint32
 	Count       [2]uint32
+	Rtt         uint32
 }
 
 type WeirFlowValue struct {
@@ -195,7 +222,8 @@ type WeirFlowValue struct {
 	Started     [2]uint32
 	Rules       [2]uint32
 	StagedRules [2]uint32
-	Room        [4]uint32
+	Rtt         uint32
+	Room        [3]uint32
 }
 
 type WeirFragKey struct {
@@ -282,6 +310,32 @@ type WeirHostValue struct {
 type WeirIpAddr struct {
 	_ structs.HostLayout
 	W [1]uint32
+}
+
+type WeirLimit struct {
+	_        structs.HostLayout
+	Interval uint64
+	Burst    uint64
+	Dscp     uint32
+	Most     uint32
+	Settled  uint32
+	Pad      uint32
+}
+
+type WeirLimitKey struct {
+	_         structs.HostLayout
+	Ifindex   uint32
+	Direction uint32
+}
+
+type WeirLimitState struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Open uint32
+	Used uint64
 }
 
 type WeirLinkKey struct {
@@ -714,6 +768,8 @@ const (
 	WeirMapWeirAnswers        = "weir_answers"
 	WeirMapWeirBackends       = "weir_backends"
 	WeirMapWeirClients        = "weir_clients"
+	WeirMapWeirConnWork       = "weir_conn_work"
+	WeirMapWeirConns          = "weir_conns"
 	WeirMapWeirCounts         = "weir_counts"
 	WeirMapWeirDrops          = "weir_drops"
 	WeirMapWeirDsrFallen      = "weir_dsr_fallen"
@@ -734,6 +790,9 @@ const (
 	WeirMapWeirHostsStaged    = "weir_hosts_staged"
 	WeirMapWeirIpip           = "weir_ipip"
 	WeirMapWeirIpv6           = "weir_ipv6"
+	WeirMapWeirLimitStates    = "weir_limit_states"
+	WeirMapWeirLimitedCalls   = "weir_limited_calls"
+	WeirMapWeirLimits         = "weir_limits"
 	WeirMapWeirLinks          = "weir_links"
 	WeirMapWeirLive           = "weir_live"
 	WeirMapWeirMaglev         = "weir_maglev"
@@ -790,6 +849,7 @@ const (
 	WeirProgWeirSendmsg4      = "weir_sendmsg4"
 	WeirProgWeirSendmsg6      = "weir_sendmsg6"
 	WeirProgWeirSlow          = "weir_slow"
+	WeirProgWeirToLimited     = "weir_to_limited"
 	WeirProgWeirToUplink      = "weir_to_uplink"
 	WeirProgWeirToUplinkEach  = "weir_to_uplink_each"
 	WeirProgWeirToWorkload    = "weir_to_workload"
@@ -862,6 +922,7 @@ type WeirProgramSpecs struct {
 	WeirSendmsg4     *ebpf.ProgramSpec `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.ProgramSpec `ebpf:"weir_sendmsg6"`
 	WeirSlow         *ebpf.ProgramSpec `ebpf:"weir_slow"`
+	WeirToLimited    *ebpf.ProgramSpec `ebpf:"weir_to_limited"`
 	WeirToUplink     *ebpf.ProgramSpec `ebpf:"weir_to_uplink"`
 	WeirToUplinkEach *ebpf.ProgramSpec `ebpf:"weir_to_uplink_each"`
 	WeirToWorkload   *ebpf.ProgramSpec `ebpf:"weir_to_workload"`
@@ -877,6 +938,8 @@ type WeirMapSpecs struct {
 	WeirAnswers        *ebpf.MapSpec `ebpf:"weir_answers"`
 	WeirBackends       *ebpf.MapSpec `ebpf:"weir_backends"`
 	WeirClients        *ebpf.MapSpec `ebpf:"weir_clients"`
+	WeirConnWork       *ebpf.MapSpec `ebpf:"weir_conn_work"`
+	WeirConns          *ebpf.MapSpec `ebpf:"weir_conns"`
 	WeirCounts         *ebpf.MapSpec `ebpf:"weir_counts"`
 	WeirDrops          *ebpf.MapSpec `ebpf:"weir_drops"`
 	WeirDsrFallen      *ebpf.MapSpec `ebpf:"weir_dsr_fallen"`
@@ -897,6 +960,9 @@ type WeirMapSpecs struct {
 	WeirHostsStaged    *ebpf.MapSpec `ebpf:"weir_hosts_staged"`
 	WeirIpip           *ebpf.MapSpec `ebpf:"weir_ipip"`
 	WeirIpv6           *ebpf.MapSpec `ebpf:"weir_ipv6"`
+	WeirLimitStates    *ebpf.MapSpec `ebpf:"weir_limit_states"`
+	WeirLimitedCalls   *ebpf.MapSpec `ebpf:"weir_limited_calls"`
+	WeirLimits         *ebpf.MapSpec `ebpf:"weir_limits"`
 	WeirLinks          *ebpf.MapSpec `ebpf:"weir_links"`
 	WeirLive           *ebpf.MapSpec `ebpf:"weir_live"`
 	WeirMaglev         *ebpf.MapSpec `ebpf:"weir_maglev"`
@@ -978,6 +1044,8 @@ type WeirMaps struct {
 	WeirAnswers        *ebpf.Map `ebpf:"weir_answers"`
 	WeirBackends       *ebpf.Map `ebpf:"weir_backends"`
 	WeirClients        *ebpf.Map `ebpf:"weir_clients"`
+	WeirConnWork       *ebpf.Map `ebpf:"weir_conn_work"`
+	WeirConns          *ebpf.Map `ebpf:"weir_conns"`
 	WeirCounts         *ebpf.Map `ebpf:"weir_counts"`
 	WeirDrops          *ebpf.Map `ebpf:"weir_drops"`
 	WeirDsrFallen      *ebpf.Map `ebpf:"weir_dsr_fallen"`
@@ -998,6 +1066,9 @@ type WeirMaps struct {
 	WeirHostsStaged    *ebpf.Map `ebpf:"weir_hosts_staged"`
 	WeirIpip           *ebpf.Map `ebpf:"weir_ipip"`
 	WeirIpv6           *ebpf.Map `ebpf:"weir_ipv6"`
+	WeirLimitStates    *ebpf.Map `ebpf:"weir_limit_states"`
+	WeirLimitedCalls   *ebpf.Map `ebpf:"weir_limited_calls"`
+	WeirLimits         *ebpf.Map `ebpf:"weir_limits"`
 	WeirLinks          *ebpf.Map `ebpf:"weir_links"`
 	WeirLive           *ebpf.Map `ebpf:"weir_live"`
 	WeirMaglev         *ebpf.Map `ebpf:"weir_maglev"`
@@ -1047,6 +1118,8 @@ func (m *WeirMaps) Close() error {
 		m.WeirAnswers,
 		m.WeirBackends,
 		m.WeirClients,
+		m.WeirConnWork,
+		m.WeirConns,
 		m.WeirCounts,
 		m.WeirDrops,
 		m.WeirDsrFallen,
@@ -1067,6 +1140,9 @@ func (m *WeirMaps) Close() error {
 		m.WeirHostsStaged,
 		m.WeirIpip,
 		m.WeirIpv6,
+		m.WeirLimitStates,
+		m.WeirLimitedCalls,
+		m.WeirLimits,
 		m.WeirLinks,
 		m.WeirLive,
 		m.WeirMaglev,
@@ -1144,6 +1220,7 @@ type WeirPrograms struct {
 	WeirSendmsg4     *ebpf.Program `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.Program `ebpf:"weir_sendmsg6"`
 	WeirSlow         *ebpf.Program `ebpf:"weir_slow"`
+	WeirToLimited    *ebpf.Program `ebpf:"weir_to_limited"`
 	WeirToUplink     *ebpf.Program `ebpf:"weir_to_uplink"`
 	WeirToUplinkEach *ebpf.Program `ebpf:"weir_to_uplink_each"`
 	WeirToWorkload   *ebpf.Program `ebpf:"weir_to_workload"`
@@ -1168,6 +1245,7 @@ func (p *WeirPrograms) Close() error {
 		p.WeirSendmsg4,
 		p.WeirSendmsg6,
 		p.WeirSlow,
+		p.WeirToLimited,
 		p.WeirToUplink,
 		p.WeirToUplinkEach,
 		p.WeirToWorkload,
