@@ -59,9 +59,9 @@ struct abi_enums {
 	enum svc_scope svc_scope;
 	enum timeout timeout;
 	enum name_count name_count;
-	enum name_stream_state name_stream_state;
 	enum limit_direction limit_direction;
 	enum limited_slot limited_slot;
+	enum name_stream_state name_stream_state;
 };
 
 struct abi_enums abi_enums;
