@@ -31,8 +31,8 @@ func Open(environ []string, node, confDir string, api dynamic.Interface, log *sl
 		flannel: fromflannel.Open(environ, node, confDir, api, log.With("part", "from flannel"))}
 }
 
-// Begin has the node be Weir's. It is called before the endpoints of the node are restored, and before
-// anything is written that the other plugin would write otherwise.
+// Begin has the node be Weir's. It is called before the endpoints of the node are restored, and
+// before anything is written that the other plugin would write otherwise.
 func (n *Node) Begin(ctx context.Context, s *cni.Server) error {
 	return errors.Join(n.flannel.Begin(ctx), n.calico.Begin(ctx, s))
 }
@@ -40,8 +40,8 @@ func (n *Node) Begin(ctx context.Context, s *cni.Server) error {
 // Ready says what is missing until pods can be started.
 func (n *Node) Ready() error { return n.calico.Ready() }
 
-// Run removes what the other plugin left, once ready says that the data plane is in force, and follows
-// nodes that have it.
+// Run removes what the other plugin left, once ready says that the data plane is in force, and
+// follows nodes that have it.
 func (n *Node) Run(ctx context.Context, ready func() error) error {
 	if n.flannel != nil {
 		return n.flannel.Run(ctx)
@@ -52,8 +52,8 @@ func (n *Node) Run(ctx context.Context, ready func() error) error {
 // Blocks returns the blocks of the node; inner is where they are claimed with Weir.
 func (n *Node) Blocks(inner ipam.Blocks) ipam.Blocks { return n.calico.Blocks(inner) }
 
-// Beside says at which MAC addresses nodes with the other plugin take frames of the tunnel; nil = there
-// are none.
+// Beside says at which MAC addresses nodes with the other plugin take frames of the tunnel; nil =
+// there are none.
 func (n *Node) Beside() func(node string) ([6]byte, error) {
 	switch {
 	case n.calico != nil:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package show prints plans of migrations, as people read them, and the objects that take the place of
-// another plugin's. What it prints came from objects that anybody may have written, which a terminal
-// must not obey.
+// Package show prints plans of migrations, as people read them, and the objects that take the place
+// of another plugin's. What it prints came from objects that anybody may have written, which a
+// terminal must not obey.
 package show
 
 import (
