@@ -34,8 +34,8 @@ func of(t *testing.T, objects ...runtime.Object) *Node {
 	return Open([]string{"WEIR_TAKE_OVER=flannel"}, "n1", t.TempDir(), api, slog.New(slog.DiscardHandler))
 }
 
-// TestMAC: frames for a node with flannel bear its device's address, those for others any; a node of
-// which nothing is known is an error, not a guess.
+// TestMAC: frames for a node with flannel bear its device's address, those for others any; a node
+// of which nothing is known is an error, not a guess.
 func TestMAC(t *testing.T) {
 	const data = "flannel.alpha.coreos.com/backend-data"
 	n := of(t, object("Node", "old", nil, map[string]string{data: `{"VNI":1,"VtepMAC":"5e:ae:2a:81:0c:11"}`}, nil, nil),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package takeover takes a node over from the network plugin that it has had, whichever that is: the
-// packages fromcalico and fromflannel beside it know what each of these leaves. It also says how nodes
-// that still have the plugin are reached. A node that is not taken over has neither.
+// Package takeover takes a node over from the network plugin that it has had, whichever that is:
+// the packages fromcalico and fromflannel beside it know what each of these leaves. It also says
+// how nodes that still have the plugin are reached. A node that is not taken over has neither.
 package takeover
 
 import (
