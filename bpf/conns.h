@@ -174,8 +174,8 @@ static __noinline int conn_follow(__u32 ifindex, __u32 sent)
 }
 
 /* Counts what a pod at whose interface the packet is has open, with sent what it sends. 1 = the
- * packet opens a connection too many, or goes on with one. What the node's own processes open is not counted: the
- * kubelet asks whether the pod lives. */
+ * packet opens a connection too many, or goes on with one. What the node's own processes open is
+ * not counted: the kubelet asks whether the pod lives. */
 static __noinline int conn_packet(struct __sk_buff *skb, __u32 sent)
 {
 	struct limit_key of = { .ifindex = skb->ifindex };

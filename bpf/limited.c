@@ -24,8 +24,8 @@ static __always_inline void limited_family(struct __sk_buff *skb, __u32 slot)
 		bpf_tail_call(skb, &weir_limited_calls, slot);
 }
 
-/* What comes before evaluation, of what a pod sends: the program's verdict, or -1 to go on. A packet
- * has to wait before a program sends it away from the interface; without an entry nothing waits.
+/* What comes before evaluation, of what a pod sends: the program's verdict, or -1 to go on. A
+ * packet has to wait before a program sends it away from the interface; without an entry nothing waits.
  * What has a mark has waited, and was counted, and that of a fragment on its second way in stays
  * (MARK_AGAIN). A pod sets none: the kernel clears it on the way out of its namespace. This, and
  * limited_after, are functions of their own, as IPv6 leaves no room on the stack. */

@@ -13,8 +13,8 @@ import (
 
 // TestBandwidth holds that what a pod sends, and gets, is held to the bandwidth that it may have,
 // whether the other end is a pod of its node or of another one, that a change counts for a pod that
-// runs, and that other pods are not held to anything. In no second comes more than a twentieth above
-// the rate by the interface, headers included. How near TCP comes to a rate is a figure.
+// runs, and that other pods are not held to anything. In no second comes more than a twentieth
+// above the rate by the interface, headers included. How near TCP comes to a rate is a figure.
 func TestBandwidth(t *testing.T) { inBoth(t, testBandwidth) }
 
 func testBandwidth(t *testing.T, fam family) {
