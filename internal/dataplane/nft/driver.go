@@ -47,9 +47,10 @@ type Options struct {
 	Connections uint32
 	// FlowRecords is how often open flows are reported; 0 = flows are not accounted for.
 	FlowRecords time.Duration
-	// BesideCalico has the node work together with others that still have Calico, in whose place
-	// it comes.
-	BesideCalico bool
+	// Beside has the node work together with others that still have the network plugin in whose
+	// place it comes, and says at which MAC address a node takes frames of the tunnel; nil = all
+	// nodes have Weir.
+	Beside func(node string) ([6]byte, error)
 	// NoMachine leaves devices, routes and settings of the kernel alone: tables only, for tests.
 	NoMachine bool
 }
@@ -121,8 +122,8 @@ func New(o Options) (*Driver, error) {
 		o.Tables = func(f knftables.Family) (knftables.Interface, error) { return knftables.New(f, table.Name) }
 	}
 	d := &Driver{opts: o, live: live, log: o.Logger, tables: map[table.Family]*familyTable{}, network: hostnet.New(o.Logger, o.StateDir), queues: shape.New(shape.IFB)}
-	if o.BesideCalico {
-		d.network.BesideCalico()
+	if o.Beside != nil {
+		d.network.Beside(o.Beside)
 	}
 	for _, f := range table.Families {
 		n, err := o.Tables(f.NFT())

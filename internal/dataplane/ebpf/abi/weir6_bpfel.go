@@ -191,6 +191,7 @@ type Weir6FlowRecord struct {
 	Started     [2]uint32
 	At          [2]uint32
 	Count       [2]uint32
+	Rtt         uint32
 }
 
 type Weir6FlowValue struct {
@@ -223,7 +224,8 @@ type Weir6FlowValue struct {
 	Started     [2]uint32
 	Rules       [2]uint32
 	StagedRules [2]uint32
-	Room        [4]uint32
+	Rtt         uint32
+	Room        [3]uint32
 	_           [4]byte
 }
 

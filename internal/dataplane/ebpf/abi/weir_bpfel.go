@@ -190,6 +190,7 @@ type WeirFlowRecord struct {
 	Started     [2]uint32
 	At          [2]uint32
 	Count       [2]uint32
+	Rtt         uint32
 }
 
 type WeirFlowValue struct {
@@ -222,7 +223,8 @@ type WeirFlowValue struct {
 	Started     [2]uint32
 	Rules       [2]uint32
 	StagedRules [2]uint32
-	Room        [4]uint32
+	Rtt         uint32
+	Room        [3]uint32
 }
 
 type WeirFragKey struct {
