@@ -25,10 +25,10 @@ static __always_inline void limited_family(struct __sk_buff *skb, __u32 slot)
 }
 
 /* What comes before evaluation, of what a pod sends: the program's verdict, or -1 to go on. A
- * packet has to wait before a program sends it away from the interface; without an entry nothing waits.
- * What has a mark has waited, and was counted, and that of a fragment on its second way in stays
- * (MARK_AGAIN). A pod sets none: the kernel clears it on the way out of its namespace. This, and
- * limited_after, are functions of their own, as IPv6 leaves no room on the stack. */
+ * packet has to wait before a program sends it away from the interface; without an entry nothing
+ * waits. What has a mark has waited, and was counted, and that of a fragment on its second way in
+ * stays (MARK_AGAIN). A pod sets none: the kernel clears it on the way out of its namespace. This,
+ * and limited_after, are functions of their own, as IPv6 leaves no room on the stack. */
 static __noinline int limited_before(struct __sk_buff *skb)
 {
 	__u32 from = skb->ifindex, mark = skb->mark & MARK_MASK, *queue;
