@@ -246,7 +246,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.podEvents = podevents.New(a.clients.Dynamic, o.Node, o.Log.With("part", "podevents"))
 	a.cluster.unfitPod = a.podEvents.NotInForce
 	a.cni, err = cni.New(cni.Options{
-		IPAM: a.ipam, Pods: pods{a.source, a.podEvents, o.Node}, Settings: a.cluster.cniSettings, Ready: a.cniReady, Waits: a.noteWaiting, Log: o.Log.With("part", "cni"),
+		IPAM: a.ipam, Pods: pods{a.source, a.podEvents, o.Node, a.cluster.settings}, Settings: a.cluster.cniSettings, Ready: a.cniReady, Waits: a.noteWaiting, Log: o.Log.With("part", "cni"),
 		Enforcer: &enforcer{cluster: a.cluster, loop: a.loop, driver: a.driver, pods: a.source, log: o.Log},
 	})
 	if err != nil {
