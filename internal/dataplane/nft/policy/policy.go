@@ -115,8 +115,8 @@ func policyChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint
 	var granted, answered, stray string // sources that are not the senders' own
 	if len(s.Sources) > 0 {
 		granted = "ct direction original $ip saddr != @" + expr.SetLocal + " iifname vmap @" + mapGranted
-		// An answer does not show which pod's policy the flow is under: the next packet of the first
-		// direction evaluates that.
+		// An answer does not show which pod's policy the flow is under: the next packet of the
+		// first direction evaluates that.
 		answered = "ct direction reply ct original $ip saddr @" + expr.SetGranted + " return"
 		stray = "$ip saddr != @" + expr.SetLocal + " iifname @" + setGranters + " drop"
 	}
