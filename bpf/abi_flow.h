@@ -130,7 +130,10 @@ struct flow_value {
 	__u32 started[2]; /* of the flow: monotonic clock, ns, low word first */
 	__u32 rules[2]; /* that decided at the source, at the destination; 0 = none did */
 	__u32 staged_rules[2];
-	__u32 room[4]; /* so that elements fill whole cache lines */
+	/* Of the handshake of TCP, from SYN to the client's ACK, microseconds: account_rtt; 0 = not
+	 * known. */
+	__u32 rtt;
+	__u32 room[3]; /* so that elements fill whole cache lines */
 };
 
 enum account_flag {
@@ -176,6 +179,7 @@ struct flow_record {
 	__u32 started[2]; /* monotonic clock, ns, low word first */
 	__u32 at[2]; /* when this was written, the same */
 	__u32 count[2]; /* as flow_value.count, low word first */
+	__u32 rtt; /* as flow_value.rtt */
 };
 
 /* --- fragments ----------------------------------------------------------------------------------

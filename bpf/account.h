@@ -94,6 +94,7 @@ static __noinline int account_fill(struct flow_record *r, const struct flow_key 
 	r->staged_rules[1] = f->staged_rules[1];
 	r->started[0] = f->started[0];
 	r->started[1] = f->started[1];
+	r->rtt = f->rtt;
 	return 0;
 }
 
@@ -259,6 +260,23 @@ static __noinline int account_state(struct __sk_buff *skb, struct flow_value *f)
 		return 0;
 	f->account |= ACCOUNT_ENDED;
 	return account_ended(&w->pkt, f);
+}
+
+/* Notes in both entries of a flow of TCP how long its handshake took, up to the packet at hand: the
+ * way to the server and back, and to the client and back, from wherever between them this is. f is
+ * the entry of the client's direction, whose SYN was counted, and the other one has so many packets.
+ * Where a segment was sent again it is not known which of them was answered. */
+static __always_inline void account_rtt(const struct pkt *p, struct flow_value *f,
+					struct flow_value *other, __u64 answers)
+{
+	__u64 took;
+
+	if (p->l4 != L4_TCP || !(f->flags_seen & TCP_SYN) || (f->flags & FLOW_REPLY) ||
+	    f->count >> ACCOUNT_PACKETS_AT != 1 || other->count >> ACCOUNT_PACKETS_AT != answers)
+		return;
+	took = bpf_ktime_get_ns() - ((__u64)f->started[1] << 32 | f->started[0]);
+	took /= 1000;
+	f->rtt = other->rtt = took >> 32 ? 0 : took;
 }
 
 /* Reports what is left of an entry that goes to another flow, or away. */

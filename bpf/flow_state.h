@@ -55,6 +55,8 @@ static __noinline int flow_promote(struct pkt *p, struct flow_value *f)
 		flow_copy(&w->rev, other);
 		if (account_interval)
 			w->rev.count = account_take(&other->count);
+		if (account_interval)
+			account_rtt(p, &w->fwd, &w->rev, 1);
 		w->rev.state |= STATE_REPLIED;
 		bpf_map_update_elem(&weir_flows, &w->rkey, &w->rev, BPF_ANY);
 	}
@@ -74,8 +76,12 @@ static __always_inline void flow_replied(struct pkt *p, struct flow_value *f, st
 	f->state |= STATE_REPLIED;
 	flow_partner(&w->okey, f, p->key.proto);
 	other = bpf_map_lookup_elem(&weir_flows, &w->okey);
-	if (other)
-		other->state |= STATE_REPLIED;
+	if (!other)
+		return;
+	other->state |= STATE_REPLIED;
+	/* The node's own process is the client: its ACK takes no time. */
+	if (account_interval && (p->tcp & TCP_SYN))
+		account_rtt(p, other, f, 0);
 }
 
 /* FIN and RST. */

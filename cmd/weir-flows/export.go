@@ -16,6 +16,15 @@ import (
 // exporters are for the programs that get each record, too.
 type exporters []*export.Exporter
 
+// taken is what the store calls with each record: nil where nobody wants them, as it makes them of
+// its rows for it.
+func (e exporters) taken() func(*flows.Flow) {
+	if len(e) == 0 {
+		return nil
+	}
+	return e.offer
+}
+
 func (e exporters) offer(f *flows.Flow) {
 	for _, to := range e {
 		to.Offer(f)

@@ -101,7 +101,7 @@ func run(ctx context.Context, log *slog.Logger, s settings) error {
 	if err != nil {
 		return err
 	}
-	store, err := flowstore.Open(flowstore.Options{Taken: exporters.offer, Dir: s.dir, Age: s.age, Bytes: s.bytes.Value(), Records: flowstore.DefaultRecords, CoarseAfter: s.coarse, CoarseEvery: s.coarseEvery, Every: s.every, Log: log, Now: time.Now})
+	store, err := flowstore.Open(flowstore.Options{Taken: exporters.taken(), Dir: s.dir, Age: s.age, Bytes: s.bytes.Value(), Records: flowstore.DefaultRecords, CoarseAfter: s.coarse, CoarseEvery: s.coarseEvery, Every: s.every, Log: log, Now: time.Now})
 	if err != nil {
 		return fmt.Errorf("open the store in %s: %w", s.dir, err)
 	}

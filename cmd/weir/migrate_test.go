@@ -74,7 +74,7 @@ func TestMigrateObjects(t *testing.T) {
 }
 
 func TestMigrateArguments(t *testing.T) {
-	for _, args := range [][]string{{}, {"--from", "flannel"}, {"--from", "calico", "-o", "json"}, {"--from", "calico", "-f", "/does/not/exist"}} {
+	for _, args := range [][]string{{}, {"--from", "another"}, {"--from", "flannel", "--in-place"}, {"--from", "flannel", "--apply", "-f", "x"}, {"--from", "calico", "-o", "json"}, {"--from", "calico", "-f", "/does/not/exist"}} {
 		if out, err := migrateOutput("", args...); err == nil {
 			t.Errorf("%q: %s", args, out)
 		}

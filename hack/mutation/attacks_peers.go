@@ -49,7 +49,7 @@ var attacksPeers = []mutant{
 	{fault: fault{"a compromised node answers as the store of flow records", relayFile, "Reviewer: cfg.StoreReviewer,", "Reviewer: cfg.Reviewer,"}, pkg: relayPackage, run: "^TestHostileStore$"},
 	{fault: fault{"the token of the store of flow records answers for a node", relayFile, "r.agents = agents.New(agents.Config{Log: cfg.Log, Reviewer: cfg.Reviewer,",
 		"r.agents = agents.New(agents.Config{Log: cfg.Log, Reviewer: cfg.StoreReviewer,"}, pkg: relayPackage, run: "^TestHostileStore$"},
-	{fault: fault{"a compromised node's flow records crash their store, or take its memory", "internal/flows/wire/convert.go", "if !in(r.From, len(t.Peers)) || ", "if "},
+	{fault: fault{"a compromised node's flow records crash their store, or take its memory", "internal/flows/wire/convert.go", "if !in(r.From, len(b.Peers)) || ", "if "},
 		pkg: "./internal/flows/wire", run: "^TestHostileBatches$"},
 	{fault: fault{"a compromised node answers for another node", agentsFile,
 		"	peer, err := s.cfg.Reviewer.Review(req.Context(), sourceOf(req), tunnel.Token(req))\n", "	peer, err := s.cfg.Reviewer.Review(req.Context(), sourceOf(req), tunnel.Token(req))\n	peer.Node = \"n1\"\n"},

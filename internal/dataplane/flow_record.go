@@ -25,8 +25,10 @@ type FlowRecord struct {
 	Packets, Bytes   uint64
 	TCPFlags         uint8 // of this direction, that open and close: RFC 9293, section 3.1
 	Started, Until   time.Time
-	End              FlowEnd
-	Service          nodestate.Frontend // its id, zero when none
+	// Handshake is how long that of TCP took, of either direction; 0 = not known.
+	Handshake time.Duration
+	End       FlowEnd
+	Service   nodestate.Frontend // its id, zero when none
 	// Asked is the frontend that the client's socket asked for, where it got the backend by
 	// connect(); zero when it did not.
 	Asked   nodestate.Frontend

@@ -5,6 +5,7 @@ package flows
 import (
 	"crypto/rand"
 	"fmt"
+	"math"
 	"net/netip"
 	"strings"
 	"sync"
@@ -106,6 +107,7 @@ func (c *Collector) Add(r dataplane.FlowRecord) {
 	f.DSR, f.SNAT, f.HandedOn = f.DSR || r.DSR, f.SNAT || r.SNAT, f.HandedOn || r.HandOn
 	if r.Proto == model.ProtocolTCP {
 		f.TCPFlags = flagNames(f.TCPFlags, r.TCPFlags)
+		f.Handshake = uint32(max(int64(f.Handshake), min(r.Handshake.Microseconds(), math.MaxInt32)))
 	}
 }
 

@@ -58,7 +58,7 @@ func record(reply bool, packets, bytes uint64) dataplane.FlowRecord {
 	return dataplane.FlowRecord{
 		Src: netip.MustParseAddr("10.0.0.1"), Sport: 40000, Dst: frontend.Addr, Dport: frontend.Port, Proto: model.ProtocolTCP,
 		ToSrc: netip.MustParseAddr("10.0.0.1"), ToSport: 40000, ToDst: netip.MustParseAddr("10.0.0.2"), ToDport: 5432,
-		Reply: reply, Packets: packets, Bytes: bytes, TCPFlags: 18, Started: began, Until: began.Add(time.Second), Service: frontend, Path: dataplane.PathLocal,
+		Reply: reply, Packets: packets, Bytes: bytes, TCPFlags: 18, Handshake: 1500 * time.Microsecond, Started: began, Until: began.Add(time.Second), Service: frontend, Path: dataplane.PathLocal,
 		Egress: dataplane.EventEnd{Local: true}, Ingress: dataplane.EventEnd{Local: true, Rule: 7, Staged: true, StagedDenied: true, StagedRule: 7},
 	}
 }
@@ -107,7 +107,7 @@ func TestOneRecordAConnectionAndInterval(t *testing.T) {
 		t.Fatalf("%d records", len(got))
 	}
 	f := got[0]
-	if f.Sent != (Counters{4, 340}) || f.Received != (Counters{2, 2000}) || f.Ended != "closed" || f.TCPFlags != "SYN ACK FIN" || !f.Start.Equal(began) || !f.End.Equal(last.Until) {
+	if f.Sent != (Counters{4, 340}) || f.Received != (Counters{2, 2000}) || f.Ended != "closed" || f.TCPFlags != "SYN ACK FIN" || f.Handshake != 1500 || !f.Start.Equal(began) || !f.End.Equal(last.Until) {
 		t.Errorf("counted: %+v", f)
 	}
 	if f.Source.Workload != "Deployment web" || f.Source.Node != "n1" || f.Destination.String() != "db/pg-0" || f.Service != "db/pg port pg" || f.Asked != "10.96.0.9:5432" {

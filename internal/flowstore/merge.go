@@ -269,6 +269,7 @@ func addTo(p *part, sums map[sumKey]int32, r *table.Row) {
 		of.Lasted = of.End - start
 	}
 	of.Records, of.Connections = of.Records+r.Records, of.Connections+r.Connections
+	of.Handshake = max(of.Handshake, r.Handshake)
 	of.Sent.Packets, of.Sent.Bytes = of.Sent.Packets+r.Sent.Packets, of.Sent.Bytes+r.Sent.Bytes
 	of.Received.Packets, of.Received.Bytes = of.Received.Packets+r.Received.Packets, of.Received.Bytes+r.Received.Bytes
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weir-net/weir/internal/flows"
+	"github.com/weir-net/weir/internal/flows/wire/wiretest"
 )
 
 // mergeAll merges until there is nothing to do, and returns how often it did.
@@ -77,7 +78,7 @@ func TestMerge(t *testing.T) {
 	late := random(9, 1)[0]
 	late.End = now.Add(time.Hour)
 	s.Add(late)
-	s.Take(&Batch{Node: "n1", Records: slices.Clone(records[:1])})
+	mustTake(t, s, &Batch{Node: "n1", Records: wiretest.Rows(t, records[0].Node, records[0])})
 	s.Flush()
 	before, sums, missing := s.Status(), sumsOf(t, s), s.Missing(time.Time{}, time.Time{})
 	want := found(t, s, Query{})

@@ -45,6 +45,7 @@ type (
 		SentBytes       int64  `parquet:"sentBytes,split"`
 		ReceivedPackets int64  `parquet:"receivedPackets,split"`
 		ReceivedBytes   int64  `parquet:"receivedBytes,split"`
+		Handshake       int32  `parquet:"handshake,split"` // segments of versions before have none
 	}
 	tableCoarse struct {
 		tableRow

@@ -12,11 +12,13 @@ import (
 	"time"
 
 	"github.com/weir-net/weir/internal/flows/table"
+	"github.com/weir-net/weir/internal/flows/wire"
 )
 
 // part are records in memory, which become a segment.
 type part struct {
 	*table.Numbers
+	known *wire.Known // of the entries of Numbers, those that came in messages
 	rows  []table.Row
 	began time.Time // when its first record came
 	// oldest is the least End, in milliseconds since 1970.
@@ -32,7 +34,9 @@ type part struct {
 	of     uint64
 }
 
-func newPart(rows []table.Row) *part { return &part{Numbers: table.NewNumbers(), rows: rows[:0]} }
+func newPart(rows []table.Row) *part {
+	return &part{Numbers: table.NewNumbers(), known: wire.NewKnown(), rows: rows[:0]}
+}
 
 // all are the rows of a part; who asks has those that were there, as rows and tables only grow.
 func all(rows []table.Row) iter.Seq[*table.Row] {
@@ -102,6 +106,7 @@ func putRow(r *table.Row, to *tableRow) {
 	*to = tableRow{
 		End: r.End, Lasted: r.Lasted, Sport: int32(r.Sport), Dport: int32(r.Dport), What: r.What, How: r.How, At: r.At,
 		SentPackets: int64(r.Sent.Packets), SentBytes: int64(r.Sent.Bytes), ReceivedPackets: int64(r.Received.Packets), ReceivedBytes: int64(r.Received.Bytes),
+		Handshake: int32(min(r.Handshake, math.MaxInt32)),
 	}
 	to.Source4, to.Source6 = putAddr(r.Source)
 	to.Destination4, to.Destination6 = putAddr(r.Destination)

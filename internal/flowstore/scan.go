@@ -20,6 +20,7 @@ type columns struct {
 	Source6, Destination6          []string
 	SentPackets, SentBytes         []int64
 	ReceivedPackets, ReceivedBytes []int64
+	Handshake                      []int32 // nil in segments of versions before
 	Records, Connections           []int64 // of sums
 	peers, whats, hows, nodes      int     // how many there are
 }
@@ -34,6 +35,9 @@ func (c *columns) row(i int) (table.Row, error) {
 		End: c.End[i], Lasted: c.Lasted[i], From: c.From[i], To: c.To[i], What: c.What[i], How: c.How[i], At: c.At[i], Sport: uint16(c.Sport[i]), Dport: uint16(c.Dport[i]),
 		Sent:     flows.Counters{Packets: uint64(c.SentPackets[i]), Bytes: uint64(c.SentBytes[i])},
 		Received: flows.Counters{Packets: uint64(c.ReceivedPackets[i]), Bytes: uint64(c.ReceivedBytes[i])},
+	}
+	if c.Handshake != nil {
+		r.Handshake = uint32(max(c.Handshake[i], 0))
 	}
 	if c.Records != nil {
 		if c.Records[i] < 1 || c.Records[i] > math.MaxUint32 || c.Connections[i] < 0 || c.Connections[i] > math.MaxUint32 {
@@ -192,6 +196,11 @@ func (c *columns) read(o opened, rows []int32, addresses, sums bool) (err error)
 	}
 	if !addresses {
 		return nil
+	}
+	if _, has := o.Schema().Lookup("handshake"); has {
+		if c.Handshake, err = column(o, "handshake", rows, int32s); err != nil {
+			return err
+		}
 	}
 	for name, to := range map[string]*[]int32{"source4": &c.Source4, "destination4": &c.Destination4} {
 		if *to, err = column(o, name, rows, int32s); err != nil {

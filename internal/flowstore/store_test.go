@@ -92,7 +92,7 @@ func random(seed uint64, n int) []*flows.Flow {
 		f := &flows.Flow{
 			End: epoch.Add(time.Duration(r.IntN(600_000)) * time.Millisecond), Node: fmt.Sprintf("n%d", r.IntN(5)), Verdict: pick(flows.Allowed, flows.Allowed, flows.Denied, flows.Dropped),
 			Ended: pick("", "closed", "expired"), Protocol: pick("tcp", "udp"), Source: peer(), Destination: peer(), Service: pick("", "db/pg port pg"), Egress: end(), Ingress: end(), Rule: rule(),
-			Path: pick("", "local", "vxlan"), Return: pick("", "direct"), HandedOn: r.IntN(9) == 0, DSR: r.IntN(9) == 0, SNAT: r.IntN(9) == 0, TCPFlags: pick("", "SYN ACK"),
+			Path: pick("", "local", "vxlan"), Return: pick("", "direct"), HandedOn: r.IntN(9) == 0, DSR: r.IntN(9) == 0, SNAT: r.IntN(9) == 0, TCPFlags: pick("", "SYN ACK"), Handshake: uint32(max(r.IntN(5000)-1000, 0)),
 			Sent: flows.Counters{Packets: r.Uint64N(1000), Bytes: r.Uint64N(1 << 40)}, Received: flows.Counters{Packets: r.Uint64N(1000), Bytes: r.Uint64()},
 		}
 		if r.IntN(4) > 0 {

@@ -28,7 +28,7 @@ type Batch struct {
 	Node    string
 	At      wire.Position     // of the first record; where there is none, of the next
 	Lost    map[string]uint64 // what the agent made no record of, since its start, by why
-	Records []*flows.Flow
+	Records *wire.Rows        // nil = none
 }
 
 // position is how far the records of a node's agent were taken.
@@ -41,11 +41,17 @@ type position struct {
 // Take takes those records of an agent that it does not have yet, and returns how many of the
 // batch's it has then: fewer than there are while the disk is behind, and then the same batch is to
 // be given again. How far an agent's records were taken is on the disk with the records: a store
-// that is opened again asks for what follows.
-func (s *Store) Take(b *Batch) (taken int) {
+// that is opened again asks for what follows. Of a batch that means nothing, none are taken.
+func (s *Store) Take(b *Batch) (taken int, err error) {
 	now := s.o.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var from *wire.Merging
+	if b.Records.Len() > 0 {
+		if from, err = b.Records.Into(s.active.Numbers, s.active.known); err != nil {
+			return 0, err
+		}
+	}
 	p := s.positions[b.Node]
 	switch {
 	case p == nil: // what was before that is not this store's loss
@@ -68,12 +74,22 @@ func (s *Store) Take(b *Batch) (taken int) {
 		p.Lost[why] = n
 		s.lose(why, min(n-had, lostMost))
 	}
-	has := p.Next - b.At.Next
-	for has < uint64(len(b.Records)) && s.add(b.Records[has], now) {
-		has++
-		p.Next++ // before the next record has the part written
+	for n := uint64(b.Records.Len()); p.Next-b.At.Next < n; p.Next++ {
+		i := int(p.Next - b.At.Next)
+		if !s.keeps(b.Records.End(i), b.Records.Size(i), now) {
+			continue
+		}
+		switch turned, room := s.room(); {
+		case !room:
+			return i, nil
+		case turned:
+			if from, err = b.Records.Into(s.active.Numbers, s.active.known); err != nil {
+				return i, err
+			}
+		}
+		s.add(from.Row(i), now)
 	}
-	return int(min(has, uint64(len(b.Records))))
+	return b.Records.Len(), nil
 }
 
 // Next is up to where the records of a node's agent were taken.
@@ -107,28 +123,45 @@ func (s *Store) Add(records ...*flows.Flow) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range records {
-		if !s.add(f, now) {
-			s.lose(LostQueue, 1)
+		if !s.keeps(f.End.UnixMilli(), table.Size(f), now) {
+			continue
 		}
+		if _, room := s.room(); !room {
+			s.lose(LostQueue, 1)
+			continue
+		}
+		s.add(s.active.Add(f), now)
 	}
 }
 
-// add takes a record, or counts it as lost; false = there is no room until a segment is written.
-func (s *Store) add(f *flows.Flow, now time.Time) bool {
+// keeps is false for a record that is not kept, which it counts.
+func (s *Store) keeps(end int64, size int, now time.Time) bool {
 	switch {
-	case f.End.After(now.Add(ahead)) || f.End.Before(now.Add(-s.o.Age)):
+	case end > now.Add(ahead).UnixMilli() || end < now.Add(-s.o.Age).UnixMilli():
 		s.lose(LostTime, 1)
-		return true
-	case table.Size(f) > textMost:
+	case size > textMost:
 		s.lose(LostLarge, 1)
+	default:
 		return true
-	case len(s.active.rows) >= s.o.Records || s.active.Bytes > tablesMost:
-		if s.full != nil {
-			return false
-		}
-		s.turn()
 	}
-	r := s.active.Add(f)
+	return false
+}
+
+// room is false while there is none until a segment is written; turned says that the active part is
+// another one from now on.
+func (s *Store) room() (turned, room bool) {
+	if len(s.active.rows) < s.o.Records && s.active.Bytes <= tablesMost {
+		return false, true
+	}
+	if s.full != nil {
+		return false, false
+	}
+	s.turn()
+	return true, true
+}
+
+// add adds a row of the active part's numbers.
+func (s *Store) add(r table.Row, now time.Time) {
 	if len(s.active.rows) == 0 {
 		s.active.began, s.active.oldest = now, r.End
 	}
@@ -136,9 +169,8 @@ func (s *Store) add(f *flows.Flow, now time.Time) bool {
 	s.active.rows = append(s.active.rows, r)
 	s.added++
 	if s.o.Taken != nil {
-		s.o.Taken(f)
+		s.o.Taken(s.active.Flow(&r))
 	}
-	return true
 }
 
 // lose counts records that are not kept.

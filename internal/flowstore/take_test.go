@@ -3,6 +3,7 @@
 package flowstore
 
 import (
+	"bytes"
 	"maps"
 	"slices"
 	"testing"
@@ -10,11 +11,22 @@ import (
 
 	"github.com/weir-net/weir/internal/flows"
 	"github.com/weir-net/weir/internal/flows/wire"
+	"github.com/weir-net/weir/internal/flows/wire/wiretest"
 )
 
 // batch is some records of n1's agent, from a number on.
-func batch(boot string, first uint64, records []*flows.Flow, lost map[string]uint64) *Batch {
-	return &Batch{Node: "n1", At: wire.Position{Boot: boot, Next: first}, Lost: lost, Records: records}
+func batch(t *testing.T, boot string, first uint64, records []*flows.Flow, lost map[string]uint64) *Batch {
+	t.Helper()
+	return &Batch{Node: "n1", At: wire.Position{Boot: boot, Next: first}, Lost: lost, Records: wiretest.Rows(t, "n1", records...)}
+}
+
+func mustTake(t *testing.T, s *Store, b *Batch) int {
+	t.Helper()
+	n, err := s.Take(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 func count(t *testing.T, s *Store) (n int) {
@@ -47,14 +59,14 @@ func TestTake(t *testing.T) {
 		kept  int
 		lost  map[string]uint64
 	}{
-		{batch("a", 1000, records[:10], map[string]uint64{"ring": 5, "old": 900}), 10, 10, nil}, // what was before is not lost
-		{batch("a", 1000, records[:10], map[string]uint64{"ring": 5}), 10, 10, nil},             // again
-		{batch("a", 1005, records[5:20], map[string]uint64{"ring": 7}), 15, 20, map[string]uint64{"ring": 2}},
-		{batch("a", 1030, records[30:40], map[string]uint64{"ring": 7}), 10, 30, map[string]uint64{"ring": 2, "old": 10}},
-		{batch("a", 1045, nil, map[string]uint64{"ring": 1, "mine": 9}), 0, 30, map[string]uint64{"ring": 3, "old": 15}}, // of another data plane
-		{batch("b", 3, records[50:60], map[string]uint64{"events": 4}), 10, 40, map[string]uint64{"ring": 3, "old": 18, "events": 4}},
+		{batch(t, "a", 1000, records[:10], map[string]uint64{"ring": 5, "old": 900}), 10, 10, nil}, // what was before is not lost
+		{batch(t, "a", 1000, records[:10], map[string]uint64{"ring": 5}), 10, 10, nil},             // again
+		{batch(t, "a", 1005, records[5:20], map[string]uint64{"ring": 7}), 15, 20, map[string]uint64{"ring": 2}},
+		{batch(t, "a", 1030, records[30:40], map[string]uint64{"ring": 7}), 10, 30, map[string]uint64{"ring": 2, "old": 10}},
+		{batch(t, "a", 1045, nil, map[string]uint64{"ring": 1, "mine": 9}), 0, 30, map[string]uint64{"ring": 3, "old": 15}}, // of another data plane
+		{batch(t, "b", 3, records[50:60], map[string]uint64{"events": 4}), 10, 40, map[string]uint64{"ring": 3, "old": 18, "events": 4}},
 	} {
-		if taken := s.Take(c.batch); taken != c.taken {
+		if taken := mustTake(t, s, c.batch); taken != c.taken {
 			t.Errorf("batch %d: %d taken, want %d", i, taken, c.taken)
 		}
 		if lost := s.lostNow(); count(t, s) != c.kept || !maps.Equal(lost, c.lost) {
@@ -80,10 +92,10 @@ func TestTakeAgain(t *testing.T) {
 	o := opening(t, &now)
 	s := mustOpen(t, o)
 	records := random(2, 300)
-	s.Take(batch("a", 0, records[:100], nil))
-	s.Take(batch("a", 110, records[110:200], map[string]uint64{"interval": 6}))
+	mustTake(t, s, batch(t, "a", 0, records[:100], nil))
+	mustTake(t, s, batch(t, "a", 110, records[110:200], map[string]uint64{"interval": 6}))
 	s.Flush()
-	s.Take(batch("a", 200, records[200:250], map[string]uint64{"interval": 9})) // goes with the process
+	mustTake(t, s, batch(t, "a", 200, records[200:250], map[string]uint64{"interval": 9})) // goes with the process
 	killed := mustOpen(t, o)
 	at := killed.Next("n1")
 	if at != (wire.Position{Boot: "a", Next: 200}) || count(t, killed) != 190 {
@@ -95,7 +107,7 @@ func TestTakeAgain(t *testing.T) {
 	if lost := killed.Missing(epoch.Add(-time.Hour), epoch.Add(-time.Minute)); len(lost) > 0 {
 		t.Errorf("before all records %v are missing", lost)
 	}
-	killed.Take(batch("a", at.Next, records[200:], map[string]uint64{"interval": 9}))
+	mustTake(t, killed, batch(t, "a", at.Next, records[200:], map[string]uint64{"interval": 9}))
 	if lost := killed.lostNow(); count(t, killed) != 290 || !maps.Equal(lost, map[string]uint64{"interval": 3}) {
 		t.Errorf("%d records, %v lost", count(t, killed), lost)
 	}
@@ -112,11 +124,11 @@ func TestTakeWaits(t *testing.T) {
 	o := opening(t, &now)
 	o.Records = 100
 	s := mustOpen(t, o)
-	b := batch("a", 0, random(3, 250), nil)
-	if n := s.Take(b); n != 200 { // two parts
+	b := batch(t, "a", 0, random(3, 250), nil)
+	if n := mustTake(t, s, b); n != 200 { // two parts
 		t.Fatalf("%d are taken", n)
 	}
-	if n := s.Take(b); n != 200 || s.Next("n1").Next != 200 {
+	if n := mustTake(t, s, b); n != 200 || s.Next("n1").Next != 200 {
 		t.Fatalf("%d are taken, next is %d", n, s.Next("n1").Next)
 	}
 	s.write()
@@ -124,13 +136,73 @@ func TestTakeWaits(t *testing.T) {
 	if at := mustOpen(t, o).Next("n1"); at.Next != 100 {
 		t.Errorf("a store that is opened then goes on at %d", at.Next)
 	}
-	if n := s.Take(b); n != 250 || count(t, s) != 250 || len(s.lostNow()) > 0 {
+	if n := mustTake(t, s, b); n != 250 || count(t, s) != 250 || len(s.lostNow()) > 0 {
 		t.Errorf("%d are taken, %d kept, %v lost", n, count(t, s), s.lostNow())
 	}
 	// Of what nobody gives again, it is lost.
 	s.Add(random(4, 100)...)
 	if lost := s.lostNow(); lost[LostQueue] == 0 {
 		t.Errorf("lost are %v", lost)
+	}
+}
+
+// What comes as messages is what was sent, but for its node: however batches and parts cut it, and
+// whether the store knows already what records refer to or reads it.
+func TestTakeKeepsRecords(t *testing.T) {
+	t.Parallel()
+	now := epoch.Add(10 * time.Minute)
+	o := opening(t, &now)
+	o.Records = 130
+	var told []*flows.Flow
+	o.Taken = func(f *flows.Flow) { told = append(told, f) }
+	s := mustOpen(t, o)
+	records := random(8, 400)
+	for first := 0; first < len(records); first += 100 {
+		if n := mustTake(t, s, batch(t, "a", uint64(first), records[first:first+100], nil)); n != 100 {
+			t.Fatalf("%d are taken", n)
+		}
+		s.write()
+	}
+	s.Flush()
+	for _, f := range records {
+		f.Node = "n1"
+	}
+	same(t, "told", told, records)
+	same(t, "kept", found(t, mustOpen(t, o), Query{}), records)
+}
+
+// A batch that means nothing leaves a part as it is: an entry without a record would make a segment
+// that is refused when it is read.
+func TestTakeNothingOfNothing(t *testing.T) {
+	t.Parallel()
+	now := epoch.Add(10 * time.Minute)
+	s := mustOpen(t, opening(t, &now))
+	records := random(9, 3)
+	var sent bytes.Buffer
+	if _, err := wire.NewWriter(&sent).Write("a", 0, nil, records); err != nil {
+		t.Fatal(err)
+	}
+	message, err := wire.NewReader(&sent).Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := len(message.Hows) - 1
+	message.Hows[last] = []byte{0xff}
+	rows, err := message.Rows("n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.Take(&Batch{Node: "n1", At: wire.Position{Boot: "a"}, Records: rows}); n != 0 || err == nil {
+		t.Errorf("%d are taken, %v", n, err)
+	}
+	if at := s.Next("n1"); at != (wire.Position{}) || len(s.active.Peers)+len(s.active.Whats)+len(s.active.Hows) > 0 {
+		t.Errorf("next is %+v, and there are %d peers", at, len(s.active.Peers))
+	}
+	// Of what was taken already, entries that no other record has are not taken either.
+	b := batch(t, "a", 0, records, nil)
+	s.positions["n1"] = &position{Position: wire.Position{Boot: "a", Next: 2}}
+	if n := mustTake(t, s, b); n != 3 || len(s.active.rows) != 1 || len(s.active.Peers) > 2 || len(s.active.Hows) != 1 {
+		t.Errorf("%d are taken: %d rows, %d peers", n, len(s.active.rows), len(s.active.Peers))
 	}
 }
 

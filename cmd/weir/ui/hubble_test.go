@@ -48,6 +48,7 @@ import (
 	"github.com/weir-net/weir/internal/flows/access"
 	"github.com/weir-net/weir/internal/flows/ask"
 	flowwire "github.com/weir-net/weir/internal/flows/wire"
+	"github.com/weir-net/weir/internal/flows/wire/wiretest"
 	"github.com/weir-net/weir/internal/flowstore"
 	"github.com/weir-net/weir/internal/flowstore/answer"
 	"github.com/weir-net/weir/internal/goldmane/api"
@@ -158,20 +159,28 @@ func newCluster(t *testing.T) *cluster {
 		_, err = io.Copy(out, resp.Body)
 		return err
 	}}
-	c.records.Take(&flowstore.Batch{Node: "n1", At: flowwire.Position{Boot: "x"}})
+	c.take(t)
 	for i, of := range [][2]string{{"a", "a"}, {"a", "b"}, {"b", "a"}, {"b", "c"}, {"c", "c"}} {
-		c.record(of[0], of[1], time.Duration(i-10)*time.Minute)
+		c.record(t, of[0], of[1], time.Duration(i-10)*time.Minute)
 	}
 	return c
 }
 
 // record takes a record of a connection that ended some time from now.
-func (c *cluster) record(from, to string, in time.Duration) {
+func (c *cluster) record(t *testing.T, from, to string, in time.Duration) {
 	r := connection(from, to)
 	r.End = time.Now().Add(in)
 	r.Start = r.End.Add(-time.Second)
-	c.records.Take(&flowstore.Batch{Node: "n1", At: flowwire.Position{Boot: "x", Next: c.next}, Records: []*flows.Flow{r}})
-	c.next++
+	c.take(t, r)
+}
+
+// take takes records of n1's agent.
+func (c *cluster) take(t *testing.T, records ...*flows.Flow) {
+	t.Helper()
+	if _, err := c.records.Take(&flowstore.Batch{Node: "n1", At: flowwire.Position{Boot: "x", Next: c.next}, Records: wiretest.Rows(t, "n1", records...)}); err != nil {
+		t.Fatal(err)
+	}
+	c.next += uint64(len(records))
 }
 
 // serveAPIs serves the APIs as `weir ui serve` does, with a certificate of Weir's authority.
@@ -300,8 +309,8 @@ func TestStoreByCLI(t *testing.T) {
 	if got := next(); !strings.Contains(got, "client-of-b") || !strings.Contains(got, "server-of-a") {
 		t.Errorf("the last is %s", got)
 	}
-	c.record("c", "c", -time.Second)
-	c.record("a", "c", -time.Second)
+	c.record(t, "c", "c", -time.Second)
+	c.record(t, "a", "c", -time.Second)
 	if got := next(); !strings.Contains(got, "client-of-a") || !strings.Contains(got, "server-of-c") {
 		t.Errorf("the next is %s", got)
 	}

@@ -141,6 +141,9 @@ func (s *Shown) showRecords(all []*flows.Flow) error {
 		case "wide":
 			text = terminal.OneLine(fmt.Sprintf("%s; sent %d packets, %d bytes; received %d packets, %d bytes; path %s/%s; %s", f, f.Sent.Packets, f.Sent.Bytes,
 				f.Received.Packets, f.Received.Bytes, cmp.Or(f.Path, "-"), cmp.Or(f.Return, "-"), cmp.Or(f.Ended, "open")))
+			if f.Handshake > 0 {
+				text += fmt.Sprintf("; handshake %v", time.Duration(f.Handshake)*time.Microsecond)
+			}
 		}
 		if _, err := fmt.Fprintln(s.Out, text); err != nil {
 			return err

@@ -41,6 +41,7 @@ type Row struct {
 	How          int32 // Tables.Hows
 	At           int32
 	Sport, Dport uint16
+	Handshake    uint32 // microseconds; 0 = not known
 	// Records is of how many records it is the sum, with so many Connections that ended; 0 = it is
 	// one.
 	Records, Connections uint32
@@ -89,9 +90,9 @@ func NewNumbers() *Numbers {
 func (n *Numbers) Add(f *flows.Flow) Row {
 	r := Row{
 		End: f.End.UnixMilli(), Lasted: NoStart, Sent: f.Sent, Received: f.Received, Sport: f.Source.Port, Dport: f.Destination.Port,
-		Records: f.Records, Connections: f.Connections, From: n.peerOf(&f.Source), To: n.peerOf(&f.Destination),
-		What: n.whatOf(&What{Verdict: f.Verdict, Reason: f.Reason, Service: f.Service, Asked: f.Asked, Egress: f.Egress, Ingress: f.Ingress, Rule: f.Rule}),
-		How:  n.howOf(How{Ended: f.Ended, Protocol: f.Protocol, ICMP: f.ICMP, Path: f.Path, Return: f.Return, TCPFlags: f.TCPFlags, HandedOn: f.HandedOn, DSR: f.DSR, SNAT: f.SNAT}),
+		Records: f.Records, Connections: f.Connections, Handshake: f.Handshake, From: n.Peer(&f.Source), To: n.Peer(&f.Destination),
+		What: n.What(&What{Verdict: f.Verdict, Reason: f.Reason, Service: f.Service, Asked: f.Asked, Egress: f.Egress, Ingress: f.Ingress, Rule: f.Rule}),
+		How:  n.How(How{Ended: f.Ended, Protocol: f.Protocol, ICMP: f.ICMP, Path: f.Path, Return: f.Return, TCPFlags: f.TCPFlags, HandedOn: f.HandedOn, DSR: f.DSR, SNAT: f.SNAT}),
 	}
 	if !f.Start.IsZero() {
 		r.Lasted = r.End - f.Start.UnixMilli()
@@ -102,15 +103,20 @@ func (n *Numbers) Add(f *flows.Flow) Row {
 	if f.Destination.Pod == "" {
 		r.Destination = As16(f.Destination.Address)
 	}
-	switch f.Node {
-	case f.Source.Node:
+	n.SetNode(&r, f.Node)
+	return r
+}
+
+// SetNode makes a row of Numbers one of a node.
+func (n *Numbers) SetNode(r *Row, node string) {
+	switch node {
+	case n.Peers[r.From].Node:
 		r.At = AtSource
-	case f.Destination.Node:
+	case n.Peers[r.To].Node:
 		r.At = AtDestination
 	default:
-		r.At = AtOther + n.nodeOf(f.Node)
+		r.At = AtOther + n.nodeOf(node)
 	}
-	return r
 }
 
 // Translation gives rows of other tables the numbers of Numbers.
@@ -120,16 +126,16 @@ type Translation struct{ peers, whats, hows, nodes []int32 }
 func (n *Numbers) Merge(t *Tables, how func(*How)) *Translation {
 	x := &Translation{}
 	for i := range t.Peers {
-		x.peers = append(x.peers, n.peerOf(&t.Peers[i]))
+		x.peers = append(x.peers, n.Peer(&t.Peers[i]))
 	}
 	for i := range t.Whats {
-		x.whats = append(x.whats, n.whatOf(&t.Whats[i]))
+		x.whats = append(x.whats, n.What(&t.Whats[i]))
 	}
 	for _, h := range t.Hows {
 		if how != nil {
 			how(&h)
 		}
-		x.hows = append(x.hows, n.howOf(h))
+		x.hows = append(x.hows, n.How(h))
 	}
 	for _, name := range t.Nodes {
 		x.nodes = append(x.nodes, n.nodeOf(name))
@@ -181,7 +187,8 @@ func appendText(b []byte, texts ...string) []byte {
 	return b
 }
 
-func (n *Numbers) peerOf(p *flows.Peer) int32 {
+// Peer is the number of a peer.
+func (n *Numbers) Peer(p *flows.Peer) int32 {
 	b := appendText(n.key[:0], p.Namespace, p.Workload, p.Pod, p.Node)
 	if p.Pod != "" {
 		a := As16(p.Address)
@@ -228,7 +235,8 @@ func appendEnd(b []byte, e *events.End) []byte {
 	return appendRule(appendText(append(b, 1), e.Staged.Verdict), e.Staged.Rule)
 }
 
-func (n *Numbers) whatOf(w *What) int32 {
+// What is the number of what was decided.
+func (n *Numbers) What(w *What) int32 {
 	b := appendText(n.key[:0], w.Verdict, w.Reason, w.Service, w.Asked)
 	b = appendRule(appendEnd(appendEnd(b, w.Egress), w.Ingress), w.Rule)
 	n.key = b
@@ -242,7 +250,8 @@ func (n *Numbers) whatOf(w *What) int32 {
 	return i
 }
 
-func (n *Numbers) howOf(h How) int32 {
+// How is the number of how a connection went.
+func (n *Numbers) How(h How) int32 {
 	i, have := n.how[h]
 	if !have {
 		i = int32(len(n.Hows))
@@ -260,7 +269,7 @@ func (t *Tables) Flow(r *Row) *flows.Flow {
 		End: time.UnixMilli(r.End).UTC(), Verdict: w.Verdict, Reason: w.Reason, Service: w.Service, Asked: w.Asked, Egress: w.Egress, Ingress: w.Ingress, Rule: w.Rule,
 		Ended: h.Ended, Protocol: h.Protocol, ICMP: h.ICMP, Path: h.Path, Return: h.Return, TCPFlags: h.TCPFlags, HandedOn: h.HandedOn, DSR: h.DSR, SNAT: h.SNAT,
 		Source: t.Peers[r.From], Destination: t.Peers[r.To], Sent: r.Sent, Received: r.Received,
-		Records: r.Records, Connections: r.Connections,
+		Records: r.Records, Connections: r.Connections, Handshake: r.Handshake,
 	}
 	if r.Lasted != NoStart {
 		f.Start = time.UnixMilli(r.End - r.Lasted).UTC()

@@ -3,9 +3,12 @@
 package wire
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net/netip"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/flows"
@@ -21,86 +24,76 @@ func (b *Batch) add(r *table.Row) {
 	b.Source, b.Destination = append(b.Source, bytesOf(table.AddrOf(r.Source))), append(b.Destination, bytesOf(table.AddrOf(r.Destination)))
 	b.SentPackets, b.SentBytes = append(b.SentPackets, r.Sent.Packets), append(b.SentBytes, r.Sent.Bytes)
 	b.ReceivedPackets, b.ReceivedBytes = append(b.ReceivedPackets, r.Received.Packets), append(b.ReceivedBytes, r.Received.Bytes)
+	b.Handshake = append(b.Handshake, r.Handshake)
 }
 
+// encoding has the same bytes for the same entry of a table: readers know entries by them.
+var encoding = proto.MarshalOptions{Deterministic: true}
+
 // setTables adds what records refer to.
-func (b *Batch) setTables(t *table.Tables) {
+func (b *Batch) setTables(t *table.Tables) (err error) {
+	put := func(to *[][]byte, m proto.Message) {
+		text, failed := encoding.Marshal(m)
+		*to, err = append(*to, text), cmp.Or(err, failed)
+	}
 	for i := range t.Peers {
 		p := &t.Peers[i]
-		b.Peers = append(b.Peers, &Peer{Namespace: p.Namespace, Pod: p.Pod, Workload: p.Workload, Node: p.Node, Address: bytesOf(p.Address), Labels: p.Labels})
+		put(&b.Peers, &Peer{Namespace: p.Namespace, Pod: p.Pod, Workload: p.Workload, Node: p.Node, Address: bytesOf(p.Address), Labels: p.Labels})
 	}
 	for i := range t.Whats {
 		w := &t.Whats[i]
-		b.Whats = append(b.Whats, &What{Verdict: w.Verdict, Reason: w.Reason, Service: w.Service, Asked: w.Asked, Egress: putEnd(w.Egress), Ingress: putEnd(w.Ingress), Rule: putRule(w.Rule)})
+		put(&b.Whats, &What{Verdict: w.Verdict, Reason: w.Reason, Service: w.Service, Asked: w.Asked, Egress: putEnd(w.Egress), Ingress: putEnd(w.Ingress), Rule: putRule(w.Rule)})
 	}
 	for i := range t.Hows {
 		h := &t.Hows[i]
-		b.Hows = append(b.Hows, &How{Ended: h.Ended, Protocol: h.Protocol, Icmp: h.ICMP, Path: h.Path, Return: h.Return, TcpFlags: h.TCPFlags, HandedOn: h.HandedOn, Dsr: h.DSR, Snat: h.SNAT})
+		put(&b.Hows, &How{Ended: h.Ended, Protocol: h.Protocol, Icmp: h.ICMP, Path: h.Path, Return: h.Return, TcpFlags: h.TCPFlags, HandedOn: h.HandedOn, Dsr: h.DSR, Snat: h.SNAT})
 	}
 	b.Nodes = t.Nodes
+	return err
 }
 
-// Flows returns the records. They share what they refer to; who says so makes their node another:
-// what a batch says of that is a node's word.
-func (b *Batch) Flows(node string) ([]*flows.Flow, error) {
-	n := len(b.End)
-	if n > MostRecords {
-		return nil, fmt.Errorf("%w: it has %d records", errBatch, n)
+func getPeer(message []byte) (out flows.Peer, err error) {
+	p := &Peer{}
+	if err := proto.Unmarshal(message, p); err != nil {
+		return out, fmt.Errorf("%w: %w", errBatch, err)
 	}
-	for _, column := range []int{len(b.Lasted), len(b.From), len(b.To), len(b.What), len(b.How), len(b.At), len(b.Sport), len(b.Dport), len(b.Source), len(b.Destination),
-		len(b.SentPackets), len(b.SentBytes), len(b.ReceivedPackets), len(b.ReceivedBytes)} {
-		if column != n {
-			return nil, fmt.Errorf("%w: a column has %d entries of %d", errBatch, column, n)
-		}
+	out = flows.Peer{Namespace: p.GetNamespace(), Pod: p.GetPod(), Workload: p.GetWorkload(), Node: p.GetNode()}
+	if len(p.GetLabels()) > 0 {
+		out.Labels = p.GetLabels()
 	}
-	t, err := b.tables()
-	if err != nil {
-		return nil, err
-	}
-	out := make([]*flows.Flow, n)
-	for i := range out {
-		r, err := b.row(i, t)
-		if err != nil {
-			return nil, err
-		}
-		out[i] = t.Flow(&r)
-		out[i].Node = node
-	}
-	return out, nil
+	out.Address, err = addrOf(p.GetAddress())
+	return out, err
 }
 
-func (b *Batch) tables() (*table.Tables, error) {
-	t := &table.Tables{Nodes: b.Nodes}
-	for _, p := range b.Peers {
-		a, err := addrOf(p.GetAddress())
-		if err != nil {
-			return nil, err
-		}
-		labels := p.GetLabels()
-		if len(labels) == 0 {
-			labels = nil
-		}
-		t.Peers = append(t.Peers, flows.Peer{Namespace: p.GetNamespace(), Pod: p.GetPod(), Workload: p.GetWorkload(), Node: p.GetNode(), Address: a, Labels: labels})
+func getWhat(message []byte) (out table.What, err error) {
+	w := &What{}
+	if err := proto.Unmarshal(message, w); err != nil {
+		return out, fmt.Errorf("%w: %w", errBatch, err)
 	}
-	for _, w := range b.Whats {
-		t.Whats = append(t.Whats, table.What{Verdict: w.GetVerdict(), Reason: w.GetReason(), Service: w.GetService(), Asked: w.GetAsked(),
-			Egress: getEnd(w.GetEgress()), Ingress: getEnd(w.GetIngress()), Rule: getRule(w.GetRule())})
+	return table.What{Verdict: w.GetVerdict(), Reason: w.GetReason(), Service: w.GetService(), Asked: w.GetAsked(),
+		Egress: getEnd(w.GetEgress()), Ingress: getEnd(w.GetIngress()), Rule: getRule(w.GetRule())}, nil
+}
+
+func getHow(message []byte) (out table.How, err error) {
+	h := &How{}
+	if err := proto.Unmarshal(message, h); err != nil {
+		return out, fmt.Errorf("%w: %w", errBatch, err)
 	}
-	for _, h := range b.Hows {
-		t.Hows = append(t.Hows, table.How{Ended: h.GetEnded(), Protocol: h.GetProtocol(), ICMP: h.GetIcmp(), Path: h.GetPath(), Return: h.GetReturn(), TCPFlags: h.GetTcpFlags(),
-			HandedOn: h.GetHandedOn(), DSR: h.GetDsr(), SNAT: h.GetSnat()})
-	}
-	return t, nil
+	return table.How{Ended: h.GetEnded(), Protocol: h.GetProtocol(), ICMP: h.GetIcmp(), Path: h.GetPath(), Return: h.GetReturn(), TCPFlags: h.GetTcpFlags(),
+		HandedOn: h.GetHandedOn(), DSR: h.GetDsr(), SNAT: h.GetSnat()}, nil
 }
 
 // row i, or what is wrong with it.
-func (b *Batch) row(i int, t *table.Tables) (table.Row, error) {
+func (b *Batch) row(i int) (table.Row, error) {
 	r := table.Row{
 		End: b.End[i], Lasted: b.Lasted[i], From: b.From[i], To: b.To[i], What: b.What[i], How: b.How[i], At: b.At[i], Sport: uint16(b.Sport[i]), Dport: uint16(b.Dport[i]),
 		Sent: flows.Counters{Packets: b.SentPackets[i], Bytes: b.SentBytes[i]}, Received: flows.Counters{Packets: b.ReceivedPackets[i], Bytes: b.ReceivedBytes[i]},
 	}
+	if b.Handshake != nil {
+		r.Handshake = min(b.Handshake[i], math.MaxInt32)
+	}
 	in := func(n int32, of int) bool { return n >= 0 && int(n) < of }
-	if !in(r.From, len(t.Peers)) || !in(r.To, len(t.Peers)) || !in(r.What, len(t.Whats)) || !in(r.How, len(t.Hows)) || !in(r.At, int(table.AtOther)+len(t.Nodes)) ||
+	if !in(r.From, len(b.Peers)) || !in(r.To, len(b.Peers)) || !in(r.What, len(b.Whats)) || !in(r.How, len(b.Hows)) || !in(r.At, int(table.AtOther)+len(b.Nodes)) ||
 		b.Sport[i] > math.MaxUint16 || b.Dport[i] > math.MaxUint16 {
 		return r, fmt.Errorf("%w: a record refers to what is not there", errBatch)
 	}

@@ -92,7 +92,9 @@ func (w *Writer) Write(boot string, first uint64, lost map[string]uint64, record
 		b.add(&r)
 		n++
 	}
-	b.setTables(&numbers.Tables)
+	if err := b.setTables(&numbers.Tables); err != nil {
+		return 0, fmt.Errorf("encode flow records: %w", err)
+	}
 	w.buf, err = proto.MarshalOptions{}.MarshalAppend(append(w.buf[:0], 0, 0, 0, 0), b)
 	if err != nil {
 		return 0, fmt.Errorf("encode flow records: %w", err)

@@ -29,29 +29,32 @@ const (
 // Batch is records in the order of their numbers, and what they refer to. Each column has an entry
 // for each record.
 type Batch struct {
-	state           protoimpl.MessageState `protogen:"open.v1"`
-	Boot            string                 `protobuf:"bytes,1,opt,name=boot,proto3" json:"boot,omitempty"`                                                                            // names the start of the agent, from which on records are numbered
-	First           uint64                 `protobuf:"varint,2,opt,name=first,proto3" json:"first,omitempty"`                                                                         // number of the first record; of the next one, where there is none
-	Lost            map[string]uint64      `protobuf:"bytes,3,rep,name=lost,proto3" json:"lost,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // what the agent has made no record of since its start, by why
-	Peers           []*Peer                `protobuf:"bytes,4,rep,name=peers,proto3" json:"peers,omitempty"`
-	Whats           []*What                `protobuf:"bytes,5,rep,name=whats,proto3" json:"whats,omitempty"`
-	Hows            []*How                 `protobuf:"bytes,6,rep,name=hows,proto3" json:"hows,omitempty"`
-	Nodes           []string               `protobuf:"bytes,7,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	End             []int64                `protobuf:"varint,20,rep,packed,name=end,proto3" json:"end,omitempty"`         // milliseconds since 1970
-	Lasted          []int64                `protobuf:"zigzag64,21,rep,packed,name=lasted,proto3" json:"lasted,omitempty"` // from the start of the connection to end, milliseconds; the least value = not known
-	From            []int32                `protobuf:"varint,22,rep,packed,name=from,proto3" json:"from,omitempty"`       // in peers
-	To              []int32                `protobuf:"varint,23,rep,packed,name=to,proto3" json:"to,omitempty"`
-	What            []int32                `protobuf:"varint,24,rep,packed,name=what,proto3" json:"what,omitempty"`
-	How             []int32                `protobuf:"varint,25,rep,packed,name=how,proto3" json:"how,omitempty"`
-	At              []int32                `protobuf:"varint,26,rep,packed,name=at,proto3" json:"at,omitempty"` // the record's node: 0 = that of from, 1 = that of to, others + 2 in nodes
-	Sport           []uint32               `protobuf:"varint,27,rep,packed,name=sport,proto3" json:"sport,omitempty"`
-	Dport           []uint32               `protobuf:"varint,28,rep,packed,name=dport,proto3" json:"dport,omitempty"`
-	Source          [][]byte               `protobuf:"bytes,29,rep,name=source,proto3" json:"source,omitempty"` // 4 or 16 bytes, of an end that is no pod
-	Destination     [][]byte               `protobuf:"bytes,30,rep,name=destination,proto3" json:"destination,omitempty"`
-	SentPackets     []uint64               `protobuf:"varint,31,rep,packed,name=sent_packets,json=sentPackets,proto3" json:"sent_packets,omitempty"`
-	SentBytes       []uint64               `protobuf:"varint,32,rep,packed,name=sent_bytes,json=sentBytes,proto3" json:"sent_bytes,omitempty"`
-	ReceivedPackets []uint64               `protobuf:"varint,33,rep,packed,name=received_packets,json=receivedPackets,proto3" json:"received_packets,omitempty"`
-	ReceivedBytes   []uint64               `protobuf:"varint,34,rep,packed,name=received_bytes,json=receivedBytes,proto3" json:"received_bytes,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Boot  string                 `protobuf:"bytes,1,opt,name=boot,proto3" json:"boot,omitempty"`                                                                            // names the start of the agent, from which on records are numbered
+	First uint64                 `protobuf:"varint,2,opt,name=first,proto3" json:"first,omitempty"`                                                                         // number of the first record; of the next one, where there is none
+	Lost  map[string]uint64      `protobuf:"bytes,3,rep,name=lost,proto3" json:"lost,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // what the agent has made no record of since its start, by why
+	// Entries of the tables are messages in messages: a reader that has seen the same bytes before need
+	// not read them again, so a writer has the same bytes for the same entry.
+	Peers           [][]byte `protobuf:"bytes,4,rep,name=peers,proto3" json:"peers,omitempty"` // Peer
+	Whats           [][]byte `protobuf:"bytes,5,rep,name=whats,proto3" json:"whats,omitempty"` // What
+	Hows            [][]byte `protobuf:"bytes,6,rep,name=hows,proto3" json:"hows,omitempty"`   // How
+	Nodes           []string `protobuf:"bytes,7,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	End             []int64  `protobuf:"varint,20,rep,packed,name=end,proto3" json:"end,omitempty"`         // milliseconds since 1970
+	Lasted          []int64  `protobuf:"zigzag64,21,rep,packed,name=lasted,proto3" json:"lasted,omitempty"` // from the start of the connection to end, milliseconds; the least value = not known
+	From            []int32  `protobuf:"varint,22,rep,packed,name=from,proto3" json:"from,omitempty"`       // in peers
+	To              []int32  `protobuf:"varint,23,rep,packed,name=to,proto3" json:"to,omitempty"`
+	What            []int32  `protobuf:"varint,24,rep,packed,name=what,proto3" json:"what,omitempty"`
+	How             []int32  `protobuf:"varint,25,rep,packed,name=how,proto3" json:"how,omitempty"`
+	At              []int32  `protobuf:"varint,26,rep,packed,name=at,proto3" json:"at,omitempty"` // the record's node: 0 = that of from, 1 = that of to, others + 2 in nodes
+	Sport           []uint32 `protobuf:"varint,27,rep,packed,name=sport,proto3" json:"sport,omitempty"`
+	Dport           []uint32 `protobuf:"varint,28,rep,packed,name=dport,proto3" json:"dport,omitempty"`
+	Source          [][]byte `protobuf:"bytes,29,rep,name=source,proto3" json:"source,omitempty"` // 4 or 16 bytes, of an end that is no pod
+	Destination     [][]byte `protobuf:"bytes,30,rep,name=destination,proto3" json:"destination,omitempty"`
+	SentPackets     []uint64 `protobuf:"varint,31,rep,packed,name=sent_packets,json=sentPackets,proto3" json:"sent_packets,omitempty"`
+	SentBytes       []uint64 `protobuf:"varint,32,rep,packed,name=sent_bytes,json=sentBytes,proto3" json:"sent_bytes,omitempty"`
+	ReceivedPackets []uint64 `protobuf:"varint,33,rep,packed,name=received_packets,json=receivedPackets,proto3" json:"received_packets,omitempty"`
+	ReceivedBytes   []uint64 `protobuf:"varint,34,rep,packed,name=received_bytes,json=receivedBytes,proto3" json:"received_bytes,omitempty"`
+	Handshake       []uint32 `protobuf:"varint,35,rep,packed,name=handshake,proto3" json:"handshake,omitempty"` // microseconds, 0 = not known; none at all where the agent does not say
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -107,21 +110,21 @@ func (x *Batch) GetLost() map[string]uint64 {
 	return nil
 }
 
-func (x *Batch) GetPeers() []*Peer {
+func (x *Batch) GetPeers() [][]byte {
 	if x != nil {
 		return x.Peers
 	}
 	return nil
 }
 
-func (x *Batch) GetWhats() []*What {
+func (x *Batch) GetWhats() [][]byte {
 	if x != nil {
 		return x.Whats
 	}
 	return nil
 }
 
-func (x *Batch) GetHows() []*How {
+func (x *Batch) GetHows() [][]byte {
 	if x != nil {
 		return x.Hows
 	}
@@ -236,6 +239,13 @@ func (x *Batch) GetReceivedPackets() []uint64 {
 func (x *Batch) GetReceivedBytes() []uint64 {
 	if x != nil {
 		return x.ReceivedBytes
+	}
+	return nil
+}
+
+func (x *Batch) GetHandshake() []uint32 {
+	if x != nil {
+		return x.Handshake
 	}
 	return nil
 }
@@ -714,14 +724,14 @@ var File_internal_flows_wire_wire_proto protoreflect.FileDescriptor
 
 const file_internal_flows_wire_wire_proto_rawDesc = "" +
 	"\n" +
-	"\x1einternal/flows/wire/wire.proto\x12\x12weir.flows.wire.v1\"\xc4\x05\n" +
+	"\x1einternal/flows/wire/wire.proto\x12\x12weir.flows.wire.v1\"\x95\x05\n" +
 	"\x05Batch\x12\x12\n" +
 	"\x04boot\x18\x01 \x01(\tR\x04boot\x12\x14\n" +
 	"\x05first\x18\x02 \x01(\x04R\x05first\x127\n" +
-	"\x04lost\x18\x03 \x03(\v2#.weir.flows.wire.v1.Batch.LostEntryR\x04lost\x12.\n" +
-	"\x05peers\x18\x04 \x03(\v2\x18.weir.flows.wire.v1.PeerR\x05peers\x12.\n" +
-	"\x05whats\x18\x05 \x03(\v2\x18.weir.flows.wire.v1.WhatR\x05whats\x12+\n" +
-	"\x04hows\x18\x06 \x03(\v2\x17.weir.flows.wire.v1.HowR\x04hows\x12\x14\n" +
+	"\x04lost\x18\x03 \x03(\v2#.weir.flows.wire.v1.Batch.LostEntryR\x04lost\x12\x14\n" +
+	"\x05peers\x18\x04 \x03(\fR\x05peers\x12\x14\n" +
+	"\x05whats\x18\x05 \x03(\fR\x05whats\x12\x12\n" +
+	"\x04hows\x18\x06 \x03(\fR\x04hows\x12\x14\n" +
 	"\x05nodes\x18\a \x03(\tR\x05nodes\x12\x10\n" +
 	"\x03end\x18\x14 \x03(\x03R\x03end\x12\x16\n" +
 	"\x06lasted\x18\x15 \x03(\x12R\x06lasted\x12\x12\n" +
@@ -738,7 +748,8 @@ const file_internal_flows_wire_wire_proto_rawDesc = "" +
 	"\n" +
 	"sent_bytes\x18  \x03(\x04R\tsentBytes\x12)\n" +
 	"\x10received_packets\x18! \x03(\x04R\x0freceivedPackets\x12%\n" +
-	"\x0ereceived_bytes\x18\" \x03(\x04R\rreceivedBytes\x1a7\n" +
+	"\x0ereceived_bytes\x18\" \x03(\x04R\rreceivedBytes\x12\x1c\n" +
+	"\thandshake\x18# \x03(\rR\thandshake\x1a7\n" +
 	"\tLostEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xf9\x01\n" +
@@ -808,22 +819,19 @@ var file_internal_flows_wire_wire_proto_goTypes = []any{
 	nil,            // 8: weir.flows.wire.v1.Peer.LabelsEntry
 }
 var file_internal_flows_wire_wire_proto_depIdxs = []int32{
-	7,  // 0: weir.flows.wire.v1.Batch.lost:type_name -> weir.flows.wire.v1.Batch.LostEntry
-	1,  // 1: weir.flows.wire.v1.Batch.peers:type_name -> weir.flows.wire.v1.Peer
-	2,  // 2: weir.flows.wire.v1.Batch.whats:type_name -> weir.flows.wire.v1.What
-	6,  // 3: weir.flows.wire.v1.Batch.hows:type_name -> weir.flows.wire.v1.How
-	8,  // 4: weir.flows.wire.v1.Peer.labels:type_name -> weir.flows.wire.v1.Peer.LabelsEntry
-	3,  // 5: weir.flows.wire.v1.What.egress:type_name -> weir.flows.wire.v1.End
-	3,  // 6: weir.flows.wire.v1.What.ingress:type_name -> weir.flows.wire.v1.End
-	4,  // 7: weir.flows.wire.v1.What.rule:type_name -> weir.flows.wire.v1.Rule
-	4,  // 8: weir.flows.wire.v1.End.rule:type_name -> weir.flows.wire.v1.Rule
-	5,  // 9: weir.flows.wire.v1.End.staged:type_name -> weir.flows.wire.v1.Staged
-	4,  // 10: weir.flows.wire.v1.Staged.rule:type_name -> weir.flows.wire.v1.Rule
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	7, // 0: weir.flows.wire.v1.Batch.lost:type_name -> weir.flows.wire.v1.Batch.LostEntry
+	8, // 1: weir.flows.wire.v1.Peer.labels:type_name -> weir.flows.wire.v1.Peer.LabelsEntry
+	3, // 2: weir.flows.wire.v1.What.egress:type_name -> weir.flows.wire.v1.End
+	3, // 3: weir.flows.wire.v1.What.ingress:type_name -> weir.flows.wire.v1.End
+	4, // 4: weir.flows.wire.v1.What.rule:type_name -> weir.flows.wire.v1.Rule
+	4, // 5: weir.flows.wire.v1.End.rule:type_name -> weir.flows.wire.v1.Rule
+	5, // 6: weir.flows.wire.v1.End.staged:type_name -> weir.flows.wire.v1.Staged
+	4, // 7: weir.flows.wire.v1.Staged.rule:type_name -> weir.flows.wire.v1.Rule
+	8, // [8:8] is the sub-list for method output_type
+	8, // [8:8] is the sub-list for method input_type
+	8, // [8:8] is the sub-list for extension type_name
+	8, // [8:8] is the sub-list for extension extendee
+	0, // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_internal_flows_wire_wire_proto_init() }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/flows"
+	"github.com/weir-net/weir/internal/flows/table"
 	"github.com/weir-net/weir/internal/hostile"
 )
 
@@ -30,7 +31,95 @@ func whole(i int) *flows.Flow {
 		Source:      flows.Peer{Address: netip.MustParseAddr("10.0.0.1"), Port: uint16(40000 + i), Namespace: "shop", Pod: "web-5d8-abcde", Workload: "Deployment web", Labels: map[string]string{"app": "web", "tier": "front"}, Node: "n1"},
 		Destination: flows.Peer{Address: netip.MustParseAddr("2001:db8::7"), Port: 443, Node: "n2"},
 		Service:     "shop/pg port pg", Asked: "10.96.0.9:443", Egress: &events.End{Rule: rule, Domain: "*.example.com"}, Ingress: &events.End{Rule: rule, Staged: &events.Staged{Verdict: "allowed", Rule: rule}}, Rule: rule,
-		Path: "vxlan", Return: "direct", HandedOn: true, DSR: true, SNAT: true, Sent: flows.Counters{Packets: uint64(i), Bytes: 1 << 40}, Received: flows.Counters{Packets: 2, Bytes: 3}, TCPFlags: "SYN ACK",
+		Path: "vxlan", Return: "direct", HandedOn: true, DSR: true, SNAT: true, Sent: flows.Counters{Packets: uint64(i), Bytes: 1 << 40}, Received: flows.Counters{Packets: 2, Bytes: 3}, TCPFlags: "SYN ACK", Handshake: uint32(300 + i),
+	}
+}
+
+// recordsOf are the records of a batch of n1.
+func recordsOf(b *Batch) ([]*flows.Flow, error) {
+	rows, err := b.Rows("n1")
+	if err != nil {
+		return nil, err
+	}
+	numbers := table.NewNumbers()
+	m, err := rows.Into(numbers, NewKnown())
+	if err != nil {
+		return nil, err
+	}
+	out := make([]*flows.Flow, rows.Len())
+	for i := range out {
+		r := m.Row(i)
+		out[i] = numbers.Flow(&r)
+	}
+	return out, nil
+}
+
+// Entries that are known are not read again, in whichever batch they come, and one that comes in
+// another encoding is the same; what is known is bounded.
+func TestKnown(t *testing.T) {
+	t.Parallel()
+	numbers, known := table.NewNumbers(), NewKnown()
+	add := func(b *Batch) {
+		t.Helper()
+		rows, err := b.Rows("n1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := rows.Into(numbers, known)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range rows.Len() {
+			m.Row(i)
+		}
+	}
+	batch := func() *Batch {
+		var sent bytes.Buffer
+		if _, err := NewWriter(&sent).Write("b1", 0, nil, []*flows.Flow{whole(1), whole(2)}); err != nil {
+			t.Fatal(err)
+		}
+		b, err := NewReader(&sent).Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	add(batch())
+	if len(known.peers) != 2 || len(known.whats) != 1 || len(known.hows) != 1 {
+		t.Fatalf("known are %d, %d, %d", len(known.peers), len(known.whats), len(known.hows))
+	}
+	bytes, entries := known.bytes, numbers.Bytes
+	add(batch())
+	if known.bytes != bytes {
+		t.Error("the same bytes are learned again")
+	}
+	other := batch()
+	other.Peers[0] = append(other.Peers[0], 0x98, 0x06, 1) // a field that this version does not know
+	add(other)
+	if len(known.peers) != 3 || numbers.Bytes != entries || len(numbers.Peers) != 2 {
+		t.Errorf("of another encoding there are %d known, %d peers", len(known.peers), len(numbers.Peers))
+	}
+	known.bytes = knownMost + 1
+	add(batch())
+	if len(known.peers) != 2 || known.bytes > knownMost || len(numbers.Peers) != 2 {
+		t.Errorf("after all is forgotten %d are known, %d bytes", len(known.peers), known.bytes)
+	}
+}
+
+// An agent of a version that does not say how long handshakes took is understood.
+func TestWithoutHandshakes(t *testing.T) {
+	t.Parallel()
+	var sent bytes.Buffer
+	if _, err := NewWriter(&sent).Write("b1", 0, nil, []*flows.Flow{whole(1)}); err != nil {
+		t.Fatal(err)
+	}
+	b, err := NewReader(&sent).Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Handshake = nil
+	if got, err := recordsOf(b); err != nil || len(got) != 1 || got[0].Handshake != 0 || got[0].Sent != whole(1).Sent {
+		t.Errorf("%v, %+v", err, got)
 	}
 }
 
@@ -52,7 +141,7 @@ func TestRoundTrip(t *testing.T) {
 		if err != nil || b.GetBoot() != "b1" || b.GetFirst() != 7 || b.GetLost()["ring"] != 4 {
 			t.Fatalf("batch %d: %v %+v", i, err, b)
 		}
-		got, err := b.Flows("n1")
+		got, err := recordsOf(b)
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("batch %d: %v\n%+v\n%+v", i, err, got, want)
 		}
@@ -118,20 +207,21 @@ func TestHostileBatches(t *testing.T) {
 		"a node that is not there":     func(b *Batch) { b.At[0] = 3 },
 		"a port that is none":          func(b *Batch) { b.Dport[0] = 1 << 16 },
 		"an address of three bytes":    func(b *Batch) { b.Destination[0] = []byte{1, 2, 3} },
-		"a pod's address of none":      func(b *Batch) { b.Peers[0].Address = []byte{1} },
+		"a pod's address of none":      func(b *Batch) { b.Peers[0], _ = proto.Marshal(&Peer{Pod: "p", Address: []byte{1}}) },
+		"a peer that is none":          func(b *Batch) { b.Peers[0] = []byte{0xff} },
+		"a decision that is none":      func(b *Batch) { b.Whats[0] = []byte{0xff} },
+		"a course that is none":        func(b *Batch) { b.Hows[0] = []byte{0xff} },
 		"a short column":               func(b *Batch) { b.SentBytes = b.SentBytes[:1] },
+		"a short column of times":      func(b *Batch) { b.Handshake = b.Handshake[:1] },
 		"many records":                 func(b *Batch) { b.End = make([]int64, MostRecords+1) },
 	} {
 		b := good()
 		change(b)
-		if _, err := b.Flows("n1"); !errors.Is(err, errBatch) {
+		if _, err := recordsOf(b); !errors.Is(err, errBatch) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	many := &Batch{Peers: make([]*Peer, mostFields+1)}
-	for i := range many.Peers {
-		many.Peers[i] = &Peer{}
-	}
+	many := &Batch{Peers: make([][]byte, mostFields+1)}
 	message, err := proto.Marshal(many)
 	if err != nil {
 		t.Fatal(err)
@@ -182,7 +272,7 @@ func BenchmarkBatch(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if _, err := batch.Flows("n1"); err != nil {
+		if _, err := recordsOf(batch); err != nil {
 			b.Fatal(err)
 		}
 		b.ReportMetric(float64(size)/float64(len(records)), "bytes/record")

@@ -20,6 +20,7 @@ import (
 	"github.com/weir-net/weir/internal/flows"
 	"github.com/weir-net/weir/internal/flows/ask"
 	flowwire "github.com/weir-net/weir/internal/flows/wire"
+	"github.com/weir-net/weir/internal/flows/wire/wiretest"
 	"github.com/weir-net/weir/internal/flowstore"
 )
 
@@ -40,10 +41,15 @@ func serving(t *testing.T) (server *Server, store *ask.Store, now time.Time) {
 		records[i] = &flows.Flow{End: now.Add(time.Duration(i-100) * time.Second), Node: "n1", Verdict: verdict, Protocol: "tcp", Sent: flows.Counters{Packets: 1, Bytes: uint64(i)},
 			Source: flows.Peer{Namespace: "shop", Pod: "web-1", Workload: "Deployment web"}, Destination: flows.Peer{Namespace: "db", Pod: "pg-0", Workload: "StatefulSet pg", Port: 5432}}
 	}
-	s.Take(&flowstore.Batch{Node: "n1", At: flowwire.Position{Boot: "a"}})
-	s.Take(&flowstore.Batch{Node: "n1", At: flowwire.Position{Boot: "a", Next: 4}, Records: records[:60]})
+	take := func(node, boot string, next uint64, records ...*flows.Flow) {
+		if _, err := s.Take(&flowstore.Batch{Node: node, At: flowwire.Position{Boot: boot, Next: next}, Records: wiretest.Rows(t, node, records...)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	take("n1", "a", 0)
+	take("n1", "a", 4, records[:60]...)
 	s.Flush()
-	s.Take(&flowstore.Batch{Node: "n2", At: flowwire.Position{Boot: "b"}, Records: records[60:]})
+	take("n2", "b", 0, records[60:]...)
 	server = &Server{Store: s, Nodes: func() []string { return []string{"n1"} }, Age: time.Hour, Log: slog.New(slog.DiscardHandler)}
 	h := httptest.NewServer(server)
 	t.Cleanup(h.Close)

@@ -130,7 +130,7 @@ func (c *Collector) once(ctx context.Context, node string, agent Agent) error {
 
 // take gives a batch to the store, and waits while the disk is behind: so does the agent.
 func (c *Collector) take(ctx context.Context, node string, b *wire.Batch) error {
-	records, err := b.Flows(node)
+	records, err := b.Rows(node)
 	if err != nil {
 		return err
 	}
@@ -138,10 +138,15 @@ func (c *Collector) take(ctx context.Context, node string, b *wire.Batch) error 
 		return errors.New("the agent does not say since when it numbers records")
 	}
 	batch := &flowstore.Batch{Node: node, At: wire.Position{Boot: b.Boot, Next: b.First}, Lost: b.Lost, Records: records}
-	for c.Store.Take(batch) < len(records) {
+	for {
+		switch taken, err := c.Store.Take(batch); {
+		case err != nil:
+			return err
+		case taken == records.Len():
+			return nil
+		}
 		if err := sleep.For(ctx, room); err != nil {
 			return err
 		}
 	}
-	return nil
 }

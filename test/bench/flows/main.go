@@ -51,7 +51,6 @@ func main() {
 	flag.Int64Var(&o.memory, "memory", 400<<20, "memory limit of the Go runtime for the store, in `bytes`: that of the Deployment")
 	flag.Int64Var(&o.bytes, "bytes", 1<<40, "`bytes` that the store keeps")
 	flag.DurationVar(&o.coarse, "coarse-after", 0, "the `age` from which on records are coarser; 0 = never")
-	flag.BoolVar(&o.messages, "messages", true, "records come as messages of agents, which costs what agents do, too; otherwise they are given to the store")
 	flag.StringVar(&o.profile, "cpuprofile", "", "`file` for a profile of the store (pprof)")
 	parts := flag.String("parts", strings.Join(allParts, ","), "what to measure, with commas between")
 	out := flag.String("out", "", "`file` for the result (default: standard output alone)")

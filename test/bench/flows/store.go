@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io/fs"
@@ -20,18 +19,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/flows"
-	"github.com/weir-net/weir/internal/flows/wire"
 	"github.com/weir-net/weir/internal/flowstore"
 )
 
 // stored is what the store of flow records takes and answers.
 type stored struct {
 	Records          uint64             `json:"records"`          // that came
-	Messages         bool               `json:"messages"`         // as agents send them; otherwise they were given to it
 	Kept             int                `json:"kept"`             // records on the disk: fewer where there are Coarse ones
 	Coarse           int                `json:"coarse"`           // sums of several
 	RecordsASecond   float64            `json:"recordsASecond"`   // until all were on the disk
-	CPUMicroseconds  float64            `json:"cpuMicroseconds"`  // of all threads, a record, with what makes it up and makes messages of it
+	CPUMicroseconds  float64            `json:"cpuMicroseconds"`  // a record, of all threads but the sender's: with what the runtime does for both
+	SenderMicros     float64            `json:"senderMicros"`     // a record, of the thread that makes it up, and messages as agents send them
 	BytesARecord     float64            `json:"bytesARecord"`     // on the disk, a record that came
 	MiB              float64            `json:"mib"`              // most resident memory, with the generator's
 	QuestionMs       map[string]float64 `json:"questionMs"`       // with the files out of the page cache
@@ -49,7 +47,6 @@ type storing struct {
 	dir, profile     string
 	memory, bytes    int64
 	coarse           time.Duration
-	messages         bool
 }
 
 // measure adds records to a store, and asks it.
@@ -75,7 +72,7 @@ func (o storing) measure() (_ *stored, err error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	r := &stored{Messages: o.messages, QuestionMs: map[string]float64{}, QuestionWarmMs: map[string]float64{}, QuestionCPUMs: map[string]float64{}, Answers: map[string]int{}}
+	r := &stored{QuestionMs: map[string]float64{}, QuestionWarmMs: map[string]float64{}, QuestionCPUMs: map[string]float64{}, Answers: map[string]int{}}
 	if o.profile != "" {
 		f, err := os.Create(o.profile)
 		if err != nil {
@@ -87,25 +84,17 @@ func (o storing) measure() (_ *stored, err error) {
 		}
 		defer pprof.StopCPUProfile()
 	}
-	cpu, start := cpuTime(), time.Now()
+	cpu, start := cpuTime(unix.RUSAGE_SELF), time.Now()
 	var running sync.WaitGroup
 	running.Go(func() { s.Run(ctx) })
-	batch, messages := make([]*flows.Flow, 0, 1000), messages{}
-	for i := 0; i < count; i += len(batch) {
-		batch = batch[:0]
-		for len(batch) < min(cap(batch), count-i) {
-			batch = append(batch, t.next())
-		}
-		if pace > 0 {
-			time.Sleep(time.Until(start.Add(time.Duration(float64(i) / pace * float64(time.Second)))))
-		}
-		if !o.messages {
-			give(s, &flowstore.Batch{Node: "bench", At: wire.Position{Next: uint64(i)}, Records: batch})
-			continue
-		}
-		if err := messages.take(s, batch, uint64(i)); err != nil {
+	sent := send(t, count, pace)
+	for m := range sent.messages {
+		if err := take(s, m); err != nil {
 			return nil, err
 		}
+	}
+	if sent.err != nil {
+		return nil, sent.err
 	}
 	cancel()
 	running.Wait()
@@ -113,7 +102,8 @@ func (o storing) measure() (_ *stored, err error) {
 	st := s.Status()
 	r.Records, r.Kept, r.Coarse, r.Lost = st.Added, st.Records, st.Coarse, st.Lost
 	r.RecordsASecond = float64(st.Added) / took.Seconds()
-	r.CPUMicroseconds = float64((cpuTime() - cpu).Microseconds()) / float64(st.Added)
+	r.CPUMicroseconds = float64((cpuTime(unix.RUSAGE_SELF) - cpu - sent.cpu).Microseconds()) / float64(st.Added)
+	r.SenderMicros = float64(sent.cpu.Microseconds()) / float64(st.Added)
 	r.BytesARecord = float64(st.Bytes) / float64(st.Added)
 	if r.FilesBytesRecord, err = files(dir, int(st.Added)); err != nil {
 		return nil, err
@@ -125,43 +115,6 @@ func (o storing) measure() (_ *stored, err error) {
 		return nil, err
 	}
 	return r, nil
-}
-
-// messages are how records come from agents.
-type messages struct{ buf bytes.Buffer }
-
-// take has a store take records, as a collector does: as messages that it reads.
-func (m *messages) take(s *flowstore.Store, records []*flows.Flow, first uint64) error {
-	w := wire.NewWriter(&m.buf)
-	for done := 0; done < len(records); {
-		m.buf.Reset()
-		n, err := w.Write("bench", first+uint64(done), nil, records[done:])
-		if err != nil {
-			return err
-		}
-		b, err := wire.NewReader(&m.buf).Next()
-		if err != nil {
-			return err
-		}
-		of, err := b.Flows("")
-		if err != nil {
-			return err
-		}
-		for i, f := range of { // these are of many nodes
-			f.Node = records[done+i].Node
-		}
-		batch := &flowstore.Batch{Node: "bench", At: wire.Position{Boot: b.Boot, Next: b.First}, Records: of}
-		give(s, batch)
-		done += n
-	}
-	return nil
-}
-
-// give waits while the disk is behind.
-func give(s *flowstore.Store, b *flowstore.Batch) {
-	for s.Take(b) < len(b.Records) {
-		time.Sleep(time.Millisecond)
-	}
 }
 
 // ask asks the three questions.
@@ -193,12 +146,12 @@ func (r *stored) ask(s *flowstore.Store, t *traffic, dir string, end time.Time, 
 		if err := uncache(dir); err != nil {
 			return err
 		}
-		cpu, start := cpuTime(), time.Now()
+		cpu, start := cpuTime(unix.RUSAGE_SELF), time.Now()
 		n, err := ask()
 		if err != nil {
 			return err
 		}
-		r.QuestionMs[question], r.QuestionCPUMs[question] = ms(time.Since(start)), ms(cpuTime()-cpu)
+		r.QuestionMs[question], r.QuestionCPUMs[question] = ms(time.Since(start)), ms(cpuTime(unix.RUSAGE_SELF)-cpu)
 		start = time.Now()
 		if r.Answers[question], err = ask(); err != nil || r.Answers[question] != n {
 			return fmt.Errorf("%s: %d rows, then %d: %v", question, n, r.Answers[question], err)
@@ -210,9 +163,9 @@ func (r *stored) ask(s *flowstore.Store, t *traffic, dir string, end time.Time, 
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-func cpuTime() time.Duration {
+func cpuTime(of int) time.Duration {
 	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+	if err := unix.Getrusage(of, &u); err != nil {
 		return 0
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())

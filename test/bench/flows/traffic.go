@@ -100,6 +100,7 @@ func (t *traffic) next() *flows.Flow {
 	if r.IntN(20) == 0 {
 		f.Ended, f.TCPFlags = "", "SYN ACK"
 	}
+	f.Handshake = uint32(50 + t.lognormal(250, 1))
 	f.Sent.Packets, f.Sent.Bytes = 4+t.lognormal(4, 0.8), 250+t.lognormal(700, 1)
 	f.Received.Packets, f.Received.Bytes = 3+t.lognormal(4, 1), 250+t.lognormal(3000, 1.5)
 	return f

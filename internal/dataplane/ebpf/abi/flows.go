@@ -45,7 +45,8 @@ type FlowValue[A Address] struct {
 	Started      [2]uint32
 	Rules        [2]uint32
 	StagedRules  [2]uint32
-	Room         [4]uint32
+	RTT          uint32
+	Room         [3]uint32
 }
 
 // plainFlow is FLOW_PLAIN_SIZE of bpf/flow_fields.h: the size of entries without flow records.

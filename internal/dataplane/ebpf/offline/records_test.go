@@ -167,6 +167,49 @@ func TestFlowRecordsOfIntervals(t *testing.T) {
 	}
 }
 
+// A record says how long the handshake took, from the SYN to the ACK of the SYN's sender, of both
+// directions, unless a segment of it was sent again.
+func TestFlowRecordsOfHandshakes(t *testing.T) {
+	nettest.NeedRoot(t, "loading programs")
+	const toServer, toClient = 30 * time.Millisecond, 50 * time.Millisecond
+	for name, c := range map[string]struct {
+		syns, answers int
+		known         bool
+	}{"once": {1, 1, true}, "SYN again": {2, 1, false}, "SYN-ACK again": {1, 2, false}} {
+		o, err := Load(Options{AccountInterval: 1 << 30})
+		nettest.Must(t, err)
+		nettest.Must(t, o.Apply(dryRunState()))
+		ring, err := eventring.NewRecords(o.Maps["weir_records"])
+		nettest.Must(t, err)
+		p := o.Programs["weir_from_workload"]
+		began := time.Now()
+		for range c.syns {
+			send(t, p, segment(syn, false), 1)
+		}
+		time.Sleep(toServer)
+		for range c.answers {
+			send(t, p, segment(syn|ack, true), 1)
+		}
+		time.Sleep(toClient)
+		send(t, p, segment(ack, false), 1)
+		most := time.Since(began)
+		time.Sleep(toClient) // counts no more
+		send(t, p, segment(ack, true), 1)
+		send(t, p, segment(rst, false), 1)
+		got := recordsOf(t, ring)
+		if len(got) != 2 {
+			t.Fatalf("%s: records: %+v", name, got)
+		}
+		for _, r := range got {
+			if c.known != (r.Handshake >= toServer+toClient) || r.Handshake > most || !c.known && r.Handshake != 0 {
+				t.Errorf("%s: the handshake took %v, of %v at most", name, r.Handshake, most)
+			}
+		}
+		ring.Close()
+		o.Close()
+	}
+}
+
 // What nobody meets again is reported by who removes it; without accounting nothing is counted.
 func TestFlowRecordsOfExpired(t *testing.T) {
 	nettest.NeedRoot(t, "loading programs")

@@ -241,6 +241,9 @@ func logOf(f *flows.Flow, now time.Time) *logspb.LogRecord {
 	a.text("weir.flow.path", f.Path)
 	a.text("weir.flow.return", f.Return)
 	a.text("weir.flow.tcp.flags", f.TCPFlags)
+	if f.Handshake > 0 {
+		a.number("weir.flow.tcp.handshake_us", uint64(f.Handshake))
+	}
 	a.flag("weir.flow.handed_on", f.HandedOn)
 	a.flag("weir.flow.dsr", f.DSR)
 	a.flag("weir.flow.snat", f.SNAT)
