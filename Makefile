@@ -69,11 +69,14 @@ build: setup ## Weir's programs and the lab, in bin/
 	@echo "build  $(patsubst cmd/%,bin/%,$(wildcard cmd/*))"; $(GO_BUILD) -ldflags "$(LDFLAGS)" -o bin/ ./cmd/...
 	@echo "build  bin/weir-lab"; $(BUILD_LAB)
 
-# Amazon's CNI plugins and the stand-in for its address daemon, for labs with it and for test/netns: minutes and GiB the first time.
+# Amazon's CNI plugins and the stand-in for its address daemon, for labs with it and for test/netns, and containerd 2 as on nodes of EKS:
+# minutes and GiB the first time.
 AWS_CNI := github.com/aws/amazon-vpc-cni-k8s/cmd
+CONTAINERD := github.com/containerd/containerd/v2/cmd
 aws-vpc-cni: ## Amazon's VPC CNI for labs, in bin/
 	@mkdir -p bin
 	cd test/awsvpc && go build -trimpath -o ../../bin/aws-cni $(AWS_CNI)/routed-eni-cni-plugin && go build -trimpath -o ../../bin/egress-cni $(AWS_CNI)/egress-cni-plugin && go build -trimpath -o ../../bin/awsvpc .
+	cd test/containerd && go build -trimpath -tags "no_btrfs no_devmapper no_zfs no_tracing" -ldflags "-s -w" -o ../../bin/containerd2/ $(CONTAINERD)/containerd $(CONTAINERD)/containerd-shim-runc-v2
 
 # Azure's CNI plugin and the stand-in for its host service, for labs with it.
 azure-cni: ## Azure CNI for labs, in bin/
@@ -217,8 +220,8 @@ e2e-clouds: e2e-build aws-vpc-cni azure-cni ## Weir, and upstream's specs, with 
 	go vet -tags lab ./test/lab
 	go run ./test/clouds $(CLOUDS)
 
-# weir migrate in labs that run Calico, which is built for it: the plan, and nodes that change while their pods run.
-e2e-migrate: lab-build ## migration, in labs with Calico (root)
+# weir migrate in labs that run Calico and flannel, which are built for it: the plan, nodes that change while their pods run, and by drain.
+e2e-migrate: lab-build ## migration, in labs with Calico and flannel (root)
 	go vet -tags lab ./test/migrate
 	go test -v -tags lab -count 1 -timeout 60m ./test/migrate $(MIGRATE)
 

@@ -42,7 +42,9 @@
 	X(REVERSE_PATH, 52, "the route to the source leads out by another interface (bpfEnforceRPF)")\
 	X(NEIGHBOURS, 53, "the pod, or all pods, asked for too many new neighbours in a second")\
 	X(INTERNAL, 54, "the programs' own tables were not there: a fault of Weir or the kernel")\
-	X(NO_GATEWAY, 60, "no egress gateway of the pod is known and ready")
+	X(NO_GATEWAY, 60, "no egress gateway of the pod is known and ready")             \
+	X(PACKET_RATE, 70, "more packets than the pod may send or get in a second (QoS)")\
+	X(CONNECTIONS, 71, "more connections than the pod may have open (QoS)")
 /* clang-format on */
 
 enum drop_reason {

@@ -76,6 +76,7 @@ static __always_inline __u32 reply_kind(struct reply_work *r, const struct pkt *
 		r->code = IP_UNREACHABLE_PORT;
 		return ANSWER_PORT_UNREACHABLE;
 	case DROP_NO_ENDPOINT:
+	case DROP_CONNECTIONS:
 		if (p->l4 == L4_TCP && !p->fragment)
 			return p->tcp & TCP_RST ? ANSWER_NONE : ANSWER_RESET;
 		r->code = IP_UNREACHABLE_HOST;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* weir.c: all programs in one object. */
 #include "workload.c"
+#include "limited.c"
 #include "host.c"
 #include "overlay.c"
 #include "ipip.c"

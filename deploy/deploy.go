@@ -62,7 +62,7 @@ type Options struct {
 	// then. InterfacePrefix begins the names of pods' interfaces on the host.
 	On, InterfacePrefix string
 	// From is the network plugin that nodes have before, which agents take their nodes over from:
-	// calico; empty = none. Agents run on nodes alone whose label NetworkLabel says so.
+	// one of Before; empty = none. Agents run on nodes alone whose label NetworkLabel says so.
 	From string
 	// APIServerHost and APIServerPort are how nodes reach the API server without any Service; empty
 	// = by its cluster IP, for which kube-proxy must run.
@@ -112,6 +112,9 @@ const (
 	NetworkChanging = "changing"
 )
 
+// Before are the values of From.
+var Before = []string{"calico", "flannel"}
+
 // Networks are the values of On, with how the names of pods' interfaces begin there by default.
 var Networks = map[string]string{"generic": "veth", "aws-vpc-cni": "eni", "azure-cni": "azv", "azure-cni-overlay": "azv"}
 
@@ -148,8 +151,8 @@ func (o Options) Validate() error {
 		return err
 	}
 	switch {
-	case o.From != "" && o.From != "calico":
-		return fmt.Errorf("from %q is not supported: only calico is", o.From)
+	case o.From != "" && !slices.Contains(Before, o.From):
+		return fmt.Errorf("from %q is not supported: only %s are", o.From, strings.Join(Before, " and "))
 	case o.From != "" && o.On != "":
 		return errors.New("nodes are taken over from another network plugin, or it stays: from and on exclude each other")
 	case o.From != "" && o.FanOut == "always":

@@ -36,7 +36,7 @@ func TestFromCalico(t *testing.T) {
 		t.Error("agents have rights to Calico's blocks exactly while nodes change")
 	}
 	for _, change := range []func(*Options){
-		func(o *Options) { o.From = "flannel" },
+		func(o *Options) { o.From = "another" },
 		func(o *Options) { o.On, o.InterfacePrefix = "generic", "veth" },
 		func(o *Options) { o.FanOut = "always" },
 	} {

@@ -60,7 +60,7 @@ func newInstall(o *options) *cobra.Command {
 	flags.StringVar(&f.Image, "image", f.Image, "image with Weir's programs")
 	flags.StringVar(&f.PodCIDR, "pod-cidr", f.PodCIDR, "addresses of pods, for the first IPPool; of two families: IPv4,IPv6")
 	flags.StringVar(&f.On, "on", f.On, "CNI plugin that gives pods their addresses and interfaces in the place of Weir's, whose network carries what pods send out of their node: aws-vpc-cni (Amazon's), azure-cni and azure-cni-overlay (Azure's, with pods in a subnet or in an overlay), generic (any that makes a pair of interfaces for each pod, and a host route to its address)")
-	flags.StringVar(&f.From, "from", f.From, "network plugin that nodes have and are taken over from while their pods run, by weir migrate: calico")
+	flags.StringVar(&f.From, "from", f.From, "network plugin that nodes have and are taken over from, node by node, by weir migrate: calico, while pods run, or flannel, by drain")
 	flags.StringVar(&f.InterfacePrefix, "interface-prefix", f.InterfacePrefix, "with --on: how the names of pods' interfaces on the host begin (default eni for aws-vpc-cni, azv for azure-cni and azure-cni-overlay, veth for generic)")
 	flags.StringVar(&f.VXLANMode, "vxlan-mode", f.VXLANMode, "encapsulation of the first IPPool: Never, Always, CrossSubnet")
 	flags.StringVar(&f.ServiceExternalIPs, "service-external-ips", f.ServiceExternalIPs, "`CIDRs` that spec.externalIPs of Services may name, or none (default: every address that nobody else has)")

@@ -25,7 +25,7 @@ var metricSources = []struct {
 	program, where string
 	dirs           []string
 }{
-	{"weir-agent", "Served on port 9091 of each node where `prometheusMetricsEnabled` is set ([settings](settings.md)).", []string{"internal/agent", "internal/agent/bgp", "internal/agent/metrics"}},
+	{"weir-agent", "Served on port 9091 of each node where `prometheusMetricsEnabled` is set ([settings](settings.md)).", []string{"internal/agent", "internal/agent/bgp", "internal/agent/metrics", "internal/agent/nri"}},
 	{"weir-controller", "Served at 127.0.0.1:9094 of the controller's nodes, path `/metrics`.", []string{"internal/controller", "internal/controller/bgp", "internal/controller/fanout", "internal/controller/srcdst", "internal/loadbalancer", "internal/relay"}},
 	{"weir-fanout", "Served at 127.0.0.1:9095 of the fan-out's nodes, path `/metrics`.", []string{"internal/fanout/server"}},
 	{"weir-flows", "Served at 127.0.0.1:9096 of the node of the store of flow records, path `/metrics`.", []string{"internal/flowstore/answer", "internal/flowstore/export", "cmd/weir-flows"}},

@@ -38,11 +38,13 @@ import (
 	"github.com/weir-net/weir/internal/agent/datastore"
 	"github.com/weir-net/weir/internal/agent/flowlog"
 	"github.com/weir-net/weir/internal/agent/fromcalico"
+	"github.com/weir-net/weir/internal/agent/fromflannel"
 	"github.com/weir-net/weir/internal/agent/httpserve"
 	"github.com/weir-net/weir/internal/agent/lbhealth"
 	"github.com/weir-net/weir/internal/agent/machine"
 	"github.com/weir-net/weir/internal/agent/metrics"
 	"github.com/weir-net/weir/internal/agent/nodelock"
+	"github.com/weir-net/weir/internal/agent/nri"
 	"github.com/weir-net/weir/internal/agent/podevents"
 	"github.com/weir-net/weir/internal/agent/problems"
 	"github.com/weir-net/weir/internal/agent/remembered"
@@ -142,12 +144,14 @@ type Agent struct {
 	why            *why.Engine
 	proxies        *kubeproxy.Watch
 	calico         *fromcalico.Node // nil = the node is not taken over from Calico
+	flannel        *fromflannel.Node
 	// serviceChecks is nil before load balancers are answered.
 	serviceChecks   atomic.Pointer[lbhealth.ServiceChecks]
 	started         time.Time
 	published       published
 	podEvents       *podevents.Writer
 	programming     *metrics.Programming
+	nri             *nri.Plugin // holds the start of pods; nil = Weir's own CNI plugin does
 	datastore       *datastore.Follower
 	mirror          *mirror.Mirror
 	nextLacksIPIP   atomic.Bool            // the data plane that is about to carry packets cannot take IP in IP
@@ -189,6 +193,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 		}
 	}()
 	a.calico = fromcalico.Open(o.Environ, o.Node, o.CNIConfDir, a.clients.Dynamic, o.Log.With("part", "from Calico"))
+	a.flannel = fromflannel.Open(o.Environ, o.Node, o.CNIConfDir, a.clients.Dynamic, o.Log.With("part", "from flannel"))
 	a.planes = openPlaneChooser(o.StateDir, o.BPFFS, o.Log)
 	began := a.planes.choice
 	release := conntrack.Release
@@ -245,9 +250,13 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.cluster.setPools = a.ipam.Configure
 	a.podEvents = podevents.New(a.clients.Dynamic, o.Node, o.Log.With("part", "podevents"))
 	a.cluster.unfitPod = a.podEvents.NotInForce
+	policies := &enforcer{cluster: a.cluster, loop: a.loop, driver: a.driver, pods: a.source, log: o.Log}
+	if a.cluster.chain != nil {
+		a.nri = nri.New(nri.Socket, policies.hold, o.Log.With("part", "nri"))
+	}
 	a.cni, err = cni.New(cni.Options{
 		IPAM: a.ipam, Pods: pods{a.source, a.podEvents, o.Node}, Settings: a.cluster.cniSettings, Ready: a.cniReady, Waits: a.noteWaiting, Log: o.Log.With("part", "cni"),
-		Enforcer: &enforcer{cluster: a.cluster, loop: a.loop, driver: a.driver, pods: a.source, log: o.Log},
+		Enforcer: policies,
 	})
 	if err != nil {
 		return nil, errors.Join(err, a.driver.Close())
@@ -421,8 +430,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	} else {
 		run("looking for interfaces of pods", func(ctx context.Context) error { return a.cluster.chain.Run(ctx, a.cluster.noteLocal) })
 		run("following results of CNI plugins", func(ctx context.Context) error { return a.cluster.results.Run(ctx, a.cluster.noteLocal) })
+		run("holding the start of pods", a.nri.Run)
 	}
 	run("looking for lost addresses", a.cni.Run)
+	run("following nodes with flannel", a.flannel.Run)
 	run("removing what Felix left", func(ctx context.Context) error { return a.calico.Run(ctx, a.ready) })
 	run("writing events about pods", a.podEvents.Run)
 	run("serving health and metrics", a.serve)

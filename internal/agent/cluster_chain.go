@@ -4,8 +4,11 @@ package agent
 
 import (
 	"cmp"
+	"context"
+	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/weir-net/weir/internal/agent/chain/results"
 	"github.com/weir-net/weir/internal/model"
@@ -64,4 +67,46 @@ func podsByAddr(all map[model.Name]*model.Pod, given map[netip.Addr]results.Reco
 		names[a] = p.Name
 	}
 	return names
+}
+
+// hold returns when policy is in force for a pod that the container runtime starts and whose
+// interface another CNI plugin made. addrs may be empty: results of CNI plugins say them.
+func (e *enforcer) hold(ctx context.Context, pod model.Name, uid string, addrs []netip.Addr) error {
+	if p, err := e.pods.PodForAdd(ctx, pod, uid); err != nil || p.Pod.HostNetwork {
+		return err
+	}
+	for {
+		var gen uint64
+		var ep *model.LocalEndpoint
+		if err := e.cluster.do(ctx, func() {
+			e.cluster.compute()
+			gen, ep = e.cluster.gen, e.cluster.endpointOf(pod, uid, addrs)
+		}); err != nil {
+			return err
+		}
+		if ep != nil {
+			if err := e.loop.Wait(ctx, gen, concerning(*ep)); err != nil {
+				return err
+			}
+			return e.driver.Enforced(*ep)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("its interface is not known: %w", ctx.Err())
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+// endpointOf returns the endpoint of a pod, by its addresses, once they are known.
+func (c *cluster) endpointOf(pod model.Name, uid string, addrs []netip.Addr) *model.LocalEndpoint {
+	if len(addrs) == 0 {
+		addrs = c.results.AddrsOf(pod, uid)
+	}
+	for _, a := range addrs {
+		if ep := c.model.Local.Endpoints[a]; ep != nil && ep.Pod == pod {
+			return ep
+		}
+	}
+	return nil
 }

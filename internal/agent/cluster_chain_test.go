@@ -3,9 +3,13 @@
 package agent
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weir-net/weir/internal/agent/chain/results"
@@ -48,4 +52,49 @@ func TestPodsByAddr(t *testing.T) {
 			t.Errorf("%s: %v, want %v", what, have, c.want)
 		}
 	}
+}
+
+// TestHold holds a pod that the container runtime starts until its endpoint is in force, and not
+// until another pod's is that had its address.
+func TestHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.cluster.results = results.New(t.TempDir(), slog.New(slog.DiscardHandler))
+		b.cluster.applyBatch(t.Context(), whole())
+		b.api[web] = webPod()
+		b.api[model.Name{Namespace: "shop", Name: "host"}] = &model.Pod{Node: "n1", HostNetwork: true}
+		if err := b.cni.hold(t.Context(), model.Name{Namespace: "shop", Name: "host"}, "", nil); err != nil {
+			t.Errorf("a pod in the host network: %v", err)
+		}
+		other := webEP
+		other.Pod.Name = "other"
+		b.api[other.Pod] = &model.Pod{Name: other.Pod, Node: "n1"}
+		if err := b.cni.Attach(t.Context(), other); err != nil {
+			t.Fatal(err)
+		}
+		for _, addrs := range [][]netip.Addr{{webAddr}, nil} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if err := b.cni.hold(ctx, web, "u1", addrs); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("addresses %v: held until another pod was in force: %v", addrs, err)
+			}
+			cancel()
+		}
+		done := make(chan error, 1)
+		go func() { done <- b.cni.hold(t.Context(), web, "u1", []netip.Addr{webAddr}) }()
+		time.Sleep(time.Minute)
+		select {
+		case err := <-done:
+			t.Fatalf("no longer held without an interface: %v", err)
+		default:
+		}
+		if err := b.cni.Attach(t.Context(), webEP); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if b.kernel.last().Addrs[webAddr].IfIndex != webEP.IfIndex {
+			t.Error("not in the data plane's state")
+		}
+	})
 }

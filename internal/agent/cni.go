@@ -136,7 +136,7 @@ func (p pods) PodLives(name model.Name, uid string) bool {
 
 // restore finds the endpoints of the node, with those that come from Calico.
 func (a *Agent) restore(ctx context.Context) ([]model.LocalEndpoint, error) {
-	if err := a.calico.Begin(ctx, a.cni); err != nil {
+	if err := errors.Join(a.flannel.Begin(ctx), a.calico.Begin(ctx, a.cni)); err != nil {
 		return nil, errors.Join(cni.ErrNotRestored, err)
 	}
 	return a.cni.Restore(ctx)

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/handover"
 	"github.com/weir-net/weir/internal/dataplane/nft"
+	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/kubeproxy"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/sleep"
@@ -30,12 +31,24 @@ func (a *Agent) openNFTables() (dataPlane, error) {
 			a.log.Error("some connections of the node's own processes may be lost", "error", err)
 		}
 	}
-	d, err := nft.New(nft.Options{Logger: a.log.With("part", "nft"), Before: before, StateDir: a.opts.StateDir, FlowRecords: a.atStart().FlowRecords, BesideCalico: a.calico != nil})
+	d, err := nft.New(nft.Options{Logger: a.log.With("part", "nft"), Before: before, StateDir: a.opts.StateDir, FlowRecords: a.atStart().FlowRecords, Beside: a.beside()})
 	if err != nil {
 		return nil, fmt.Errorf("opening the nftables data plane: %w", err)
 	}
 	a.log.Info("the data plane is nftables")
 	return nftablesPlane{d}, nil
+}
+
+// beside says at which MAC addresses nodes with another network plugin take frames of the tunnel;
+// nil = there are none.
+func (a *Agent) beside() func(string) ([6]byte, error) {
+	switch {
+	case a.calico != nil:
+		return hostnet.CalicoMAC
+	case a.flannel != nil:
+		return a.flannel.MAC
+	}
+	return nil
 }
 
 // retryRemoval is between two tries to remove what the other data plane left.

@@ -110,6 +110,9 @@ func (a *Agent) healthHandler() http.Handler {
 func (a *Agent) metricsHandler(m config.Metrics) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(&collector{agent: a}, &bgp.Collector{Process: a.bgp, State: a.cluster.state}, a.programming)
+	if a.nri != nil {
+		registry.MustRegister(a.nri)
+	}
 	if m.Go {
 		registry.MustRegister(collectors.NewGoCollector())
 	}

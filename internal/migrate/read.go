@@ -36,30 +36,12 @@ func Read(ctx context.Context, c *clientset.Clients) (*calico.Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask for the kinds of %s: %w", gv, err)
 	}
-	var objects []*unstructured.Unstructured
-	list := func(gvr schema.GroupVersionResource, namespace string) error {
-		options := metav1.ListOptions{Limit: pageSize}
-		for {
-			found, err := c.Dynamic.Resource(gvr).Namespace(namespace).List(ctx, options)
-			if apierrors.IsNotFound(err) {
-				return nil
-			}
-			if err != nil {
-				return fmt.Errorf("list %s: %w", gvr.GroupResource(), err)
-			}
-			for i := range found.Items {
-				objects = append(objects, &found.Items[i])
-			}
-			if options.Continue = found.GetContinue(); options.Continue == "" {
-				return nil
-			}
-		}
-	}
+	l := &lister{clients: c}
 	for _, r := range resources.APIResources {
 		if strings.Contains(r.Name, "/") {
 			continue
 		}
-		if err := list(gv.WithResource(r.Name), ""); err != nil {
+		if err := l.list(ctx, gv.WithResource(r.Name), ""); err != nil {
 			return nil, err
 		}
 	}
@@ -68,16 +50,42 @@ func Read(ctx context.Context, c *clientset.Clients) (*calico.Cluster, error) {
 		{Group: "operator.tigera.io", Version: "v1", Resource: "installations"},
 		{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"},
 	} {
-		if err := list(gvr, ""); err != nil {
+		if err := l.list(ctx, gvr, ""); err != nil {
 			return nil, err
 		}
 	}
 	for _, namespace := range namespaces {
 		for _, gvr := range []schema.GroupVersionResource{{Group: "apps", Version: "v1", Resource: "daemonsets"}, {Version: "v1", Resource: "configmaps"}} {
-			if err := list(gvr, namespace); err != nil {
+			if err := l.list(ctx, gvr, namespace); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return calico.FromObjects(objects)
+	return calico.FromObjects(l.objects)
+}
+
+// lister lists objects of any kind.
+type lister struct {
+	clients *clientset.Clients
+	objects []*unstructured.Unstructured
+}
+
+// list adds the objects of a kind; of one that is not served there are none.
+func (l *lister) list(ctx context.Context, gvr schema.GroupVersionResource, namespace string) error {
+	options := metav1.ListOptions{Limit: pageSize}
+	for {
+		found, err := l.clients.Dynamic.Resource(gvr).Namespace(namespace).List(ctx, options)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("list %s: %w", gvr.GroupResource(), err)
+		}
+		for i := range found.Items {
+			l.objects = append(l.objects, &found.Items[i])
+		}
+		if options.Continue = found.GetContinue(); options.Continue == "" {
+			return nil
+		}
+	}
 }

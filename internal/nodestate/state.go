@@ -100,12 +100,22 @@ type QoS struct {
 	model.QoS
 }
 
-// Queued reports whether an endpoint gets its packets by the queue of its interface's host side.
+// LimitsSent reports whether a program or rules of its own see what the pod sends.
+func (q QoS) LimitsSent() bool {
+	return q.Egress != (model.Limits{}) || q.CountsConnections() || q.DSCP > 0
+}
+
+// LimitsGot reports whether what the pod gets is counted at its interface.
+func (q QoS) LimitsGot() bool { return q.Ingress.PacketRate > 0 || q.CountsConnections() }
+
+// Queued reports whether an endpoint gets its packets by the host side of its interface, where they
+// wait or are counted.
 func (s *State) Queued(a Addr) bool {
 	if a.Kind != AddrEndpoint || len(s.QoS) == 0 {
 		return false
 	}
-	return s.QoS[a.Interface].Ingress.Bandwidth > 0
+	q := s.QoS[a.Interface]
+	return q.Ingress.Bandwidth > 0 || q.LimitsGot()
 }
 
 // Overdrawn is a namespace that asks for more of a table of the node than it gets. Figures are

@@ -25,13 +25,6 @@ var Annotations = []Annotation{
 	{"Pod", "cni.projectcalico.org/allowedSourcePrefixes", "a pod sends from its own addresses alone"},
 	{"Pod", "cni.projectcalico.org/floatingIPs", "pods have no floating addresses"},
 	{"Pod", "cni.projectcalico.org/ipAddrsNoIpam", "every address of a pod is of an IPPool"},
-	{"Pod", "qos.projectcalico.org/dscp", "packets keep the DSCP that the pod gives them"},
-	{"Pod", "qos.projectcalico.org/egressMaxConnections", "the connections of a pod are not counted"},
-	{"Pod", "qos.projectcalico.org/egressPacketBurst", "packets are not counted; qos.projectcalico.org/egressBandwidth limits bytes"},
-	{"Pod", "qos.projectcalico.org/egressPacketRate", "packets are not counted; qos.projectcalico.org/egressBandwidth limits bytes"},
-	{"Pod", "qos.projectcalico.org/ingressMaxConnections", "the connections of a pod are not counted"},
-	{"Pod", "qos.projectcalico.org/ingressPacketBurst", "packets are not counted; qos.projectcalico.org/ingressBandwidth limits bytes"},
-	{"Pod", "qos.projectcalico.org/ingressPacketRate", "packets are not counted; qos.projectcalico.org/ingressBandwidth limits bytes"},
 	{"Service", "projectcalico.org/natExcludeService", "what is not to be translated, bpfExcludeCIDRsFromNAT of FelixConfiguration names by its cluster IP"},
 }
 

@@ -39,6 +39,8 @@ const (
 	Neighbours       Reason = 53 // the pod, or all pods, asked for too many new neighbours in a second
 	Internal         Reason = 54 // the programs' own tables were not there: a fault of Weir or the kernel
 	NoGateway        Reason = 60 // no egress gateway of the pod is known and ready
+	PacketRate       Reason = 70 // more packets than the pod may send or get in a second (QoS)
+	Connections      Reason = 71 // more connections than the pod may have open (QoS)
 )
 
 var names = map[Reason]string{
@@ -77,6 +79,8 @@ var names = map[Reason]string{
 	Neighbours:       "NEIGHBOURS",
 	Internal:         "INTERNAL",
 	NoGateway:        "NO_GATEWAY",
+	PacketRate:       "PACKET_RATE",
+	Connections:      "CONNECTIONS",
 }
 
 var texts = map[Reason]string{
@@ -115,4 +119,6 @@ var texts = map[Reason]string{
 	Neighbours:       "the pod, or all pods, asked for too many new neighbours in a second",
 	Internal:         "the programs' own tables were not there: a fault of Weir or the kernel",
 	NoGateway:        "no egress gateway of the pod is known and ready",
+	PacketRate:       "more packets than the pod may send or get in a second (QoS)",
+	Connections:      "more connections than the pod may have open (QoS)",
 }

@@ -55,6 +55,7 @@ func TestOnAWS(t *testing.T) {
 	l := awsLab(t)
 	figures.begin(t)
 	o := &onAWS{newOnCloud(t, l, "aws")}
+	o.nri = true
 	p := o.pods()
 	for _, node := range []string{"worker1", "worker2"} {
 		for i, e := range l.vpcInterfaces(t, node) {

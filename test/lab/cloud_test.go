@@ -63,6 +63,7 @@ type onCloud struct {
 	*space
 	srv1, srv2, cli1, cli2, closed, cli3 *place
 	svc1, svc2, svc3                     *corev1.Service
+	nri                                  bool // the nodes' container runtime holds pods until their policy is in force
 }
 
 // nodePort3 is that of svc3.
@@ -262,4 +263,31 @@ func (o *onCloud) newPods(t *testing.T) {
 	o.noPolicy(t, "isolated")
 	note(t, "time without policy of a new pod: p99 (ms)", percentile(without, 0.99))
 	note(t, "time until a new pod without policy has a network: max (ms)", percentile(isolated, 1))
+	if o.nri {
+		o.held(t, percentile(isolated, 1))
+	}
+}
+
+// held checks that the container runtime held these pods until their policy was in force: if it
+// held each, none began without a network.
+func (o *onCloud) held(t *testing.T, without float64) {
+	o.mustKubectl(t, "", "patch", "felixconfiguration", "default", "--type=merge", "-p", `{"spec":{"prometheusMetricsEnabled":true}}`)
+	var ready, late float64
+	for _, node := range []string{"worker1", "worker2"} {
+		eventually(t, 10*time.Second, "metrics of "+node, func() error {
+			_, err := o.exec(node, o.traffic, "get", "http://127.0.0.1:9091/metrics")
+			return err
+		})
+		all := o.metrics(t, node)
+		if all["weir_nri_connected"] != 1 {
+			t.Errorf("%s: the agent does not hold the start of pods", node)
+		}
+		ready += all[`weir_nri_pod_held_seconds_count{result="ready"}`]
+		late += all[`weir_nri_pod_held_seconds_count{result="late"}`]
+	}
+	note(t, "pods that were held until their policy was in force", ready)
+	note(t, "pods that were held, and started before it was", late)
+	if ready == 0 || late == 0 && without > 0 {
+		t.Errorf("%v pods were held until they had a network, %v were not; one was without for %v ms", ready, late, without)
+	}
 }

@@ -31,7 +31,12 @@ var (
 // lab is one with Calico.
 type lab struct{ program, name string }
 
-func newLab(t *testing.T) *lab {
+func newLab(t *testing.T, args ...string) *lab {
+	t.Helper()
+	return newLabOf(t, "calico+kube-proxy-iptables", args...)
+}
+
+func newLabOf(t *testing.T, proxy string, args ...string) *lab {
 	t.Helper()
 	bin, err := filepath.Abs(*binFlag)
 	if err != nil {
@@ -42,7 +47,7 @@ func newLab(t *testing.T) *lab {
 		return l
 	}
 	l.name = fmt.Sprintf("weir-mig-%d", os.Getpid()%1000000)
-	up := exec.Command(l.program, "--name", l.name, "up", "--proxy", "calico+kube-proxy-iptables", "--workers", "1")
+	up := exec.Command(l.program, append([]string{"--name", l.name, "up", "--proxy", proxy}, args...)...)
 	up.Stdout, up.Stderr = os.Stdout, os.Stderr
 	t.Cleanup(func() {
 		if out, err := exec.Command(l.program, "--name", l.name, "down").CombinedOutput(); err != nil {
@@ -141,7 +146,7 @@ func (l *lab) enforced(t *testing.T, server string) {
 // pods' addresses are, and what it prints as Calico's objects is what Weir's definitions and
 // admission policies take.
 func TestPlanFromCalico(t *testing.T) {
-	l := newLab(t)
+	l := newLab(t, "--workers", "1")
 	l.must(t, shop, "kubectl", "apply", "-f", "-")
 	l.must(t, "", "kubectl", "-n", "shop", "wait", "--for=condition=Ready", "pod", "--all", "--timeout=180s")
 	var pods corev1.PodList

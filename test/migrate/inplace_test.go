@@ -21,15 +21,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// places are servers and clients on both nodes of a lab. A policy of Calico's lets clients ask
-// servers, and strangers nobody.
-func places(traffic string) string {
-	var out strings.Builder
-	out.WriteString(`
-apiVersion: v1
-kind: Namespace
-metadata: {name: shop}
----
+// calicoPolicy lets clients ask servers, and strangers nobody.
+const calicoPolicy = `
 apiVersion: crd.projectcalico.org/v1
 kind: NetworkPolicy
 metadata: {name: default.servers, namespace: shop}
@@ -38,7 +31,17 @@ spec:
   types: [Ingress]
   ingress:
   - {action: Allow, protocol: TCP, source: {selector: role == 'client'}, destination: {ports: [7000, 7001]}}
-`)
+`
+
+// places are servers and clients on nodes of a lab, with a policy.
+func places(policy, traffic string, nodes []string) string {
+	var out strings.Builder
+	out.WriteString(`
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop}
+---`)
+	out.WriteString(policy)
 	pod := func(name, node, labels, command string) {
 		fmt.Fprintf(&out, `---
 apiVersion: v1
@@ -52,7 +55,7 @@ spec:
   volumes: [{name: t, hostPath: {path: %s}}]
 `, name, labels, node, command, filepath.Dir(traffic))
 	}
-	for _, node := range []string{"cp", "worker1"} {
+	for _, node := range nodes {
 		pod("server-"+node, node, "app: server, at: "+node, "/t/traffic, server, --echo=7000, --who=7001")
 		pod("client-"+node, node, "role: client", "sleep, infinity")
 		pod("stranger-"+node, node, "role: stranger", "sleep, infinity")
@@ -124,13 +127,13 @@ type traffic struct {
 	since              time.Time
 }
 
-// begin opens connections within a node, between both, and through Services, in both directions,
+// traffic opens connections within nodes, between them, and through Services, in both directions,
 // and has the strangers try all servers.
-func (l *lab) traffic(t *testing.T, addr map[string]string) *traffic {
+func (l *lab) traffic(t *testing.T, addr map[string]string, nodes []string) *traffic {
 	t.Helper()
 	out := &traffic{since: time.Now()}
-	for _, from := range []string{"cp", "worker1"} {
-		for _, to := range []string{"cp", "worker1"} {
+	for _, from := range nodes {
+		for _, to := range nodes {
 			server := addr["server-"+to]
 			out.streams = append(out.streams, l.begin(t, from+" to a pod on "+to, "client-"+from, "stream", server+":7000"))
 			out.streams = append(out.streams, l.begin(t, from+" to Service "+to, "client-"+from, "stream", addr["service-"+to]+":7000"))
@@ -239,7 +242,44 @@ func (l *lab) left(t *testing.T, node string) {
 // TestInPlace: nodes change from Calico to Weir and back while pods run, with connections open, and
 // no one gets through whom policy denies.
 func TestInPlace(t *testing.T) {
-	l := newLab(t)
+	l := newLab(t, "--workers", "1")
+	l.must(t, "", "kubectl", "patch", "ippools.crd.projectcalico.org", "default-ipv4-ippool", "--type", "merge", "-p", `{"spec":{"vxlanMode":"Always"}}`)
+	l.inPlace(t, []string{"worker1", "cp"}, func() {})
+}
+
+// TestInPlaceCrossSubnet is the same with the pool as Calico's manifest makes it: two nodes are in
+// one subnet and exchange packets of pods without encapsulation, a third one is behind a router.
+// All check by strict reverse path filtering that packets come the way that answers go.
+func TestInPlaceCrossSubnet(t *testing.T) {
+	l := newLab(t, "--workers", "2", "--racks")
+	nodes := []string{"worker1", "worker2", "cp"}
+	for _, node := range nodes {
+		if out, err := l.on(node, "sysctl", "-w", "net.ipv4.conf.all.rp_filter=1"); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	l.inPlace(t, nodes, func() {
+		addr, _ := l.shop(t)
+		for _, from := range nodes {
+			for _, to := range nodes {
+				out, err := l.on(from, "ip", "route", "get", addr["server-"+to])
+				if tunnel := (from == "worker2") != (to == "worker2"); err != nil || strings.Contains(out, "vxlan.calico") != tunnel {
+					t.Errorf("%s sends to a pod on %s by %s (%v), through the tunnel: want %v", from, to, out, err, tunnel)
+				}
+			}
+		}
+	})
+}
+
+// on runs a program on a node.
+func (l *lab) on(node string, args ...string) (string, error) {
+	out, err := exec.Command(l.program, append([]string{"--name", l.name, "exec", node, "--"}, args...)...).CombinedOutput()
+	return string(out), err
+}
+
+// trafficProgram builds what servers and clients run, in a folder that all nodes see.
+func trafficProgram(t *testing.T) string {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "weir-migrate-")
 	if err != nil {
 		t.Fatal(err)
@@ -254,21 +294,34 @@ func TestInPlace(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	archive := filepath.Join(dir, "weir.tar")
+	return program
+}
+
+// load gives all nodes Weir's image.
+func (l *lab) load(t *testing.T) {
+	t.Helper()
+	archive := filepath.Join(t.TempDir(), "weir.tar")
 	for _, args := range [][]string{{"image", "--output", archive}, {"--name", l.name, "load", archive}} {
 		if out, err := exec.Command(l.program, args...).CombinedOutput(); err != nil {
 			t.Fatalf("%q: %v\n%s", args, err, out)
 		}
 	}
-	// What the manifest sets, CrossSubnet, is refused.
-	l.must(t, "", "kubectl", "patch", "ippools.crd.projectcalico.org", "default-ipv4-ippool", "--type", "merge", "-p", `{"spec":{"vxlanMode":"Always"}}`)
-	l.must(t, places(program), "kubectl", "apply", "-f", "-")
+}
+
+// inPlace changes the nodes in this order, takes the first one back, and changes it again. ways is
+// called whenever a node was changed.
+func (l *lab) inPlace(t *testing.T, nodes []string, ways func()) {
+	t.Helper()
+	program := trafficProgram(t)
+	l.load(t)
+	l.must(t, places(calicoPolicy, program, nodes), "kubectl", "apply", "-f", "-")
 	l.must(t, "", "kubectl", "-n", "shop", "wait", "--for=condition=Ready", "pod", "--all", "--timeout=180s")
 	addr, before := l.shop(t)
 	time.Sleep(2 * time.Second) // Felix has the policy
 	t.Log("\n" + l.must(t, "", "weir", "install", "--from", "calico"))
 	t.Log("\n" + l.must(t, "", "weir", "migrate", "--from", "calico", "--in-place"))
 	calicos := blocksOf(t, l)
+	ways()
 
 	same := func(what string) {
 		t.Helper()
@@ -281,7 +334,7 @@ func TestInPlace(t *testing.T) {
 	}
 	step := func(what string, args ...string) {
 		t.Helper()
-		tr := l.traffic(t, addr)
+		tr := l.traffic(t, addr, nodes)
 		out, err := l.try("", append([]string{"weir", "migrate", "--from", "calico", "--yes"}, args...)...)
 		t.Logf("%s\n%s", what, out)
 		if err != nil {
@@ -290,27 +343,29 @@ func TestInPlace(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		tr.check(t, what)
 		same(what)
+		ways()
 	}
-	step("worker1", "--apply", "--node", "worker1")
-	l.left(t, "worker1")
-	l.anew(t, "new-worker1", "worker1", addr)
-	l.anew(t, "new-cp", "cp", addr)
-	step("cp", "--apply")
-	l.left(t, "cp")
-	l.anew(t, "new-cp2", "cp", addr)
+	for _, node := range nodes {
+		step(node, "--apply", "--node", node)
+		l.left(t, node)
+		for _, on := range nodes {
+			l.anew(t, "new-"+node+"-"+on, on, addr)
+		}
+	}
 	if now := blocksOf(t, l); !slices.Equal(now, calicos) {
 		t.Logf("Calico's blocks were %v and are %v", calicos, now)
 	}
 	if out, err := l.try("", "weir", "migrate", "--from", "calico", "--apply", "--yes"); err != nil || !strings.Contains(out, "No node is left") {
 		t.Errorf("once more: %v\n%s", err, out)
 	}
-	step("worker1 back", "--back", "--node", "worker1")
-	l.anew(t, "new-back", "worker1", addr)
-	step("worker1 again", "--apply", "--node", "worker1")
+	first := nodes[0]
+	step(first+" back", "--back", "--node", first)
+	l.anew(t, "new-back", first, addr)
+	step(first+" again", "--apply", "--node", first)
 	t.Log("\n" + l.must(t, "", "weir", "install"))
 	same("without Calico")
-	l.anew(t, "new-worker2", "worker1", addr)
-	tr := l.traffic(t, addr)
+	l.anew(t, "new-last", first, addr)
+	tr := l.traffic(t, addr, nodes)
 	time.Sleep(5 * time.Second)
 	tr.check(t, "with Weir alone")
 }

@@ -42,6 +42,7 @@ type request struct {
 
 	Shared   bool // open: other sockets may have the local address too
 	Own      bool // get, open: the socket bears the mark of the agent's own
+	Mark     int  // get, open: that of the socket
 	Size     int  // exchange, probe: bytes of the datagram; bulk: bytes in all
 	Reversed bool // echo, exchange: sent as IP fragments, the last one first
 	DF       bool // probe: may not be fragmented
@@ -225,6 +226,12 @@ func serve(r request, conns map[int]net.Conn) answer {
 		return readCounters()
 	case "echo":
 		return fromErr(echo(r))
+	case "count datagrams":
+		return fromErr(countDatagrams(r))
+	case "received":
+		return receivedDatagrams()
+	case "pace":
+		return pace(r)
 	case "name server":
 		return fromErr(nameServer(r))
 	case "firsts":
@@ -293,6 +300,13 @@ func dial(r request, timeout time.Duration) (net.Conn, error) {
 	d := net.Dialer{Timeout: timeout, KeepAlive: noKeepAlive}
 	if r.Own {
 		d.Control = kernel.MarkOwn
+	}
+	if r.Mark != 0 {
+		d.Control = func(_, _ string, raw syscall.RawConn) error {
+			var set error
+			err := raw.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, r.Mark) })
+			return errors.Join(err, set)
+		}
 	}
 	if r.Shared {
 		d.Control = func(_, _ string, raw syscall.RawConn) error {

@@ -76,7 +76,7 @@ func (d *Driver) addIPv6(first bool) error {
 // removeIPv6 also takes away what an earlier run left.
 func (d *Driver) removeIPv6() error {
 	_, err := d.loaded.CallIPv6(nil)
-	errs := []error{err, d.loaded.CallUntracked(nil, nil), d.programs.Withdraw(attach.CgroupHooks6)}
+	errs := []error{err, d.loaded.CallUntracked(nil, nil), d.loaded.CallLimited(nil), d.programs.Withdraw(attach.CgroupHooks6)}
 	if d.six != nil {
 		d.tables.RemoveIPv6()
 		d.six.Close()

@@ -3,52 +3,118 @@
 package ebpf
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
 
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/podlimits"
 	"github.com/weir-net/weir/internal/dataplane/shape"
+	"github.com/weir-net/weir/internal/sleep"
 )
 
-// limits are what a driver has of pods whose bandwidth is limited.
+// limits are what a driver has of limited pods.
 type limits struct {
 	queues   *shape.Queues
 	programs *object.Programs // nil = none is needed
+	six      *object.Programs // of IPv6
+	sixOf    *object.Collection
+	want     podlimits.Limits
+	used     bool       // an interface has one of the programs
+	writing  sync.Mutex // held while limits are written
 }
 
-// ensureLimits makes the queues that pods' packets wait in, before programs are attached, and says
-// which interfaces have the program that leads there.
+func (l *limits) close() {
+	l.six.Close()
+	l.programs.Close()
+	l.six, l.sixOf, l.programs = nil, nil, nil
+}
+
+func (l *limits) write(to *object.Collection) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	return podlimits.Write(to, l.want)
+}
+
+func (l *limits) remove(from *object.Collection) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	return podlimits.Remove(from, l.want)
+}
+
+// sweepConnections counts what pods have open until ctx ends.
+func (d *Driver) sweepConnections(ctx context.Context) {
+	for last := false; sleep.For(ctx, podlimits.SweepEvery) == nil; {
+		used, err := d.sweepOnce(last)
+		if err != nil {
+			d.log.Error("connections of pods that are over still count", "error", err)
+		}
+		last = used
+	}
+}
+
+// sweepOnce reports whether a pod is limited; with last it looks once more when none is.
+func (d *Driver) sweepOnce(last bool) (used bool, _ error) {
+	d.mu.Lock()
+	used = d.limits.used
+	if !used && !last {
+		d.mu.Unlock()
+		return used, nil
+	}
+	s, err := podlimits.NewSweep(d.loaded, d.six)
+	d.mu.Unlock()
+	if err != nil {
+		return used, err
+	}
+	defer s.Close()
+	d.limits.writing.Lock()
+	defer d.limits.writing.Unlock()
+	return used, s.Run()
+}
+
+// ensureLimits makes the queues that pods' packets wait in, and what they are counted by, before
+// programs are attached, and says which interfaces have the programs that ask for them.
 func (d *Driver) ensureLimits() []error {
 	errs := d.limits.queues.Add(d.state.QoS)
 	own := map[attach.Site]string{}
 	pairs := map[uint32]uint32{}
-	for name, dev := range d.limits.queues.Devices() {
-		if q := d.state.QoS[name]; q.Egress.Bandwidth > 0 {
+	d.limits.want = podlimits.Limits{}
+	for name, q := range d.state.QoS {
+		index := q.IfIndex
+		if l, err := netlink.LinkByName(name); index == 0 && err == nil {
+			index = l.Attrs().Index
+		}
+		if index == 0 { // the pod is being removed, or its interface comes with the next state
+			continue
+		}
+		d.limits.want.Add(index, q.QoS)
+		if q.LimitsSent() {
+			own[attach.Site{Ifindex: index, Hook: attach.FromWorkload}] = "from_limited"
+		}
+		if q.LimitsGot() {
+			own[attach.Site{Ifindex: index, Hook: attach.ToWorkload}] = "to_limited"
+		}
+		if dev, ok := d.limits.queues.Devices()[name]; ok && q.Egress.Bandwidth > 0 {
 			pairs[uint32(dev.Pod)], pairs[uint32(dev.Back)] = uint32(dev.Queue), uint32(dev.Pod)
-			own[attach.Site{Ifindex: dev.Pod, Hook: attach.FromWorkload}] = "from_limited"
 		}
 	}
+	d.limits.used = len(own) > 0
 	fail := func(err error) []error {
 		if err != nil {
 			errs = append(errs, &dataplane.KeyError{Table: "queues", Key: "programs", Err: err})
 		}
 		return errs
 	}
-	if len(pairs) > 0 && d.limits.programs == nil {
-		p, err := object.LoadLimited(d.loaded)
-		if err != nil {
-			return fail(err)
-		}
-		d.limits.programs = p
-		if err := d.programs.Offer("", p.Programs); err != nil {
-			return fail(err)
-		}
+	if err := d.loadLimits(); err != nil {
+		return fail(err)
 	}
-	if err := setPairs(d.loaded.Maps[object.Queues], pairs); err != nil {
+	if err := errors.Join(setPairs(d.loaded.Maps[object.Queues], pairs), d.limits.write(d.loaded)); err != nil {
 		return fail(err)
 	}
 	if d.limits.programs == nil {
@@ -63,6 +129,35 @@ func (d *Driver) ensureLimits() []error {
 		}
 	}
 	return fail(d.programs.Give(own))
+}
+
+// loadLimits loads the programs that are wanted, and makes IPv4's call IPv6's.
+func (d *Driver) loadLimits() error {
+	if !d.limits.used {
+		return nil
+	}
+	if d.limits.programs == nil {
+		p, err := object.LoadLimited(d.loaded)
+		if err != nil {
+			return err
+		}
+		d.limits.programs = p
+		if err := d.programs.Offer("", p.Programs); err != nil {
+			return err
+		}
+	}
+	if d.limits.sixOf != d.six {
+		d.limits.six.Close()
+		d.limits.six, d.limits.sixOf = nil, nil
+	}
+	if d.six != nil && d.limits.six == nil {
+		p, err := object.LoadLimited(d.six)
+		if err != nil {
+			return err
+		}
+		d.limits.six, d.limits.sixOf = p, d.six
+	}
+	return d.loaded.CallLimited(d.limits.six)
 }
 
 // setPairs makes a map of indexes what it should be.
@@ -89,15 +184,17 @@ func setPairs(m *ebpf.Map, want map[uint32]uint32) error {
 	return errors.Join(errs...)
 }
 
-// removeLimits takes away queues that nothing leads to any more.
+// removeLimits takes away queues that nothing leads to any more, and what nothing asks for.
 func (d *Driver) removeLimits() []error {
 	errs := d.limits.queues.Remove(d.state.QoS)
-	if len(d.limits.queues.Devices()) == 0 && d.limits.programs != nil && len(errs) == 0 {
-		if err := d.programs.Withdraw([]attach.Hook{attach.FromQueue}); err != nil {
+	if err := d.limits.remove(d.loaded); err != nil {
+		errs = append(errs, &dataplane.KeyError{Table: "queues", Key: "limits", Err: err})
+	}
+	if len(d.limits.queues.Devices()) == 0 && !d.limits.used && d.limits.programs != nil && len(errs) == 0 {
+		if err := errors.Join(d.programs.Withdraw([]attach.Hook{attach.FromQueue}), d.loaded.CallLimited(nil)); err != nil {
 			return append(errs, err)
 		}
-		d.limits.programs.Close()
-		d.limits.programs = nil
+		d.limits.close()
 	}
 	return errs
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft/events"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
+	"github.com/weir-net/weir/internal/dataplane/nft/limits"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/policy"
 	"github.com/weir-net/weir/internal/dataplane/nft/records"
@@ -46,9 +47,10 @@ type Options struct {
 	Connections uint32
 	// FlowRecords is how often open flows are reported; 0 = flows are not accounted for.
 	FlowRecords time.Duration
-	// BesideCalico has the node work together with others that still have Calico, in whose place
-	// it comes.
-	BesideCalico bool
+	// Beside has the node work together with others that still have the network plugin in whose
+	// place it comes, and says at which MAC address a node takes frames of the tunnel; nil = all
+	// nodes have Weir.
+	Beside func(node string) ([6]byte, error)
 	// NoMachine leaves devices, routes and settings of the kernel alone: tables only, for tests.
 	NoMachine bool
 }
@@ -68,6 +70,8 @@ type Driver struct {
 
 	tunnelTable *chains.TunnelTable
 	arpTable    *chains.ArpTable
+	limits      *limits.Table // of pods that may send and get so much
+	overLimits  *familyTable  // what it dropped
 	problems    []string
 	noIPIP      string // why IP in IP, which the state has, is not in force; empty = it is, or it has none
 	ipipLacks   error  // the kernel has no IP in IP
@@ -118,8 +122,8 @@ func New(o Options) (*Driver, error) {
 		o.Tables = func(f knftables.Family) (knftables.Interface, error) { return knftables.New(f, table.Name) }
 	}
 	d := &Driver{opts: o, live: live, log: o.Logger, tables: map[table.Family]*familyTable{}, network: hostnet.New(o.Logger, o.StateDir), queues: shape.New(shape.IFB)}
-	if o.BesideCalico {
-		d.network.BesideCalico()
+	if o.Beside != nil {
+		d.network.Beside(o.Beside)
 	}
 	for _, f := range table.Families {
 		n, err := o.Tables(f.NFT())
@@ -144,6 +148,11 @@ func New(o Options) (*Driver, error) {
 		return nil, fmt.Errorf("nftables of ARP: %w", err)
 	}
 	d.arpTable = chains.NewARPTable(n)
+	if n, err = o.Tables(knftables.InetFamily); err != nil {
+		return nil, fmt.Errorf("nftables of both families: %w", err)
+	}
+	d.limits = limits.New(n)
+	d.overLimits = &familyTable{State: d.limits.State}
 	return d, nil
 }
 
@@ -175,6 +184,7 @@ func (d *Driver) reconcile(ctx context.Context) error {
 		errs = append(errs, d.queues.Add(d.state.QoS)...)
 		errs = append(errs, d.queues.Remove(d.state.QoS)...)
 	}
+	errs = append(errs, d.limits.Apply(ctx, d.state))
 	d.view.Store(events.NewView(d.state, d.network.HostIndex(), d.listening))
 	for _, f := range table.Families {
 		t := d.tables[f]

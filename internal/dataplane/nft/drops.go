@@ -4,6 +4,7 @@ package nft
 
 import (
 	"errors"
+	"maps"
 
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
@@ -21,8 +22,9 @@ func (d *Driver) Drops() ([]dataplane.Drop, error) {
 	defer d.mu.Unlock()
 	sums := map[dataplane.Drop][2]uint64{}
 	var errs []error
-	for _, f := range table.Families {
-		t := d.tables[f]
+	all := map[table.Family]*familyTable{{Inet: true}: d.overLimits}
+	maps.Copy(all, d.tables)
+	for f, t := range all {
 		for name := range t.InKernel() {
 			if _, _, ok := expr.DenyChain(name); !ok {
 				continue

@@ -67,13 +67,16 @@ func (d *Driver) check(ctx context.Context, machine, elements bool) {
 		return
 	}
 	broken := false
+	all := []*table.State{d.limits.State}
 	for _, f := range table.Families {
-		t := d.tables[f]
+		all = append(all, d.tables[f].State)
+	}
+	for _, t := range all {
 		if !t.Current() {
 			continue
 		}
 		if err := t.Intact(); err != nil {
-			d.log.Warn("a table was changed by somebody else; making it again", "table", string(f.NFT())+" "+table.Name, "found", err)
+			d.log.Warn("a table was changed by somebody else; making it again", "table", string(t.Family.NFT())+" "+table.Name, "found", err)
 			d.count.repaired("table")
 			t.Invalidate()
 			broken = true
@@ -105,5 +108,5 @@ func (d *Driver) generation() (now, ours uint32, err error) {
 	for _, t := range d.tables {
 		ours += t.Commits
 	}
-	return now, ours + d.tunnelTable.Commits + d.arpTable.Commits, err
+	return now, ours + d.tunnelTable.Commits + d.arpTable.Commits + d.limits.Commits, err
 }

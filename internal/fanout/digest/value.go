@@ -159,7 +159,11 @@ func (w *writer) qos(q *model.QoS) {
 		w.number(l.Burst)
 		w.number(l.Peakrate)
 		w.number(uint64(l.Minburst))
+		w.number(uint64(l.PacketRate))
+		w.number(uint64(l.PacketBurst))
+		w.number(uint64(l.Connections))
 	}
+	w.number(uint64(q.DSCP))
 }
 
 // node leaves out Since: of a node that an agent has it knows that itself, and does not take it

@@ -1333,6 +1333,7 @@ type QoS struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ingress       *Limits                `protobuf:"bytes,1,opt,name=ingress,proto3" json:"ingress,omitempty"`
 	Egress        *Limits                `protobuf:"bytes,2,opt,name=egress,proto3" json:"egress,omitempty"`
+	Dscp          uint32                 `protobuf:"varint,3,opt,name=dscp,proto3" json:"dscp,omitempty"` // plus 1; 0 = as the pod says
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1381,12 +1382,22 @@ func (x *QoS) GetEgress() *Limits {
 	return nil
 }
 
+func (x *QoS) GetDscp() uint32 {
+	if x != nil {
+		return x.Dscp
+	}
+	return 0
+}
+
 type Limits struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Bandwidth     uint64                 `protobuf:"varint,1,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"` // bits a second
-	Burst         uint64                 `protobuf:"varint,2,opt,name=burst,proto3" json:"burst,omitempty"`         // bits
-	Peakrate      uint64                 `protobuf:"varint,3,opt,name=peakrate,proto3" json:"peakrate,omitempty"`   // bits a second
-	Minburst      uint32                 `protobuf:"varint,4,opt,name=minburst,proto3" json:"minburst,omitempty"`   // bytes
+	Bandwidth     uint64                 `protobuf:"varint,1,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`                     // bits a second
+	Burst         uint64                 `protobuf:"varint,2,opt,name=burst,proto3" json:"burst,omitempty"`                             // bits
+	Peakrate      uint64                 `protobuf:"varint,3,opt,name=peakrate,proto3" json:"peakrate,omitempty"`                       // bits a second
+	Minburst      uint32                 `protobuf:"varint,4,opt,name=minburst,proto3" json:"minburst,omitempty"`                       // bytes
+	PacketRate    uint32                 `protobuf:"varint,5,opt,name=packet_rate,json=packetRate,proto3" json:"packet_rate,omitempty"` // a second
+	PacketBurst   uint32                 `protobuf:"varint,6,opt,name=packet_burst,json=packetBurst,proto3" json:"packet_burst,omitempty"`
+	Connections   uint32                 `protobuf:"varint,7,opt,name=connections,proto3" json:"connections,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1445,6 +1456,27 @@ func (x *Limits) GetPeakrate() uint64 {
 func (x *Limits) GetMinburst() uint32 {
 	if x != nil {
 		return x.Minburst
+	}
+	return 0
+}
+
+func (x *Limits) GetPacketRate() uint32 {
+	if x != nil {
+		return x.PacketRate
+	}
+	return 0
+}
+
+func (x *Limits) GetPacketBurst() uint32 {
+	if x != nil {
+		return x.PacketBurst
+	}
+	return 0
+}
+
+func (x *Limits) GetConnections() uint32 {
+	if x != nil {
+		return x.Connections
 	}
 	return 0
 }
@@ -4402,15 +4434,20 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\x06policy\x18\x03 \x01(\rR\x06policy\"U\n" +
 	"\rEgressGateway\x12\x14\n" +
 	"\x05ready\x18\x01 \x01(\bR\x05ready\x12.\n" +
-	"\x06labels\x18\x02 \x01(\v2\x16.weir.fanout.v1.LabelsR\x06labels\"g\n" +
+	"\x06labels\x18\x02 \x01(\v2\x16.weir.fanout.v1.LabelsR\x06labels\"{\n" +
 	"\x03QoS\x120\n" +
 	"\aingress\x18\x01 \x01(\v2\x16.weir.fanout.v1.LimitsR\aingress\x12.\n" +
-	"\x06egress\x18\x02 \x01(\v2\x16.weir.fanout.v1.LimitsR\x06egress\"t\n" +
+	"\x06egress\x18\x02 \x01(\v2\x16.weir.fanout.v1.LimitsR\x06egress\x12\x12\n" +
+	"\x04dscp\x18\x03 \x01(\rR\x04dscp\"\xda\x01\n" +
 	"\x06Limits\x12\x1c\n" +
 	"\tbandwidth\x18\x01 \x01(\x04R\tbandwidth\x12\x14\n" +
 	"\x05burst\x18\x02 \x01(\x04R\x05burst\x12\x1a\n" +
 	"\bpeakrate\x18\x03 \x01(\x04R\bpeakrate\x12\x1a\n" +
-	"\bminburst\x18\x04 \x01(\rR\bminburst\"\x83\x01\n" +
+	"\bminburst\x18\x04 \x01(\rR\bminburst\x12\x1f\n" +
+	"\vpacket_rate\x18\x05 \x01(\rR\n" +
+	"packetRate\x12!\n" +
+	"\fpacket_burst\x18\x06 \x01(\rR\vpacketBurst\x12 \n" +
+	"\vconnections\x18\a \x01(\rR\vconnections\"\x83\x01\n" +
 	"\aPodPort\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\rR\x04name\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\rR\bprotocol\x12\x12\n" +

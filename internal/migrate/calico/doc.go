@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/migrate/plan"
 )
 
 // Group is the API group in which Calico stores its objects.
@@ -45,11 +46,7 @@ type Cluster struct {
 }
 
 // Finding is something that a user has to know before a migration.
-type Finding struct {
-	weirv1.Problem
-	// Stops: it has to be changed before. Otherwise something differs afterwards.
-	Stops bool
-}
+type Finding = plan.Finding
 
 // Node is what Calico has on one node.
 type Node struct {
@@ -160,6 +157,8 @@ type planner struct {
 	// environ is what Calico's DaemonSet sets for Felix, as FELIX_NAME=value.
 	environ []string
 	inPlace bool // pods keep running
+	// crossSubnet: a pool in use has no encapsulation between nodes of one network.
+	crossSubnet bool
 }
 
 // stop says what has to be changed first.

@@ -3,7 +3,9 @@
 package calico
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -60,6 +62,7 @@ func (p *planner) takenOver() {
 	for i := range p.Nodes {
 		p.nodeInPlace(&p.Nodes[i])
 	}
+	p.links()
 	for _, n := range p.plan.Nodes {
 		for _, b := range n.Blocks {
 			for _, a := range b.Allocations {
@@ -119,7 +122,43 @@ func (p *planner) poolInPlace(u *unstructured.Unstructured, cidr netip.Prefix) {
 	if !cidr.Addr().Is4() {
 		p.stop(object, "spec.cidr", cidr.String(), "only IPv4 can be changed in place", "change node by node by drain")
 	}
-	if mode := text(u, "spec", "vxlanMode"); mode != "Always" {
-		p.stop(object, "spec.vxlanMode", mode, "only Always can be changed in place", "set it to Always while nodes change, or change node by node by drain")
+	switch mode := text(u, "spec", "vxlanMode"); mode {
+	case "Always":
+	case "CrossSubnet":
+		p.crossSubnet = true
+	default:
+		p.stop(object, "spec.vxlanMode", mode, "only Always and CrossSubnet can be changed in place", "set it to one of these while nodes change, or change node by node by drain")
+	}
+}
+
+// links finds nodes of which only one takes the other for a neighbour. By the network of its
+// address Felix decides what a node sends without encapsulation; what the other one does not expect
+// so, it drops.
+func (p *planner) links() {
+	if !p.crossSubnet {
+		return
+	}
+	networks := map[string]netip.Prefix{}
+	for i := range p.Nodes {
+		n := &p.Nodes[i]
+		if n.Labels[corev1.LabelOSStable] == "windows" {
+			continue
+		}
+		network, err := netip.ParsePrefix(n.Annotations[annotationAddress])
+		if err != nil {
+			p.stop("Node "+n.Name, "metadata.annotations["+annotationAddress+"]", n.Annotations[annotationAddress],
+				"is not an address with the length of its network, by which pools with CrossSubnet tell neighbours", "see whether pod calico-node is ready on that node, or set vxlanMode: Always while nodes change")
+			continue
+		}
+		networks[n.Name] = network
+	}
+	for _, name := range slices.Sorted(maps.Keys(networks)) {
+		for _, other := range slices.Sorted(maps.Keys(networks)) {
+			if networks[name].Contains(networks[other].Addr()) && !networks[other].Contains(networks[name].Addr()) {
+				p.stop("Node "+other, "metadata.annotations["+annotationAddress+"]", networks[other].String(),
+					"is in the network "+networks[name].Masked().String()+" of node "+name+", which is not in its own: only one of them sends without encapsulation",
+					"correct the length of their networks, or set vxlanMode: Always while nodes change")
+			}
+		}
 	}
 }

@@ -22,8 +22,21 @@ func overVXLAN(u *unstructured.Unstructured) {
 	}
 }
 
+// across is a change of a cluster whose pool has no encapsulation within a network.
+func across(change func(*unstructured.Unstructured)) func(*unstructured.Unstructured) {
+	return func(u *unstructured.Unstructured) {
+		overVXLAN(u)
+		set("IPPool", "default-ipv4-ippool", "CrossSubnet", "spec", "vxlanMode")(u)
+		change(u)
+	}
+}
+
 func TestInPlace(t *testing.T) {
-	p := NewInPlace(recorded(t, overVXLAN))
+	p := NewInPlace(recorded(t, across(unchanged)))
+	if v := p.copyOf("IPPool", "default-ipv4-ippool").Object["spec"].(map[string]any)["vxlanMode"]; p.Stopped() || v != "CrossSubnet" {
+		t.Fatalf("vxlanMode %v, %+v", v, p.Findings)
+	}
+	p = NewInPlace(recorded(t, overVXLAN))
 	if p.Stopped() {
 		t.Fatalf("%+v", p.Findings)
 	}
@@ -54,7 +67,8 @@ func TestWhatStopsInPlace(t *testing.T) {
 		change              func(*unstructured.Unstructured)
 	}{
 		{"BIRD", "DaemonSet kube-system/calico-node", "CALICO_NETWORKING_BACKEND", set("ConfigMap", "calico-config", "bird", "data", "calico_backend")},
-		{"VXLAN across subnets", "IPPool default-ipv4-ippool", "spec.vxlanMode", set("IPPool", "default-ipv4-ippool", "CrossSubnet", "spec", "vxlanMode")},
+		{"a network of one node alone", "Node node-b", "metadata.annotations[" + annotationAddress + "]", across(annotated("Node", "node-b", annotationAddress, "192.0.2.12/32"))},
+		{"no network", "Node node-b", "metadata.annotations[" + annotationAddress + "]", across(annotated("Node", "node-b", annotationAddress, "192.0.2.12"))},
 		{"IP in IP", "IPPool default-ipv4-ippool", "spec.vxlanMode", set("IPPool", "default-ipv4-ippool", "Never", "spec", "vxlanMode")},
 		{"IPv6", "IPPool default-ipv4-ippool", "spec.cidr", set("IPPool", "default-ipv4-ippool", "fd00:1::/48", "spec", "cidr")},
 		{"eBPF", "FelixConfiguration default", "spec.bpfEnabled", set("FelixConfiguration", "default", true, "spec", "bpfEnabled")},

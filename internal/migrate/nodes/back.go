@@ -4,7 +4,6 @@ package nodes
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -32,19 +31,16 @@ func (c *Change) Back(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	ds, err := c.Clients.Kube.AppsV1().DaemonSets(deploy.Namespace).Get(ctx, "weir-node", metav1.GetOptions{})
+	image, err := c.image(ctx, "calico")
 	if err != nil {
-		return fmt.Errorf("look for DaemonSet weir-node: %w", err)
-	}
-	if ds.Spec.Template.Spec.NodeSelector[deploy.NetworkLabel] == "" {
-		return errors.New("weir was installed on all nodes: weir install --from calico first, which lets nodes have Calico")
+		return err
 	}
 	c.say("%s: %d pods; the agent of Weir ends", name, len(before))
 	if err := c.label(ctx, name, deploy.NetworkChanging); err != nil {
 		return err
 	}
 	if err := c.await(ctx, name+": pod weir-node has ended", func(ctx context.Context) error {
-		return c.gone(ctx, deploy.Namespace, "k8s-app=weir-node", name)
+		return c.gone(ctx, deploy.Namespace, weirNode, name)
 	}); err != nil {
 		return err
 	}
@@ -56,11 +52,11 @@ func (c *Change) Back(ctx context.Context, name string) error {
 	}
 	c.say("%s: Calico begins", name)
 	if err := c.await(ctx, name+": pod calico-node is ready", func(ctx context.Context) error {
-		return c.ready(ctx, c.Cluster.Daemon.Namespace, calico.NodeDaemon, name)
+		return c.ready(ctx, c.Cluster.Daemon.Namespace, "k8s-app="+calico.NodeDaemon, name)
 	}); err != nil {
 		return err
 	}
-	if err := c.clean(ctx, name, ds.Spec.Template.Spec.Containers[0].Image); err != nil {
+	if err := c.clean(ctx, name, image, "--keep-pods"); err != nil {
 		return err
 	}
 	if err := c.unchanged(ctx, name, before); err != nil {
@@ -68,6 +64,19 @@ func (c *Change) Back(ctx context.Context, name string) error {
 	}
 	c.say("%s: has Calico; %d pods run on as they were", name, len(before))
 	return nil
+}
+
+// image is that of the agents. It is an error where these run on all nodes, whatever label they
+// have.
+func (c *Change) image(ctx context.Context, from string) (string, error) {
+	ds, err := c.Clients.Kube.AppsV1().DaemonSets(deploy.Namespace).Get(ctx, "weir-node", metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("look for DaemonSet weir-node: %w", err)
+	}
+	if ds.Spec.Template.Spec.NodeSelector[deploy.NetworkLabel] == "" {
+		return "", fmt.Errorf("weir was installed on all nodes: weir install --from %s first, which lets nodes have %s", from, from)
+	}
+	return ds.Spec.Template.Spec.Containers[0].Image, nil
 }
 
 // giveBack makes a node's blocks Calico's alone, with the addresses of the pods that run there.
@@ -136,10 +145,11 @@ func handle(name string, block netip.Prefix) *unstructured.Unstructured {
 		"spec":     map[string]any{"handleID": name, "block": map[string]any{block.String(): int64(1)}, "deleted": false}}}
 }
 
-// clean removes what Weir left on a node, which Felix has in force by now.
-func (c *Change) clean(ctx context.Context, node, image string) error {
+// clean removes what Weir left on a node; with --keep-pods among args but the interfaces of pods,
+// which another plugin has in force by now.
+func (c *Change) clean(ctx context.Context, node, image string, args ...string) error {
 	yes, no, both, folder := true, false, corev1.MountPropagationBidirectional, corev1.HostPathDirectoryOrCreate
-	container := corev1.Container{Name: "clean-up", Image: image, Command: []string{"/weir-agent", "clean-up", "--keep-pods"},
+	container := corev1.Container{Name: "clean-up", Image: image, Command: append([]string{"/weir-agent", "clean-up"}, args...),
 		SecurityContext: &corev1.SecurityContext{Privileged: &yes, ReadOnlyRootFilesystem: &yes}}
 	spec := corev1.PodSpec{NodeName: node, HostNetwork: true, DNSPolicy: corev1.DNSDefault, PriorityClassName: "system-node-critical", AutomountServiceAccountToken: &no,
 		RestartPolicy: corev1.RestartPolicyOnFailure, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}

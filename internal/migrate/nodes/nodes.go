@@ -37,6 +37,9 @@ import (
 // Manager is the field manager of what is applied.
 const Manager = "weir-migrate"
 
+// weirNode is the label of agents.
+const weirNode = "k8s-app=weir-node"
+
 // reservation is the IPReservation of the addresses that tunnels of nodes have with Calico.
 const reservation = "calico-tunnels"
 
@@ -58,17 +61,7 @@ func Network(n *corev1.Node) string { return n.Labels[deploy.NetworkLabel] }
 // Prepare has Calico run on nodes alone that are not changed, and neither give addresses of one
 // node's blocks to pods of another, nor Weir those of tunnels.
 func (c *Change) Prepare(ctx context.Context) error {
-	if _, err := c.Clients.Kube.AppsV1().DaemonSets(deploy.Namespace).Get(ctx, "weir-node", metav1.GetOptions{}); err != nil {
-		return fmt.Errorf("look for DaemonSet weir-node: %w; install Weir first: weir install --from calico", err)
-	}
-	// Before Calico ends anywhere it has to be known that nodes get the image.
-	if err := c.await(ctx, "Deployment weir-controller is ready", func(ctx context.Context) error {
-		d, err := c.Clients.Kube.AppsV1().Deployments(deploy.Namespace).Get(ctx, "weir-controller", metav1.GetOptions{})
-		if err == nil && d.Status.ReadyReplicas == 0 {
-			err = errors.New("none of its pods is (kubectl -n " + deploy.Namespace + " describe pods -l k8s-app=weir-controller)")
-		}
-		return err
-	}); err != nil {
+	if err := c.installed(ctx, "calico"); err != nil {
 		return err
 	}
 	if err := c.strictAffinity(ctx); err != nil {
@@ -85,7 +78,22 @@ func (c *Change) Prepare(ctx context.Context) error {
 			}
 		}
 	}
-	return c.stayAway(ctx)
+	return c.stayAway(ctx, c.Cluster.Daemon.Namespace, calico.NodeDaemon)
+}
+
+// installed waits until Weir can run on nodes.
+func (c *Change) installed(ctx context.Context, from string) error {
+	if _, err := c.Clients.Kube.AppsV1().DaemonSets(deploy.Namespace).Get(ctx, "weir-node", metav1.GetOptions{}); err != nil {
+		return fmt.Errorf("look for DaemonSet weir-node: %w; install Weir first: weir install --from %s", err, from)
+	}
+	// Before the other plugin ends anywhere it has to be known that nodes get the image.
+	return c.await(ctx, "Deployment weir-controller is ready", func(ctx context.Context) error {
+		d, err := c.Clients.Kube.AppsV1().Deployments(deploy.Namespace).Get(ctx, "weir-controller", metav1.GetOptions{})
+		if err == nil && d.Status.ReadyReplicas == 0 {
+			err = errors.New("none of its pods is (kubectl -n " + deploy.Namespace + " describe pods -l k8s-app=weir-controller)")
+		}
+		return err
+	})
 }
 
 func (c *Change) strictAffinity(ctx context.Context) error {
@@ -114,13 +122,13 @@ func (c *Change) reserveTunnels(ctx context.Context) error {
 	return objects.Apply(ctx, io.Discard, c.Clients.Dynamic, u, Manager)
 }
 
-// stayAway keeps Calico's DaemonSet off nodes that are changed. Its pods on others are not made
-// again for that.
-func (c *Change) stayAway(ctx context.Context) error {
-	api := c.Clients.Kube.AppsV1().DaemonSets(c.Cluster.Daemon.Namespace)
+// stayAway keeps the DaemonSet of another plugin off nodes that are changed. Its pods on others are
+// not made again for that.
+func (c *Change) stayAway(ctx context.Context, namespace, daemon string) error {
+	api := c.Clients.Kube.AppsV1().DaemonSets(namespace)
 	not := corev1.NodeSelectorRequirement{Key: deploy.NetworkLabel, Operator: corev1.NodeSelectorOpDoesNotExist}
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		ds, err := api.Get(ctx, calico.NodeDaemon, metav1.GetOptions{})
+		ds, err := api.Get(ctx, daemon, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -150,7 +158,7 @@ func (c *Change) stayAway(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("keep DaemonSet %s off nodes that are changed: %w", calico.NodeDaemon, err)
+		return fmt.Errorf("keep DaemonSet %s off nodes that are changed: %w", daemon, err)
 	}
 	return nil
 }
@@ -380,8 +388,8 @@ func compare(before, after map[string]string) string {
 }
 
 // ready is an error while no pod of a DaemonSet is ready on a node.
-func (c *Change) ready(ctx context.Context, namespace, daemon, node string) error {
-	list, err := c.Clients.Kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: "k8s-app=" + daemon, FieldSelector: "spec.nodeName=" + node})
+func (c *Change) ready(ctx context.Context, namespace, selector, node string) error {
+	list, err := c.Clients.Kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector, FieldSelector: "spec.nodeName=" + node})
 	if err != nil {
 		return err
 	}
@@ -389,7 +397,7 @@ func (c *Change) ready(ctx context.Context, namespace, daemon, node string) erro
 		return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue })
 	})
 	if !ready {
-		return fmt.Errorf("its pod %s is not ready", daemon)
+		return fmt.Errorf("its pod of %s is not ready", selector)
 	}
 	return nil
 }
@@ -400,22 +408,28 @@ func (c *Change) well(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := c.ready(ctx, deploy.Namespace, "weir-node", name); err != nil {
-		return err
+	endpoints, err := c.agent(ctx, name)
+	if err == nil && endpoints < len(pods) {
+		err = fmt.Errorf("the agent has %d of %d pods", endpoints, len(pods))
+	}
+	return err
+}
+
+// agent says of how many pods a node's agent is in charge. It is an error while that is not well.
+func (c *Change) agent(ctx context.Context, name string) (endpoints int, err error) {
+	if err := c.ready(ctx, deploy.Namespace, weirNode, name); err != nil {
+		return 0, err
 	}
 	s, err := client.NodeStatuses(c.Clients.Dynamic).Get(ctx, name)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for _, cond := range s.Status.Conditions {
 		if cond.Type == weirv1.ConditionReady && cond.Status != "True" {
-			return fmt.Errorf("%s: %s", cond.Reason, cond.Message)
+			return 0, fmt.Errorf("%s: %s", cond.Reason, cond.Message)
 		}
 	}
-	if int(s.Status.Endpoints) < len(pods) {
-		return fmt.Errorf("the agent has %d of %d pods", s.Status.Endpoints, len(pods))
-	}
-	return nil
+	return int(s.Status.Endpoints), nil
 }
 
 // await waits until look finds nothing missing.

@@ -41,7 +41,7 @@ func TestStayAway(t *testing.T) {
 		ds.Spec.Template.Spec.Affinity = affinity
 		c := change(ds)
 		for range 2 {
-			if err := c.stayAway(ctx); err != nil {
+			if err := c.stayAway(ctx, "kube-system", calico.NodeDaemon); err != nil {
 				t.Fatal(err)
 			}
 		}

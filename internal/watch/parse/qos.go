@@ -33,6 +33,9 @@ var quantities = []struct {
 	{"Burst", 1e3, math.MaxUint32 * 8, "Bandwidth", func(l *model.Limits) any { return &l.Burst }},
 	{"Peakrate", 1010, 1010e12, "Bandwidth", func(l *model.Limits) any { return &l.Peakrate }},
 	{"Minburst", 1e3, 1e8, "Peakrate", func(l *model.Limits) any { return &l.Minburst }},
+	{"PacketRate", 1, 10e3, "", func(l *model.Limits) any { return &l.PacketRate }},
+	{"PacketBurst", 1, 10e3, "PacketRate", func(l *model.Limits) any { return &l.PacketBurst }},
+	{"MaxConnections", 1, math.MaxUint32, "", func(l *model.Limits) any { return &l.Connections }},
 }
 
 // QoS reads the annotations of a pod that limit what it sends and gets; nil = none does. What
@@ -54,6 +57,14 @@ func (f *Finding) QoS(annotations map[string]string) *model.QoS {
 			}
 		}
 		f.alone(annotations, d.direction, d.to)
+	}
+	if text, has := annotations[annotationDSCP]; has {
+		value, ok := dscpOf(text)
+		if ok {
+			out.DSCP = value + 1
+		} else {
+			f.Add(annotationName(annotationDSCP), text, "is no number from 0 to 63 and no name such as EF or AF11", "it is left out")
+		}
 	}
 	if out == (model.QoS{}) {
 		return nil
@@ -102,7 +113,7 @@ func quantityOf(text string, least, most uint64) (uint64, error) {
 
 // alone takes out what means nothing without another annotation.
 func (f *Finding) alone(annotations map[string]string, direction string, l *model.Limits) {
-	set := map[string]bool{"": true, "Bandwidth": l.Bandwidth > 0, "Peakrate": l.Peakrate > l.Bandwidth && l.Bandwidth > 0}
+	set := map[string]bool{"": true, "Bandwidth": l.Bandwidth > 0, "Peakrate": l.Peakrate > l.Bandwidth && l.Bandwidth > 0, "PacketRate": l.PacketRate > 0}
 	for _, q := range quantities {
 		name := PrefixQoS + direction + q.name
 		text, has := annotations[name]

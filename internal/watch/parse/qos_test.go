@@ -3,6 +3,7 @@
 package parse
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -37,6 +38,15 @@ func TestQoS(t *testing.T) {
 			found: []string{"ingressBurst", "egressMinburst"}},
 		"a peak below": {annotations: map[string]string{PrefixQoS + "ingressBandwidth": "2M", PrefixQoS + "ingressPeakrate": "2M", PrefixQoS + "ingressMinburst": "2k"},
 			want: model.QoS{Ingress: model.Limits{Bandwidth: 2e6}}, found: []string{"ingressPeakrate", "ingressMinburst"}},
+		"packets, connections and a name": {annotations: map[string]string{PrefixQoS + "ingressPacketRate": "1k", PrefixQoS + "ingressPacketBurst": "20",
+			PrefixQoS + "egressPacketRate": "10k", PrefixQoS + "egressMaxConnections": "4294967295", PrefixQoS + "ingressMaxConnections": "7", PrefixQoS + "dscp": "af41"},
+			want: model.QoS{Ingress: model.Limits{PacketRate: 1000, PacketBurst: 20, Connections: 7},
+				Egress: model.Limits{PacketRate: 10_000, Connections: math.MaxUint32}, DSCP: 35}},
+		"DSCP 0 is one": {annotations: map[string]string{PrefixQoS + "dscp": "0"}, want: model.QoS{DSCP: 1}},
+		"no DSCP":       {annotations: map[string]string{PrefixQoS + "dscp": "64", PrefixQoS + "ingressPacketBurst": "5"}, found: []string{"dscp", "ingressPacketBurst"}},
+		"too many packets": {annotations: map[string]string{PrefixQoS + "egressPacketRate": "1M", PrefixQoS + "egressPacketBurst": "0", PrefixQoS + "egressMaxConnections": "5G"},
+			want:  model.QoS{Egress: model.Limits{PacketRate: 10_000, PacketBurst: 1, Connections: math.MaxUint32}},
+			found: []string{"egressMaxConnections", "egressPacketBurst", "egressPacketRate"}},
 	} {
 		f := NewFinding("Pod", &metav1.ObjectMeta{Namespace: "shop", Name: "web"})
 		got := f.QoS(c.annotations)

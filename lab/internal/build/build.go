@@ -50,8 +50,8 @@ type Program struct {
 	Test    bool   // built with `go test -c`
 	// OnRequest programs are not needed to run a lab.
 	OnRequest bool
-	// Calico: it is a part of Calico, for labs with that.
-	Calico bool
+	// Other is the network plugin that it is a part of, for labs with that: calico, flannel.
+	Other string
 }
 
 // Group is a set of programs that come from one module.
@@ -75,7 +75,7 @@ func Groups() []Group {
 	cni := func(kind, name string) Program {
 		return Program{Name: name, Package: "github.com/containernetworking/plugins/plugins/" + kind + "/" + name}
 	}
-	return []Group{
+	return append([]Group{
 		{Name: "kubernetes", Module: kubernetesModule, Version: KubernetesVersion, OnKubernetes: true, Programs: []Program{
 			k("kube-apiserver"), k("kube-controller-manager"), k("kube-scheduler"), k("kubectl"), k("kube-proxy"), k("kubelet"),
 			{Name: "agnhost", Package: "k8s.io/kubernetes/test/images/agnhost"},
@@ -92,9 +92,10 @@ func Groups() []Group {
 		}},
 		{Name: "cni", Module: "github.com/containernetworking/plugins", Version: CNIVersion, Programs: []Program{
 			cni("main", "ptp"), cni("main", "loopback"), cni("ipam", "host-local"), cni("meta", "portmap"),
+			{Name: "bridge", Package: "github.com/containernetworking/plugins/plugins/main/bridge", Other: "flannel"},
 		}},
 		calico(),
-	}
+	}, flannel()...)
 }
 
 // Set knows where the programs of a lab are.
@@ -110,11 +111,12 @@ func (s *Set) Rel(program string) string { return filepath.Join(s.dirs[program],
 // Path is a program's path.
 func (s *Set) Path(program string) string { return filepath.Join(s.Dir, s.Rel(program)) }
 
-// Folders lists the folders below Dir that hold programs of nodes; Calico's are in its image alone.
+// Folders lists the folders below Dir that hold programs of nodes; those of other network plugins
+// are in images alone.
 func (s *Set) Folders() []string {
 	var out []string
 	for _, g := range Groups() {
-		if g.Programs[0].Calico {
+		if g.Programs[0].Other != "" {
 			continue
 		}
 		out = append(out, s.dirs[g.Programs[0].Name])
@@ -133,13 +135,15 @@ type Builder struct {
 }
 
 // ForLab is what a lab needs to run.
-func ForLab(p Program) bool { return !p.OnRequest && !p.Calico }
+func ForLab(p Program) bool { return !p.OnRequest && p.Other == "" }
 
-// ForCalico is what a lab with Calico needs to run.
-func ForCalico(p Program) bool { return !p.OnRequest }
+// ForOther is what a lab with another network plugin needs to run.
+func ForOther(plugin string) func(Program) bool {
+	return func(p Program) bool { return !p.OnRequest && (p.Other == "" || p.Other == plugin) }
+}
 
 // ForTests is what a lab and the end-to-end tests need.
-func ForTests(p Program) bool { return !p.Calico }
+func ForTests(p Program) bool { return p.Other == "" }
 
 // Named selects the programs of these names, which have to exist.
 func Named(names []string) (func(Program) bool, error) {

@@ -24,9 +24,9 @@ func calico() Group {
 		// The API has a module of its own, which the archive of Calico's lacks.
 		Replaced: map[string]string{"github.com/projectcalico/api": "v0.0.0-20240708202104-e3f70b269c2c"},
 		Programs: []Program{
-			{Name: "calico-node", Package: calicoModule + "/node/cmd/calico-node", Calico: true},
-			{Name: "calico", Package: calicoModule + "/cni-plugin/cmd/calico", Calico: true},
-			{Name: "install", Package: calicoModule + "/cni-plugin/cmd/install", Calico: true},
+			{Name: "calico-node", Package: calicoModule + "/node/cmd/calico-node", Other: "calico"},
+			{Name: "calico", Package: calicoModule + "/cni-plugin/cmd/calico", Other: "calico"},
+			{Name: "install", Package: calicoModule + "/cni-plugin/cmd/install", Other: "calico"},
 		},
 	}
 }

@@ -14,8 +14,11 @@ import (
 
 // checkOther is check for labs whose pods are another network's.
 func checkOther(o Options) error {
-	if (o.Proxy.Calico() || o.Proxy.VPC() || o.Proxy.VNet()) && o.Family.Has6() {
-		return errors.New("a lab with Calico, or with the CNI plugin of a cloud, has IPv4 alone")
+	if (o.Proxy.Other() != "" || o.Proxy.VPC() || o.Proxy.VNet()) && o.Family.Has6() {
+		return errors.New("a lab with Calico or flannel, or with the CNI plugin of a cloud, has IPv4 alone")
+	}
+	if o.Racks && (o.Proxy.VPC() || o.Proxy.VNet()) {
+		return errors.New("--racks: a lab with the CNI plugin of a cloud has one network for all nodes")
 	}
 	var programs []string
 	var make string
@@ -27,7 +30,7 @@ func checkOther(o Options) error {
 	}
 	for _, program := range programs {
 		if _, err := os.Stat(filepath.Join(o.Weir, program)); err != nil {
-			return fmt.Errorf("the cloud's CNI plugin is missing: build it by make %s: %w", make, err)
+			return fmt.Errorf("a program of the cloud's nodes is missing: build it by make %s: %w", make, err)
 		}
 	}
 	return nil

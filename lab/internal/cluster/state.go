@@ -28,7 +28,8 @@ type State struct {
 	Workers  int
 	Family   plan.Family
 	Proxy    plan.Proxy
-	BGP      bool // the nodes are in racks
+	Racks    bool `json:",omitempty"` // every second worker is behind the router
+	BGP      bool // the nodes are in racks, and routers learn by BGP where pods are
 	Created  time.Time
 	Data     string   // folder with the nodes' files
 	Programs string   // folder with the lab's programs
@@ -152,7 +153,7 @@ func (s *State) plan() (*plan.Lab, error) {
 	if s.Proxy.VNet() {
 		return plan.NewVNet(s.Name, s.Workers, s.Proxy == plan.ProxyWeirOnAzureOverlay)
 	}
-	return plan.New(s.Name, s.Workers, s.Family, s.BGP)
+	return plan.New(s.Name, s.Workers, s.Family, s.Racks || s.BGP)
 }
 
 // initProcess is a node's first process.

@@ -35,6 +35,7 @@ type Options struct {
 	Workers      int
 	Family       plan.Family
 	Proxy        plan.Proxy
+	Racks        bool   // every second worker is behind the router
 	BGP          bool   // nodes are in two racks, between which routes to pods are learned by BGP
 	Cache        string // folder of everything that is built once
 	Weir         string // folder with Weir's programs
@@ -73,7 +74,7 @@ func Prepare(ctx context.Context, cache string, p *progress.Reporter, programs f
 
 // Up starts a lab. If that fails or ctx ends, what was started is removed again.
 func Up(ctx context.Context, o Options, p *progress.Reporter) error {
-	l, err := (&State{Name: o.Name, Workers: o.Workers, Family: o.Family, Proxy: o.Proxy, BGP: o.BGP}).plan()
+	l, err := (&State{Name: o.Name, Workers: o.Workers, Family: o.Family, Proxy: o.Proxy, Racks: o.Racks, BGP: o.BGP}).plan()
 	if err != nil {
 		return err
 	}
@@ -81,8 +82,8 @@ func Up(ctx context.Context, o Options, p *progress.Reporter) error {
 		return err
 	}
 	programs := build.ForLab
-	if o.Proxy.Calico() {
-		programs = build.ForCalico
+	if other := o.Proxy.Other(); other != "" {
+		programs = build.ForOther(other)
 	}
 	set, seed, err := Prepare(ctx, o.Cache, p, programs)
 	if err != nil {
@@ -96,7 +97,7 @@ func Up(ctx context.Context, o Options, p *progress.Reporter) error {
 		return err
 	}
 	s := &State{
-		Name: o.Name, Workers: o.Workers, Family: o.Family, Proxy: o.Proxy, BGP: o.BGP, Created: time.Now().UTC(), Starter: me,
+		Name: o.Name, Workers: o.Workers, Family: o.Family, Proxy: o.Proxy, Racks: o.Racks, BGP: o.BGP, Created: time.Now().UTC(), Starter: me,
 		Data: filepath.Join(o.Cache, "labs", o.Name), Programs: set.Dir, Folders: set.Folders(),
 	}
 	// Its tools, weir-bench for one, are of use with any proxy.
@@ -114,17 +115,17 @@ func Up(ctx context.Context, o Options, p *progress.Reporter) error {
 }
 
 // withImages adds to a seed what the nodes of this lab have besides: Weir's image, or that of its
-// benchmarks alone, and Calico's.
+// benchmarks alone, and those of another network plugin.
 func withImages(ctx context.Context, o Options, i *images.Builder, seed string) (string, error) {
 	with := i.SeedWithBench
 	if o.Proxy.Weir() {
 		with = i.SeedWithWeir
 	}
 	seed, err := with(ctx, seed, o.Weir)
-	if err != nil || !o.Proxy.Calico() {
-		return seed, err
+	if err != nil {
+		return "", err
 	}
-	return i.SeedWithCalico(ctx, seed)
+	return withOther(ctx, o.Proxy, i, seed)
 }
 
 // check finds what would make a start fail half-way.
@@ -197,10 +198,8 @@ func (u *starter) run(ctx context.Context) error {
 			return err
 		}
 	}
-	if u.o.Proxy.Calico() {
-		if err := u.p.Step("install Calico", func() error { return u.calico(ctx) }); err != nil {
-			return err
-		}
+	if err := u.installOther(ctx); err != nil {
+		return err
 	}
 	if u.o.Proxy.Weir() {
 		if !u.o.Install && u.o.Proxy.On() != "" {

@@ -11,8 +11,9 @@ import (
 )
 
 // AWSPrograms are those of a node in a VPC, which are in the folder of Weir's programs: Amazon's
-// CNI plugins, and the stand-in for its address daemon (test/awsvpc).
-var AWSPrograms = []string{"aws-cni", "egress-cni", "awsvpc"}
+// CNI plugins, the stand-in for its address daemon (test/awsvpc), and a container runtime of the
+// kind that nodes of EKS have: containerd 2, with the Node Resource Interface.
+var AWSPrograms = []string{"aws-cni", "egress-cni", "awsvpc", "containerd2/containerd", "containerd2/containerd-shim-runc-v2"}
 
 const (
 	awsConf   = Base + "/awsvpc.json"

@@ -5,6 +5,7 @@ package nodespec
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/weir-net/weir/lab/internal/plan"
 )
@@ -62,7 +63,7 @@ func (s *Spec) controlPlane(in Inputs, c *Credentials) error {
 		"--root-ca-file="+pkiDir+"/ca.crt", "--client-ca-file="+pkiDir+"/ca.crt",
 		"--cluster-signing-cert-file="+pkiDir+"/ca.crt", "--cluster-signing-key-file="+pkiDir+"/ca.key",
 		"--controllers=*,bootstrapsigner,tokencleaner",
-		"--allocate-node-cidrs=false", "--cluster-cidr="+in.Lab.PodCIDRs(), "--service-cluster-ip-range="+in.Lab.ServiceCIDRs())...)
+		"--allocate-node-cidrs="+strconv.FormatBool(in.Proxy == plan.ProxyFlannel), "--cluster-cidr="+in.Lab.PodCIDRs(), "--service-cluster-ip-range="+in.Lab.ServiceCIDRs())...)
 	s.daemon(in, "kube-scheduler", []string{Ready(in.Lab)}, kubeconfig("scheduler")...)
 	return nil
 }

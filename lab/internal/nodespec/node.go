@@ -29,7 +29,11 @@ const (
 // the CNI plugins.
 func (s *Spec) node(in Inputs, c *Credentials, m plan.Machine) error {
 	s.file(containerdTOML, 0o644, containerdConfig)
-	s.Daemons = append(s.Daemons, Daemon{Name: "containerd", Args: []string{"containerd", "--config", containerdTOML}})
+	runtime := "containerd" // the machine's
+	if in.Proxy.VPC() {
+		runtime = WeirPrograms + "/containerd2/containerd" // it looks for its shim in the same folder
+	}
+	s.Daemons = append(s.Daemons, Daemon{Name: "containerd", Args: []string{runtime, "--config", containerdTOML}})
 
 	if in.Proxy.RoutesPods() {
 		conf, err := cniConfig(m)

@@ -148,8 +148,7 @@ type Lab struct {
 	Name     string
 	Family   Family
 	Machines []Machine
-	// Racks says that workers with an even number are behind the router, which learns by BGP where
-	// pods are.
+	// Racks says that workers with an even number are behind the router.
 	Racks bool
 	// VPC says that the switch is a network like those of clouds: it knows which addresses each
 	// interface has.
@@ -366,9 +365,11 @@ const (
 	ProxyAlongsideNFTables Proxy = "weir+kube-proxy-nftables"
 	// ProxyCalico is kube-proxy in iptables mode for Services and Calico for pods and policy.
 	ProxyCalico Proxy = "calico+kube-proxy-iptables"
+	// ProxyFlannel is the same with flannel.
+	ProxyFlannel Proxy = "flannel+kube-proxy-iptables"
 )
 
-var proxies = []Proxy{ProxyWeir, ProxyIPTables, ProxyNFTables, ProxyNone, ProxyAlongsideIPTables, ProxyAlongsideNFTables, ProxyCalico}
+var proxies = []Proxy{ProxyWeir, ProxyIPTables, ProxyNFTables, ProxyNone, ProxyAlongsideIPTables, ProxyAlongsideNFTables, ProxyCalico, ProxyFlannel}
 
 // ParseProxy checks a --proxy value.
 func ParseProxy(s string) (Proxy, error) {
@@ -424,8 +425,14 @@ func (p Proxy) VNet() bool { return p == ProxyWeirOnAzure || p == ProxyWeirOnAzu
 // Alongside reports whether Weir leaves Services to a kube-proxy.
 func (p Proxy) Alongside() bool { return p == ProxyAlongsideIPTables || p == ProxyAlongsideNFTables }
 
-// Calico reports whether pods are Calico's.
-func (p Proxy) Calico() bool { return p == ProxyCalico }
+// Other is the network plugin that pods have in the place of Weir, or empty: calico, flannel.
+func (p Proxy) Other() string {
+	if p != ProxyCalico && p != ProxyFlannel {
+		return ""
+	}
+	other, _, _ := strings.Cut(string(p), "+")
+	return other
+}
 
 // RoutesPods says whether the lab itself sets up pod networking.
-func (p Proxy) RoutesPods() bool { return !p.Weir() && !p.Calico() || p == ProxyWeirOnGeneric }
+func (p Proxy) RoutesPods() bool { return !p.Weir() && p.Other() == "" || p == ProxyWeirOnGeneric }

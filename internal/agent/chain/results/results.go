@@ -74,6 +74,18 @@ func (w *Watcher) Owners() map[netip.Addr]Record {
 	return out
 }
 
+// AddrsOf returns the addresses that a pod of that UID got.
+func (w *Watcher) AddrsOf(pod model.Name, uid string) (addrs []netip.Addr) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.records {
+		if r.Pod == pod && r.UID == uid {
+			addrs = append(addrs, r.Addrs...)
+		}
+	}
+	return addrs
+}
+
 // Run follows what changes until ctx ends, and calls changed after each change.
 func (w *Watcher) Run(ctx context.Context, changed func()) error {
 	for {

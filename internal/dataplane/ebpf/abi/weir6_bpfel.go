@@ -57,6 +57,32 @@ type Weir6BackendKey struct {
 	Slot uint32
 }
 
+type Weir6Conn struct {
+	_         structs.HostLayout
+	Begun     uint64
+	Direction uint8
+	Ended     uint8
+	FinSent   uint8
+	FinGot    uint8
+	Pad       uint32
+}
+
+type Weir6ConnKey struct {
+	_        structs.HostLayout
+	Ifindex  uint32
+	Port     uint16
+	PeerPort uint16
+	Pod      [4]uint32
+	Peer     [4]uint32
+}
+
+type Weir6ConnWork struct {
+	_         structs.HostLayout
+	Key       Weir6ConnKey
+	Direction uint32
+	Opens     uint32
+}
+
 type Weir6DropKey struct {
 	_      structs.HostLayout
 	Reason uint32
@@ -288,6 +314,32 @@ type Weir6IpAddr struct {
 	W [4]uint32
 }
 
+type Weir6Limit struct {
+	_        structs.HostLayout
+	Interval uint64
+	Burst    uint64
+	Dscp     uint32
+	Most     uint32
+	Settled  uint32
+	Pad      uint32
+}
+
+type Weir6LimitKey struct {
+	_         structs.HostLayout
+	Ifindex   uint32
+	Direction uint32
+}
+
+type Weir6LimitState struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Open uint32
+	Used uint64
+}
+
 type Weir6LinkKey struct {
 	_   structs.HostLayout
 	Mac [6]uint8
@@ -334,10 +386,24 @@ type Weir6NameQuestion struct {
 	Proto   uint32
 }
 
+type Weir6NameReader struct {
+	_       structs.HostLayout
+	Beat    uint64
+	Ifindex uint32
+	Done    uint32
+}
+
 type Weir6NameSetKey struct {
 	_       structs.HostLayout
 	Set     uint64
 	Pattern uint64
+}
+
+type Weir6NameStream struct {
+	_     structs.HostLayout
+	First uint32
+	Next  uint32
+	State uint32
 }
 
 type Weir6NamedKey struct {
@@ -673,6 +739,8 @@ const (
 	Weir6MapWeirAnswers        = "weir_answers"
 	Weir6MapWeirBackends       = "weir_backends"
 	Weir6MapWeirClients        = "weir_clients"
+	Weir6MapWeirConnWork       = "weir_conn_work"
+	Weir6MapWeirConns          = "weir_conns"
 	Weir6MapWeirCounts         = "weir_counts"
 	Weir6MapWeirDrops          = "weir_drops"
 	Weir6MapWeirDsrFallen      = "weir_dsr_fallen"
@@ -692,22 +760,29 @@ const (
 	Weir6MapWeirHosts          = "weir_hosts"
 	Weir6MapWeirHostsStaged    = "weir_hosts_staged"
 	Weir6MapWeirIpv6           = "weir_ipv6"
+	Weir6MapWeirLimitStates    = "weir_limit_states"
+	Weir6MapWeirLimitedCalls   = "weir_limited_calls"
+	Weir6MapWeirLimits         = "weir_limits"
 	Weir6MapWeirLinks          = "weir_links"
 	Weir6MapWeirLive           = "weir_live"
 	Weir6MapWeirMaglev         = "weir_maglev"
 	Weir6MapWeirNameAsked      = "weir_name_asked"
 	Weir6MapWeirNameCalls      = "weir_name_calls"
 	Weir6MapWeirNameCounts     = "weir_name_counts"
+	Weir6MapWeirNameHanded     = "weir_name_handed"
 	Weir6MapWeirNamePatterns   = "weir_name_patterns"
 	Weir6MapWeirNamePods       = "weir_name_pods"
+	Weir6MapWeirNameReader     = "weir_name_reader"
 	Weir6MapWeirNameServers    = "weir_name_servers"
 	Weir6MapWeirNameSets       = "weir_name_sets"
+	Weir6MapWeirNameStreams    = "weir_name_streams"
 	Weir6MapWeirNameUsed       = "weir_name_used"
 	Weir6MapWeirNames          = "weir_names"
 	Weir6MapWeirPeerCidrs      = "weir_peer_cidrs"
 	Weir6MapWeirPeers          = "weir_peers"
 	Weir6MapWeirPolicy         = "weir_policy"
 	Weir6MapWeirPorts          = "weir_ports"
+	Weir6MapWeirQueues         = "weir_queues"
 	Weir6MapWeirRanges         = "weir_ranges"
 	Weir6MapWeirRecords        = "weir_records"
 	Weir6MapWeirReply          = "weir_reply"
@@ -729,6 +804,7 @@ const (
 	Weir6ProgWeirArrive        = "weir_arrive"
 	Weir6ProgWeirConnect4      = "weir_connect4"
 	Weir6ProgWeirConnect6      = "weir_connect6"
+	Weir6ProgWeirFromLimited   = "weir_from_limited"
 	Weir6ProgWeirFromTunnel    = "weir_from_tunnel"
 	Weir6ProgWeirFromUplink    = "weir_from_uplink"
 	Weir6ProgWeirFromWorkload  = "weir_from_workload"
@@ -739,6 +815,7 @@ const (
 	Weir6ProgWeirSendmsg4      = "weir_sendmsg4"
 	Weir6ProgWeirSendmsg6      = "weir_sendmsg6"
 	Weir6ProgWeirSlow          = "weir_slow"
+	Weir6ProgWeirToLimited     = "weir_to_limited"
 	Weir6ProgWeirToUplink      = "weir_to_uplink"
 	Weir6ProgWeirToUplinkEach  = "weir_to_uplink_each"
 	Weir6ProgWeirToWorkload    = "weir_to_workload"
@@ -797,6 +874,7 @@ type Weir6ProgramSpecs struct {
 	WeirArrive       *ebpf.ProgramSpec `ebpf:"weir_arrive"`
 	WeirConnect4     *ebpf.ProgramSpec `ebpf:"weir_connect4"`
 	WeirConnect6     *ebpf.ProgramSpec `ebpf:"weir_connect6"`
+	WeirFromLimited  *ebpf.ProgramSpec `ebpf:"weir_from_limited"`
 	WeirFromTunnel   *ebpf.ProgramSpec `ebpf:"weir_from_tunnel"`
 	WeirFromUplink   *ebpf.ProgramSpec `ebpf:"weir_from_uplink"`
 	WeirFromWorkload *ebpf.ProgramSpec `ebpf:"weir_from_workload"`
@@ -807,6 +885,7 @@ type Weir6ProgramSpecs struct {
 	WeirSendmsg4     *ebpf.ProgramSpec `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.ProgramSpec `ebpf:"weir_sendmsg6"`
 	WeirSlow         *ebpf.ProgramSpec `ebpf:"weir_slow"`
+	WeirToLimited    *ebpf.ProgramSpec `ebpf:"weir_to_limited"`
 	WeirToUplink     *ebpf.ProgramSpec `ebpf:"weir_to_uplink"`
 	WeirToUplinkEach *ebpf.ProgramSpec `ebpf:"weir_to_uplink_each"`
 	WeirToWorkload   *ebpf.ProgramSpec `ebpf:"weir_to_workload"`
@@ -822,6 +901,8 @@ type Weir6MapSpecs struct {
 	WeirAnswers        *ebpf.MapSpec `ebpf:"weir_answers"`
 	WeirBackends       *ebpf.MapSpec `ebpf:"weir_backends"`
 	WeirClients        *ebpf.MapSpec `ebpf:"weir_clients"`
+	WeirConnWork       *ebpf.MapSpec `ebpf:"weir_conn_work"`
+	WeirConns          *ebpf.MapSpec `ebpf:"weir_conns"`
 	WeirCounts         *ebpf.MapSpec `ebpf:"weir_counts"`
 	WeirDrops          *ebpf.MapSpec `ebpf:"weir_drops"`
 	WeirDsrFallen      *ebpf.MapSpec `ebpf:"weir_dsr_fallen"`
@@ -841,22 +922,29 @@ type Weir6MapSpecs struct {
 	WeirHosts          *ebpf.MapSpec `ebpf:"weir_hosts"`
 	WeirHostsStaged    *ebpf.MapSpec `ebpf:"weir_hosts_staged"`
 	WeirIpv6           *ebpf.MapSpec `ebpf:"weir_ipv6"`
+	WeirLimitStates    *ebpf.MapSpec `ebpf:"weir_limit_states"`
+	WeirLimitedCalls   *ebpf.MapSpec `ebpf:"weir_limited_calls"`
+	WeirLimits         *ebpf.MapSpec `ebpf:"weir_limits"`
 	WeirLinks          *ebpf.MapSpec `ebpf:"weir_links"`
 	WeirLive           *ebpf.MapSpec `ebpf:"weir_live"`
 	WeirMaglev         *ebpf.MapSpec `ebpf:"weir_maglev"`
 	WeirNameAsked      *ebpf.MapSpec `ebpf:"weir_name_asked"`
 	WeirNameCalls      *ebpf.MapSpec `ebpf:"weir_name_calls"`
 	WeirNameCounts     *ebpf.MapSpec `ebpf:"weir_name_counts"`
+	WeirNameHanded     *ebpf.MapSpec `ebpf:"weir_name_handed"`
 	WeirNamePatterns   *ebpf.MapSpec `ebpf:"weir_name_patterns"`
 	WeirNamePods       *ebpf.MapSpec `ebpf:"weir_name_pods"`
+	WeirNameReader     *ebpf.MapSpec `ebpf:"weir_name_reader"`
 	WeirNameServers    *ebpf.MapSpec `ebpf:"weir_name_servers"`
 	WeirNameSets       *ebpf.MapSpec `ebpf:"weir_name_sets"`
+	WeirNameStreams    *ebpf.MapSpec `ebpf:"weir_name_streams"`
 	WeirNameUsed       *ebpf.MapSpec `ebpf:"weir_name_used"`
 	WeirNames          *ebpf.MapSpec `ebpf:"weir_names"`
 	WeirPeerCidrs      *ebpf.MapSpec `ebpf:"weir_peer_cidrs"`
 	WeirPeers          *ebpf.MapSpec `ebpf:"weir_peers"`
 	WeirPolicy         *ebpf.MapSpec `ebpf:"weir_policy"`
 	WeirPorts          *ebpf.MapSpec `ebpf:"weir_ports"`
+	WeirQueues         *ebpf.MapSpec `ebpf:"weir_queues"`
 	WeirRanges         *ebpf.MapSpec `ebpf:"weir_ranges"`
 	WeirRecords        *ebpf.MapSpec `ebpf:"weir_records"`
 	WeirReply          *ebpf.MapSpec `ebpf:"weir_reply"`
@@ -917,6 +1005,8 @@ type Weir6Maps struct {
 	WeirAnswers        *ebpf.Map `ebpf:"weir_answers"`
 	WeirBackends       *ebpf.Map `ebpf:"weir_backends"`
 	WeirClients        *ebpf.Map `ebpf:"weir_clients"`
+	WeirConnWork       *ebpf.Map `ebpf:"weir_conn_work"`
+	WeirConns          *ebpf.Map `ebpf:"weir_conns"`
 	WeirCounts         *ebpf.Map `ebpf:"weir_counts"`
 	WeirDrops          *ebpf.Map `ebpf:"weir_drops"`
 	WeirDsrFallen      *ebpf.Map `ebpf:"weir_dsr_fallen"`
@@ -936,22 +1026,29 @@ type Weir6Maps struct {
 	WeirHosts          *ebpf.Map `ebpf:"weir_hosts"`
 	WeirHostsStaged    *ebpf.Map `ebpf:"weir_hosts_staged"`
 	WeirIpv6           *ebpf.Map `ebpf:"weir_ipv6"`
+	WeirLimitStates    *ebpf.Map `ebpf:"weir_limit_states"`
+	WeirLimitedCalls   *ebpf.Map `ebpf:"weir_limited_calls"`
+	WeirLimits         *ebpf.Map `ebpf:"weir_limits"`
 	WeirLinks          *ebpf.Map `ebpf:"weir_links"`
 	WeirLive           *ebpf.Map `ebpf:"weir_live"`
 	WeirMaglev         *ebpf.Map `ebpf:"weir_maglev"`
 	WeirNameAsked      *ebpf.Map `ebpf:"weir_name_asked"`
 	WeirNameCalls      *ebpf.Map `ebpf:"weir_name_calls"`
 	WeirNameCounts     *ebpf.Map `ebpf:"weir_name_counts"`
+	WeirNameHanded     *ebpf.Map `ebpf:"weir_name_handed"`
 	WeirNamePatterns   *ebpf.Map `ebpf:"weir_name_patterns"`
 	WeirNamePods       *ebpf.Map `ebpf:"weir_name_pods"`
+	WeirNameReader     *ebpf.Map `ebpf:"weir_name_reader"`
 	WeirNameServers    *ebpf.Map `ebpf:"weir_name_servers"`
 	WeirNameSets       *ebpf.Map `ebpf:"weir_name_sets"`
+	WeirNameStreams    *ebpf.Map `ebpf:"weir_name_streams"`
 	WeirNameUsed       *ebpf.Map `ebpf:"weir_name_used"`
 	WeirNames          *ebpf.Map `ebpf:"weir_names"`
 	WeirPeerCidrs      *ebpf.Map `ebpf:"weir_peer_cidrs"`
 	WeirPeers          *ebpf.Map `ebpf:"weir_peers"`
 	WeirPolicy         *ebpf.Map `ebpf:"weir_policy"`
 	WeirPorts          *ebpf.Map `ebpf:"weir_ports"`
+	WeirQueues         *ebpf.Map `ebpf:"weir_queues"`
 	WeirRanges         *ebpf.Map `ebpf:"weir_ranges"`
 	WeirRecords        *ebpf.Map `ebpf:"weir_records"`
 	WeirReply          *ebpf.Map `ebpf:"weir_reply"`
@@ -980,6 +1077,8 @@ func (m *Weir6Maps) Close() error {
 		m.WeirAnswers,
 		m.WeirBackends,
 		m.WeirClients,
+		m.WeirConnWork,
+		m.WeirConns,
 		m.WeirCounts,
 		m.WeirDrops,
 		m.WeirDsrFallen,
@@ -999,22 +1098,29 @@ func (m *Weir6Maps) Close() error {
 		m.WeirHosts,
 		m.WeirHostsStaged,
 		m.WeirIpv6,
+		m.WeirLimitStates,
+		m.WeirLimitedCalls,
+		m.WeirLimits,
 		m.WeirLinks,
 		m.WeirLive,
 		m.WeirMaglev,
 		m.WeirNameAsked,
 		m.WeirNameCalls,
 		m.WeirNameCounts,
+		m.WeirNameHanded,
 		m.WeirNamePatterns,
 		m.WeirNamePods,
+		m.WeirNameReader,
 		m.WeirNameServers,
 		m.WeirNameSets,
+		m.WeirNameStreams,
 		m.WeirNameUsed,
 		m.WeirNames,
 		m.WeirPeerCidrs,
 		m.WeirPeers,
 		m.WeirPolicy,
 		m.WeirPorts,
+		m.WeirQueues,
 		m.WeirRanges,
 		m.WeirRecords,
 		m.WeirReply,
@@ -1057,6 +1163,7 @@ type Weir6Programs struct {
 	WeirArrive       *ebpf.Program `ebpf:"weir_arrive"`
 	WeirConnect4     *ebpf.Program `ebpf:"weir_connect4"`
 	WeirConnect6     *ebpf.Program `ebpf:"weir_connect6"`
+	WeirFromLimited  *ebpf.Program `ebpf:"weir_from_limited"`
 	WeirFromTunnel   *ebpf.Program `ebpf:"weir_from_tunnel"`
 	WeirFromUplink   *ebpf.Program `ebpf:"weir_from_uplink"`
 	WeirFromWorkload *ebpf.Program `ebpf:"weir_from_workload"`
@@ -1067,6 +1174,7 @@ type Weir6Programs struct {
 	WeirSendmsg4     *ebpf.Program `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.Program `ebpf:"weir_sendmsg6"`
 	WeirSlow         *ebpf.Program `ebpf:"weir_slow"`
+	WeirToLimited    *ebpf.Program `ebpf:"weir_to_limited"`
 	WeirToUplink     *ebpf.Program `ebpf:"weir_to_uplink"`
 	WeirToUplinkEach *ebpf.Program `ebpf:"weir_to_uplink_each"`
 	WeirToWorkload   *ebpf.Program `ebpf:"weir_to_workload"`
@@ -1077,6 +1185,7 @@ func (p *Weir6Programs) Close() error {
 		p.WeirArrive,
 		p.WeirConnect4,
 		p.WeirConnect6,
+		p.WeirFromLimited,
 		p.WeirFromTunnel,
 		p.WeirFromUplink,
 		p.WeirFromWorkload,
@@ -1087,6 +1196,7 @@ func (p *Weir6Programs) Close() error {
 		p.WeirSendmsg4,
 		p.WeirSendmsg6,
 		p.WeirSlow,
+		p.WeirToLimited,
 		p.WeirToUplink,
 		p.WeirToUplinkEach,
 		p.WeirToWorkload,

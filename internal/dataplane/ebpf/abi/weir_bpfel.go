@@ -56,6 +56,32 @@ type WeirBackendKey struct {
 	Slot uint32
 }
 
+type WeirConn struct {
+	_         structs.HostLayout
+	Begun     uint64
+	Direction uint8
+	Ended     uint8
+	FinSent   uint8
+	FinGot    uint8
+	Pad       uint32
+}
+
+type WeirConnKey struct {
+	_        structs.HostLayout
+	Ifindex  uint32
+	Port     uint16
+	PeerPort uint16
+	Pod      [4]uint32
+	Peer     [4]uint32
+}
+
+type WeirConnWork struct {
+	_         structs.HostLayout
+	Key       WeirConnKey
+	Direction uint32
+	Opens     uint32
+}
+
 type WeirDropKey struct {
 	_      structs.HostLayout
 	Reason uint32
@@ -286,6 +312,32 @@ type WeirIpAddr struct {
 	W [1]uint32
 }
 
+type WeirLimit struct {
+	_        structs.HostLayout
+	Interval uint64
+	Burst    uint64
+	Dscp     uint32
+	Most     uint32
+	Settled  uint32
+	Pad      uint32
+}
+
+type WeirLimitKey struct {
+	_         structs.HostLayout
+	Ifindex   uint32
+	Direction uint32
+}
+
+type WeirLimitState struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Open uint32
+	Used uint64
+}
+
 type WeirLinkKey struct {
 	_   structs.HostLayout
 	Mac [6]uint8
@@ -332,10 +384,24 @@ type WeirNameQuestion struct {
 	Proto   uint32
 }
 
+type WeirNameReader struct {
+	_       structs.HostLayout
+	Beat    uint64
+	Ifindex uint32
+	Done    uint32
+}
+
 type WeirNameSetKey struct {
 	_       structs.HostLayout
 	Set     uint64
 	Pattern uint64
+}
+
+type WeirNameStream struct {
+	_     structs.HostLayout
+	First uint32
+	Next  uint32
+	State uint32
 }
 
 type WeirNameWork struct {
@@ -343,7 +409,13 @@ type WeirNameWork struct {
 	Pod      WeirNamePod
 	Ifindex  uint32
 	Now      uint32
+	L4       uint32
 	Msg      uint32
+	End      uint32
+	Size     uint32
+	Hints    uint32
+	Q        WeirNameQuestion
+	Pieces   WeirNameQuestion
 	Count    uint32
 	Patterns [8]uint64
 	Ttl      uint32
@@ -696,6 +768,8 @@ const (
 	WeirMapWeirAnswers        = "weir_answers"
 	WeirMapWeirBackends       = "weir_backends"
 	WeirMapWeirClients        = "weir_clients"
+	WeirMapWeirConnWork       = "weir_conn_work"
+	WeirMapWeirConns          = "weir_conns"
 	WeirMapWeirCounts         = "weir_counts"
 	WeirMapWeirDrops          = "weir_drops"
 	WeirMapWeirDsrFallen      = "weir_dsr_fallen"
@@ -716,16 +790,22 @@ const (
 	WeirMapWeirHostsStaged    = "weir_hosts_staged"
 	WeirMapWeirIpip           = "weir_ipip"
 	WeirMapWeirIpv6           = "weir_ipv6"
+	WeirMapWeirLimitStates    = "weir_limit_states"
+	WeirMapWeirLimitedCalls   = "weir_limited_calls"
+	WeirMapWeirLimits         = "weir_limits"
 	WeirMapWeirLinks          = "weir_links"
 	WeirMapWeirLive           = "weir_live"
 	WeirMapWeirMaglev         = "weir_maglev"
 	WeirMapWeirNameAsked      = "weir_name_asked"
 	WeirMapWeirNameCalls      = "weir_name_calls"
 	WeirMapWeirNameCounts     = "weir_name_counts"
+	WeirMapWeirNameHanded     = "weir_name_handed"
 	WeirMapWeirNamePatterns   = "weir_name_patterns"
 	WeirMapWeirNamePods       = "weir_name_pods"
+	WeirMapWeirNameReader     = "weir_name_reader"
 	WeirMapWeirNameServers    = "weir_name_servers"
 	WeirMapWeirNameSets       = "weir_name_sets"
+	WeirMapWeirNameStreams    = "weir_name_streams"
 	WeirMapWeirNameUsed       = "weir_name_used"
 	WeirMapWeirNameWork       = "weir_name_work"
 	WeirMapWeirNames          = "weir_names"
@@ -769,6 +849,7 @@ const (
 	WeirProgWeirSendmsg4      = "weir_sendmsg4"
 	WeirProgWeirSendmsg6      = "weir_sendmsg6"
 	WeirProgWeirSlow          = "weir_slow"
+	WeirProgWeirToLimited     = "weir_to_limited"
 	WeirProgWeirToUplink      = "weir_to_uplink"
 	WeirProgWeirToUplinkEach  = "weir_to_uplink_each"
 	WeirProgWeirToWorkload    = "weir_to_workload"
@@ -841,6 +922,7 @@ type WeirProgramSpecs struct {
 	WeirSendmsg4     *ebpf.ProgramSpec `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.ProgramSpec `ebpf:"weir_sendmsg6"`
 	WeirSlow         *ebpf.ProgramSpec `ebpf:"weir_slow"`
+	WeirToLimited    *ebpf.ProgramSpec `ebpf:"weir_to_limited"`
 	WeirToUplink     *ebpf.ProgramSpec `ebpf:"weir_to_uplink"`
 	WeirToUplinkEach *ebpf.ProgramSpec `ebpf:"weir_to_uplink_each"`
 	WeirToWorkload   *ebpf.ProgramSpec `ebpf:"weir_to_workload"`
@@ -856,6 +938,8 @@ type WeirMapSpecs struct {
 	WeirAnswers        *ebpf.MapSpec `ebpf:"weir_answers"`
 	WeirBackends       *ebpf.MapSpec `ebpf:"weir_backends"`
 	WeirClients        *ebpf.MapSpec `ebpf:"weir_clients"`
+	WeirConnWork       *ebpf.MapSpec `ebpf:"weir_conn_work"`
+	WeirConns          *ebpf.MapSpec `ebpf:"weir_conns"`
 	WeirCounts         *ebpf.MapSpec `ebpf:"weir_counts"`
 	WeirDrops          *ebpf.MapSpec `ebpf:"weir_drops"`
 	WeirDsrFallen      *ebpf.MapSpec `ebpf:"weir_dsr_fallen"`
@@ -876,16 +960,22 @@ type WeirMapSpecs struct {
 	WeirHostsStaged    *ebpf.MapSpec `ebpf:"weir_hosts_staged"`
 	WeirIpip           *ebpf.MapSpec `ebpf:"weir_ipip"`
 	WeirIpv6           *ebpf.MapSpec `ebpf:"weir_ipv6"`
+	WeirLimitStates    *ebpf.MapSpec `ebpf:"weir_limit_states"`
+	WeirLimitedCalls   *ebpf.MapSpec `ebpf:"weir_limited_calls"`
+	WeirLimits         *ebpf.MapSpec `ebpf:"weir_limits"`
 	WeirLinks          *ebpf.MapSpec `ebpf:"weir_links"`
 	WeirLive           *ebpf.MapSpec `ebpf:"weir_live"`
 	WeirMaglev         *ebpf.MapSpec `ebpf:"weir_maglev"`
 	WeirNameAsked      *ebpf.MapSpec `ebpf:"weir_name_asked"`
 	WeirNameCalls      *ebpf.MapSpec `ebpf:"weir_name_calls"`
 	WeirNameCounts     *ebpf.MapSpec `ebpf:"weir_name_counts"`
+	WeirNameHanded     *ebpf.MapSpec `ebpf:"weir_name_handed"`
 	WeirNamePatterns   *ebpf.MapSpec `ebpf:"weir_name_patterns"`
 	WeirNamePods       *ebpf.MapSpec `ebpf:"weir_name_pods"`
+	WeirNameReader     *ebpf.MapSpec `ebpf:"weir_name_reader"`
 	WeirNameServers    *ebpf.MapSpec `ebpf:"weir_name_servers"`
 	WeirNameSets       *ebpf.MapSpec `ebpf:"weir_name_sets"`
+	WeirNameStreams    *ebpf.MapSpec `ebpf:"weir_name_streams"`
 	WeirNameUsed       *ebpf.MapSpec `ebpf:"weir_name_used"`
 	WeirNameWork       *ebpf.MapSpec `ebpf:"weir_name_work"`
 	WeirNames          *ebpf.MapSpec `ebpf:"weir_names"`
@@ -954,6 +1044,8 @@ type WeirMaps struct {
 	WeirAnswers        *ebpf.Map `ebpf:"weir_answers"`
 	WeirBackends       *ebpf.Map `ebpf:"weir_backends"`
 	WeirClients        *ebpf.Map `ebpf:"weir_clients"`
+	WeirConnWork       *ebpf.Map `ebpf:"weir_conn_work"`
+	WeirConns          *ebpf.Map `ebpf:"weir_conns"`
 	WeirCounts         *ebpf.Map `ebpf:"weir_counts"`
 	WeirDrops          *ebpf.Map `ebpf:"weir_drops"`
 	WeirDsrFallen      *ebpf.Map `ebpf:"weir_dsr_fallen"`
@@ -974,16 +1066,22 @@ type WeirMaps struct {
 	WeirHostsStaged    *ebpf.Map `ebpf:"weir_hosts_staged"`
 	WeirIpip           *ebpf.Map `ebpf:"weir_ipip"`
 	WeirIpv6           *ebpf.Map `ebpf:"weir_ipv6"`
+	WeirLimitStates    *ebpf.Map `ebpf:"weir_limit_states"`
+	WeirLimitedCalls   *ebpf.Map `ebpf:"weir_limited_calls"`
+	WeirLimits         *ebpf.Map `ebpf:"weir_limits"`
 	WeirLinks          *ebpf.Map `ebpf:"weir_links"`
 	WeirLive           *ebpf.Map `ebpf:"weir_live"`
 	WeirMaglev         *ebpf.Map `ebpf:"weir_maglev"`
 	WeirNameAsked      *ebpf.Map `ebpf:"weir_name_asked"`
 	WeirNameCalls      *ebpf.Map `ebpf:"weir_name_calls"`
 	WeirNameCounts     *ebpf.Map `ebpf:"weir_name_counts"`
+	WeirNameHanded     *ebpf.Map `ebpf:"weir_name_handed"`
 	WeirNamePatterns   *ebpf.Map `ebpf:"weir_name_patterns"`
 	WeirNamePods       *ebpf.Map `ebpf:"weir_name_pods"`
+	WeirNameReader     *ebpf.Map `ebpf:"weir_name_reader"`
 	WeirNameServers    *ebpf.Map `ebpf:"weir_name_servers"`
 	WeirNameSets       *ebpf.Map `ebpf:"weir_name_sets"`
+	WeirNameStreams    *ebpf.Map `ebpf:"weir_name_streams"`
 	WeirNameUsed       *ebpf.Map `ebpf:"weir_name_used"`
 	WeirNameWork       *ebpf.Map `ebpf:"weir_name_work"`
 	WeirNames          *ebpf.Map `ebpf:"weir_names"`
@@ -1020,6 +1118,8 @@ func (m *WeirMaps) Close() error {
 		m.WeirAnswers,
 		m.WeirBackends,
 		m.WeirClients,
+		m.WeirConnWork,
+		m.WeirConns,
 		m.WeirCounts,
 		m.WeirDrops,
 		m.WeirDsrFallen,
@@ -1040,16 +1140,22 @@ func (m *WeirMaps) Close() error {
 		m.WeirHostsStaged,
 		m.WeirIpip,
 		m.WeirIpv6,
+		m.WeirLimitStates,
+		m.WeirLimitedCalls,
+		m.WeirLimits,
 		m.WeirLinks,
 		m.WeirLive,
 		m.WeirMaglev,
 		m.WeirNameAsked,
 		m.WeirNameCalls,
 		m.WeirNameCounts,
+		m.WeirNameHanded,
 		m.WeirNamePatterns,
 		m.WeirNamePods,
+		m.WeirNameReader,
 		m.WeirNameServers,
 		m.WeirNameSets,
+		m.WeirNameStreams,
 		m.WeirNameUsed,
 		m.WeirNameWork,
 		m.WeirNames,
@@ -1114,6 +1220,7 @@ type WeirPrograms struct {
 	WeirSendmsg4     *ebpf.Program `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.Program `ebpf:"weir_sendmsg6"`
 	WeirSlow         *ebpf.Program `ebpf:"weir_slow"`
+	WeirToLimited    *ebpf.Program `ebpf:"weir_to_limited"`
 	WeirToUplink     *ebpf.Program `ebpf:"weir_to_uplink"`
 	WeirToUplinkEach *ebpf.Program `ebpf:"weir_to_uplink_each"`
 	WeirToWorkload   *ebpf.Program `ebpf:"weir_to_workload"`
@@ -1138,6 +1245,7 @@ func (p *WeirPrograms) Close() error {
 		p.WeirSendmsg4,
 		p.WeirSendmsg6,
 		p.WeirSlow,
+		p.WeirToLimited,
 		p.WeirToUplink,
 		p.WeirToUplinkEach,
 		p.WeirToWorkload,

@@ -59,8 +59,8 @@ func TestDryRunsShareDesiredState(t *testing.T) {
 		spec, err := read()
 		nettest.Must(t, err)
 		for m := range spec.Maps {
-			if m == object.Queues {
-				continue // of the programs of pods with limited bandwidth, which decide nothing and are not run
+			if m == object.Queues || m == object.Limits || m == object.LimitedOfIPv6 {
+				continue // of the programs of limited pods, which are not run
 			}
 			left := object.IsStateful(m) || object.IsUnpinned(m) || m == object.ProgramsOfIPv6 || m == object.UntrackedOfIPv6 || m == object.ProgramOfIPIP || m == object.CallsOfSlow || m == object.CallsOfNames
 			if live := slices.Contains(liveMaps, m); left == live {

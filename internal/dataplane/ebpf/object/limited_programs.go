@@ -2,21 +2,55 @@
 
 package object
 
-// What pods whose egress is limited send passes two programs that are in the kernel only while
-// there is such a pod: weir_from_limited, which takes the place of weir_from_workload at its
-// interface, and weir_from_queue, at the device by which its packets come back from their queue.
+import (
+	"errors"
 
-// The names of the two programs, and the map that leads from interfaces to queues and back.
-const (
-	LimitedProgram = "weir_from_limited"
-	QueueProgram   = "weir_from_queue"
-	Queues         = "weir_queues"
+	"github.com/cilium/ebpf"
+
+	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 )
 
-var limitedNames = []string{LimitedProgram, QueueProgram}
+// What limited pods send and get passes programs that are in the kernel only while there is such a
+// pod: weir_from_limited and weir_to_limited, which take the places of weir_from_workload and
+// weir_to_workload at its interface, and weir_from_queue, at the device by which its packets come
+// back from their queue.
 
-// LoadLimited loads the two programs of IPv4, which carry IPv6 as the others do, alongside those
-// that a collection has, with the same maps.
+// The names of the programs, and of the maps that they have: from interfaces to queues and back,
+// limits, what is used up of them, connections, and the calls of IPv6's.
+const (
+	LimitedProgram   = "weir_from_limited"
+	LimitedToProgram = "weir_to_limited"
+	QueueProgram     = "weir_from_queue"
+	Queues           = "weir_queues"
+	Limits           = "weir_limits"
+	LimitStates      = "weir_limit_states"
+	Conns            = "weir_conns"
+	LimitedOfIPv6    = "weir_limited_calls"
+)
+
+// limitedNames are those at pods' interfaces, in the order of enum limited_slot.
+var limitedNames = []string{LimitedProgram, LimitedToProgram}
+
+// LoadLimited loads the programs of a family alongside those that a collection has, with the same
+// maps.
 func LoadLimited(l *Collection) (*Programs, error) {
-	return loadPrograms(l, limitedNames...)
+	names := limitedNames
+	if l.Family == bpffs.IPv4 {
+		names = append([]string{QueueProgram}, names...)
+	}
+	return loadPrograms(l, nil, names...)
+}
+
+// CallLimited makes IPv4's programs at limited pods call those of IPv6; nil = none.
+func (l *Collection) CallLimited(six *Programs) error {
+	var errs []error
+	for slot, name := range limitedNames {
+		var p *ebpf.Program
+		if six != nil {
+			p = six.Programs[name]
+		}
+		_, err := setCall(l.Maps[LimitedOfIPv6], uint32(slot), name+" for IPv6", p)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }

@@ -219,10 +219,7 @@ func addSender(f table.Family, t *table.Table, a netip.Addr, v nodestate.Addr, a
 
 // SenderChain is the chain of a pod's interface.
 func SenderChain(name string) string {
-	if !expr.PlainName(name) {
-		return fmt.Sprintf("%s%016x", SenderPrefix, table.Hash(name))
-	}
-	return SenderPrefix + name
+	return SenderPrefix + expr.InterfaceID(name)
 }
 
 // workloadRules are for what a pod sends and has not its own address as its source, which addSender

@@ -53,6 +53,14 @@ func PlainName(name string) bool {
 	}) < 0
 }
 
+// InterfaceID is what of an interface's name the names of chains bear.
+func InterfaceID(name string) string {
+	if !PlainName(name) {
+		return fmt.Sprintf("%016x", table.Hash(name))
+	}
+	return name
+}
+
 // FromPods is what the interfaces of pods are, behind from-network: what comes by others of their
 // names is dropped there.
 func FromPods(s *nodestate.State) string {

@@ -39,8 +39,8 @@ type Network struct {
 	acceptLocal map[string]int       // pods' interfaces that were looked at, by name: their index
 	stateDir    string               // survives a reboot; "" = there is none
 
-	calico     bool                   // BesideCalico
-	neighbours map[netip.Addr][6]byte // at the tunnel's device, as written
+	beside     func(node string) ([6]byte, error) // Beside; nil = all nodes have Weir
+	neighbours map[netip.Addr][6]byte             // at the tunnel's device, as written
 }
 
 // Prepare makes what tables and routes refer to.
@@ -209,7 +209,7 @@ func (m *Network) tunnelRoute(s *nodestate.State, node netip.Addr) route {
 		mtu -= 20 // the outer header is longer
 	}
 	r := route{link: m.tunnel.index, mtu: mtu, src: f.Node(s), remote: node, vni: s.Settings.Tunnel.VNI}
-	if m.calico && node.Is4() {
+	if m.beside != nil && node.Is4() {
 		r.via = node // tunnelNeighbours knows its MAC address there
 	}
 	return r

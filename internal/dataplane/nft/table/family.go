@@ -11,6 +11,7 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/knftables"
 
 	"github.com/weir-net/weir/internal/nodestate"
@@ -33,8 +34,8 @@ func (f Family) Words() Words {
 	return Words{IP: "ip", Addr: "ipv4_addr", ICMP: "icmp", Unreachable: "host-unreachable", Loopback: "127.0.0.0/8"}
 }
 
-// Family is one of the two that a node carries.
-type Family struct{ Six bool }
+// Family is one of the two that a node carries; with Inet a table is of both.
+type Family struct{ Six, Inet bool }
 
 // Families are all of them.
 var Families = []Family{{}, {Six: true}}
@@ -44,10 +45,24 @@ func FamilyOf(a netip.Addr) Family { return Family{Six: a.Is6()} }
 
 // NFT is the family in knftables.
 func (f Family) NFT() knftables.Family {
+	if f.Inet {
+		return knftables.InetFamily
+	}
 	if f.Six {
 		return knftables.IPv6Family
 	}
 	return knftables.IPv4Family
+}
+
+// netfilter is the kernel's number of the family (NFPROTO_…).
+func (f Family) netfilter() uint8 {
+	switch {
+	case f.Inet:
+		return unix.NFPROTO_INET
+	case f.Six:
+		return unix.NFPROTO_IPV6
+	}
+	return unix.NFPROTO_IPV4
 }
 
 // String names the family in messages.

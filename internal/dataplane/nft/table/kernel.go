@@ -34,7 +34,7 @@ func DeleteTables() error {
 		return fmt.Errorf("listing tables: %w", err)
 	}
 	tables = slices.DeleteFunc(tables, func(t *nftables.Table) bool {
-		return t.Name != Name || t.Family != nftables.TableFamilyIPv4 && t.Family != nftables.TableFamilyIPv6 && t.Family != nftables.TableFamilyNetdev && t.Family != nftables.TableFamilyARP
+		return t.Name != Name || t.Family != nftables.TableFamilyIPv4 && t.Family != nftables.TableFamilyIPv6 && t.Family != nftables.TableFamilyNetdev && t.Family != nftables.TableFamilyINet && t.Family != nftables.TableFamilyARP
 	})
 	if len(tables) == 0 {
 		return nil
@@ -90,11 +90,7 @@ func Counter(f Family, chain string) (n [2]uint64, _ error) {
 		counterBytes, counterPackets          = 1, 2
 	)
 	req := nl.NewNetlinkRequest(getRule, unix.NLM_F_DUMP)
-	of := uint8(unix.NFPROTO_IPV4)
-	if f.Six {
-		of = unix.NFPROTO_IPV6
-	}
-	req.AddData(&nl.Nfgenmsg{NfgenFamily: of})
+	req.AddData(&nl.Nfgenmsg{NfgenFamily: f.netfilter()})
 	req.AddData(nl.NewRtAttr(ruleTable, nl.ZeroTerminated(Name)))
 	req.AddData(nl.NewRtAttr(ruleChain, nl.ZeroTerminated(chain)))
 	msgs, err := req.Execute(unix.NETLINK_NETFILTER, 0)
@@ -173,11 +169,7 @@ func Elements(conn *nftables.Conn, f Family, set string) (*nftables.Set, []nftab
 
 // Intact says what of the table's chains and rules is not as it was written.
 func (w *State) Intact() error {
-	of := uint8(unix.NFPROTO_IPV4)
-	if w.Family.Six {
-		of = unix.NFPROTO_IPV6
-	}
-	found, err := Comments(of)
+	found, err := Comments(w.Family.netfilter())
 	if err != nil {
 		return err
 	}

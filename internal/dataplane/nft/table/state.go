@@ -49,6 +49,23 @@ func (w *State) Present() bool { return w.hashes != nil }
 // Current reports whether what is in the kernel was read or written, and is of the wanted layout.
 func (w *State) Current() bool { return w.Loaded && w.Present() }
 
+// There reports whether a table is in the kernel, of whatever layout, as far as is known.
+func (w *State) There() bool { return w.there }
+
+// Drop takes the table away, if it is there.
+func (w *State) Drop(ctx context.Context) error {
+	tx := w.nft.NewTransaction()
+	tx.Add(&knftables.Table{})
+	tx.Delete(&knftables.Table{})
+	if err := w.nft.Run(ctx, tx); err != nil {
+		return fmt.Errorf("removing table %s %s: %w", w.Family.NFT(), Name, err)
+	}
+	w.Commits++
+	w.Reset()
+	w.Loaded = true
+	return nil
+}
+
 // Invalidate makes the next apply read the table again.
 func (w *State) Invalidate() { w.Loaded = false }
 

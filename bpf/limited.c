@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* limited.c: both sides of the interface of a pod whose traffic is limited, in the place of
+ * workload.c. docs/design/datapath.md, "Limited pods". */
+#include "datapath.h"
+#include "limits.h"
+#include "conns.h"
+
+/* IPv6's programs at such interfaces, enum limited_slot: IPv4's, which are attached, call them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(__u32));
+	__uint(max_entries, 2);
+} weir_limited_calls SEC(".maps");
+
+/* Of pods whose egress bandwidth is limited: the interface's index -> that of the device in whose
+ * queue its packets wait; and the index of that device's peer, by which they come back -> the
+ * interface's. */
+MAP(weir_queues, BPF_MAP_TYPE_HASH, __u32, __u32, 8192, BPF_F_NO_PREALLOC);
+
+static __always_inline void limited_family(struct __sk_buff *skb, __u32 slot)
+{
+	if (WEIR_FAMILY == 4 && skb->protocol == bpf_htons(ETH_P_IPV6))
+		bpf_tail_call(skb, &weir_limited_calls, slot);
+}
+
+/* Did the packet become an answer to who sent it? */
+static __always_inline int limited_answered(void)
+{
+	struct scratch *w = scratch_get();
+
+	return w && w->answered;
+}
+
+/* Takes the place of weir_from_workload. A packet has to wait before a program sends it away from
+ * the interface. Without an entry nothing waits. What has a mark has waited, and was counted, and
+ * that of a fragment on its second way in stays (MARK_AGAIN). A pod sets none: the kernel clears it
+ * on the way out of its namespace. */
+SEC("tc")
+int weir_from_limited(struct __sk_buff *skb)
+{
+	__u32 from = skb->ifindex, mark = skb->mark & MARK_MASK, len, *queue;
+	int ret;
+
+	limited_family(skb, LIMITED_FROM);
+	if (!mark) {
+		if (limit_packet(skb, LIMIT_EGRESS))
+			return drop_packet(skb, DROP_PACKET_RATE, 0);
+		queue = bpf_map_lookup_elem(&weir_queues, &from);
+		if (queue)
+			return bpf_redirect(*queue, 0);
+	}
+	if (mark == MARK_QUEUED)
+		skb->mark &= ~MARK_MASK;
+	if (conn_packet(skb, 1))
+		return reply_refuse(skb, DROP_CONNECTIONS, 0);
+	len = skb->len;
+	ret = workload_sent(skb);
+	if (ret == TC_ACT_SHOT || limited_answered())
+		conn_undo();
+	else
+		limit_dscp(skb, len);
+	return ret;
+}
+
+/* Takes the place of weir_to_workload. */
+SEC("tc")
+int weir_to_limited(struct __sk_buff *skb)
+{
+	int ret;
+
+	if (workload_read(skb))
+		return forward_pass(skb); /* it was counted */
+	limited_family(skb, LIMITED_TO);
+	if ((skb->mark & MARK_MASK) == MARK_READ)
+		return forward_pass(skb); /* for the second time: it was counted */
+	ret = workload_gets(skb);
+	if (ret != TC_ACT_OK)
+		return ret;
+	if (limit_packet(skb, LIMIT_INGRESS))
+		return drop_packet(skb, DROP_PACKET_RATE, 0);
+	if (conn_packet(skb, 0))
+		return conn_refuse_got(skb);
+	names_comes(skb);
+	return ret;
+}
+
+#if WEIR_FAMILY == 4
+/* At the peer of a queue's device: the packets come in by the pod's interface once more. */
+SEC("tc")
+int weir_from_queue(struct __sk_buff *skb)
+{
+	__u32 from = skb->ifindex, *pod = bpf_map_lookup_elem(&weir_queues, &from);
+
+	if (!pod)
+		return drop_packet(skb, DROP_INTERNAL, 0);
+	skb->mark = (skb->mark & ~MARK_MASK) | MARK_QUEUED;
+	return bpf_redirect(*pod, BPF_F_INGRESS);
+}
+#endif
