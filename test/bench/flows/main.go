@@ -2,8 +2,8 @@
 
 // Command flows measures what flow records cost and what they are good for, each part by itself:
 // the store of them (made-up records of 2,000 workloads, pairs by Zipf's law, random source ports
-// and clients), a packet in programs that account for flows and in those that do not, 50,000
-// new flows a second on a node, first connections to names, the preview of policies, and the page in
+// and clients), a packet in programs that account for flows and in those that do not, 50,000 new
+// flows a second on a node, first connections to names, the preview of policies, and the page in
 // a browser. All but the first run the tests of these, and take figures from them.
 package main
 

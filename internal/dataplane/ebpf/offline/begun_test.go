@@ -32,8 +32,8 @@ func (nobody) Pod(netip.Addr) (model.Name, bool) { return model.Name{}, false }
 
 func (nobody) Describe(model.Name, netip.Addr) (map[string]string, string) { return nil, "" }
 
-// beginning are connections that two processors begin at once, 50,000 in each second at most: a SYN,
-// and a RST of who sent it. Each has another source port or another server.
+// beginning are connections that two processors begin at once, 50,000 in each second at most: a
+// SYN, and a RST of who sent it. Each has another source port or another server.
 func beginning(t *testing.T, p *ebpf.Program, count int) (took time.Duration) {
 	t.Helper()
 	const each = 20 * time.Millisecond // between two looks at the rate
