@@ -37,6 +37,7 @@
 
 _Static_assert(sizeof(ip_addr) == 4 + ADDR_MORE && _Alignof(ip_addr) == 4, "ip_addr");
 _Static_assert(sizeof(struct addr_value) == (40 + ADDR_MORE + 7) / 8 * 8, "addr_value");
+_Static_assert(sizeof(struct source_key) == 12 + ADDR_MORE, "source_key");
 _Static_assert(sizeof(struct gateway_key) == 12 + ADDR_MORE, "gateway_key");
 _Static_assert(sizeof(struct egress_key) == 16 + ADDR_MORE, "egress_key");
 _Static_assert(sizeof(struct gateway_list) == 36 + 8 * ADDR_MORE, "gateway_list");

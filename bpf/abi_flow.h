@@ -84,7 +84,12 @@ enum flow_from {
 	/* this node's own stack: the first word of `source` is the interface by which it got them,
 	 * 0 = none */
 	FROM_STACK = 6,
+	/* as FROM_POD, with a source that is not the pod's own (weir_sources) */
+	FROM_GRANTED = 8 | FROM_POD,
 };
+
+/* Do packets come from a pod's interface? */
+#define FROM_IS_POD(from) (((from) & 7) == FROM_POD)
 
 /* The order is by use, not by subject. A packet of an open flow reads and writes the fields up to
  * `account` alone: 64 bytes of IPv4, with the counters of flow records. An element of IPv4's map

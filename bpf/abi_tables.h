@@ -69,6 +69,15 @@ struct route_value {
 	__u32 flags; /* enum route_flag */
 };
 
+/* --- sources: map weir_sources, LPM struct source_key -> ip_addr -------------------------------
+ * What pods may send from beside their own addresses: the address of the pod behind the interface.
+ * None: nobody may, inside of a wider prefix. */
+struct source_key {
+	__u32 len; /* bits: those of ifindex, all, and of the address */
+	__u32 ifindex;
+	ip_addr addr;
+};
+
 /* --- egress gateways: map weir_gateways, hash struct gateway_key -> struct gateway_list --------
  * The gateways of pods with ADDR_GATEWAYS, and, where a gateway is on this node, of those of other
  * nodes. A list that is missing is an empty one. Which of a pod's lists counts turns on where to,

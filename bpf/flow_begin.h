@@ -17,6 +17,7 @@
 #include "rpf.h"
 #include "tunnel.h"
 #include "source.h"
+#include "granted.h"
 #include "egress.h"
 #include "host_socket.h"
 #include "reasons.h"
@@ -117,12 +118,12 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	if (flow_goes_on(skb, p, s, a))
 		open = HOST_SOCKET_OPEN;
 	if (flow_hook(p) == HOOK_FROM_WORKLOAD) {
-		if (!a || a->kind != ADDR_ENDPOINT || a->ifindex != skb->ifindex)
+		a = granted_pod(skb, w, a);
+		if (!a)
 			return DROP_SPOOFED;
 		/* To one machine, where a router of the link would take it for the node's word. */
 		if (ip_is_listeners(p))
 			return DROP_NO_ROUTE;
-		w->fwd.from = FROM_POD;
 		w->fwd.source.w[0] = skb->ifindex;
 	} else if (!flow_from_outside(p)) {
 		ret = source_routed(skb);
@@ -232,6 +233,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		     b->kind == ADDR_NODE)) {
 			if (flow_hook(p) == HOOK_FROM_WORKLOAD) {
 				if (a && (a->flags & ADDR_NAT_OUTGOING) &&
+				    w->source.known == SOURCE_LISTED &&
 				    !(b &&
 				      (b->kind == ADDR_POD || (b->flags & ADDR_KEEP_SOURCE))) &&
 				    !route_find(&w->fwd.daddr))

@@ -16,6 +16,7 @@
 #include "names.h"
 #include "tunnel.h"
 #include "source.h"
+#include "granted.h"
 #include "egress.h"
 #include "reasons.h"
 #include "flow_table.h"
@@ -45,6 +46,9 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 	w->fwd.rule = 0;
 	*flow_svc(&w->fwd) = *flow_svc(f);
 	w->policy.about = EVALUATED_AGAIN;
+	w->policy.granted = f->from == FROM_GRANTED;
+	if (w->policy.granted && !granted_to(skb->ifindex))
+		return DROP_SPOOFED;
 	if (!(f->flags & FLOW_REPLY) && tunnel_by_service(p, s, f)) {
 		w->fwd.rule = f->rule;
 		return DROP_TUNNEL_FROM_POD;

@@ -59,8 +59,8 @@ static __always_inline int flow_enters(const struct flow_value *f, const struct 
 				       __u32 ifindex)
 {
 	if (p->hook == HOOK_FROM_WORKLOAD)
-		return f->from == FROM_POD && f->source.w[0] == ifindex;
-	return f->from != FROM_POD;
+		return FROM_IS_POD(f->from) && f->source.w[0] == ifindex;
+	return !FROM_IS_POD(f->from);
 }
 
 /* Is f the entry of the other direction of the flow of p's key? The key may have gone to another

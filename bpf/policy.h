@@ -210,9 +210,10 @@ __noinline int policy_flow(__u8 proto, __be16 sport, __be16 dport)
 
 	if (!w)
 		return DROP_INTERNAL;
-	return policy_between(bpf_map_lookup_elem(&weir_addrs, &w->policy.src),
-			      bpf_map_lookup_elem(&weir_addrs, &w->policy.dst), proto, sport,
-			      dport);
+	return policy_between(
+		bpf_map_lookup_elem(&weir_addrs,
+				    w->policy.granted ? &w->source.sender : &w->policy.src),
+		bpf_map_lookup_elem(&weir_addrs, &w->policy.dst), proto, sport, dport);
 }
 
 static __always_inline int policy_evaluate(struct scratch *w, const ip_addr *src,

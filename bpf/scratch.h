@@ -92,7 +92,8 @@ struct policy_context {
 	struct policy_key key; /* policy_by_port */
 	struct policy_value value; /* what was found last */
 	__u8 own; /* enum host_own */
-	__u8 pad[3];
+	__u8 granted; /* in, policy_flow: the egress policy is that of source.sender, not of src */
+	__u8 pad[2];
 	/* host_denies: what it was asked, where the flow comes in, where it leaves, and before
 	 * Services: the place in host_value + 1, 0 = nothing, and the interface of its entry. */
 	__u32 host_asked[4];

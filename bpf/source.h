@@ -49,7 +49,7 @@ static __always_inline int source_fits(struct __sk_buff *skb, const struct pkt *
 	ip_addr link;
 
 	switch (hook) {
-	case HOOK_FROM_WORKLOAD: return f->from == FROM_POD && f->source.w[0] == skb->ifindex;
+	case HOOK_FROM_WORKLOAD: return FROM_IS_POD(f->from) && f->source.w[0] == skb->ifindex;
 	case HOOK_FROM_TUNNEL:
 		if (f->from == FROM_TUNNEL)
 			return addr_same(&f->source, &p->tunnel_src);

@@ -48,6 +48,8 @@ func TestWritersAreWarned(t *testing.T) {
 		{v3.WithResource("felixconfigurations"), "{apiVersion: projectcalico.org/v3, kind: FelixConfiguration, metadata: {name: node.b}, spec: {bpfEnabled: true, logSeverityScreen: Info, xdpEnabled: true, maxIpsetSize: 1048576, dataplaneWatchdogTimeout: 90s}}", nil},
 		{v3.WithResource("kubecontrollersconfigurations"), "{apiVersion: projectcalico.org/v3, kind: KubeControllersConfiguration, metadata: {name: a}, spec: {prometheusMetricsPort: 1, controllers: {node: {leakGracePeriod: 1h, syncLabels: Enabled}}}}",
 			[]string{"spec.prometheusMetricsPort has no effect", "spec.controllers.node.leakGracePeriod has no effect"}},
+		{v3.WithResource("ipamconfigurations"), "{apiVersion: projectcalico.org/v3, kind: IPAMConfiguration, metadata: {name: default}, spec: {strictAffinity: true, autoAllocateBlocks: false}}",
+			[]string{"spec.autoAllocateBlocks has no effect"}},
 		{v3.WithResource("kubecontrollersconfigurations"), "{apiVersion: projectcalico.org/v3, kind: KubeControllersConfiguration, metadata: {name: b}, spec: {prometheusMetricsPort: 9094, controllers: {node: {reconcilerPeriod: 5m0s}, policy: {}}}}", nil},
 		{v3.WithResource("ippools"), "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: a}, spec: {cidr: 10.9.0.0/16, allowedUses: [Tunnel]}}", []string{"Tunnel has no effect"}},
 		{v3.WithResource("ippools"), "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: b}, spec: {cidr: 10.8.0.0/16, allowedUses: [Workload, Tunnel]}}", nil},

@@ -255,7 +255,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 		a.nri = nri.New(nri.Socket, policies.hold, o.Log.With("part", "nri"))
 	}
 	a.cni, err = cni.New(cni.Options{
-		IPAM: a.ipam, Pods: pods{a.source, a.podEvents, o.Node}, Settings: a.cluster.cniSettings, Ready: a.cniReady, Waits: a.noteWaiting, Log: o.Log.With("part", "cni"),
+		IPAM: a.ipam, Pods: pods{a.source, a.podEvents, o.Node, a.cluster.settings}, Settings: a.cluster.cniSettings, Ready: a.cniReady, Waits: a.noteWaiting, Log: o.Log.With("part", "cni"),
 		Enforcer: policies,
 	})
 	if err != nil {

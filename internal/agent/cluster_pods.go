@@ -136,6 +136,12 @@ func (c *cluster) cniSettings() cni.Settings {
 	return out
 }
 
+// settings are those in force.
+func (c *cluster) settings() *model.Settings {
+	s := c.snapshot()
+	return &s.config.Settings
+}
+
 // hasIPv4 reports whether the node has an address of IPv4, as far as that is known.
 func (c *cluster) hasIPv4() bool {
 	s := c.snapshot()

@@ -27,7 +27,8 @@ type snapshot struct {
 	problems []weirv1.Problem // of objects
 	overlaps []calc.PoolOverlap
 	tierless []weirv1.Problem // policies whose tier does not exist
-	// idleEgress are annotations that would lead pods out by egress gateways, and are not in force.
+	// idleEgress are annotations that would lead pods out by egress gateways, or let them send from
+	// other addresses, and are not in force.
 	idleEgress []weirv1.Problem
 	replaced   []weirv1.Problem // pools whose tunnel is another than they ask for
 	refused    []calc.Refusal   // claims of nodes
@@ -67,7 +68,7 @@ func (c *cluster) publish(state *nodestate.State) {
 	c.snap.state, c.snap.endpoints, c.snap.services = state, len(containers), len(c.model.Services)
 	c.snap.nodes = len(c.model.Nodes)
 	c.snap.refused, c.snap.replaced = c.calc.Refused(), problems.EncryptedPools(c.model)
-	c.snap.idleEgress = problems.IdleEgress(c.model)
+	c.snap.idleEgress = slices.Concat(problems.IdleEgress(c.model), problems.RefusedSources(c.model, state))
 	c.snap.gateways, c.snap.serviceCIDRs = c.model.Local.Gateways, c.model.ServiceCIDRs
 	c.snap.hostEndpoints = hostEndpointsOf(c.model, c.node)
 	c.snap.ipv6Pool = false

@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/weir-net/weir/internal/agent/podevents"
+	"github.com/weir-net/weir/internal/agent/problems"
 	"github.com/weir-net/weir/internal/agent/source"
 	"github.com/weir-net/weir/internal/cni"
 	"github.com/weir-net/weir/internal/dataplane"
@@ -109,6 +111,8 @@ type pods struct {
 	source *source.Chooser
 	events *podevents.Writer
 	node   string
+	// settings are those in force.
+	settings func() *model.Settings
 }
 
 // PodForAdd implements cni.Pods.
@@ -120,7 +124,7 @@ func (p pods) PodForAdd(ctx context.Context, name model.Name, uid string) (cni.P
 	case err != nil:
 		return cni.Pod{}, err
 	}
-	p.events.NotInForce(name, pod.UID, pod.Problems)
+	p.events.NotInForce(name, pod.UID, slices.Concat(pod.Problems, problems.UngrantedSources(p.settings(), pod.Namespace, pod.Pod)))
 	out := cni.Pod{Name: name, UID: pod.UID, Labels: pod.Pod.Labels, Annotations: pod.Annotations, NamespaceAnnotations: pod.NamespaceAnnotations}
 	if pod.Namespace != nil {
 		out.NamespaceLabels = map[string]string{}

@@ -176,6 +176,9 @@ func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.S
 			next.Egress, keys.Tables = led.Egress, keys.Tables|nodestate.TableGateways
 		}
 	}
+	if dirty.Has(route.InputsSources) || route.ChangesSources(c, dirty.Pods) {
+		table.StoreMapFunc(&next.Sources, route.Sources(c), slices.Equal, &keys, nodestate.TableSources)
+	}
 	k.services.UpdateAll(c, &dirty, &next, &keys)
 	services := bgp.OfServices(c) && (dirty.Has(model.KindServices|model.KindSlices) || len(dirty.Services)+len(dirty.Slices) > 0 || keys.Tables&nodestate.TableServices != 0)
 	if dirty.Has(bgp.Inputs) || k.owners != c.Owners || services {

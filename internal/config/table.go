@@ -94,7 +94,8 @@ var fields = append([]field{
 	unsupported("routeTableRange", "RouteTableRange", `{"Min":0,"Max":0}`, `{"min":0,"max":0}`, `{"max":0,"min":0}`),
 	unsupported("routeTableRanges", "RouteTableRanges", ""),
 	unsupported("serviceLoopPrevention", "ServiceLoopPrevention", "Drop"),
-	unsupported("workloadSourceSpoofing", "WorkloadSourceSpoofing", "Disabled"),
+	choice("workloadSourceSpoofing", "WorkloadSourceSpoofing", "Disabled", []string{"Disabled", "Any"},
+		func(e *Effective, v string) { e.Settings.SourceSpoofing = v == "Any" }),
 
 	// Policy by domain name.
 	{name: "dnsTrustedServers", env: "DNSTrustedServers", def: "k8s-service:kube-dns", allow: "a list of IP addresses and of k8s-service:[namespace/]name", apply: applyDNSServers},

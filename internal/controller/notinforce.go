@@ -24,7 +24,7 @@ import (
 // few are the kinds whose objects are read at each look, many those whose are at every
 // everyRounds-th.
 var (
-	few  = []string{"felixconfigurations", "kubecontrollersconfigurations", "ippools", "ipreservations", "bgpconfigurations", "bgppeers", "bgpfilters", "egressgatewaypolicies", "hostendpoints", "tiers"}
+	few  = []string{"felixconfigurations", "kubecontrollersconfigurations", "ippools", "ipreservations", "ipamconfigurations", "bgpconfigurations", "bgppeers", "bgpfilters", "egressgatewaypolicies", "hostendpoints", "tiers"}
 	many = []string{"networkpolicies", "globalnetworkpolicies", "stagednetworkpolicies", "stagedglobalnetworkpolicies", "stagedkubernetesnetworkpolicies", "networksets", "globalnetworksets"}
 )
 

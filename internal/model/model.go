@@ -72,6 +72,8 @@ type Namespace struct {
 	Egress *EgressClient // what its pods say of gateways that say nothing themselves; nil = nothing
 	// EgressClients selects the namespaces whose pods may leave by its gateways; empty = none.
 	EgressClients string
+	// SourceGrants are the prefixes that its pods may ask to send from (AnnotationSourceGrants).
+	SourceGrants []netip.Prefix
 }
 
 // Pod is a v1 Pod as far as networking cares.
@@ -90,6 +92,7 @@ type Pod struct {
 	QoS            *QoS         // nil = no limit
 	Egress         *EgressClient
 	Gateway        *EgressGateway
+	Sources        []netip.Prefix // AnnotationSources; it is never changed once it is made
 }
 
 // PodPort is a container port; Name and HostPort may be empty.

@@ -56,6 +56,7 @@ type podExtra struct {
 	qos     *QoS
 	egress  *EgressClient
 	gateway *EgressGateway
+	sources []netip.Prefix
 }
 
 // Len returns how many pods there are.
@@ -90,6 +91,15 @@ func (t *PodTable) QoS(name Name) *QoS {
 		return nil
 	}
 	return t.extra[r.row].qos
+}
+
+// Sources returns the prefixes that the pod of a name asks to send from.
+func (t *PodTable) Sources(name Name) []netip.Prefix {
+	r, ok := t.Ref(name)
+	if !ok || !r.at().hasExtra {
+		return nil
+	}
+	return t.extra[r.row].sources
 }
 
 // Egress yields the pods that say something of egress gateways, or are one.
@@ -128,6 +138,9 @@ func (t *PodTable) Put(p *Pod) {
 	}
 	if p.Egress != nil || p.Gateway != nil {
 		extra.egress, extra.gateway, r.hasExtra = p.Egress, p.Gateway, true
+	}
+	if len(p.Sources) > 0 {
+		extra.sources, r.hasExtra = p.Sources, true
 	}
 	if r.hasExtra {
 		if t.extra == nil {

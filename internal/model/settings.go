@@ -36,6 +36,9 @@ type Settings struct {
 	L2Reachability    bool
 	NATExcludeHostIPs bool          // natOutgoingExclusions IPPoolsAndHostIPs
 	Egress            EgressSupport // egressIPSupport
+	// SourceSpoofing is workloadSourceSpoofing Any: pods may send from prefixes that they ask for
+	// and their namespaces grant.
+	SourceSpoofing bool
 	// DNS is whose answers policy by domain name is made from.
 	DNS DNSSettings
 	// WorkloadRoutes is routeSource WorkloadIPs: an address of a pool that no block holds is the

@@ -99,6 +99,7 @@ func Dump(w io.Writer, s *State) error {
 	}
 	d.gateways(s)
 	d.names(&s.Names)
+	d.sources(s)
 	for _, a := range sortedKeys(s.Probed, netip.Addr.Compare) {
 		d.line("probe", a.String(), flag(s.Probed[a], "down"))
 	}
@@ -129,7 +130,7 @@ func Equal(a, b *State) bool {
 		maps.Equal(a.Clients, b.Clients) && maps.Equal(a.Held, b.Held) && maps.Equal(a.Announced, b.Announced) && maps.Equal(a.Watched, b.Watched) &&
 		maps.Equal(a.HostEndpoints, b.HostEndpoints) && maps.Equal(a.HostStaged, b.HostStaged) &&
 		a.WireGuard4.Equal(&b.WireGuard4) && a.WireGuard6.Equal(&b.WireGuard6) && reflect.DeepEqual(a.BGP, b.BGP) && maps.Equal(a.QoS, b.QoS) && maps.EqualFunc(a.Gateways, b.Gateways, slices.Equal) && a.Egress.Equal(&b.Egress) &&
-		maps.Equal(a.Probed, b.Probed) && a.Names.Equal(&b.Names)
+		maps.Equal(a.Probed, b.Probed) && a.Names.Equal(&b.Names) && maps.EqualFunc(a.Sources, b.Sources, slices.Equal)
 }
 
 // Diff returns the lines of the dumps that are in one state only: "-" those of a, "+" those of b.

@@ -21,6 +21,7 @@ const (
 	TableQoS
 	TableGateways
 	TableNames
+	TableSources
 
 	AllTables Table = 1<<iota - 1
 )

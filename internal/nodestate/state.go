@@ -87,6 +87,9 @@ type State struct {
 	Egress Egress
 	// Names is policy by domain name.
 	Names Names
+	// Sources are the prefixes that endpoints of this node may send from beside their own
+	// addresses, by these: sorted, of the address's family. See SendsAs.
+	Sources map[netip.Addr][]netip.Prefix
 	// Probed are the addresses of other nodes that have gateways of the node's own pods, and
 	// whether they are taken as down (model.Local.Down): then others have their place, where there
 	// are any.
@@ -465,6 +468,7 @@ func New() *State {
 		Gateways:      map[GatewayKey][]netip.Addr{},
 		Egress:        NewEgress(),
 		Names:         NewNames(),
+		Sources:       map[netip.Addr][]netip.Prefix{},
 		Probed:        map[netip.Addr]bool{},
 	}
 }

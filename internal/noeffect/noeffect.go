@@ -22,7 +22,6 @@ type Annotation struct {
 
 // Annotations are all of them, by kind and name.
 var Annotations = []Annotation{
-	{"Pod", "cni.projectcalico.org/allowedSourcePrefixes", "a pod sends from its own addresses alone"},
 	{"Pod", "cni.projectcalico.org/floatingIPs", "pods have no floating addresses"},
 	{"Pod", "cni.projectcalico.org/ipAddrsNoIpam", "every address of a pod is of an IPPool"},
 	{"Service", "projectcalico.org/natExcludeService", "what is not to be translated, bpfExcludeCIDRsFromNAT of FelixConfiguration names by its cluster IP"},
@@ -54,6 +53,8 @@ type Field struct {
 // Name is the path as people write it: spec.controllers.policy.
 func (f Field) Name() string { return strings.Join(f.Path, ".") }
 
+const ipamConfiguration = "IPAMConfiguration"
+
 const kubeControllers = "KubeControllersConfiguration"
 
 // notNeeded says why controllers of Calico's etcd mode have nothing to do.
@@ -61,6 +62,7 @@ const notNeeded = "the objects of Kubernetes are read as they are, so this contr
 
 // Fields are all of them.
 var Fields = []Field{
+	{ipamConfiguration, under("autoAllocateBlocks"), []string{"true"}, "a node claims a block when it needs one; maxBlocksPerHost bounds how many"},
 	{kubeControllers, under("logSeverityScreen"), []string{"Info"}, "what is logged is up to the flags of weir-controller"},
 	{kubeControllers, under("healthChecks"), []string{"Enabled"}, "the probes of weir-controller are always there"},
 	{kubeControllers, under("etcdV3CompactionPeriod"), []string{"10m", "10m0s"}, "Weir has no etcd of its own"},

@@ -18,9 +18,14 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	rev := &flow{epoch: n.epoch, seen: now, reply: true, src: k.dst, dst: k.src, sport: k.dport, dport: k.sport}
 	outside := in.Hook == FromUplink || in.Hook == FromTunnel
 	a := n.state.Addrs[k.src]
+	n.sender = k.src
 	if in.Hook == FromWorkload {
 		if !n.owns(in.IfIndex, k.src) {
-			return nil, &dropped{reason: reason.Spoofed}
+			if n.sender = n.state.SendsAs(in.IfIndex, k.src); !n.sender.IsValid() {
+				return nil, &dropped{reason: reason.Spoofed}
+			}
+			a = n.state.Addrs[n.sender]
+			fwd.granted = true
 		}
 		if aboutListeners(in.Packet) {
 			return nil, &dropped{reason: reason.NoRoute}
@@ -189,7 +194,7 @@ func (n *Node) mustTranslateSource(in In, a nodestate.Addr, fwd *flow, service b
 	case FromWorkload:
 		_, inRoute := n.routeOf(fwd.dst)
 		b := n.state.Addrs[fwd.dst]
-		return a.NATOutgoing && b.Kind != nodestate.AddrPod && !b.KeepSource && !inRoute
+		return a.NATOutgoing && !fwd.granted && b.Kind != nodestate.AddrPod && !b.KeepSource && !inRoute
 	case FromUplink, FromTunnel:
 		return service // the backend lives on no node, and must answer to us
 	}

@@ -54,6 +54,7 @@ type flow struct {
 	reply, rewrite, viaNode, handOn, dsr bool
 	gateway                              bool // leaves the cluster by an egress gateway
 	stack                                bool // left to the stack, translated, by the way of path
+	granted                              bool // a pod sends it with a source that is not its own (nodestate.State.Sources)
 	clamp                                bool // SYNs announce no larger segments than fit the tunnel
 	replied, fin, closing                bool
 	reset                                bool // closing by RST
@@ -160,6 +161,14 @@ func (n *Node) revalidate(f *flow, in In, k flowKey) (again bool, _ *dropped) {
 		return true, nil
 	}
 	n.again, n.service = true, f.svc
+	n.sender = k.src
+	if f.reply {
+		n.sender = f.dst
+	} else if f.granted {
+		if n.sender = n.state.SendsAs(in.IfIndex, k.src); !n.sender.IsValid() {
+			return false, &dropped{reason: reason.Spoofed}
+		}
+	}
 	if !f.reply {
 		if n.leadsToTunnel(in, f) {
 			return false, &dropped{reason: reason.TunnelFromPod, rule: f.rule}
@@ -300,8 +309,8 @@ func (n *Node) establish(f *flow, k flowKey) {
 	delete(n.half, k)
 }
 
-// evaluate is the evaluation of step 3. The rule is the one that allowed last, 0 when no policy
-// applied.
+// evaluate is the evaluation of step 3, with the egress policy of n.sender. The rule is the one that
+// allowed last, 0 when no policy applied.
 func (n *Node) evaluate(src, dst netip.Addr, proto model.Protocol, sport, dport uint16) (nodestate.RuleID, *dropped) {
 	e := n.about(flowKey{src: src, dst: dst, sport: sport, dport: dport, proto: proto})
 	if src == dst {
@@ -311,7 +320,7 @@ func (n *Node) evaluate(src, dst netip.Addr, proto model.Protocol, sport, dport 
 	if proto == icmpOf(src) {
 		ports = nodestate.Ports{Dst: message(sport, dport)}
 	}
-	a, b := n.state.Addrs[src], n.state.Addrs[dst]
+	a, b := n.state.Addrs[n.sender], n.state.Addrs[dst]
 	e.Egress.Local, e.Ingress.Local = a.Kind == nodestate.AddrEndpoint, b.Kind == nodestate.AddrEndpoint
 	n.stage(e, ports)
 	rule := nodestate.RuleID(0)

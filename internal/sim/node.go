@@ -64,6 +64,7 @@ type Node struct {
 	alone       bool   // host endpoints allow it by itself, without tracking
 	unseen      bool   // so it passed, whatever flow there is
 	service     nodestate.Frontend
+	sender      netip.Addr                  // whose egress policy is evaluated
 	told        map[told][]nodestate.NameID // what DNS told pods
 }
 

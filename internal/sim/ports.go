@@ -84,6 +84,7 @@ func (n *Node) countEstablished(f *flow, k flowKey, other *flow) {
 		entries = 2
 	}
 	switch {
+	case f.granted || other != nil && other.granted: // no pod's alone
 	case !f.reply && f.iif != 0:
 		pod = k.src
 	case f.reply && other != nil && other.iif != 0:

@@ -35,6 +35,10 @@ var checks = map[string]func(*unstructured.Unstructured, *Batch) []weirv1.Proble
 	"projectcalico.org/EgressGatewayPolicy":           problemsOf(typed("EgressGatewayPolicy", ConvertEgressPolicy)),
 	"projectcalico.org/IPPool":                        problemsOf(typed("IPPool", ConvertPool)),
 	"projectcalico.org/IPReservation":                 problemsOf(typed("IPReservation", ConvertReservation)),
+	"projectcalico.org/IPAMConfiguration": func(u *unstructured.Unstructured, _ *Batch) []weirv1.Problem {
+		_, problems := typed("IPAMConfiguration", ConvertIPAMConfiguration)(u)
+		return append(problems, fieldsWithoutEffect(u)...)
+	},
 	"projectcalico.org/KubeControllersConfiguration":  func(u *unstructured.Unstructured, _ *Batch) []weirv1.Problem { return checkKubeControllers(u) },
 }
 
@@ -57,10 +61,7 @@ func problemsOf[V any](convert func(*unstructured.Unstructured) (*V, []weirv1.Pr
 // checkKubeControllers names the fields without effect: no agent reads the object.
 func checkKubeControllers(u *unstructured.Unstructured) []weirv1.Problem {
 	f := newFinding(u.GetKind(), u)
-	fields, values := noeffect.FieldsOf(u.GetKind(), u.Object)
-	for i, of := range fields {
-		f.Add(of.Name(), values[i], "has no effect: "+of.Why, actionRemove)
-	}
+	f.List = fieldsWithoutEffect(u)
 	templates, _, _ := unstructured.NestedSlice(u.Object, "spec", "controllers", "node", "hostEndpoint", "templates")
 	for i := range templates {
 		t, _ := templates[i].(map[string]any)
@@ -70,6 +71,16 @@ func checkKubeControllers(u *unstructured.Unstructured) []weirv1.Problem {
 					"is not supported, so the template makes no host endpoint: the names of nodes' interfaces are not known to weir-controller", "name the networks in interfaceCIDRs")
 			}
 		}
+	}
+	return f.List
+}
+
+// fieldsWithoutEffect names the fields of an object that change nothing.
+func fieldsWithoutEffect(u *unstructured.Unstructured) []weirv1.Problem {
+	f := newFinding(u.GetKind(), u)
+	fields, values := noeffect.FieldsOf(u.GetKind(), u.Object)
+	for i, of := range fields {
+		f.Add(of.Name(), values[i], "has no effect: "+of.Why, actionRemove)
 	}
 	return f.List
 }

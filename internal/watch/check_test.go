@@ -34,6 +34,8 @@ func TestCheckNamesTheField(t *testing.T) {
 		{`{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, spec: {doNotTrack: true, applyOnForward: true, ingress: [{action: Log}]}}`, "spec.ingress[0].action"},
 		{`{apiVersion: projectcalico.org/v3, kind: IPPool, spec: {cidr: 10.0.0}}`, "spec.cidr"},
 		{`{apiVersion: projectcalico.org/v3, kind: IPReservation, spec: {reservedCIDRs: [10.0.0]}}`, "spec.reservedCIDRs[0]"},
+		{`{apiVersion: projectcalico.org/v3, kind: IPAMConfiguration, spec: {strictAffinity: true, autoAllocateBlocks: true, maxBlocksPerHost: 4}}`, ""},
+		{`{apiVersion: projectcalico.org/v3, kind: IPAMConfiguration, spec: {strictAffinity: true, autoAllocateBlocks: false}}`, "spec.autoAllocateBlocks"},
 		{`{apiVersion: projectcalico.org/v3, kind: KubeControllersConfiguration, spec: {controllers: {node: {syncLabels: Disabled}}}}`, "spec.controllers.node.syncLabels"},
 		{`{apiVersion: projectcalico.org/v3, kind: KubeControllersConfiguration, spec: {controllers: {node: {hostEndpoint: {templates: [{interfaceCIDRs: [10.0.0.0/8]}, {interfacePattern: eth0}]}}}}}`,
 			"spec.controllers.node.hostEndpoint.templates[1].interfacePattern"},

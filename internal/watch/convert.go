@@ -40,7 +40,8 @@ func created(o metav1.Object) int64 {
 // ConvertNamespace converts a Namespace.
 func ConvertNamespace(n *corev1.Namespace) (*model.Namespace, []weirv1.Problem) {
 	f := newFinding("Namespace", n)
-	return &model.Namespace{Name: n.Name, Labels: n.Labels, Egress: f.Egress(n.Annotations), EgressClients: f.EgressClients(n.Annotations)}, f.List
+	return &model.Namespace{Name: n.Name, Labels: n.Labels, Egress: f.Egress(n.Annotations), EgressClients: f.EgressClients(n.Annotations),
+		SourceGrants: f.Sources(n.Annotations, model.AnnotationSourceGrants, "pods of the namespace are not allowed to send from it")}, f.List
 }
 
 // ConvertPod converts a Pod. Addresses that are none are left out and reported.
@@ -55,6 +56,7 @@ func ConvertPod(p *corev1.Pod) (*model.Pod, []weirv1.Problem) {
 	if !out.HostNetwork { // its interface is the node's
 		out.QoS = f.QoS(p.Annotations)
 		out.Egress, out.Gateway = f.Egress(p.Annotations), f.EgressGateway(p)
+		out.Sources = f.Sources(p.Annotations, model.AnnotationSources, "the pod does not send from it")
 	}
 	f.noEffect("Pod", p.Annotations)
 	ips := p.Status.PodIPs

@@ -31,6 +31,7 @@ var sourceAttacks = []struct {
 	{"source-nobody", "packets bear an address of a pool that nobody has", attacks.Link, false},
 	{"source-transit", "a host on the link lets a node route its packets into the tunnel, with an address of that node's block", attacks.Link, false},
 	{"source-fragments", "a host on the link has its fragment joined to another node's pod's packet", attacks.Link, true},
+	{"source-granted", "a pod sends with an address that is not its own: one that its namespace was not granted, or that somebody has", attacks.RawPod, false},
 	{"source-change", "a host takes over the MAC address that a node gave up, and goes on in its pods' connections", attacks.Link, false},
 }
 

@@ -289,7 +289,7 @@ func (t *familyTable) refresh(s *nodestate.State, connections func() (uint32, er
 // sameButServices reports whether two states differ in Services alone. Most changes of a cluster
 // are of endpoints, and all else is rendered as a whole.
 func sameButServices(a, b *nodestate.State) bool {
-	return sameMap(a.Addrs, b.Addrs) && sameMap(a.Routes, b.Routes) && sameMap(a.PeerCIDRs, b.PeerCIDRs) && sameMap(a.HostEndpoints, b.HostEndpoints) &&
+	return sameMap(a.Addrs, b.Addrs) && sameMap(a.Routes, b.Routes) && sameMap(a.PeerCIDRs, b.PeerCIDRs) && sameMap(a.HostEndpoints, b.HostEndpoints) && maps.EqualFunc(a.Sources, b.Sources, slices.Equal) &&
 		nodestate.EqualMaps(a.Policy, b.Policy) && nodestate.EqualMaps(a.Peers, b.Peers) && reflect.DeepEqual(a.Settings, b.Settings)
 }
 

@@ -103,6 +103,7 @@ func (w *writer) namespace(n *model.Namespace) {
 	w.labels(n.Labels)
 	optional(w, n.Egress, (*writer).egressClient)
 	w.text(n.EgressClients)
+	w.prefixes(n.SourceGrants)
 }
 
 func (w *writer) podPort(p model.PodPort) {
@@ -127,6 +128,7 @@ func (w *writer) pod(p *model.Pod) {
 	optional(w, p.QoS, (*writer).qos)
 	optional(w, p.Egress, (*writer).egressClient)
 	optional(w, p.Gateway, (*writer).egressGateway)
+	w.prefixes(p.Sources)
 }
 
 func (w *writer) egressClient(c *model.EgressClient) {

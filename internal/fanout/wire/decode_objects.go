@@ -10,7 +10,8 @@ import (
 )
 
 func (r *reader) namespace(n *Namespace) (string, *model.Namespace) {
-	out := &model.Namespace{Name: r.key("name", n.Name), Labels: r.labels("labels", n.Labels), Egress: r.egressClient(n.Egress), EgressClients: string(n.EgressClients)}
+	out := &model.Namespace{Name: r.key("name", n.Name), Labels: r.labels("labels", n.Labels), Egress: r.egressClient(n.Egress), EgressClients: string(n.EgressClients),
+		SourceGrants: list(r, "source_grants", n.SourceGrants, r.prefix)}
 	return out.Name, out
 }
 
@@ -87,6 +88,7 @@ func (r *reader) group(g *PodGroup, total int, ch *model.Changes) {
 		pod.Addrs, pod.Asked = list(r, "addrs", p.Addrs, r.addr), list(r, "asked", p.Asked, r.addr)
 		pod.QoS = qosOf(p.Qos)
 		pod.Egress, pod.Gateway = r.egressClient(p.Egress), r.egressGateway(p.Gateway)
+		pod.Sources = list(r, "sources", p.Sources, r.prefix)
 		switch {
 		case len(p.Uid) == 0:
 			pod.UID = string(p.UidText)

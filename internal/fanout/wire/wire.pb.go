@@ -930,6 +930,7 @@ type Namespace struct {
 	Labels        *Labels                `protobuf:"bytes,2,opt,name=labels,proto3" json:"labels,omitempty"`
 	Egress        *EgressClient          `protobuf:"bytes,3,opt,name=egress,proto3" json:"egress,omitempty"` // absent: nothing is said
 	EgressClients []byte                 `protobuf:"bytes,4,opt,name=egress_clients,json=egressClients,proto3" json:"egress_clients,omitempty"`
+	SourceGrants  [][]byte               `protobuf:"bytes,5,rep,name=source_grants,json=sourceGrants,proto3" json:"source_grants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -988,6 +989,13 @@ func (x *Namespace) GetEgress() *EgressClient {
 func (x *Namespace) GetEgressClients() []byte {
 	if x != nil {
 		return x.EgressClients
+	}
+	return nil
+}
+
+func (x *Namespace) GetSourceGrants() [][]byte {
+	if x != nil {
+		return x.SourceGrants
 	}
 	return nil
 }
@@ -1092,6 +1100,7 @@ type Pod struct {
 	Qos           *QoS                   `protobuf:"bytes,11,opt,name=qos,proto3" json:"qos,omitempty"` // absent: no limit
 	Egress        *EgressClient          `protobuf:"bytes,12,opt,name=egress,proto3" json:"egress,omitempty"`
 	Gateway       *EgressGateway         `protobuf:"bytes,13,opt,name=gateway,proto3" json:"gateway,omitempty"`
+	Sources       [][]byte               `protobuf:"bytes,14,rep,name=sources,proto3" json:"sources,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1213,6 +1222,13 @@ func (x *Pod) GetEgress() *EgressClient {
 func (x *Pod) GetGateway() *EgressGateway {
 	if x != nil {
 		return x.Gateway
+	}
+	return nil
+}
+
+func (x *Pod) GetSources() [][]byte {
+	if x != nil {
+		return x.Sources
 	}
 	return nil
 }
@@ -4397,19 +4413,20 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\x06Labels\x12\x14\n" +
 	"\x05pairs\x18\x01 \x03(\rR\x05pairs\"&\n" +
 	"\bPrefixes\x12\x1a\n" +
-	"\bprefixes\x18\x01 \x03(\fR\bprefixes\"\xac\x01\n" +
+	"\bprefixes\x18\x01 \x03(\fR\bprefixes\"\xd1\x01\n" +
 	"\tNamespace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12.\n" +
 	"\x06labels\x18\x02 \x01(\v2\x16.weir.fanout.v1.LabelsR\x06labels\x124\n" +
 	"\x06egress\x18\x03 \x01(\v2\x1c.weir.fanout.v1.EgressClientR\x06egress\x12%\n" +
-	"\x0eegress_clients\x18\x04 \x01(\fR\regressClients\"\xf3\x01\n" +
+	"\x0eegress_clients\x18\x04 \x01(\fR\regressClients\x12#\n" +
+	"\rsource_grants\x18\x05 \x03(\fR\fsourceGrants\"\xf3\x01\n" +
 	"\bPodGroup\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\rR\tnamespace\x12'\n" +
 	"\x0fservice_account\x18\x02 \x01(\rR\x0eserviceAccount\x12.\n" +
 	"\x06labels\x18\x03 \x01(\v2\x16.weir.fanout.v1.LabelsR\x06labels\x12-\n" +
 	"\x05ports\x18\x04 \x03(\v2\x17.weir.fanout.v1.PodPortR\x05ports\x12\x18\n" +
 	"\acreated\x18\x05 \x01(\x03R\acreated\x12'\n" +
-	"\x04pods\x18\x06 \x03(\v2\x13.weir.fanout.v1.PodR\x04pods\"\x96\x03\n" +
+	"\x04pods\x18\x06 \x03(\v2\x13.weir.fanout.v1.PodR\x04pods\"\xb0\x03\n" +
 	"\x03Pod\x12\x1f\n" +
 	"\vname_shared\x18\x01 \x01(\rR\n" +
 	"nameShared\x12\x12\n" +
@@ -4425,7 +4442,8 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	" \x03(\fR\x05asked\x12%\n" +
 	"\x03qos\x18\v \x01(\v2\x13.weir.fanout.v1.QoSR\x03qos\x124\n" +
 	"\x06egress\x18\f \x01(\v2\x1c.weir.fanout.v1.EgressClientR\x06egress\x127\n" +
-	"\agateway\x18\r \x01(\v2\x1d.weir.fanout.v1.EgressGatewayR\agateway\"b\n" +
+	"\agateway\x18\r \x01(\v2\x1d.weir.fanout.v1.EgressGatewayR\agateway\x12\x18\n" +
+	"\asources\x18\x0e \x03(\fR\asources\"b\n" +
 	"\fEgressClient\x12\x1a\n" +
 	"\bselector\x18\x01 \x01(\rR\bselector\x12\x1e\n" +
 	"\n" +

@@ -37,6 +37,12 @@ func sixState(s *nodestate.State) *nodestate.State {
 	for k, list := range s.Gateways {
 		out.Gateways[nodestate.GatewayKey{Client: six(k.Client), Group: k.Group}] = sixAddrs(list)
 	}
+	for a, list := range s.Sources {
+		out.Sources[six(a)] = nil
+		for _, p := range list {
+			out.Sources[six(a)] = append(out.Sources[six(a)], sixPrefix(p))
+		}
+	}
 	for a, id := range s.Egress.Policies {
 		out.Egress.Policies[six(a)] = id
 	}

@@ -80,6 +80,23 @@ func ShowHost(k WeirHostKey) string {
 func ShowCookie(k uint64) string    { return fmt.Sprintf("netns %d", k) }
 func ShowLink(k WeirLinkKey) string { return fmt.Sprintf("%x", k.Mac) }
 
+// SourceBits are the bits of a source_key's prefix before those of the address.
+const SourceBits = 32
+
+// ToSource returns the key of a prefix that is, or is not, granted behind an interface.
+func ToSource[A Address](ifindex int, p netip.Prefix) SourceKey[A] {
+	return SourceKey[A]{Len: uint32(SourceBits + p.Bits()), Ifindex: uint32(ifindex), Addr: ToAddr[A](p.Masked().Addr())}
+}
+
+// FromSource is the reverse of ToSource, without the interface.
+func FromSource[A Address](k SourceKey[A]) netip.Prefix {
+	return netip.PrefixFrom(FromAddr(k.Addr), int(k.Len)-SourceBits)
+}
+
+func ShowSource[A Address](k SourceKey[A]) string {
+	return fmt.Sprintf("%s by interface %d", FromSource(k), k.Ifindex)
+}
+
 // EgressBits are the bits of an egress_key's prefix before those of the address.
 const EgressBits = 64
 

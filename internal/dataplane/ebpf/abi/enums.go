@@ -136,6 +136,7 @@ const (
 	FromTunnel   = 0x4
 	FromRouter   = 0x5
 	FromStack    = 0x6
+	FromGranted  = 0xa
 )
 
 // enum flow_state.

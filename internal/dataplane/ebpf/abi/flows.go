@@ -110,7 +110,7 @@ func (v *FlowValue[A]) EnterBy(ifindex uint32) {
 
 // EntersBy is the interface of the pod that packets come from, 0 when they come from none.
 func (v FlowValue[A]) EntersBy() uint32 {
-	if v.From != FromPod {
+	if v.From != FromPod && v.From != FromGranted {
 		return 0
 	}
 	return binary.NativeEndian.Uint32(unsafe.Slice((*byte)(unsafe.Pointer(&v.Source)), 4))

@@ -49,6 +49,13 @@ type GatewayKey[A Address] struct {
 	Client A
 }
 
+// SourceKey is struct source_key.
+type SourceKey[A Address] struct {
+	Len     uint32
+	Ifindex uint32
+	Addr    A
+}
+
 // EgressKey is struct egress_key.
 type EgressKey[A Address] struct {
 	Len    uint32

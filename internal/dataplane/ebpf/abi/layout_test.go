@@ -10,7 +10,7 @@ import (
 // The generic structures have the layout that the compiler gave the C ones.
 func TestLayoutsAreThoseOfC(t *testing.T) {
 	for _, pair := range []struct{ here, c any }{
-		{AddrValue[Ip4]{}, WeirAddrValue{}}, {PrefixKey[Ip4]{}, WeirPrefixKey{}}, {RouteValue[Ip4]{}, WeirRouteValue{}}, {GatewayList[Ip4]{}, WeirGatewayList{}}, {GatewayKey[Ip4]{}, WeirGatewayKey{}}, {EgressKey[Ip4]{}, WeirEgressKey{}},
+		{AddrValue[Ip4]{}, WeirAddrValue{}}, {PrefixKey[Ip4]{}, WeirPrefixKey{}}, {RouteValue[Ip4]{}, WeirRouteValue{}}, {GatewayList[Ip4]{}, WeirGatewayList{}}, {GatewayKey[Ip4]{}, WeirGatewayKey{}}, {EgressKey[Ip4]{}, WeirEgressKey{}}, {SourceKey[Ip4]{}, WeirSourceKey{}}, {SourceKey[Ip6]{}, Weir6SourceKey{}},
 		{SvcKey[Ip4]{}, WeirSvcKey{}}, {SvcValue[Ip4]{}, WeirSvcValue{}}, {BackendKey[Ip4]{}, WeirBackendKey{}},
 		{Backend[Ip4]{}, WeirBackend{}}, {RangeKey[Ip4]{}, WeirRangeKey{}}, {LiveKey[Ip4]{}, WeirLiveKey{}}, {Settings[Ip4]{}, WeirSettings{}},
 		{SockKey[Ip4]{}, WeirSockKey{}}, {SockValue[Ip4]{}, WeirSockValue{}}, {SockKey[Ip6]{}, Weir6SockKey{}}, {SockValue[Ip6]{}, Weir6SockValue{}},

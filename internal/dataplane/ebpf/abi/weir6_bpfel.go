@@ -81,6 +81,7 @@ type Weir6ConnWork struct {
 	Key       Weir6ConnKey
 	Direction uint32
 	Opens     uint32
+	Len       uint32
 }
 
 type Weir6DropKey struct {
@@ -561,7 +562,8 @@ type Weir6Scratch struct {
 		Key             Weir6PolicyKey
 		Value           Weir6PolicyValue
 		Own             uint8
-		Pad             [3]uint8
+		Granted         uint8
+		Pad             [2]uint8
 		HostAsked       [4]uint32
 		HostAt          [4]uint32
 	}
@@ -696,6 +698,13 @@ type Weir6SockValue struct {
 	Svc  Weir6SvcKey
 }
 
+type Weir6SourceKey struct {
+	_       structs.HostLayout
+	Len     uint32
+	Ifindex uint32
+	Addr    Weir6IpAddr
+}
+
 type Weir6Spent struct {
 	_        structs.HostLayout
 	Replaced uint64
@@ -794,6 +803,7 @@ const (
 	Weir6MapWeirShares         = "weir_shares"
 	Weir6MapWeirSlowCalls      = "weir_slow_calls"
 	Weir6MapWeirSockets        = "weir_sockets"
+	Weir6MapWeirSources        = "weir_sources"
 	Weir6MapWeirSpent          = "weir_spent"
 	Weir6MapWeirStaged         = "weir_staged"
 	Weir6MapWeirStreams        = "weir_streams"
@@ -956,6 +966,7 @@ type Weir6MapSpecs struct {
 	WeirShares         *ebpf.MapSpec `ebpf:"weir_shares"`
 	WeirSlowCalls      *ebpf.MapSpec `ebpf:"weir_slow_calls"`
 	WeirSockets        *ebpf.MapSpec `ebpf:"weir_sockets"`
+	WeirSources        *ebpf.MapSpec `ebpf:"weir_sources"`
 	WeirSpent          *ebpf.MapSpec `ebpf:"weir_spent"`
 	WeirStaged         *ebpf.MapSpec `ebpf:"weir_staged"`
 	WeirStreams        *ebpf.MapSpec `ebpf:"weir_streams"`
@@ -1060,6 +1071,7 @@ type Weir6Maps struct {
 	WeirShares         *ebpf.Map `ebpf:"weir_shares"`
 	WeirSlowCalls      *ebpf.Map `ebpf:"weir_slow_calls"`
 	WeirSockets        *ebpf.Map `ebpf:"weir_sockets"`
+	WeirSources        *ebpf.Map `ebpf:"weir_sources"`
 	WeirSpent          *ebpf.Map `ebpf:"weir_spent"`
 	WeirStaged         *ebpf.Map `ebpf:"weir_staged"`
 	WeirStreams        *ebpf.Map `ebpf:"weir_streams"`
@@ -1132,6 +1144,7 @@ func (m *Weir6Maps) Close() error {
 		m.WeirShares,
 		m.WeirSlowCalls,
 		m.WeirSockets,
+		m.WeirSources,
 		m.WeirSpent,
 		m.WeirStaged,
 		m.WeirStreams,

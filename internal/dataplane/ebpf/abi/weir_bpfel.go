@@ -80,6 +80,7 @@ type WeirConnWork struct {
 	Key       WeirConnKey
 	Direction uint32
 	Opens     uint32
+	Len       uint32
 }
 
 type WeirDropKey struct {
@@ -591,7 +592,8 @@ type WeirScratch struct {
 		Key             WeirPolicyKey
 		Value           WeirPolicyValue
 		Own             uint8
-		Pad             [3]uint8
+		Granted         uint8
+		Pad             [2]uint8
 		HostAsked       [4]uint32
 		HostAt          [4]uint32
 	}
@@ -725,6 +727,13 @@ type WeirSockValue struct {
 	Svc  WeirSvcKey
 }
 
+type WeirSourceKey struct {
+	_       structs.HostLayout
+	Len     uint32
+	Ifindex uint32
+	Addr    WeirIpAddr
+}
+
 type WeirSpent struct {
 	_        structs.HostLayout
 	Replaced uint64
@@ -825,6 +834,7 @@ const (
 	WeirMapWeirShares         = "weir_shares"
 	WeirMapWeirSlowCalls      = "weir_slow_calls"
 	WeirMapWeirSockets        = "weir_sockets"
+	WeirMapWeirSources        = "weir_sources"
 	WeirMapWeirSpent          = "weir_spent"
 	WeirMapWeirStaged         = "weir_staged"
 	WeirMapWeirStreams        = "weir_streams"
@@ -995,6 +1005,7 @@ type WeirMapSpecs struct {
 	WeirShares         *ebpf.MapSpec `ebpf:"weir_shares"`
 	WeirSlowCalls      *ebpf.MapSpec `ebpf:"weir_slow_calls"`
 	WeirSockets        *ebpf.MapSpec `ebpf:"weir_sockets"`
+	WeirSources        *ebpf.MapSpec `ebpf:"weir_sources"`
 	WeirSpent          *ebpf.MapSpec `ebpf:"weir_spent"`
 	WeirStaged         *ebpf.MapSpec `ebpf:"weir_staged"`
 	WeirStreams        *ebpf.MapSpec `ebpf:"weir_streams"`
@@ -1101,6 +1112,7 @@ type WeirMaps struct {
 	WeirShares         *ebpf.Map `ebpf:"weir_shares"`
 	WeirSlowCalls      *ebpf.Map `ebpf:"weir_slow_calls"`
 	WeirSockets        *ebpf.Map `ebpf:"weir_sockets"`
+	WeirSources        *ebpf.Map `ebpf:"weir_sources"`
 	WeirSpent          *ebpf.Map `ebpf:"weir_spent"`
 	WeirStaged         *ebpf.Map `ebpf:"weir_staged"`
 	WeirStreams        *ebpf.Map `ebpf:"weir_streams"`
@@ -1175,6 +1187,7 @@ func (m *WeirMaps) Close() error {
 		m.WeirShares,
 		m.WeirSlowCalls,
 		m.WeirSockets,
+		m.WeirSources,
 		m.WeirSpent,
 		m.WeirStaged,
 		m.WeirStreams,

@@ -74,6 +74,7 @@ func (t *familyTables[A]) read(s *nodestate.State) error {
 		s.Clients[k] = s.Clients[k].With(abi.FromAddr(v))
 	}
 	t.egress.read(s)
+	t.readSources(s)
 	t.readRanges(s)
 	for k := range t.announced.Tracker.All() {
 		s.Announced[abi.FromAddr(k)] = true

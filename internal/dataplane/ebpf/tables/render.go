@@ -4,7 +4,9 @@ package tables
 
 import (
 	"iter"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -90,6 +92,43 @@ func renderRanges[A abi.Address](s *nodestate.State) iter.Seq2[abi.RangeKey[A], 
 					return
 				}
 			}
+		}
+	}
+}
+
+// renderSources makes what pods may send from beside their own addresses, and inside of it what
+// they may not.
+func renderSources[A abi.Address](s *nodestate.State, ifindex func(nodestate.Addr) int) iter.Seq2[abi.SourceKey[A], A] {
+	out := map[abi.SourceKey[A]]A{}
+	for own, prefixes := range s.Sources {
+		a := s.Addrs[own]
+		if !abi.Carries[A](own) || a.Kind != nodestate.AddrEndpoint || a.Gateways {
+			continue
+		}
+		by := ifindex(a)
+		for _, p := range prefixes {
+			without, whole := s.SourceParts(p)
+			if whole {
+				continue
+			}
+			out[abi.ToSource[A](by, p)] = abi.ToAddr[A](own)
+			for _, n := range without {
+				var nobody A
+				out[abi.ToSource[A](by, n)] = nobody
+			}
+		}
+	}
+	return maps.All(out)
+}
+
+// readSources is the reverse of renderSources, as far as the map tells.
+func (t *familyTables[A]) readSources(s *nodestate.State) {
+	var nobody A
+	for k, own := range t.sources.Tracker.All() {
+		if own != nobody {
+			a := abi.FromAddr(own)
+			s.Sources[a] = append(s.Sources[a], abi.FromSource(k))
+			slices.SortFunc(s.Sources[a], netip.Prefix.Compare)
 		}
 	}
 }

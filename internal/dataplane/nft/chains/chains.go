@@ -44,7 +44,7 @@ func RenderChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint
 		expr.SetWorkloads: {Key: "ifname", Size: room}, expr.MapSenders: {Key: "$addr", Value: "verdict", Size: room}, expr.SetPods: {Key: "$addr", Size: room}, expr.SetOwn: {Key: "$addr", Size: room},
 		expr.SetLocal: {Key: "$addr", Size: room}, expr.SetNodes: {Key: "$addr"}, expr.MapNodes: {Key: "$addr", Value: "mark"}, expr.MapLinks: {Key: "ether_addr", Value: "mark"},
 		expr.SetPorted: {Key: "$addr"}, expr.SetBlocks: {Key: "$addr", Interval: true}, expr.SetRouted: {Key: "$addr", Interval: true},
-		expr.SetKnown:     {Key: "$addr"},
+		expr.SetKnown: {Key: "$addr"}, expr.MapGrants: {Key: "ifname", Value: "verdict", Size: room}, expr.SetGranted: {Key: "$addr", Interval: true},
 		expr.SetPodRanges: {Key: "$addr", Interval: true}, expr.SetOutgoing: {Key: "$addr", Size: room}, expr.SetHairpin: {Key: "$addr . $addr", Size: room}, expr.SetKeepSource: {Key: "$addr"},
 	}
 	if s.Settings.Gateways {

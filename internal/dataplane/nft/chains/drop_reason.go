@@ -3,6 +3,8 @@
 package chains
 
 import (
+	"strings"
+
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/policy"
 	"github.com/weir-net/weir/internal/dataplane/nft/services"
@@ -22,6 +24,9 @@ type Dropped struct {
 func (d Dropped) Why() (reason.Reason, nodestate.RuleID) {
 	if why, rule, ok := expr.DenyChain(d.Chain); ok {
 		return why, rule
+	}
+	if strings.HasPrefix(d.Chain, grantedPrefix) {
+		return reason.Spoofed, 0
 	}
 	switch d.Chain {
 	case "from-network", sourceProven, OwnSourceChain:

@@ -178,7 +178,7 @@ func sourceChains(f table.Family, t *table.Table, s *nodestate.State, at Indexes
 		rules = append(rules, fmt.Sprintf("iif %d @th,16,16 != $vxlan meta mark and $mask != 0 accept", at.tunnel))
 	}
 	t.Chains["from-network"] = table.Chain{Type: knftables.FilterType, Hook: knftables.PreroutingHook, Priority: "raw", Rules: expr.Expand(f, s, append(rules, any...)...)}
-	chain(workloadChain, workloadRules(f)...)
+	chain(workloadChain, workloadRules(f, s)...)
 	chain(podTunnelChain, podTunnelRules(f, s)...)
 	chain(podLinkChain, "drop")
 	chain(OwnSourceChain, append(any,
@@ -226,7 +226,7 @@ func SenderChain(name string) string {
 // lets pass. Of IPv6 neighbour discovery and reports of multicast listeners pass, which are between
 // it and the node alone. A pod's interface that the state does not name has no addresses: nothing
 // comes from it.
-func workloadRules(f table.Family) []string {
+func workloadRules(f table.Family, s *nodestate.State) []string {
 	var rules []string
 	if f.Six {
 		rules = append(rules, "iifname != @"+expr.SetWorkloads+" drop",
@@ -235,6 +235,9 @@ func workloadRules(f table.Family) []string {
 			"icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } ip6 hoplimit 255 ip6 daddr @"+expr.SetOwn+" return",
 			"icmpv6 type { "+listeners+" } ip6 saddr fe80::/10 return",
 			"icmpv6 type mld2-listener-report ip6 saddr :: return")
+	}
+	if len(s.Sources) > 0 {
+		rules = append(rules, "iifname vmap @"+expr.MapGrants)
 	}
 	return append(rules, "drop")
 }

@@ -3,6 +3,8 @@
 package chains
 
 import (
+	"strings"
+
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -50,4 +52,43 @@ func podTunnelRules(f table.Family, s *nodestate.State) []string {
 		rules = append(rules, "meta l4proto 4 $ip daddr @"+expr.SetOwn+" drop", "meta l4proto 4 $ip daddr @"+expr.SetNodes+" drop")
 	}
 	return append(rules, "accept")
+}
+
+// grantedPrefix begins the name of the chain of an interface by which a pod may send with sources
+// that are not its own.
+const grantedPrefix = "granted-"
+
+// renderSources makes the chains by which pods may send with sources that are not their own: not
+// with one that somebody has, nor with one of a pool or of a Service.
+func renderSources(f table.Family, t *table.Table, s *nodestate.State) {
+	var all table.Prefixes
+	for own, prefixes := range s.Sources {
+		v := s.Addrs[own]
+		if !f.Has(own) || v.Kind != nodestate.AddrEndpoint || v.Gateways || v.Interface == "" {
+			continue
+		}
+		rules := []string{"$ip saddr @" + expr.SetKnown + " drop"}
+		for _, p := range prefixes {
+			without, whole := s.SourceParts(p)
+			if whole {
+				continue
+			}
+			for _, n := range without {
+				rules = append(rules, "$ip saddr "+table.PrefixText(n)+" drop")
+			}
+			to := " goto " + podTunnelChain
+			if p.Bits() == 0 { // nft has no such prefix
+				rules = append(rules, strings.TrimSpace(to))
+			} else {
+				rules = append(rules, "$ip saddr "+table.PrefixText(p)+to)
+			}
+			all.Add(p)
+		}
+		name := grantedPrefix + strings.TrimPrefix(SenderChain(v.Interface), SenderPrefix)
+		t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, append(rules, "drop")...)}
+		t.Add(expr.MapGrants, v.Interface, "goto "+name)
+	}
+	for _, p := range all.Disjoint() {
+		t.Add(expr.SetGranted, table.PrefixText(p), "")
+	}
 }

@@ -31,6 +31,7 @@ func Render(s *nodestate.State, six bool) *table.Table {
 func RenderElements(f table.Family, t *table.Table, s *nodestate.State, numbers *marks.Numbers, at Indexes) {
 	renderAddrs(f, t, s, numbers, at)
 	renderRoutes(f, t, s)
+	renderSources(f, t, s)
 	renderRemote(f, t, s, numbers)
 }
 

@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -236,7 +237,7 @@ func (v *View) Ends(h Header) (egress, ingress dataplane.EventEnd) {
 	if h.Proto == model.ProtocolICMP || h.Proto == model.ProtocolICMPv6 {
 		e.Dport = h.Message
 	}
-	q := &question{View: v, e: &e}
+	q := &question{View: v, e: &e, sender: e.Src}
 	q.pods(v.State.Addrs[e.Src].Kind, v.State.Addrs[e.Dst].Kind)
 	return e.Egress, e.Ingress
 }
@@ -250,9 +251,12 @@ type verdicts struct {
 // evaluate looks up what the state says of a flow at each end, and where it comes into the node and
 // leaves it.
 func (v *View) locate(e *dataplane.Event, in, out int) verdicts {
-	q := &question{View: v, e: e}
+	q := &question{View: v, e: e, sender: e.Src}
 	src, dst := v.State.Addrs[e.Src].Kind, v.State.Addrs[e.Dst].Kind
-	q.pods(src, dst)
+	if own := v.State.SendsAs(in, e.Src); own.IsValid() {
+		q.sender = own
+	}
+	q.pods(v.State.Addrs[q.sender].Kind, dst)
 	if len(v.State.HostEndpoints) > 0 && !q.said.denied {
 		q.hosts(src, dst, in, out)
 	}
@@ -262,8 +266,9 @@ func (v *View) locate(e *dataplane.Event, in, out int) verdicts {
 // question is a flow that sets are asked about, and what they said.
 type question struct {
 	*View
-	e    *dataplane.Event
-	said verdicts
+	e      *dataplane.Event
+	sender netip.Addr // whose egress policy it is: the source, or the pod that sends with it
+	said   verdicts
 }
 
 // decide is what a set says of an end of the flow: of the destination where peer is true.
@@ -291,7 +296,7 @@ func (q *question) pods(src, dst nodestate.AddrKind) {
 	e, s := q.e, q.State
 	if src == nodestate.AddrEndpoint {
 		e.Egress.Local = true
-		e.Egress.Rule = q.consult(s.Addrs[e.Src].Egress, true, reason.PolicyEgress).Rule
+		e.Egress.Rule = q.consult(s.Addrs[q.sender].Egress, true, reason.PolicyEgress).Rule
 		if staged, ok := s.Staged[e.Src]; ok {
 			d := q.decide(staged.Egress, true)
 			e.Egress.Staged, e.Egress.StagedDenied, e.Egress.StagedRule = true, !d.Allow, d.Rule

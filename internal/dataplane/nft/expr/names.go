@@ -10,6 +10,8 @@ package expr
 // Sets and maps that more than one part refers to.
 const (
 	SetWorkloads  = "workloads"     // pods' interfaces
+	MapGrants     = "source-grants" // pods' interfaces → which sources they may send with that are not their own
+	SetGranted    = "granted"       // prefixes of such sources
 	MapSenders    = "senders"       // addresses of this node → the chain that asks by which interface they come
 	SetPods       = "pods"          // addresses of this node's pods
 	SetOwn        = "own"           // the node's own addresses

@@ -54,6 +54,30 @@ func (m *Network) acceptLocalOfPods(s *nodestate.State) error {
 	return errors.Join(errs...)
 }
 
+// trustSenders keeps the kernel from dropping what pods send with sources that are not their own:
+// by an interface without addresses even a loose check of reverse paths refuses what is routed
+// elsewhere. Tables ask who may send with which.
+func (m *Network) trustSenders(s *nodestate.State) error {
+	trusted, errs := map[string]int{}, []error(nil)
+	for a := range s.Sources {
+		v := s.Addrs[a]
+		if v.Kind != nodestate.AddrEndpoint || v.Interface == "" || v.Interface == "all" || v.Interface == "default" || !a.Is4() {
+			continue
+		}
+		if index, known := m.trusted[v.Interface]; !known || index != v.IfIndex {
+			if err := kernel.TrustDevice(v.Interface); errors.Is(err, fs.ErrNotExist) {
+				continue // it is not there yet, or gone
+			} else if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+		}
+		trusted[v.Interface] = v.IfIndex
+	}
+	m.trusted = trusted
+	return errors.Join(errs...)
+}
+
 // checksReversePath reports whether sources of an interface are checked (RFC 3704).
 func checksReversePath(name string) (bool, error) {
 	for _, of := range []string{"all", name} {

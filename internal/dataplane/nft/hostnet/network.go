@@ -37,6 +37,7 @@ type Network struct {
 	uplinks     []uplink             // by which announced addresses are answered for
 	answers     map[table.Family]int // how many addresses are answered for; nothing = an agent before this one may have left some
 	acceptLocal map[string]int       // pods' interfaces that were looked at, by name: their index
+	trusted     map[string]int       // those of pods that send with sources that are not their own, likewise
 	stateDir    string               // survives a reboot; "" = there is none
 
 	beside     func(node string) ([6]byte, error) // Beside; nil = all nodes have Weir
@@ -108,6 +109,9 @@ func (m *Network) Open(s *nodestate.State, written func(table.Family) bool, numb
 		if err := m.acceptLocalOfPods(s); err != nil { // what it spares is all that is lost
 			m.log.Warn("the kernel goes on checking sources of some pods", "error", err)
 		}
+	}
+	if opened(table.Family{}) {
+		fail("sources of pods", m.trustSenders(s))
 	}
 	if opened(table.Family{Six: true}) {
 		fail("forwarding of IPv6", forwardIPv6())

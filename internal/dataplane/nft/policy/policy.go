@@ -35,6 +35,10 @@ const (
 	setIsolated = "isolated"   // pods with a set in any direction
 	MapIngress  = "ingress-of" // pod → jump to its set's chain
 	MapEgress   = "egress-of"
+	// Of pods that may send with sources that are not their own, by their interfaces, what they
+	// send so: that is not found by its source.
+	mapGranted  = "granted-egress"
+	setGranters = "granted-isolated"
 	mapPeers    = "peers"         // address → number of its class, as the lower half of a packet's priority
 	mapPeerNets = "peer-networks" // the same for prefixes
 	mapVerdicts = "verdicts"      // number of a set : number of a class → what the set says of it
@@ -59,6 +63,7 @@ func New() *State {
 func AddSets(f table.Family, t *table.Table, room uint64) {
 	for name, set := range map[string]table.Set{
 		setIsolated: {Key: "$addr", Size: room}, MapIngress: {Key: "$addr", Value: "verdict", Size: room}, MapEgress: {Key: "$addr", Value: "verdict", Size: room},
+		mapGranted: {Key: "ifname", Value: "verdict", Size: room}, setGranters: {Key: "ifname", Size: room},
 		mapPeers: {Key: "$addr", Value: "classid"}, mapPeerNets: {Key: "$addr", Value: "classid", Interval: true},
 		mapVerdicts: {Key: "classid", Value: "verdict"},
 	} {
@@ -107,6 +112,14 @@ func icmpErrors(f table.Family) string {
 func policyChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h HostRules, listening bool) {
 	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	errors, end := icmpErrors(f), markChain
+	var granted, answered, stray string // sources that are not the senders' own
+	if len(s.Sources) > 0 {
+		granted = "ct direction original $ip saddr != @" + expr.SetLocal + " iifname vmap @" + mapGranted
+		// An answer does not show which pod's policy the flow is under: the next packet of the
+		// first direction evaluates that.
+		answered = "ct direction reply ct original $ip saddr @" + expr.SetGranted + " return"
+		stray = "$ip saddr != @" + expr.SetLocal + " iifname @" + setGranters + " drop"
+	}
 	if h.any() {
 		end = hostChain
 	}
@@ -118,15 +131,17 @@ func policyChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint
 			"ct state new tcp flags & (syn | ack) != syn jump "+strayChain,
 			"ct original $ip saddr . ct reply $ip saddr @"+expr.SetHairpin+" goto "+markChain,
 			"ct original $ip saddr vmap @"+MapEgress,
+			granted,
 			"ct original $ip saddr @"+expr.SetOwn+" goto "+end, // the node's own probes
 			"ct reply $ip saddr vmap @"+MapIngress,
+			answered,
 			"goto "+end)
 	}
 	chain(flowChain, flow(end)...)
 	if !h.any() {
 		begin := []string{"udp dport $vxlan jump " + TunnelPortChain, "tcp flags & (syn | ack) != syn jump " + strayChain}
 		if len(t.Elements[setIsolated]) > 0 {
-			begin = append(begin, "ct original $ip saddr vmap @"+MapEgress, "ct reply $ip saddr vmap @"+MapIngress)
+			begin = append(begin, "ct original $ip saddr vmap @"+MapEgress, granted, "ct reply $ip saddr vmap @"+MapIngress)
 		}
 		chain(FirstPacketsChain, append(begin, "goto "+markChain)...)
 	}
@@ -150,6 +165,7 @@ func policyChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint
 		errors + " $ip saddr @" + expr.SetPods + " drop",
 		errors + " $ip saddr != @" + expr.SetOwn + " $ip daddr @" + expr.SetPods + " drop",
 		"$ip saddr @" + setIsolated + " drop",
+		stray,
 		"$ip daddr @" + setIsolated + " drop"}, strayHostRules(f, h)...)...)
 }
 
@@ -243,7 +259,12 @@ func (r *policyRender) endpoints(s *nodestate.State) {
 			r.add(MapIngress, a.String(), "jump "+r.podChain("into-", r.setChain("in-", "ct original $ip saddr", v.Ingress), "ct original $ip saddr @"+expr.SetOwn+" return"))
 		}
 		if v.Egress.Set != 0 {
-			r.add(MapEgress, a.String(), "jump "+r.podChain("out-of-", r.setChain("out-", "ct reply $ip saddr", v.Egress)))
+			out := "jump " + r.podChain("out-of-", r.setChain("out-", "ct reply $ip saddr", v.Egress))
+			r.add(MapEgress, a.String(), out)
+			if len(s.Sources[a]) > 0 {
+				r.add(mapGranted, v.Interface, out)
+				r.add(setGranters, v.Interface, "")
+			}
 		}
 	}
 }
