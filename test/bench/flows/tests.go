@@ -26,6 +26,7 @@ type part struct {
 
 var tested = []part{
 	{"packets", "./test/bench/micro", true, []string{"-run", "^$", "-bench", "^BenchmarkRecords$", "-benchtime", "1x"}},
+	{"begun", "./internal/dataplane/ebpf/offline", true, []string{"-run", "^TestNoFlowIsLostUnseen$"}},
 	{"names", "./test/netns", true, []string{"-run", "^TestDomainNames$"}},
 	{"preview", "./internal/policy/preview", true, []string{"-run", "^TestPreviewIsWhatHappens$"}},
 	{"browser", "./test/ui", false, nil},
@@ -117,6 +118,15 @@ type packets struct {
 	On   float64 `json:"onNs"`
 }
 
+// newFlows are connections that begin on one node, each ended at once.
+type newFlows struct {
+	ASecond float64 `json:"aSecond"` // 50,000 at most
+	Made    float64 `json:"made"`
+	Kept    float64 `json:"kept"` // in a record of its own
+	Lost    float64 `json:"lost"` // and counted as that
+	Unseen  float64 `json:"unseen"`
+}
+
 // names are first connections to names that policy allows.
 type names struct {
 	Connections float64 `json:"connections"`
@@ -141,6 +151,16 @@ func (r *result) note(part string, figures []nettest.FigureRow) error {
 			} else if n := len(r.Packets); n > 0 && r.Packets[n-1].What == what {
 				r.Packets[n-1].On = f.Value
 			}
+		case part == "begun" && f.Name == "new flows, a second":
+			r.NewFlows = &newFlows{ASecond: f.Value}
+		case part == "begun" && f.Name == "new flows, made" && r.NewFlows != nil:
+			r.NewFlows.Made = f.Value
+		case part == "begun" && f.Name == "new flows, kept" && r.NewFlows != nil:
+			r.NewFlows.Kept = f.Value
+		case part == "begun" && f.Name == "new flows, counted as lost" && r.NewFlows != nil:
+			r.NewFlows.Lost = f.Value
+		case part == "begun" && f.Name == "new flows, lost unseen" && r.NewFlows != nil:
+			r.NewFlows.Unseen = f.Value
 		case part == "names" && f.Name == "first connections, made":
 			if r.Names == nil {
 				r.Names = &names{}
