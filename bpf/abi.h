@@ -22,6 +22,8 @@
 #define MARK_QUEUED 0x0bd00000u
 /* Translated by a Weir program for a process of this node, while SET_APART says so. */
 #define MARK_SEEN 0x0bc00000u
+/* From a DNS server to a pod: the agent has read it, and sends it on to the pod's interface. */
+#define MARK_READ 0x0b800000u
 
 #include "abi_tables.h"
 #include "abi_flow.h"
@@ -57,6 +59,7 @@ _Static_assert(sizeof(struct name_key) == 260, "name_key");
 _Static_assert(sizeof(struct named_key) == 20, "named_key");
 _Static_assert(sizeof(struct named_value) == 136, "named_value");
 _Static_assert(sizeof(struct name_question) == 28, "name_question");
+_Static_assert(sizeof(struct name_reader) == 16, "name_reader");
 _Static_assert(sizeof(struct flow_record) == 200, "flow_record");
 _Static_assert(sizeof(struct settings) == (96 + ADDR_MORE + 7) / 8 * 8, "settings");
 

@@ -15,6 +15,7 @@ enum abi_macros {
 	MARK_OWN_ = MARK_OWN,
 	MARK_SEEN_ = MARK_SEEN,
 	MARK_QUEUED_ = MARK_QUEUED,
+	MARK_READ_ = MARK_READ,
 	GATEWAYS_ = GATEWAYS,
 	PORT_WORDS_ = PORT_WORDS,
 	SOCK_ASKED_ = SOCK_ASKED,
@@ -27,6 +28,7 @@ enum abi_macros {
 	NAMED_EACH_ = NAMED_EACH,
 	NAMED_FEW_ = NAMED_FEW,
 	NAMED_MOST_ = NAMED_MOST,
+	NAME_HANDED_MOST_ = NAME_HANDED_MOST,
 };
 
 struct abi_enums {
@@ -59,6 +61,7 @@ struct abi_enums {
 	enum name_count name_count;
 	enum limit_direction limit_direction;
 	enum limited_slot limited_slot;
+	enum name_stream_state name_stream_state;
 };
 
 struct abi_enums abi_enums;

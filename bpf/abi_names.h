@@ -94,6 +94,36 @@ struct name_question {
 	__u32 proto;
 };
 
+/* map weir_name_reader: array of one struct name_reader, the agent that reads what programs cannot.
+ * They send it packets, with the index of the pod's interface in the last four bytes of the
+ * Ethernet source address, while it was there at most NAME_BEAT_NS ago and has fewer than
+ * NAME_HANDED_MOST of them to read. */
+struct name_reader {
+	__u64 beat; /* nanoseconds of the monotonic clock: when it was there last */
+	__u32 ifindex; /* of its device; 0 = there is none */
+	__u32 done; /* what weir_name_handed was when it had read all, and packets read since */
+};
+
+#define NAME_BEAT_NS 1000000000
+#define NAME_HANDED_MOST 256
+
+/* map weir_name_handed: array of one __u32, the packets that were sent to the agent */
+
+/* map weir_name_streams: LRU hash struct name_question, with ID 0 -> struct name_stream; TCP
+ * connections by which DNS servers answer pods; and packets in fragments of which the first went to
+ * the agent, with protocol IPPROTO_FRAGMENT and the packet's identification in port and id */
+enum name_stream_state {
+	NAME_STREAM_OPEN = 0, /* programs have read all of it */
+	NAME_STREAM_HANDED = 1, /* the agent reads it */
+	NAME_STREAM_LOST = 2, /* something of it went on unread */
+};
+
+struct name_stream {
+	__u32 first; /* sequence number of the SYN */
+	__u32 next; /* of the first byte that no program has read */
+	__u32 state; /* enum name_stream_state */
+};
+
 /* map weir_name_counts: per-CPU array enum name_count -> __u64 */
 enum name_count {
 	NAMES_LEARNED = 0, /* answers of which addresses were noted */

@@ -7,60 +7,10 @@
 #include <linux/in6.h>
 #include <linux/pkt_cls.h>
 #include "names.h"
+#include "names_hand.h"
 
 #if WEIR_FAMILY == 4
-
-#define NAME_LABELS 32 /* labels and pointers that are followed in one name */
-#define NAME_EXTENSIONS 4 /* headers of IPv6 before the transport's */
-#define NAME_MOST 254 /* characters of a name, dots among them */
-#define NAME_RECORDS 64 /* of an answer that are looked at, */
-#define NAME_ADDRS 64 /* and addresses; a power of 2 */
-#define NAME_TTL_LEAST 10 /* seconds: what is asked at once is used at once */
-#define NAME_TTL_MOST 604800
-
-#define DNS_A 1
-#define DNS_CNAME 5
-#define DNS_AAAA 28
-#define DNS_CLASS_IN 1
-
-/* What is known of the answer at hand. */
-struct name_work {
-	struct name_pod pod;
-	__u32 ifindex;
-	__u32 now;
-	__u32 msg; /* where the message begins in the frame */
-	__u32 count; /* of patterns */
-	__u64 patterns[NAME_MATCHES]; /* of the set that names of the answer match */
-	__u32 ttl; /* the least of the chain of names */
-	__u32 addrs;
-	struct {
-		__be32 addr[4];
-		__u32 ttl;
-	} addr[NAME_ADDRS];
-	struct name_key key;
-	struct {
-		__u32 len; /* bits of a struct name_key: the group, and the name as it is written */
-		__u32 group[2];
-		__u8 name[NAME_BYTES + 64];
-	} head;
-	__u64 fresh[sizeof(struct named_value) / 8]; /* an empty one: no lock may be here */
-};
-MAP(weir_name_work, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct name_work, 1, 0);
-
-static __always_inline struct name_work *names_work(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&weir_name_work, &zero);
-}
-
-static __always_inline void names_count(__u32 which)
-{
-	__u64 *n = bpf_map_lookup_elem(&weir_name_counts, &which);
-
-	if (n)
-		(*n)++;
-}
+#include "names_work.h"
 
 /* Makes work.key of the first `at` characters of work.head.name, the last of which is a dot: from
  * their end on, in lower case, as these are then, too. A function of its own, so that the verifier
@@ -351,6 +301,9 @@ __noinline int names_records(struct __sk_buff *skb, __u32 off, __u32 records)
 				w->addrs = n + 1;
 			} else if (n >= NAME_ADDRS) {
 				return -1;
+			} else if (r.type == bpf_htons(DNS_SVCB) ||
+				   r.type == bpf_htons(DNS_HTTPS)) {
+				w->hints = 1;
 			}
 		}
 		off += bpf_ntohs(r.len);
@@ -358,72 +311,10 @@ __noinline int names_records(struct __sk_buff *skb, __u32 off, __u32 records)
 	return -1;
 }
 
-/* Finds the message in the frame, and what of the packet its question is found by. Returns 1 when
- * there may be one. */
-static __always_inline int names_packet(struct __sk_buff *skb, struct name_work *w,
-					struct name_question *q)
+/* Reads an answer as far as that can be read here. */
+static __always_inline int names_answer(struct __sk_buff *skb, struct name_work *w)
 {
-	struct {
-		__be16 source;
-		__be16 dest;
-	} ports;
-	struct {
-		__u8 next;
-		__u8 len;
-		__be16 piece; /* of a fragment's header */
-	} extension;
-	__u32 off = ETH_HLEN;
-	__u8 head, proto;
-	__be16 piece;
-
-	if (skb->protocol == bpf_htons(ETH_P_IP)) {
-		if (bpf_skb_load_bytes(skb, off, &head, 1) ||
-		    bpf_skb_load_bytes(skb, off + 9, &proto, 1) ||
-		    bpf_skb_load_bytes(skb, off + 6, &piece, 2) ||
-		    bpf_skb_load_bytes(skb, off + 12, &q->server[3], 4))
-			return 0;
-		if (piece & bpf_htons(0x1fff))
-			return 0; /* the first fragment was looked at */
-		q->server[2] = bpf_htonl(0xffff);
-		off += (head & 15) * 4;
-	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
-		if (bpf_skb_load_bytes(skb, off + 6, &proto, 1) ||
-		    bpf_skb_load_bytes(skb, off + 8, q->server, 16))
-			return 0;
-		off += 40;
-		for (int i = 0; i < NAME_EXTENSIONS; i++) {
-			if (proto != IPPROTO_HOPOPTS && proto != IPPROTO_DSTOPTS &&
-			    proto != IPPROTO_ROUTING && proto != IPPROTO_FRAGMENT)
-				break;
-			if (bpf_skb_load_bytes(skb, off, &extension, 4) ||
-			    (proto == IPPROTO_FRAGMENT && (extension.piece & bpf_htons(0xfff8))))
-				return 0;
-			off += proto == IPPROTO_FRAGMENT ? 8 : (extension.len + 1) * 8;
-			proto = extension.next;
-		}
-	} else {
-		return 0;
-	}
-	if ((proto != IPPROTO_UDP && proto != IPPROTO_TCP) ||
-	    bpf_skb_load_bytes(skb, off, &ports, 4) || ports.source != bpf_htons(DNS_PORT))
-		return 0;
-	q->proto = proto;
-	q->port = ports.dest;
-	if (proto == IPPROTO_TCP) {
-		if (bpf_skb_load_bytes(skb, off + 12, &head, 1))
-			return 0;
-		off += (head >> 4) * 4 + 2;
-	} else {
-		off += 8;
-	}
-	w->msg = off;
-	return 1;
-}
-
-static __always_inline void names_answer(struct __sk_buff *skb, struct name_work *w)
-{
-	struct name_question q = { .ifindex = skb->ifindex };
-	struct name_pod *pod = bpf_map_lookup_elem(&weir_name_pods, &q.ifindex);
+	struct name_question *q = &w->q;
 	struct {
 		__be16 id;
 		__be16 flags;
@@ -431,45 +322,70 @@ static __always_inline void names_answer(struct __sk_buff *skb, struct name_work
 		__be16 answers;
 	} head;
 	struct name_addr server;
-	int next;
+	struct name_pod *pod;
+	int next, step, trusted;
 
-	if (!pod || !names_packet(skb, w, &q) || bpf_skb_load_bytes(skb, w->msg, &head, 8))
-		return;
-	/* An answer, without error, to one question. */
-	if ((head.flags & bpf_htons(0xf80f)) != bpf_htons(0x8000) ||
-	    head.questions != bpf_htons(1) || !head.answers)
-		return;
-	__builtin_memcpy(&server, q.server, sizeof(server));
-	if (!bpf_map_lookup_elem(&weir_name_servers, &server)) {
-		names_count(NAMES_UNTRUSTED);
-		return;
+	__builtin_memset(q, 0, sizeof(*q));
+	q->ifindex = skb->ifindex;
+	w->count = w->addrs = w->size = w->hints = 0;
+	pod = bpf_map_lookup_elem(&weir_name_pods, &q->ifindex);
+	if (!pod)
+		return NAME_PASS;
+	step = names_packet(skb, w, q);
+	if (step != NAME_READ)
+		return step;
+	__builtin_memcpy(&server, q->server, sizeof(server));
+	trusted = !!bpf_map_lookup_elem(&weir_name_servers, &server);
+	if (trusted && q->proto == IPPROTO_TCP) {
+		step = names_segment(skb, q, w->l4, w->end, &w->msg, &w->size);
+		if (step != NAME_READ)
+			return step;
 	}
-	q.id = head.id;
-	if (bpf_map_delete_elem(&weir_name_asked, &q)) {
+	/* An answer, without error, to one question. */
+	if (bpf_skb_load_bytes(skb, w->msg, &head, 8) ||
+	    (head.flags & bpf_htons(0xf80f)) != bpf_htons(0x8000) ||
+	    head.questions != bpf_htons(1) || !head.answers)
+		return NAME_PASS;
+	if (!trusted) {
+		names_count(NAMES_UNTRUSTED);
+		return NAME_PASS;
+	}
+	q->id = head.id;
+	if (bpf_map_delete_elem(&weir_name_asked, q)) {
 		names_count(NAMES_UNASKED);
-		return;
+		return NAME_PASS;
 	}
 	w->pod = *pod;
-	w->ifindex = q.ifindex;
+	w->ifindex = q->ifindex;
 	w->now = names_now();
-	w->count = w->addrs = 0;
 	w->ttl = NAME_TTL_MOST;
 	next = names_read(skb, w->msg + DNS_HEADER);
-	if (next <= 0) {
-		names_count(NAMES_UNREAD);
-		return;
-	}
+	if (next <= 0)
+		return NAME_HAND;
 	names_match();
-	if (names_records(skb, next + 4, bpf_ntohs(head.answers)))
-		names_count(NAMES_UNREAD);
-	if (!w->count || !w->addrs)
-		return;
-	for (__u32 i = 0; i < NAME_ADDRS; i++) {
-		if (i >= w->addrs)
-			break;
-		names_put(i);
+	if (names_records(skb, next + 4, bpf_ntohs(head.answers)) || w->hints)
+		return NAME_HAND;
+	return NAME_READ;
+}
+
+/* Leads what is not read here to the agent. 0 = it goes on from here. */
+static __always_inline int names_handing(struct __sk_buff *skb, struct name_work *w)
+{
+	int tcp = w->q.proto == IPPROTO_TCP && w->pieces.proto != IPPROTO_FRAGMENT, ret;
+	__be16 id = w->q.id;
+
+	if (tcp)
+		w->q.id = 0;
+	ret = names_hand(skb);
+	if (tcp)
+		names_stream(&w->q, ret ? NAME_STREAM_HANDED : NAME_STREAM_LOST, w->size);
+	else if (ret && w->pieces.proto == IPPROTO_FRAGMENT)
+		names_stream(&w->pieces, NAME_STREAM_HANDED, 0);
+	if (ret && tcp && w->size) { /* the agent takes the question back */
+		w->q.id = id;
+		bpf_map_update_elem(&weir_name_asked, &w->q, &w->now, BPF_ANY);
 	}
-	names_count(NAMES_LEARNED);
+	return ret;
 }
 
 /* What goes on to a pod with names. It was evaluated before: it passes whatever it is. */
@@ -477,9 +393,27 @@ SEC("tc")
 int weir_names_learn(struct __sk_buff *skb)
 {
 	struct name_work *w = names_work();
+	int step, ret;
 
-	if (w)
-		names_answer(skb, w);
+	if (!w)
+		return TC_ACT_OK;
+	step = names_answer(skb, w);
+	if (step == NAME_HAND) {
+		ret = names_handing(skb, w);
+		if (ret)
+			return ret;
+		step = NAME_LOST;
+	}
+	if (step == NAME_LOST)
+		names_count(NAMES_UNREAD);
+	if (step == NAME_PASS || !w->count || !w->addrs)
+		return TC_ACT_OK;
+	for (__u32 i = 0; i < NAME_ADDRS; i++) {
+		if (i >= w->addrs)
+			break;
+		names_put(i);
+	}
+	names_count(NAMES_LEARNED);
 	return TC_ACT_OK;
 }
 

@@ -40,11 +40,13 @@ static __always_inline __u32 names_now(void)
 }
 
 /* Notes the question that a pod asks a DNS server in the packet p. Over TCP the message begins
- * behind its length; one whose first bytes come in two segments is not noted. */
+ * behind its length; one whose first bytes come in two segments is not noted. Resolvers send the
+ * questions for both families in one segment. */
 static __noinline int names_ask(struct __sk_buff *skb, const struct pkt *p)
 {
 	struct name_question q = { .ifindex = skb->ifindex, .port = p->key.sport };
 	__u32 now = names_now(), off = p->l4_off;
+	__be16 len;
 	__u8 words;
 
 	if (!bpf_map_lookup_elem(&weir_name_pods, &q.ifindex))
@@ -59,6 +61,10 @@ static __noinline int names_ask(struct __sk_buff *skb, const struct pkt *p)
 		off += 8;
 	}
 	if (bpf_skb_load_bytes(skb, off, &q.id, 2))
+		return 0;
+	bpf_map_update_elem(&weir_name_asked, &q, &now, BPF_ANY);
+	if (p->l4 != L4_TCP || bpf_skb_load_bytes(skb, off - 2, &len, 2) ||
+	    bpf_skb_load_bytes(skb, off + bpf_ntohs(len) + 2, &q.id, 2))
 		return 0;
 	bpf_map_update_elem(&weir_name_asked, &q, &now, BPF_ANY);
 	return 0;

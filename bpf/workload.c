@@ -25,8 +25,11 @@ static __always_inline int workload_gets(struct __sk_buff *skb)
 SEC("tc")
 int weir_to_workload(struct __sk_buff *skb)
 {
-	int ret = workload_gets(skb);
+	int ret;
 
+	if ((skb->mark & MARK_MASK) == MARK_READ)
+		return forward_pass(skb); /* for the second time */
+	ret = workload_gets(skb);
 	if (ret == TC_ACT_OK)
 		names_comes(skb);
 	return ret;

@@ -136,6 +136,17 @@ func (d *driverProcess) kill() {
 	}
 }
 
+// stop has the driver stand still until goOn.
+func (d *driverProcess) stop() { d.signal(syscall.SIGSTOP) }
+func (d *driverProcess) goOn() { d.signal(syscall.SIGCONT) }
+
+func (d *driverProcess) signal(s syscall.Signal) {
+	d.t.Helper()
+	if err := d.cmd.Process.Signal(s); err != nil {
+		d.t.Fatalf("%s: %v", d.node.name, err)
+	}
+}
+
 func (d *driverProcess) apply(s *nodestate.State) {
 	d.t.Helper()
 	if d.live {

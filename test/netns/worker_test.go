@@ -42,6 +42,7 @@ type request struct {
 
 	Shared   bool // open: other sockets may have the local address too
 	Own      bool // get, open: the socket bears the mark of the agent's own
+	Mark     int  // get, open: that of the socket
 	Size     int  // exchange, probe: bytes of the datagram; bulk: bytes in all
 	Reversed bool // echo, exchange: sent as IP fragments, the last one first
 	DF       bool // probe: may not be fragmented
@@ -299,6 +300,13 @@ func dial(r request, timeout time.Duration) (net.Conn, error) {
 	d := net.Dialer{Timeout: timeout, KeepAlive: noKeepAlive}
 	if r.Own {
 		d.Control = kernel.MarkOwn
+	}
+	if r.Mark != 0 {
+		d.Control = func(_, _ string, raw syscall.RawConn) error {
+			var set error
+			err := raw.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, r.Mark) })
+			return errors.Join(err, set)
+		}
 	}
 	if r.Shared {
 		d.Control = func(_, _ string, raw syscall.RawConn) error {

@@ -3,16 +3,21 @@
 package ebpf
 
 import (
+	"context"
 	"maps"
 	"net/netip"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/hostdev"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/namereader"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/sleep"
 )
 
 // devices is what is known of our own devices.
@@ -149,6 +154,57 @@ func (d *Driver) callNames() error {
 	}
 	d.readsNames = on
 	return nil
+}
+
+const (
+	nameReaderLook  = 200 * time.Millisecond // how soon it is there, or ends, once policy says so
+	nameReaderAgain = 10 * time.Second       // after it failed
+)
+
+// readNames reads, until ctx ends, the answers of DNS servers that programs cannot, while policy has
+// domain names.
+func (d *Driver) readNames(ctx context.Context) {
+	wanted := func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.readsNames && d.loaded.Programs[object.NamesProgram] != nil
+	}
+	for sleep.For(ctx, nameReaderLook) == nil {
+		if !wanted() {
+			continue
+		}
+		if err := d.readNamesWhile(ctx, wanted); err != nil {
+			d.log.Warn("answers of DNS servers that the programs cannot read go on to pods unread", "error", err)
+			if sleep.For(ctx, nameReaderAgain) != nil {
+				return
+			}
+		}
+	}
+}
+
+func (d *Driver) readNamesWhile(ctx context.Context, wanted func() bool) error {
+	copied, err := object.LoadTeacher(d.loaded)
+	if err != nil {
+		return err
+	}
+	defer copied.Close()
+	r := namereader.New(d.loaded.Maps, copied, d.log)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	d.mu.Lock()
+	if d.nameReader != nil {
+		r.CountOn(d.nameReader)
+	}
+	d.nameReader = r
+	d.mu.Unlock()
+	go func() {
+		for sleep.For(ctx, nameReaderLook) == nil {
+			if !wanted() {
+				stop()
+			}
+		}
+	}()
+	return r.Run(ctx)
 }
 
 // callIPIP makes the programs unpack IP in IP of other nodes while the state asks for it. The

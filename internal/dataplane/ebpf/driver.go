@@ -22,6 +22,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/eventring"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/namereader"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/tables"
 	"github.com/weir-net/weir/internal/dataplane/shape"
@@ -96,6 +97,7 @@ type Driver struct {
 	slow         map[*object.Collection]bool // whose programs call their SlowProgram
 	unpacks      bool                        // IPv4's call what unpacks IP in IP
 	readsNames   bool                        // they call what reads answers of DNS servers
+	nameReader   *namereader.Reader          // of what that cannot read; nil = there was none yet
 	sixErr       error                       // why the state's wish about IPv6 is not fulfilled
 	removingIPv6 bool                        // something of IPv6 is still there that should go
 	narrow       map[string]bool             // our devices whose MTU is too small for IPv6

@@ -3,6 +3,7 @@
 package ebpf
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
@@ -91,5 +92,29 @@ func TestHostileNamesShare(t *testing.T) {
 	a.answer(forgedAnswer(t))
 	if got := a.told(forgedAddr); got != nil {
 		t.Errorf("a pod with %d addresses of %d gets one more: %v", abi.NamedEach, abi.NamedFew, got)
+	}
+}
+
+// TestHostileAnswerInAnswer: whoever has a zone may put into a record what looks like an answer, and
+// a pod may ask for it by TCP such that a segment begins there. Messages are found by their place in
+// the stream alone.
+func TestHostileAnswerInAnswer(t *testing.T) {
+	t.Parallel()
+	hostile.Record(t, "a record of a zone, which a pod asks for by TCP, has an answer in it that says where a name of its policy leads", hostile.Pod, hostile.EBPF, hostile.Both)
+	a := newAnswers(t, "*.example.com")
+	a.rightful()
+	a.reader(0)
+	m := forgedAnswer(t)
+	inner := append([]byte{0, byte(len(m))}, m...)
+	for server, pod := range map[netip.Addr]netip.Addr{dnsServer: podAddr, dnsServer6: podAddr6} {
+		a.asked(server, 6)
+		a.hands(segment(server, pod, 100, 0x12, nil))
+		a.hands(segment(server, pod, 100+1+500, 0x10, inner)) // what is before it comes later
+		a.asked(server, 6)                                     // a connection whose beginning nobody saw
+		nettest.Must(t, a.node.Maps["weir_name_streams"].Delete(streamOf(server)))
+		a.hands(segment(server, pod, 700, 0x10, inner))
+	}
+	if got := a.told(forgedAddr); got != nil {
+		t.Errorf("it is a name's: %v", got)
 	}
 }

@@ -77,6 +77,14 @@ func (a *answers) asked(server netip.Addr, proto uint32) {
 	binary.BigEndian.PutUint16(id[:], dnsID)
 	k := abi.WeirNameQuestion{Ifindex: podIfindex, Server: abi.Widen(server), Port: abi.Be16(podPort), Id: binary.NativeEndian.Uint16(id[:]), Proto: proto}
 	nettest.Must(a.t, a.node.Maps["weir_name_asked"].Put(k, uint32(1)))
+	if proto == 6 { // by a new connection, of which the server has sent nothing
+		nettest.Must(a.t, a.node.Maps["weir_name_streams"].Put(streamOf(server), abi.WeirNameStream{First: 1<<32 - 1}))
+	}
+}
+
+// streamOf is the pod's TCP connection to a server.
+func streamOf(server netip.Addr) abi.WeirNameQuestion {
+	return abi.WeirNameQuestion{Ifindex: podIfindex, Server: abi.Widen(server), Port: abi.Be16(podPort), Proto: 6}
 }
 
 // frame is a message from a server to the pod.
@@ -97,7 +105,7 @@ func frame(from, to netip.Addr, port uint16, tcp bool, message []byte) []byte {
 	out := make([]byte, 12, 64+len(message))
 	if from.Is4() {
 		out = append(out, 8, 0, 0x45, 0)
-		out = append(binary.BigEndian.AppendUint16(out, uint16(20+len(l4))), 0, 0, 0, 0, 64, proto, 0, 0)
+		out = append(binary.BigEndian.AppendUint16(out, uint16(20+len(l4))), 0, 0, 0x40, 0, 64, proto, 0, 0) // DF
 	} else {
 		out = append(out, 0x86, 0xdd, 0x60, 0, 0, 0)
 		out = append(binary.BigEndian.AppendUint16(out, uint16(len(l4))), proto, 64)

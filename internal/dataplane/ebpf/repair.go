@@ -64,6 +64,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	sweep.Go(func() { d.collectGarbage(ctx) })
 	sweep.Go(func() { d.sweepConnections(ctx) })
 	sweep.Go(func() { d.sweepNames(ctx) })
+	sweep.Go(func() { d.readNames(ctx) })
 	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
 	soon := time.NewTimer(0)

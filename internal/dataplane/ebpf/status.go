@@ -84,7 +84,14 @@ func (d *Driver) Answers() (map[string]uint64, error) {
 
 // Names implements dataplane.Reporter.
 func (d *Driver) Names() (map[string]uint64, error) {
-	return counters.Names(d.loaded.Maps["weir_name_counts"])
+	out, err := counters.Names(d.loaded.Maps["weir_name_counts"])
+	d.mu.Lock()
+	r := d.nameReader
+	d.mu.Unlock()
+	if err == nil && r != nil {
+		r.Counts(out)
+	}
+	return out, err
 }
 
 // NamesOf returns the patterns of domain names that led the pod at an interface to an address, as

@@ -12,6 +12,7 @@ const (
 	MarkOwn         = 0xbe00000
 	MarkSeen        = 0xbc00000
 	MarkQueued      = 0xbd00000
+	MarkRead        = 0xb800000
 	Gateways        = 0x8
 	PortWords       = 0x2000
 	SockAsked       = 0x100
@@ -24,6 +25,7 @@ const (
 	NamedEach       = 0x400
 	NamedFew        = 0x10000
 	NamedMost       = 0x8000
+	NameHandedMost  = 0x100
 )
 
 // enum account_flag.
@@ -191,6 +193,13 @@ const (
 	NamesUnread    = 0x3
 	NamesFull      = 0x4
 	NameCounts     = 0x5
+)
+
+// enum name_stream_state.
+const (
+	NameStreamOpen   = 0x0
+	NameStreamHanded = 0x1
+	NameStreamLost   = 0x2
 )
 
 // enum policy_proto.

@@ -387,10 +387,24 @@ type Weir6NameQuestion struct {
 	Proto   uint32
 }
 
+type Weir6NameReader struct {
+	_       structs.HostLayout
+	Beat    uint64
+	Ifindex uint32
+	Done    uint32
+}
+
 type Weir6NameSetKey struct {
 	_       structs.HostLayout
 	Set     uint64
 	Pattern uint64
+}
+
+type Weir6NameStream struct {
+	_     structs.HostLayout
+	First uint32
+	Next  uint32
+	State uint32
 }
 
 type Weir6NamedKey struct {
@@ -756,10 +770,13 @@ const (
 	Weir6MapWeirNameAsked      = "weir_name_asked"
 	Weir6MapWeirNameCalls      = "weir_name_calls"
 	Weir6MapWeirNameCounts     = "weir_name_counts"
+	Weir6MapWeirNameHanded     = "weir_name_handed"
 	Weir6MapWeirNamePatterns   = "weir_name_patterns"
 	Weir6MapWeirNamePods       = "weir_name_pods"
+	Weir6MapWeirNameReader     = "weir_name_reader"
 	Weir6MapWeirNameServers    = "weir_name_servers"
 	Weir6MapWeirNameSets       = "weir_name_sets"
+	Weir6MapWeirNameStreams    = "weir_name_streams"
 	Weir6MapWeirNameUsed       = "weir_name_used"
 	Weir6MapWeirNames          = "weir_names"
 	Weir6MapWeirPeerCidrs      = "weir_peer_cidrs"
@@ -915,10 +932,13 @@ type Weir6MapSpecs struct {
 	WeirNameAsked      *ebpf.MapSpec `ebpf:"weir_name_asked"`
 	WeirNameCalls      *ebpf.MapSpec `ebpf:"weir_name_calls"`
 	WeirNameCounts     *ebpf.MapSpec `ebpf:"weir_name_counts"`
+	WeirNameHanded     *ebpf.MapSpec `ebpf:"weir_name_handed"`
 	WeirNamePatterns   *ebpf.MapSpec `ebpf:"weir_name_patterns"`
 	WeirNamePods       *ebpf.MapSpec `ebpf:"weir_name_pods"`
+	WeirNameReader     *ebpf.MapSpec `ebpf:"weir_name_reader"`
 	WeirNameServers    *ebpf.MapSpec `ebpf:"weir_name_servers"`
 	WeirNameSets       *ebpf.MapSpec `ebpf:"weir_name_sets"`
+	WeirNameStreams    *ebpf.MapSpec `ebpf:"weir_name_streams"`
 	WeirNameUsed       *ebpf.MapSpec `ebpf:"weir_name_used"`
 	WeirNames          *ebpf.MapSpec `ebpf:"weir_names"`
 	WeirPeerCidrs      *ebpf.MapSpec `ebpf:"weir_peer_cidrs"`
@@ -1016,10 +1036,13 @@ type Weir6Maps struct {
 	WeirNameAsked      *ebpf.Map `ebpf:"weir_name_asked"`
 	WeirNameCalls      *ebpf.Map `ebpf:"weir_name_calls"`
 	WeirNameCounts     *ebpf.Map `ebpf:"weir_name_counts"`
+	WeirNameHanded     *ebpf.Map `ebpf:"weir_name_handed"`
 	WeirNamePatterns   *ebpf.Map `ebpf:"weir_name_patterns"`
 	WeirNamePods       *ebpf.Map `ebpf:"weir_name_pods"`
+	WeirNameReader     *ebpf.Map `ebpf:"weir_name_reader"`
 	WeirNameServers    *ebpf.Map `ebpf:"weir_name_servers"`
 	WeirNameSets       *ebpf.Map `ebpf:"weir_name_sets"`
+	WeirNameStreams    *ebpf.Map `ebpf:"weir_name_streams"`
 	WeirNameUsed       *ebpf.Map `ebpf:"weir_name_used"`
 	WeirNames          *ebpf.Map `ebpf:"weir_names"`
 	WeirPeerCidrs      *ebpf.Map `ebpf:"weir_peer_cidrs"`
@@ -1085,10 +1108,13 @@ func (m *Weir6Maps) Close() error {
 		m.WeirNameAsked,
 		m.WeirNameCalls,
 		m.WeirNameCounts,
+		m.WeirNameHanded,
 		m.WeirNamePatterns,
 		m.WeirNamePods,
+		m.WeirNameReader,
 		m.WeirNameServers,
 		m.WeirNameSets,
+		m.WeirNameStreams,
 		m.WeirNameUsed,
 		m.WeirNames,
 		m.WeirPeerCidrs,

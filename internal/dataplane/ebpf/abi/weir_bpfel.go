@@ -385,10 +385,24 @@ type WeirNameQuestion struct {
 	Proto   uint32
 }
 
+type WeirNameReader struct {
+	_       structs.HostLayout
+	Beat    uint64
+	Ifindex uint32
+	Done    uint32
+}
+
 type WeirNameSetKey struct {
 	_       structs.HostLayout
 	Set     uint64
 	Pattern uint64
+}
+
+type WeirNameStream struct {
+	_     structs.HostLayout
+	First uint32
+	Next  uint32
+	State uint32
 }
 
 type WeirNameWork struct {
@@ -396,7 +410,13 @@ type WeirNameWork struct {
 	Pod      WeirNamePod
 	Ifindex  uint32
 	Now      uint32
+	L4       uint32
 	Msg      uint32
+	End      uint32
+	Size     uint32
+	Hints    uint32
+	Q        WeirNameQuestion
+	Pieces   WeirNameQuestion
 	Count    uint32
 	Patterns [8]uint64
 	Ttl      uint32
@@ -780,10 +800,13 @@ const (
 	WeirMapWeirNameAsked      = "weir_name_asked"
 	WeirMapWeirNameCalls      = "weir_name_calls"
 	WeirMapWeirNameCounts     = "weir_name_counts"
+	WeirMapWeirNameHanded     = "weir_name_handed"
 	WeirMapWeirNamePatterns   = "weir_name_patterns"
 	WeirMapWeirNamePods       = "weir_name_pods"
+	WeirMapWeirNameReader     = "weir_name_reader"
 	WeirMapWeirNameServers    = "weir_name_servers"
 	WeirMapWeirNameSets       = "weir_name_sets"
+	WeirMapWeirNameStreams    = "weir_name_streams"
 	WeirMapWeirNameUsed       = "weir_name_used"
 	WeirMapWeirNameWork       = "weir_name_work"
 	WeirMapWeirNames          = "weir_names"
@@ -947,10 +970,13 @@ type WeirMapSpecs struct {
 	WeirNameAsked      *ebpf.MapSpec `ebpf:"weir_name_asked"`
 	WeirNameCalls      *ebpf.MapSpec `ebpf:"weir_name_calls"`
 	WeirNameCounts     *ebpf.MapSpec `ebpf:"weir_name_counts"`
+	WeirNameHanded     *ebpf.MapSpec `ebpf:"weir_name_handed"`
 	WeirNamePatterns   *ebpf.MapSpec `ebpf:"weir_name_patterns"`
 	WeirNamePods       *ebpf.MapSpec `ebpf:"weir_name_pods"`
+	WeirNameReader     *ebpf.MapSpec `ebpf:"weir_name_reader"`
 	WeirNameServers    *ebpf.MapSpec `ebpf:"weir_name_servers"`
 	WeirNameSets       *ebpf.MapSpec `ebpf:"weir_name_sets"`
+	WeirNameStreams    *ebpf.MapSpec `ebpf:"weir_name_streams"`
 	WeirNameUsed       *ebpf.MapSpec `ebpf:"weir_name_used"`
 	WeirNameWork       *ebpf.MapSpec `ebpf:"weir_name_work"`
 	WeirNames          *ebpf.MapSpec `ebpf:"weir_names"`
@@ -1050,10 +1076,13 @@ type WeirMaps struct {
 	WeirNameAsked      *ebpf.Map `ebpf:"weir_name_asked"`
 	WeirNameCalls      *ebpf.Map `ebpf:"weir_name_calls"`
 	WeirNameCounts     *ebpf.Map `ebpf:"weir_name_counts"`
+	WeirNameHanded     *ebpf.Map `ebpf:"weir_name_handed"`
 	WeirNamePatterns   *ebpf.Map `ebpf:"weir_name_patterns"`
 	WeirNamePods       *ebpf.Map `ebpf:"weir_name_pods"`
+	WeirNameReader     *ebpf.Map `ebpf:"weir_name_reader"`
 	WeirNameServers    *ebpf.Map `ebpf:"weir_name_servers"`
 	WeirNameSets       *ebpf.Map `ebpf:"weir_name_sets"`
+	WeirNameStreams    *ebpf.Map `ebpf:"weir_name_streams"`
 	WeirNameUsed       *ebpf.Map `ebpf:"weir_name_used"`
 	WeirNameWork       *ebpf.Map `ebpf:"weir_name_work"`
 	WeirNames          *ebpf.Map `ebpf:"weir_names"`
@@ -1121,10 +1150,13 @@ func (m *WeirMaps) Close() error {
 		m.WeirNameAsked,
 		m.WeirNameCalls,
 		m.WeirNameCounts,
+		m.WeirNameHanded,
 		m.WeirNamePatterns,
 		m.WeirNamePods,
+		m.WeirNameReader,
 		m.WeirNameServers,
 		m.WeirNameSets,
+		m.WeirNameStreams,
 		m.WeirNameUsed,
 		m.WeirNameWork,
 		m.WeirNames,

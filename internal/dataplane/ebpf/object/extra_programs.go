@@ -17,8 +17,8 @@ type Programs struct {
 	*ebpf.Collection
 }
 
-// loadPrograms loads programs of l's object with l's maps.
-func loadPrograms(l *Collection, names ...string) (*Programs, error) {
+// loadPrograms loads programs of l's object with l's maps, and with new ones in the place of own.
+func loadPrograms(l *Collection, own []string, names ...string) (*Programs, error) {
 	spec, err := l.read()
 	if err != nil {
 		return nil, fmt.Errorf("reading the compiled programs: %w", err)
@@ -30,7 +30,7 @@ func loadPrograms(l *Collection, names ...string) (*Programs, error) {
 	replaced := map[string]*ebpf.Map{}
 	for name, ms := range spec.Maps {
 		switch m := l.Maps[name]; {
-		case strings.HasPrefix(name, "."):
+		case strings.HasPrefix(name, "."), slices.Contains(own, name):
 		case m == nil:
 			delete(spec.Maps, name) // IPv4's alone
 		default:

@@ -38,9 +38,9 @@ var limitedSlots = limitedNames[:2]
 // maps.
 func LoadLimited(l *Collection) (*Programs, error) {
 	if l.Family == bpffs.IPv6 {
-		return loadPrograms(l, limitedSlots...)
+		return loadPrograms(l, nil, limitedSlots...)
 	}
-	return loadPrograms(l, limitedNames...)
+	return loadPrograms(l, nil, limitedNames...)
 }
 
 // CallLimited makes IPv4's programs at limited pods call those of IPv6; nil = none.

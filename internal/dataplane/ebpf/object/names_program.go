@@ -20,3 +20,14 @@ func (l *Collection) CallNames(on bool) (changed bool, err error) {
 	}
 	return setCall(l.Maps[CallsOfNames], 0, NamesProgram, p)
 }
+
+// teacherOwn are the maps that a copy of NamesProgram has of its own: working memory, as the run of
+// a program in a process may be interrupted by one on a packet; what it counts; and nobody to whom
+// it hands anything.
+var teacherOwn = []string{"weir_name_work", "weir_name_counts", "weir_name_reader", "weir_name_handed"}
+
+// LoadTeacher loads a copy of NamesProgram, by which the agent notes what it read of answers that
+// the program cannot read.
+func LoadTeacher(l *Collection) (*Programs, error) {
+	return loadPrograms(l, teacherOwn, NamesProgram)
+}

@@ -52,7 +52,7 @@ func LoadUntracked(l *Collection) (*Untracked, error) {
 }
 
 func (g *Untracked) load(name string) (*ebpf.Program, error) {
-	p, err := loadPrograms(g.Of, name)
+	p, err := loadPrograms(g.Of, nil, name)
 	if err != nil {
 		return nil, err
 	}

@@ -306,3 +306,6 @@ func (o *Node) NewDryRun(programs []string) (*dryrun.Instance, error) {
 	}
 	return r, nil
 }
+
+// Teacher loads a copy of the program that reads answers of DNS servers: see object.LoadTeacher.
+func (o *Node) Teacher() (*object.Programs, error) { return object.LoadTeacher(o.loaded) }
