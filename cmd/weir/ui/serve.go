@@ -214,8 +214,9 @@ func handler(users *session.Keeper, origins []string, log *slog.Logger) http.Han
 	return page.New(page.Config{Origins: origins, Access: users.Access, Session: users, Log: log})
 }
 
-// sessions keeps who is logged in. recorded are read with the rights of this program, and guard says
-// which of them a user sees; other questions go to the API server of cfg with the user's token.
+// sessions keeps who is logged in. recorded are read with the rights of this program, and guard
+// says which of them a user sees; other questions go to the API server of cfg with the user's
+// token.
 func (s *serving) sessions(guard *access.Guard, recorded page.Records, cfg *rest.Config, namespace string, log *slog.Logger) *session.Keeper {
 	return session.New(guard, func(token string, u *peerauth.User) (page.Source, error) {
 		theirs := rest.AnonymousClientConfig(cfg)
