@@ -88,8 +88,6 @@ int weir_to_limited(struct __sk_buff *skb)
 	if (workload_read(skb))
 		return forward_pass(skb); /* it was counted */
 	limited_family(skb, LIMITED_TO);
-	if ((skb->mark & MARK_MASK) == MARK_READ)
-		return forward_pass(skb); /* for the second time: it was counted */
 	ret = workload_gets(skb);
 	if (ret != TC_ACT_OK)
 		return ret;
