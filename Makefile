@@ -220,8 +220,8 @@ e2e-clouds: e2e-build aws-vpc-cni azure-cni ## Weir, and upstream's specs, with 
 	go vet -tags lab ./test/lab
 	go run ./test/clouds $(CLOUDS)
 
-# weir migrate in labs that run Calico, which is built for it: the plan, and nodes that change while their pods run.
-e2e-migrate: lab-build ## migration, in labs with Calico (root)
+# weir migrate in labs that run Calico and flannel, which are built for it: the plan, nodes that change while their pods run, and by drain.
+e2e-migrate: lab-build ## migration, in labs with Calico and flannel (root)
 	go vet -tags lab ./test/migrate
 	go test -v -tags lab -count 1 -timeout 60m ./test/migrate $(MIGRATE)
 

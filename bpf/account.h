@@ -264,7 +264,7 @@ static __noinline int account_state(struct __sk_buff *skb, struct flow_value *f)
 
 /* Notes in both entries of a flow of TCP how long its handshake took, up to the packet at hand: the
  * way to the server and back, and to the client and back, from wherever between them this is. f is
- * the entry of the client's direction, whose SYN was counted, and the other one has so many packets.
+ * the entry of the client's direction, whose SYN was counted, and the other has so many packets.
  * Where a segment was sent again it is not known which of them was answered. */
 static __always_inline void account_rtt(const struct pkt *p, struct flow_value *f,
 					struct flow_value *other, __u64 answers)

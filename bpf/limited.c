@@ -69,6 +69,8 @@ int weir_to_limited(struct __sk_buff *skb)
 {
 	int ret;
 
+	if (workload_read(skb))
+		return forward_pass(skb); /* it was counted */
 	limited_family(skb, LIMITED_TO);
 	if ((skb->mark & MARK_MASK) == MARK_READ)
 		return forward_pass(skb); /* for the second time: it was counted */

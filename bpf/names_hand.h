@@ -36,13 +36,15 @@ static __always_inline int names_hand(struct __sk_buff *skb)
 		__u8 none;
 		__u8 ifindex[4];
 	} from = { .local = 2 };
-	__u32 ifindex = skb->ifindex;
+	__u32 ifindex = skb->ifindex, frames = skb->gso_segs;
 
 	if (!r || !handed || !r->ifindex)
 		return 0;
 	to = r->ifindex;
+	if (!frames)
+		frames = 1; /* the agent's device gets segments one by one */
 	if ((__s64)(bpf_ktime_get_ns() - r->beat) > NAME_BEAT_NS ||
-	    (__s32)(*handed - r->done) >= NAME_HANDED_MOST)
+	    (__s32)(*handed + frames - r->done) > NAME_HANDED_MOST)
 		return 0;
 	/* The device is gone as soon as the agent is. Linux 5.12 and later tell. */
 	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_check_mtu) &&
@@ -51,7 +53,7 @@ static __always_inline int names_hand(struct __sk_buff *skb)
 	__builtin_memcpy(from.ifindex, &ifindex, 4);
 	if (bpf_skb_store_bytes(skb, ETH_ALEN, &from, sizeof(from), 0))
 		return 0;
-	__sync_fetch_and_add(handed, 1);
+	__sync_fetch_and_add(handed, frames);
 	return bpf_redirect(to, 0);
 }
 

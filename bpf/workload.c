@@ -22,13 +22,19 @@ static __always_inline int workload_gets(struct __sk_buff *skb)
 	return datapath_packet(skb, HOOK_TO_WORKLOAD, NULL, 0);
 }
 
+/* Is it an answer of a DNS server that comes from the agent, and was here before it? */
+static __always_inline int workload_read(struct __sk_buff *skb)
+{
+	return (skb->mark & MARK_MASK) == MARK_READ;
+}
+
 SEC("tc")
 int weir_to_workload(struct __sk_buff *skb)
 {
 	int ret;
 
-	if ((skb->mark & MARK_MASK) == MARK_READ)
-		return forward_pass(skb); /* for the second time */
+	if (workload_read(skb))
+		return forward_pass(skb);
 	ret = workload_gets(skb);
 	if (ret == TC_ACT_OK)
 		names_comes(skb);

@@ -88,6 +88,7 @@ func TestHostileAdmission(t *testing.T) {
 		{"a node makes a block under the name of another one", hostile.Node, blockNamedAsOther},
 		{"a node makes a block that is larger than those of the pool", hostile.Node, blockLargerThanPools},
 		{"a node makes a block that is no network, or one of thousands of addresses", hostile.Node, blockNoNetwork},
+		{"a node takes blocks of another one with Calico while nodes change over", hostile.Node, migratingNode},
 	} {
 		t.Run(attack.name, func(t *testing.T) {
 			hostile.Record(t, attack.name, attack.actor, hostile.ControlPlane, hostile.Both)

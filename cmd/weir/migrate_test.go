@@ -80,3 +80,31 @@ func TestMigrateArguments(t *testing.T) {
 		}
 	}
 }
+
+// TestMigrateOthers: plans of other plugins than Calico, from recorded objects.
+func TestMigrateOthers(t *testing.T) {
+	const of = "../../internal/migrate/"
+	got, err := migrateOutput("", "--from", "flannel", "-f", of+"flannel/testdata/cluster.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "migrate-from-others.md", "flannel", got)
+	for plugin, want := range map[string]string{"kube-router": "--cluster-asn = 64600", "cilium": "spec.ingress[0].authentication"} {
+		file := of + strings.ReplaceAll(plugin, "-", "") + "/testdata/cluster.yaml"
+		got, err := migrateOutput("", "--from", plugin, "-f", file)
+		if err != nil || !strings.Contains(got, want) {
+			t.Errorf("%v: %q is not in\n%s", err, want, got)
+		}
+		objects, err := migrateOutput("", "--from", plugin, "-f", file, "-o", "yaml")
+		if all, parseErr := deploy.Parse([]byte(objects)); err != nil || parseErr != nil || len(all) != 2 {
+			t.Errorf("%v %v:\n%s", err, parseErr, objects)
+		}
+		if _, err := migrateOutput("", "--from", plugin, "--apply"); err == nil || !strings.Contains(err.Error(), "do not reach each other's pods") {
+			t.Errorf("--apply: %v", err)
+		}
+		// What stops a plan is an exit code of its own.
+		if got, err := migrateOutput("apiVersion: v1\nkind: Node\nmetadata: {name: \"n\\u001b[2J\"}\n", "--from", plugin, "-f", "-"); !errors.Is(err, errUnhealthy) || strings.Contains(got, "\x1b") {
+			t.Errorf("%v: %q", err, got)
+		}
+	}
+}

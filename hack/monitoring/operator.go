@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/weir-net/weir/deploy"
+	"github.com/weir-net/weir/internal/peerauth"
 )
 
 const header = `# SPDX-License-Identifier: Apache-2.0
@@ -42,6 +43,15 @@ func operatorObjects(rules []byte, dashboards map[string][]byte) ([]byte, error)
 			"endpoints": []object{{"port": "metrics", "interval": "30s", "relabelings": []object{
 				{"sourceLabels": []string{"__meta_kubernetes_pod_node_name"}, "targetLabel": "node"},
 			}}},
+		}},
+		// The page, where weir install --ui made it, at its own port.
+		{"apiVersion": "monitoring.coreos.com/v1", "kind": "ServiceMonitor", "metadata": meta("weir-ui", nil), "spec": object{
+			"selector": object{"matchLabels": object{"k8s-app": "weir-ui"}},
+			"endpoints": []object{{"port": "https", "interval": "30s", "scheme": "https",
+				"bearerTokenFile": "/var/run/secrets/kubernetes.io/serviceaccount/token",
+				"tlsConfig": object{"serverName": "weir-ui." + deploy.Namespace + ".svc",
+					"ca": object{"configMap": object{"name": peerauth.ObjectName, "key": peerauth.BundleKey}}},
+			}},
 		}},
 		{"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule", "metadata": meta("weir", nil), "spec": spec},
 	}

@@ -97,6 +97,7 @@ func written() []mutant {
 		{"a node makes a block under the name of another one", "25-addresses.yaml.tmpl", "cidr(variables.named) == variables.net", "variables.net != cidr('0.0.0.0/0')"},
 		{"a node makes a block that is larger than those of the pool", "25-addresses.yaml.tmpl", " && variables.net.prefixLength() >= variables.size", ""},
 		{"a node makes a block that is no network, or one of thousands of addresses", "25-addresses.yaml.tmpl", "variables.net.masked() == variables.net && variables.net.prefixLength() >= (variables.v4 ? 16 : 112)", "variables.net.prefixLength() >= 0"},
+		{"a node takes blocks of another one with Calico while nodes change over", "25-addresses.yaml.tmpl", "s.spec.affinity == 'host:' + variables.node", "s.spec.affinity.startsWith('host:')"},
 	} {
 		f.file = "deploy/manifests/" + f.file
 		out = append(out, mutant{fault: f, pkg: "./deploy", run: "^TestHostileAdmission$"})

@@ -29,6 +29,7 @@ var metricSources = []struct {
 	{"weir-controller", "Served at 127.0.0.1:9094 of the controller's nodes, path `/metrics`.", []string{"internal/controller", "internal/controller/bgp", "internal/controller/fanout", "internal/controller/srcdst", "internal/loadbalancer", "internal/relay"}},
 	{"weir-fanout", "Served at 127.0.0.1:9095 of the fan-out's nodes, path `/metrics`.", []string{"internal/fanout/server"}},
 	{"weir-flows", "Served at 127.0.0.1:9096 of the node of the store of flow records, path `/metrics`.", []string{"internal/flowstore/answer", "internal/flowstore/export", "cmd/weir-flows"}},
+	{"weir-ui", "Served at the page's port, path `/metrics`, to who may `get` that path at the API server ([guide](../guides/monitoring.md#the-page)).", []string{"internal/ui/metrics"}},
 }
 
 // metrics is a table for each program.

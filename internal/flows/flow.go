@@ -58,8 +58,8 @@ type Flow struct {
 	Sent     Counters     `json:"sent"`
 	Received Counters     `json:"received"`
 	TCPFlags string       `json:"tcpFlags,omitempty"` // that open and close, of both directions: "SYN ACK FIN"
-	// Handshake is how many microseconds that of TCP took, from SYN to the client's ACK: a round trip
-	// between both ends. 0 = not known. Of a sum it is that of the slowest.
+	// Handshake is how many microseconds that of TCP took, from SYN to the client's ACK: a round
+	// trip between both ends. 0 = not known. Of a sum it is that of the slowest.
 	Handshake uint32 `json:"handshakeMicroseconds,omitempty"`
 	// Records is of how many records this one is the sum, with so many Connections that ended: a
 	// store makes what is old coarser. Such a record has no source port, TCPFlags and Ended. 0 = it

@@ -31,7 +31,8 @@ type rowBefore struct {
 	ReceivedBytes   int64  `parquet:"receivedBytes,split"`
 }
 
-// A segment of a version that did not know how long handshakes take is read, and merged with others.
+// A segment of a version that did not know how long handshakes take is read, and merged with
+// others.
 func TestSegmentsWithoutHandshakes(t *testing.T) {
 	t.Parallel()
 	now := epoch.Add(10 * time.Minute)

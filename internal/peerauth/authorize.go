@@ -15,9 +15,17 @@ import (
 // before it handed the request on; a certificate of its front proxy that is in other hands is not
 // enough to read anything, so.
 func Allowed(ctx context.Context, kube kubernetes.Interface, u *User, what authorizationv1.ResourceAttributes) (bool, error) {
-	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: u.Name, UID: u.UID, Groups: u.Groups, Extra: u.Extra, ResourceAttributes: &what}}
-	got, err := kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+	return allowed(ctx, kube, u, authorizationv1.SubjectAccessReviewSpec{ResourceAttributes: &what})
+}
+
+// AllowedPath asks the API server whether a user may do something at a path, which is no resource.
+func AllowedPath(ctx context.Context, kube kubernetes.Interface, u *User, path, verb string) (bool, error) {
+	return allowed(ctx, kube, u, authorizationv1.SubjectAccessReviewSpec{NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: path, Verb: verb}})
+}
+
+func allowed(ctx context.Context, kube kubernetes.Interface, u *User, what authorizationv1.SubjectAccessReviewSpec) (bool, error) {
+	what.User, what.UID, what.Groups, what.Extra = u.Name, u.UID, u.Groups, u.Extra
+	got, err := kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: what}, metav1.CreateOptions{})
 	if err != nil {
 		return false, fmt.Errorf("ask the API server for the rights of %s: %w", u.Name, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -71,8 +72,8 @@ spec: {selector: {role: server, at: %[1]s}, ports: [{name: echo, port: 7000}, {n
 	return out.String()
 }
 
-// servers are the addresses of servers' pods and Services, by "pod NODE" and "service NODE". It waits
-// until all pods of the shop run, and checks that no address is given twice.
+// servers are the addresses of servers' pods and Services, by "pod NODE" and "service NODE". It
+// waits until all pods of the shop run, and checks that no address is given twice.
 func (l *lab) servers(t *testing.T, nodes []string) map[string]string {
 	t.Helper()
 	for _, node := range nodes {
@@ -105,33 +106,44 @@ func (l *lab) servers(t *testing.T, nodes []string) map[string]string {
 	return out
 }
 
-// meet has all clients and strangers ask all servers. Policy is in force at servers of the nodes that
-// have Weir.
+// meet has all clients and strangers ask all servers. Policy is in force at servers of the nodes
+// that have Weir.
 func (l *lab) meet(t *testing.T, what string, nodes []string, weir map[string]bool) {
 	t.Helper()
 	addr := l.servers(t, nodes)
+	var wg sync.WaitGroup
 	for _, from := range nodes {
-		for _, to := range nodes {
-			for _, by := range []string{"pod ", "service "} {
-				ask := func(who string) (out string, err error) {
-					return l.try("", "kubectl", "-n", "shop", "exec", "deployment/"+who+"-"+from, "--", "/agnhost", "connect", addr[by+to]+":7001", "--timeout=2s")
-				}
-				_, err := ask("client")
-				for range 4 { // endpoints of a pod that has just started may not be everywhere yet
-					if err == nil {
-						break
-					}
-					time.Sleep(time.Second)
-					_, err = ask("client")
-				}
-				if err != nil {
-					t.Errorf("%s: the client on %s does not reach the %s%s: %v", what, from, by, to, err)
-				}
-				if _, err := ask("stranger"); (err == nil) == weir[to] {
-					t.Errorf("%s: the stranger on %s asks the %s%s, whose node has Weir: %v; served: %v", what, from, by, to, weir[to], err == nil)
-				}
+		wg.Go(func() {
+			for _, to := range nodes {
+				l.ask(t, what+": "+from, from, addr["pod "+to], weir[to])
+				l.ask(t, what+": "+from, from, addr["service "+to], weir[to])
 			}
+		})
+	}
+	wg.Wait()
+}
+
+// ask has the client and the stranger of a node ask a server. Endpoints of a pod that has just
+// started may not be everywhere yet.
+func (l *lab) ask(t *testing.T, what, from, server string, denied bool) {
+	t.Helper()
+	ask := func(who string) error {
+		_, err := l.try("", "kubectl", "-n", "shop", "exec", "deployment/"+who+"-"+from, "--", "/agnhost", "connect", server+":7001", "--timeout=2s")
+		return err
+	}
+	err := ask("client")
+	for range 4 {
+		if err == nil {
+			break
 		}
+		time.Sleep(time.Second)
+		err = ask("client")
+	}
+	if err != nil {
+		t.Errorf("%s: the client does not reach %s: %v", what, server, err)
+	}
+	if served := ask("stranger") == nil; served == denied {
+		t.Errorf("%s: the stranger is served by %s: %v, its policy is in force: %v", what, server, served, denied)
 	}
 }
 
@@ -153,8 +165,8 @@ func (l *lab) between(t *testing.T, nodes []string, addr map[string]string) *tra
 }
 
 // TestFromFlannel: with flannel's daemon and plugins at work, nodes change to Weir one by one by
-// drain, one goes back and changes again. Meanwhile pods of all nodes reach each other, connections of
-// nodes that are not in turn go on, and policy comes into force where Weir is.
+// drain, one goes back and changes again. Meanwhile pods of all nodes reach each other, connections
+// of nodes that are not in turn go on, and policy comes into force where Weir is.
 func TestFromFlannel(t *testing.T) {
 	l := newLabOf(t, "flannel+kube-proxy-iptables", "--workers", "2")
 	program := trafficProgram(t)

@@ -248,8 +248,8 @@ func TestInPlace(t *testing.T) {
 }
 
 // TestInPlaceCrossSubnet is the same with the pool as Calico's manifest makes it: two nodes are in
-// one subnet and exchange packets of pods without encapsulation, a third one is behind a router. All
-// check by strict reverse path filtering that packets come the way that answers go.
+// one subnet and exchange packets of pods without encapsulation, a third one is behind a router.
+// All check by strict reverse path filtering that packets come the way that answers go.
 func TestInPlaceCrossSubnet(t *testing.T) {
 	l := newLab(t, "--workers", "2", "--racks")
 	nodes := []string{"worker1", "worker2", "cp"}

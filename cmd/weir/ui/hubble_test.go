@@ -55,6 +55,7 @@ import (
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/hubble/api/observer"
 	"github.com/weir-net/weir/internal/peerauth"
+	"github.com/weir-net/weir/internal/ui/metrics"
 )
 
 // cluster is an API server where tokens "token-NAME" count: of "all", who sees all flows, of "a",
@@ -214,7 +215,7 @@ func (c *cluster) serveAPIs(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- serveAPIs(ctx, l, c.kube, &access.Calls{Guard: c.guard, Store: c.store}, s.tlsOfAPIs(slog.New(slog.DiscardHandler)))
+		ended <- serveAPIs(ctx, l, c.kube, &access.Calls{Guard: c.guard, Store: c.store}, metrics.New(func() int { return 0 }), s.tlsOfAPIs(slog.New(slog.DiscardHandler)))
 	}()
 	t.Cleanup(func() {
 		stop()

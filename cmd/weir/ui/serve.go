@@ -32,6 +32,7 @@ import (
 	"github.com/weir-net/weir/internal/hubble"
 	"github.com/weir-net/weir/internal/peerauth"
 	page "github.com/weir-net/weir/internal/ui"
+	"github.com/weir-net/weir/internal/ui/metrics"
 	"github.com/weir-net/weir/internal/ui/session"
 	"github.com/weir-net/weir/internal/ui/source"
 	"github.com/weir-net/weir/internal/version"
@@ -101,29 +102,40 @@ func (s *serving) run(ctx context.Context, log *slog.Logger) error {
 	}
 	log.Info("the page is served", "version", version.Version, "address", l.Addr().String(), "origins", origins)
 	asker := &agentapi.Client{Kube: own.Kube, Config: cfg, Namespace: agents.Namespace}
-	recorded := source.Recorded{Clients: own, AskStore: asker.AskStore, Ask: asker.Ask}
 	guard := access.New(own.Kube)
+	var users *session.Keeper
+	measured := metrics.New(func() int { return users.Sessions() })
+	askStore := measured.Asks(asker.AskStore)
+	users = s.sessions(guard, source.Recorded{Clients: own, AskStore: askStore, Ask: asker.Ask}, cfg, agents.Namespace, log)
 	g, ctx := errgroup.WithContext(ctx)
 	if s.apis != "" {
 		l, err := net.Listen("tcp", s.apis)
 		if err != nil {
 			return fmt.Errorf("listen for clients of the APIs: %w", err)
 		}
-		calls := &access.Calls{Guard: guard, Store: &ask.Store{Ask: asker.AskStore}}
+		calls := &access.Calls{Guard: guard, Store: &ask.Store{Ask: askStore}}
 		g.Go(func() error {
-			return serveAPIs(ctx, httplimit.NewListener(l, serveConns, serveConnsPerSource), own.Kube, calls, s.tlsOfAPIs(log))
+			return serveAPIs(ctx, httplimit.NewListener(l, serveConns, serveConnsPerSource), own.Kube, calls, measured, s.tlsOfAPIs(log))
 		})
 	}
 	g.Go(func() error {
-		return s.serve(ctx, l, s.handler(guard, recorded, cfg, agents.Namespace, origins, log), log)
+		return s.serve(ctx, l, measured.Handler(guard, own.Kube, measured.Requests(handler(users, origins, log)), log), log)
 	})
 	return g.Wait()
 }
 
 // serveAPIs serves Hubble's and Goldmane's APIs over the store until ctx ends.
-func serveAPIs(ctx context.Context, l net.Listener, kube kubernetes.Interface, calls *access.Calls, cfg *tls.Config) error {
-	flowsOf := &goldmane.Server{Open: func(ctx context.Context) (goldmane.Reader, func(), error) {
+func serveAPIs(ctx context.Context, l net.Listener, kube kubernetes.Interface, calls *access.Calls, measured *metrics.Metrics, cfg *tls.Config) error {
+	begin := func(ctx context.Context) (*access.Call, func(), error) {
 		call, done, err := calls.Begin(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		ended := measured.Stream()
+		return call, func() { ended(); done() }, nil
+	}
+	flowsOf := &goldmane.Server{Open: func(ctx context.Context) (goldmane.Reader, func(), error) {
+		call, done, err := begin(ctx)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -131,7 +143,7 @@ func serveAPIs(ctx context.Context, l net.Listener, kube kubernetes.Interface, c
 	}}
 	stored := &hubble.Stored{Version: "Weir " + version.Version, Began: time.Now(),
 		Open: func(ctx context.Context) (hubble.Reader, func(), error) {
-			call, done, err := calls.Begin(ctx)
+			call, done, err := begin(ctx)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -197,11 +209,16 @@ func CheckOrigin(text string) error {
 	return nil
 }
 
-// handler is the page with log-in. recorded are read with the rights of this program, and guard
+// handler is the page with log-in.
+func handler(users *session.Keeper, origins []string, log *slog.Logger) http.Handler {
+	return page.New(page.Config{Origins: origins, Access: users.Access, Session: users, Log: log})
+}
+
+// sessions keeps who is logged in. recorded are read with the rights of this program, and guard
 // says which of them a user sees; other questions go to the API server of cfg with the user's
 // token.
-func (s *serving) handler(guard *access.Guard, recorded page.Records, cfg *rest.Config, namespace string, origins []string, log *slog.Logger) http.Handler {
-	sessions := session.New(guard, func(token string, u *peerauth.User) (page.Source, error) {
+func (s *serving) sessions(guard *access.Guard, recorded page.Records, cfg *rest.Config, namespace string, log *slog.Logger) *session.Keeper {
+	return session.New(guard, func(token string, u *peerauth.User) (page.Source, error) {
 		theirs := rest.AnonymousClientConfig(cfg)
 		theirs.BearerToken = token
 		clients, err := clientset.New(theirs, "weir-ui/"+version.Version)
@@ -212,7 +229,6 @@ func (s *serving) handler(guard *access.Guard, recorded page.Records, cfg *rest.
 		of.From = source.Scoped{From: recorded, Guard: guard, User: u}
 		return of, nil
 	}, log)
-	return page.New(page.Config{Origins: origins, Access: sessions.Access, Session: sessions, Log: log})
 }
 
 // serve serves by TLS at a listener until ctx ends.

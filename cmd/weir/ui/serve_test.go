@@ -43,6 +43,7 @@ import (
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/peerauth"
 	page "github.com/weir-net/weir/internal/ui"
+	"github.com/weir-net/weir/internal/ui/metrics"
 )
 
 func TestOrigins(t *testing.T) {
@@ -218,7 +219,10 @@ func TestHostilePageOfCluster(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- serve.serve(ctx, l, serve.handler(access.New(own.Kube), records, cfg, deploy.Namespace, serveOrigins, log), log)
+		guard := access.New(own.Kube)
+		users := serve.sessions(guard, records, cfg, deploy.Namespace, log)
+		measured := metrics.New(users.Sessions)
+		ended <- serve.serve(ctx, l, measured.Handler(guard, own.Kube, measured.Requests(handler(users, serveOrigins, log)), log), log)
 	}()
 	defer func() {
 		stop()
@@ -320,6 +324,25 @@ func TestHostilePageOfCluster(t *testing.T) {
 	if key, is := resigned(t, viewer, key, func(map[string]any) {}), logIn(person(viewer), viewer); key == "" || is != http.StatusOK {
 		t.Error("the test's key is not that of the API server")
 	}
+	t.Run("metrics", func(t *testing.T) {
+		if code, text := do(browser(), "GET", metrics.Path, "", "Authorization", "Bearer "+tenant); code != http.StatusForbidden {
+			t.Errorf("the tenant gets metrics: %d %s", code, text)
+		}
+		if _, err := s.Clients.Kube.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "scrape"},
+			Rules: []rbacv1.PolicyRule{{NonResourceURLs: []string{metrics.Path}, Verbs: []string{"get"}}}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Clients.Kube.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "scrape"}, Subjects: of("viewer"),
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "scrape"}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		apitest.Eventually(t, 0, "the metrics", func() error {
+			if code, text := do(browser(), "GET", metrics.Path, "", "Authorization", "Bearer "+viewer); code != http.StatusOK || !strings.Contains(text, "weir_ui_sessions") {
+				return fmt.Errorf("%d %s", code, text)
+			}
+			return nil
+		})
+	})
 	t.Run("namespaces", func(t *testing.T) {
 		hostile.Record(t, "a user of one namespace reads on the cluster's page about flows, policies and nodes of others", hostile.Tenant, hostile.ControlPlane, hostile.Both)
 		c := person(tenant)

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-net/weir/internal/hostile"
 )
 
-// TestHostileEndlessStreams: whatever a server sends by however many connections, what is kept of it
-// is bounded, each segment takes its share of time, and another server's message is read.
+// TestHostileEndlessStreams: whatever a server sends by however many connections, what is kept of
+// it is bounded, and a message of another connection is read.
 func TestHostileEndlessStreams(t *testing.T) {
 	t.Parallel()
 	hostile.Record(t, "a DNS server sends messages by TCP that never end to many connections of a pod", hostile.Link, hostile.EBPF, hostile.Both)

@@ -86,8 +86,8 @@ func (s *Streams) makeRoom(now time.Time) {
 	}
 }
 
-// Add takes a segment of a stream that is followed, and returns the messages that it completes. Lost
-// says that what the stream has is not read any more: too much of it waits.
+// Add takes a segment of a stream that is followed, and returns the messages that it completes.
+// Lost says that what the stream has is not read any more: too much of it waits.
 func (s *Streams) Add(k Stream, seq uint32, data []byte, now time.Time) (messages [][]byte, lost bool) {
 	t := s.of[k]
 	if t == nil || t.lost {

@@ -161,8 +161,8 @@ const (
 	nameReaderAgain = 10 * time.Second       // after it failed
 )
 
-// readNames reads, until ctx ends, the answers of DNS servers that programs cannot, while policy has
-// domain names.
+// readNames reads, until ctx ends, the answers of DNS servers that programs cannot, while policy
+// has domain names.
 func (d *Driver) readNames(ctx context.Context) {
 	wanted := func() bool {
 		d.mu.Lock()

@@ -95,9 +95,9 @@ func TestHostileNamesShare(t *testing.T) {
 	}
 }
 
-// TestHostileAnswerInAnswer: whoever has a zone may put into a record what looks like an answer, and
-// a pod may ask for it by TCP such that a segment begins there. Messages are found by their place in
-// the stream alone.
+// TestHostileAnswerInAnswer: whoever has a zone may put into a record what looks like an answer,
+// and a pod may ask for it by TCP such that a segment begins there. Messages are found by their
+// place in the stream alone.
 func TestHostileAnswerInAnswer(t *testing.T) {
 	t.Parallel()
 	hostile.Record(t, "a record of a zone, which a pod asks for by TCP, has an answer in it that says where a name of its policy leads", hostile.Pod, hostile.EBPF, hostile.Both)
@@ -110,7 +110,7 @@ func TestHostileAnswerInAnswer(t *testing.T) {
 		a.asked(server, 6)
 		a.hands(segment(server, pod, 100, 0x12, nil))
 		a.hands(segment(server, pod, 100+1+500, 0x10, inner)) // what is before it comes later
-		a.asked(server, 6)                                     // a connection whose beginning nobody saw
+		a.asked(server, 6)                                    // a connection whose beginning nobody saw
 		nettest.Must(t, a.node.Maps["weir_name_streams"].Delete(streamOf(server)))
 		a.hands(segment(server, pod, 700, 0x10, inner))
 	}

@@ -144,3 +144,56 @@ func TestNamesHandMessage(t *testing.T) {
 		t.Error("without an agent, what can be read is not noted")
 	}
 }
+
+// fragmentsOf makes two fragments of a frame.
+func fragmentsOf(f []byte, first int) (out [2][]byte) {
+	four := f[12] == 8
+	head := 14 + 20
+	if !four {
+		head = 14 + 40
+	}
+	for i, b := range [][]byte{f[head : head+first], f[head+first:]} {
+		begin, more := i*first, 1-i
+		out[i] = append([]byte(nil), f[:head]...)
+		if four {
+			binary.BigEndian.PutUint16(out[i][16:], uint16(20+len(b)))
+			out[i][18], out[i][19] = 0x12, 0x34
+			binary.BigEndian.PutUint16(out[i][20:], uint16(begin/8|more<<13))
+		} else {
+			binary.BigEndian.PutUint16(out[i][18:], uint16(8+len(b)))
+			out[i] = append(out[i], out[i][20], 0, byte((begin|more)>>8), byte(begin|more), 1, 2, 3, 4)
+			out[i][20] = 44
+		}
+		out[i] = append(out[i], b...)
+	}
+	return out
+}
+
+// TestNamesHandFragments: the fragments of a datagram whose first does not have the whole answer go
+// to the agent, and those of others, or in another order, do not.
+func TestNamesHandFragments(t *testing.T) {
+	t.Parallel()
+	a := newAnswers(t, "*.example.com")
+	var many []record
+	for i := range 60 {
+		many = append(many, record{"b.example.com.", fmt.Sprint("192.0.2.", i), 300})
+	}
+	a.reader(0)
+	for server, pod := range map[netip.Addr]netip.Addr{dnsServer: podAddr, dnsServer6: podAddr6} {
+		f := fragmentsOf(frame(server, pod, 53, false, message(t, true, "b.example.com.", many...)), 512)
+		if a.hands(f[1]) {
+			t.Errorf("%s: a fragment goes to the agent whose first did not", server)
+		}
+		if a.hands(f[0]) {
+			t.Errorf("%s: a fragment of an answer that nobody asked for goes to the agent", server)
+		}
+		a.asked(server, 17)
+		if !a.hands(f[0]) || !a.hands(f[1]) {
+			t.Errorf("%s: fragments do not go to the agent", server)
+		}
+		f = fragmentsOf(frame(server.Next(), pod, 53, false, message(t, true, "b.example.com.", many...)), 512)
+		if a.hands(f[0]) || a.hands(f[1]) {
+			t.Errorf("%s: fragments of another server go to the agent", server)
+		}
+	}
+}

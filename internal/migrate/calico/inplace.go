@@ -131,9 +131,9 @@ func (p *planner) poolInPlace(u *unstructured.Unstructured, cidr netip.Prefix) {
 	}
 }
 
-// links finds nodes of which only one takes the other for a neighbour. By the network of its address
-// Felix decides what a node sends without encapsulation; what the other one does not expect so, it
-// drops.
+// links finds nodes of which only one takes the other for a neighbour. By the network of its
+// address Felix decides what a node sends without encapsulation; what the other one does not expect
+// so, it drops.
 func (p *planner) links() {
 	if !p.crossSubnet {
 		return

@@ -42,8 +42,8 @@ var kinds = map[string]struct{ resource, version, message, action string }{
 	"CiliumVTEPConfig":               {"ciliumvtepconfigs", "v2", "has no counterpart", ""},
 }
 
-// Kinds are those that a plan needs, as the API server lists them. Kinds moved from v2alpha1 to v2 in
-// the course of releases; what is not served is none.
+// Kinds are those that a plan needs, as the API server lists them. Kinds moved from v2alpha1 to v2
+// in the course of releases; what is not served is none.
 func Kinds() []schema.GroupVersionResource {
 	var out []schema.GroupVersionResource
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
@@ -90,8 +90,8 @@ func (p *planner) object(u *unstructured.Unstructured) {
 	}
 }
 
-// without are fields of policies without a counterpart, by their names; a name is one wherever it is
-// in a rule.
+// without are fields of policies without a counterpart, by their names; a name is one wherever it
+// is in a rule.
 var without = map[string]string{
 	"fromRequires": "has no counterpart", "toRequires": "has no counterpart",
 	"fromGroups": "groups of a cloud have no counterpart: write their addresses as a GlobalNetworkSet", "toGroups": "groups of a cloud have no counterpart: write their addresses as a GlobalNetworkSet",

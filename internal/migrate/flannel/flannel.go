@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package flannel says what a migration from flannel to Weir means, from the DaemonSet and ConfigMap
-// of flannel's manifest, Nodes, Pods and NetworkPolicies. Weir gives pods addresses of the same
-// network, each node those of its own pod CIDR, and speaks flannel's VXLAN, so that pods of nodes with
-// either reach each other. It is pure, and changes nothing.
+// Package flannel says what a migration from flannel to Weir means, from the DaemonSet and
+// ConfigMap of flannel's manifest, Nodes, Pods and NetworkPolicies. Weir gives pods addresses of
+// the same network, each node those of its own pod CIDR, and speaks flannel's VXLAN, so that pods
+// of nodes with either reach each other. It is pure, and changes nothing.
 package flannel
 
 import (

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package kuberouter says what a migration from kube-router to Weir means, from the flags of its
-// DaemonSet, its annotations of Nodes and Services, Pods and NetworkPolicies. Nodes with either do not
-// reach each other's pods, so the plan is one of the whole cluster. It is pure, and changes nothing.
+// DaemonSet, its annotations of Nodes and Services, Pods and NetworkPolicies. Nodes with either do
+// not reach each other's pods, so the plan is one of the whole cluster. It is pure, and changes
+// nothing.
 package kuberouter
 
 import (

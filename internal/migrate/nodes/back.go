@@ -66,7 +66,8 @@ func (c *Change) Back(ctx context.Context, name string) error {
 	return nil
 }
 
-// image is that of the agents. It is an error where these run on all nodes, whatever label they have.
+// image is that of the agents. It is an error where these run on all nodes, whatever label they
+// have.
 func (c *Change) image(ctx context.Context, from string) (string, error) {
 	ds, err := c.Clients.Kube.AppsV1().DaemonSets(deploy.Namespace).Get(ctx, "weir-node", metav1.GetOptions{})
 	if err != nil {

@@ -65,8 +65,8 @@ func ofDaemonSet(p *corev1.Pod) bool {
 	return o != nil && o.Kind == "DaemonSet"
 }
 
-// drain evicts the pods of a node that have a network of their own, but for those of DaemonSets, and
-// waits until they have ended. Others need not go: their network is the node's. A pod without a
+// drain evicts the pods of a node that have a network of their own, but for those of DaemonSets,
+// and waits until they have ended. Others need not go: their network is the node's. A pod without a
 // controller stops it, unless force says that such pods may be lost.
 func (c *Change) drain(ctx context.Context, node string, force bool) error {
 	pods, err := c.networked(ctx, node)
@@ -115,8 +115,8 @@ func (c *Change) evict(ctx context.Context, node string) error {
 	return left
 }
 
-// renew has pods of a node that were started with another network made again: all that are there now,
-// which are those of DaemonSets.
+// renew has pods of a node that were started with another network made again: all that are there
+// now, which are those of DaemonSets.
 func (c *Change) renew(ctx context.Context, node string) error {
 	pods, err := c.networked(ctx, node)
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 )
 
 // FromFlannel changes nodes from flannel to Weir by drain, and back. The block of a node is its pod
-// CIDR with either, so that nodes reach each other's pods all the time. Change.Cluster has no meaning.
+// CIDR with either, so that nodes reach each other's pods all the time. Change.Cluster has no
+// meaning.
 type FromFlannel struct {
 	Change
 	Flannel *flannel.Cluster

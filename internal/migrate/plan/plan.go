@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plan is what a migration to Weir means, whatever network plugin a cluster has: what has to
-// be changed before, what differs afterwards, field by field, which objects take the place of the
-// plugin's, and what each node has. The packages of the plugins beside it make plans, from objects of
-// the API server or of files.
+// Package plan is what a migration to Weir means, whatever network plugin a cluster has: what has
+// to be changed before, what differs afterwards, field by field, which objects take the place of
+// the plugin's, and what each node has. The packages of the plugins beside it make plans, from
+// objects of the API server or of files.
 package plan
 
 import (
@@ -127,8 +127,8 @@ func appendAs[T any](u *unstructured.Unstructured, to *[]T) error {
 	return err
 }
 
-// AddNodes counts what runs on nodes, and finds what a drain means for pods. networks are those of a
-// node.
+// AddNodes counts what runs on nodes, and finds what a drain means for pods. networks are those of
+// a node.
 func (c *Common) AddNodes(p *Plan, networks func(*corev1.Node) []string) {
 	of := map[string]*Node{}
 	for i := range c.Nodes {

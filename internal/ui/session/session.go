@@ -173,6 +173,19 @@ func (k *Keeper) review(ctx context.Context, s *session) error {
 	return nil
 }
 
+// Sessions is how many there are.
+func (k *Keeper) Sessions() (n int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := k.now()
+	for _, s := range k.sessions {
+		if !s.over(now) {
+			n++
+		}
+	}
+	return n
+}
+
 func (k *Keeper) end(key [sha256.Size]byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

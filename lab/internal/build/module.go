@@ -54,8 +54,8 @@ func (b *Builder) module(ctx context.Context, g Group, dir string) error {
 		if err := writeModule(g, dir, "main.go", g.Source); err != nil {
 			return err
 		}
-		// Its requirements are in go.mod, and building adds what else the package imports; go get would
-		// fetch what upstream's main package needs.
+		// Its requirements are in go.mod, and building adds what else the package imports; go get
+		// would fetch what upstream's main package needs.
 		return nil
 	}
 	if g.Module != kubernetesModule {

@@ -35,8 +35,8 @@ func (b *Builder) SeedWithFlannel(ctx context.Context, base string) (string, err
 }
 
 // flannelInstall is what flannel's image installs its network configuration with, and flannelCopy
-// what its init container calls to install the plugin: nodes of distributions have the others, which
-// the lab's have not.
+// what its init container calls to install the plugin: nodes of distributions have the others,
+// which the lab's have not.
 const (
 	flannelInstall = "#!/bin/sh\nexec /bin/cp -f \"$1\" \"$2\"\n"
 	flannelCopy    = "#!/bin/sh\nset -e\n/bin/cp -f /plugins/* /opt/cni/bin/\nexec /bin/cp \"$@\"\n"

@@ -32,7 +32,7 @@ type Reader struct {
 	streams *ebpf.Map // weir_name_streams
 	teacher teacher
 
-	noted, unasked, unread, full, passed atomic.Uint64
+	noted, unasked, unread, full atomic.Uint64
 
 	device    *device
 	done      uint32 // of what was handed, so much was read
@@ -58,14 +58,10 @@ func (r *Reader) Counts(to map[string]uint64) {
 
 // CountOn goes on with the counts of a reader before.
 func (r *Reader) CountOn(before *Reader) {
-	for to, n := range map[*atomic.Uint64]uint64{&r.noted: before.noted.Load(), &r.unasked: before.unasked.Load(), &r.unread: before.unread.Load(),
-		&r.full: before.full.Load(), &r.passed: before.passed.Load()} {
+	for to, n := range map[*atomic.Uint64]uint64{&r.noted: before.noted.Load(), &r.unasked: before.unasked.Load(), &r.unread: before.unread.Load(), &r.full: before.full.Load()} {
 		to.Add(n)
 	}
 }
-
-// Passed is how many packets went on to pods.
-func (r *Reader) Passed() uint64 { return r.passed.Load() }
 
 const (
 	beatEvery = 100 * time.Millisecond
@@ -152,9 +148,7 @@ func (r *Reader) frame(b []byte) {
 	r.read(ifindex, b[headerSize:])
 	if err := r.device.send(b, int(ifindex)); err != nil {
 		r.log.Debug("an answer of a DNS server did not go on to its pod", "interface", ifindex, "error", err)
-		return
 	}
-	r.passed.Add(1)
 }
 
 func (r *Reader) read(ifindex uint32, b []byte) {

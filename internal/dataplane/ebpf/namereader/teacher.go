@@ -44,8 +44,8 @@ func question(ifindex uint32, server netip.Addr, port, id uint16, proto uint32) 
 // answered takes a question back, and reports whether there was one.
 func (t teacher) answered(q abi.WeirNameQuestion) bool { return t.asked.Delete(q) == nil }
 
-// teach has the addresses of an answer, whose question was found, noted for the pod at an interface.
-// It reports whether some were, and how many found no room.
+// teach has the addresses of an answer, whose question was found, noted for the pod at an
+// interface. It reports whether some were, and how many found no room.
 func (t teacher) teach(ifindex uint32, p answers.Packet, a *answers.Answer) (noted bool, full uint64, err error) {
 	before, err := counters.Names(t.counts)
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// Beside has a network work together with nodes that still have another network plugin: what goes to
-// a node through the tunnel bears the MAC address that the node's device has with that plugin. The
-// stack leaves frames to other addresses alone; nodes with Weir take them all.
+// Beside has a network work together with nodes that still have another network plugin: what goes
+// to a node through the tunnel bears the MAC address that the node's device has with that plugin.
+// The stack leaves frames to other addresses alone; nodes with Weir take them all.
 func (m *Network) Beside(mac func(node string) ([6]byte, error)) { m.beside = mac }
 
 // CalicoMAC is the MAC address of the device vxlan.calico on a node where nothing sets another one:

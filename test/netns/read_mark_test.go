@@ -7,18 +7,16 @@ import (
 	"testing"
 
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
-	"github.com/weir-net/weir/internal/hostile"
 )
 
-// TestHostileReadMark: what the agent has read of DNS goes to a pod by a mark, past policy that it
+// TestReadMarkOfPods: what the agent has read of DNS goes to a pod by a mark, past policy that it
 // passed before. Sockets of pods that bear the mark get nowhere by it.
-func TestHostileReadMark(t *testing.T) {
+func TestReadMarkOfPods(t *testing.T) {
 	t.Parallel()
-	inEBPF(t, testHostileReadMark)
+	inEBPF(t, testReadMarkOfPods)
 }
 
-func testHostileReadMark(t *testing.T, fam family) {
-	recorded(t, "a pod sends with the mark of answers that the agent has read", hostile.RawPod, fam)
+func testReadMarkOfPods(t *testing.T, fam family) {
 	f := newFixture(t, fam)
 	f.apply()
 	get := func(to *pod, mark int) answer {
