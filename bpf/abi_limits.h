@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* abi_limits.h: how much pods may send and get, apart from bytes, for which there are queues. A part
- * of abi.h. */
+/* abi_limits.h: how much pods may send and get, apart from bytes, for which there are queues. A
+ * part of abi.h. */
 #ifndef WEIR_ABI_LIMITS_H
 #define WEIR_ABI_LIMITS_H
 

@@ -22,6 +22,7 @@ struct conn_work {
 	struct conn_key key;
 	__u32 direction; /* enum limit_direction, of a connection that the packet opens */
 	__u32 opens; /* it was counted because of this packet */
+	__u32 len; /* limited_before: of the packet */
 };
 MAP(weir_conn_work, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct conn_work, 1, 0);
 
@@ -70,6 +71,14 @@ static __noinline struct limit_state *conn_state(__u32 ifindex, __u32 direction)
 	return bpf_map_lookup_elem(&weir_limit_states, &key);
 }
 
+/* Is another connection one too many? Under the lock of s. */
+static __always_inline int conn_over(const struct limit_state *s, __u32 settled, __u32 most)
+{
+	__u32 open = s->open - settled;
+
+	return (__s32)open > 0 && open >= most;
+}
+
 /* The packet opens a connection. 1 = it is one too many. */
 static __noinline int conn_open(__u32 ifindex)
 {
@@ -94,7 +103,7 @@ static __noinline int conn_open(__u32 ifindex)
 	if (c && !c->ended)
 		return 0; /* the same SYN again */
 	bpf_spin_lock(&s->lock);
-	if (s->open - l->settled >= l->most && (__s32)(s->open - l->settled) > 0)
+	if (conn_over(s, l->settled, l->most))
 		over = 1;
 	else
 		s->open++;
@@ -115,14 +124,16 @@ static __noinline int conn_open(__u32 ifindex)
 }
 
 /* A packet of a connection that is open, or was. What goes on after a RST was not ended by it:
- * anybody may forge one. */
+ * anybody may forge one, so it takes a place again. 1 = there is none. */
 static __noinline int conn_follow(__u32 ifindex, __u32 sent)
 {
 	struct scratch *w = scratch_get();
 	struct conn_work *k = conn_work();
+	struct limit_key of = {};
 	struct limit_state *s;
+	int closed = 0, over = 0;
+	struct limit *l;
 	struct conn *c;
-	int over = 0;
 
 	if (!w || !k)
 		return 0;
@@ -134,31 +145,37 @@ static __noinline int conn_follow(__u32 ifindex, __u32 sent)
 			c->fin_sent = 1;
 		else
 			c->fin_got = 1;
-		over = c->fin_sent && c->fin_got;
+		closed = c->fin_sent && c->fin_got;
 	}
-	if (!(w->pkt.tcp & TCP_RST) == !c->ended && !over)
+	if (!(w->pkt.tcp & TCP_RST) == !c->ended && !closed)
 		return 0;
-	s = conn_state(ifindex, c->direction);
-	if (!s)
+	of.ifindex = ifindex;
+	of.direction = c->direction;
+	l = limit_get(&of);
+	s = bpf_map_lookup_elem(&weir_limit_states, &of);
+	if (!l || !s)
 		return 0;
 	bpf_spin_lock(&s->lock);
-	if (over || (w->pkt.tcp & TCP_RST)) {
+	if (closed || (w->pkt.tcp & TCP_RST)) {
 		if (!c->ended)
 			conn_uncount(s);
 		c->ended = 1;
 	} else if (c->ended) {
-		s->open++;
-		c->ended = 0;
+		over = l->most && conn_over(s, l->settled, l->most);
+		if (!over) {
+			s->open++;
+			c->ended = 0;
+		}
 	}
 	bpf_spin_unlock(&s->lock);
-	if (over)
+	if (closed)
 		bpf_map_delete_elem(&weir_conns, &k->key);
-	return 0;
+	return over;
 }
 
 /* Counts what a pod at whose interface the packet is has open, with sent what it sends. 1 = the
- * packet opens a connection too many. What the node's own processes open is not counted: the
- * kubelet asks whether the pod lives. */
+ * packet opens a connection too many, or goes on with one. What the node's own processes open is
+ * not counted: the kubelet asks whether the pod lives. */
 static __noinline int conn_packet(struct __sk_buff *skb, __u32 sent)
 {
 	struct limit_key of = { .ifindex = skb->ifindex };

@@ -24,25 +24,18 @@ static __always_inline void limited_family(struct __sk_buff *skb, __u32 slot)
 		bpf_tail_call(skb, &weir_limited_calls, slot);
 }
 
-/* Did the packet become an answer to who sent it? */
-static __always_inline int limited_answered(void)
+/* What comes before evaluation, of what a pod sends: the program's verdict, or -1 to go on. A
+ * packet has to wait before a program sends it away from the interface; without an entry nothing
+ * waits. What has a mark has waited, and was counted, and that of a fragment on its second way in
+ * stays (MARK_AGAIN). A pod sets none: the kernel clears it on the way out of its namespace. This,
+ * and limited_after, are functions of their own, as IPv6 leaves no room on the stack. */
+static __noinline int limited_before(struct __sk_buff *skb)
 {
-	struct scratch *w = scratch_get();
+	__u32 from = skb->ifindex, mark = skb->mark & MARK_MASK, *queue;
+	struct conn_work *k = conn_work();
 
-	return w && w->answered;
-}
-
-/* Takes the place of weir_from_workload. A packet has to wait before a program sends it away from
- * the interface. Without an entry nothing waits. What has a mark has waited, and was counted, and
- * that of a fragment on its second way in stays (MARK_AGAIN). A pod sets none: the kernel clears it
- * on the way out of its namespace. */
-SEC("tc")
-int weir_from_limited(struct __sk_buff *skb)
-{
-	__u32 from = skb->ifindex, mark = skb->mark & MARK_MASK, len, *queue;
-	int ret;
-
-	limited_family(skb, LIMITED_FROM);
+	if (!k)
+		return TC_ACT_SHOT;
 	if (!mark) {
 		if (limit_packet(skb, LIMIT_EGRESS))
 			return drop_packet(skb, DROP_PACKET_RATE, 0);
@@ -54,13 +47,36 @@ int weir_from_limited(struct __sk_buff *skb)
 		skb->mark &= ~MARK_MASK;
 	if (conn_packet(skb, 1))
 		return reply_refuse(skb, DROP_CONNECTIONS, 0);
-	len = skb->len;
-	ret = workload_sent(skb);
-	if (ret == TC_ACT_SHOT || limited_answered())
+	k->len = skb->len;
+	return -1;
+}
+
+/* What comes behind it. */
+static __noinline int limited_after(struct __sk_buff *skb, int ret)
+{
+	struct conn_work *k = conn_work();
+	struct scratch *w = scratch_get();
+
+	if (!k || !w)
+		return ret;
+	if (ret == TC_ACT_SHOT || w->answered)
 		conn_undo();
 	else
-		limit_dscp(skb, len);
+		limit_dscp(skb, k->len);
 	return ret;
+}
+
+/* Takes the place of weir_from_workload. */
+SEC("tc")
+int weir_from_limited(struct __sk_buff *skb)
+{
+	int ret;
+
+	limited_family(skb, LIMITED_FROM);
+	ret = limited_before(skb);
+	if (ret >= 0)
+		return ret;
+	return limited_after(skb, workload_sent(skb));
 }
 
 /* Takes the place of weir_to_workload. */

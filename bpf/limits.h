@@ -42,8 +42,8 @@ static __noinline int limit_of_host(struct __sk_buff *skb)
 }
 
 /* Is the packet one too many for the pod at whose interface it is? What it gets from the node's own
- * processes never is: the kubelet asks whether it lives. What the kernel carries in one buffer (GSO,
- * GRO) counts as one, as with nftables. */
+ * processes never is: the kubelet asks whether it lives. What the kernel carries in one buffer
+ * (GSO, GRO) counts as one, as with nftables. */
 static __noinline int limit_packet(struct __sk_buff *skb, __u32 direction)
 {
 	struct limit_key key = { .ifindex = skb->ifindex, .direction = direction };

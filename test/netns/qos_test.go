@@ -210,3 +210,51 @@ func testMaxConnections(t *testing.T, fam family) {
 	opens("after", c, f.a.at("8080"))
 	opens("after", a, f.c.at("8080"))
 }
+
+// TestQoSSwitch holds that a pod with all limits has them in either data plane, and that nothing of
+// the other one is left.
+func TestQoSSwitch(t *testing.T) {
+	t.Parallel()
+	inEBPF(t, testQoSSwitch)
+}
+
+func testQoSSwitch(t *testing.T, fam family) {
+	const rate, burst, most, ef = 100, 40, 2, 46<<2 | 2
+	f := newFixture(t, fam)
+	f.countDatagrams(f.a.worker, f.c.worker, f.client.worker)
+	limit := model.Limits{Bandwidth: 50e6, PacketRate: rate, PacketBurst: burst, Connections: most}
+	f.limited(&model.QoS{Ingress: limit, Egress: limit, DSCP: 46 + 1})
+	next := 100
+	for _, plane := range []string{"", "nft", "ebpf"} {
+		if plane != "" {
+			f.n1.goOver(t, plane)
+		}
+		if has := strings.Contains(run(t, "ip netns exec %s nft list tables", f.n1.netns), "inet weir"); has != (plane == "nft") {
+			t.Errorf("%q: a table of limits is there: %t", plane, has)
+		}
+		for what, d := range map[string][2]*pod{"egress": {f.a, f.c}, "ingress": {f.c, f.a}} {
+			n, got, _, seconds := f.datagrams(d[0].worker, d[1].worker, d[1].at("8095"), 500, 1000)
+			if float64(got) > burst+rate*seconds+2 || float64(got) < rate*seconds*0.8 {
+				t.Errorf("%q: %s: %d of %d datagrams arrived in %.2f s", plane, what, got, n, seconds)
+			}
+		}
+		if _, _, class, _ := f.datagrams(f.a.worker, f.client.worker, f.client.addr.String()+":8095", 50, 200); class != ef {
+			t.Errorf("%q: traffic class %#x", plane, class)
+		}
+		for what, d := range map[string][2]*pod{"egress": {f.a, f.c}, "ingress": {f.c, f.a}} {
+			from, addr := d[0].worker, d[1].at("8080")
+			for range most {
+				next++
+				if a := from.call(request{Op: "open", Net: "tcp", Addr: addr, ID: next}); a.Err != "" {
+					t.Fatalf("%q: %s: %s", plane, what, a.Err)
+				}
+			}
+			if a := from.get("tcp", addr, 5000); !strings.Contains(a.Err, "connection refused") {
+				t.Errorf("%q: %s: one connection more: %q (%s)", plane, what, a.Reply, a.Err)
+			}
+			for id := next - most + 1; id <= next; id++ {
+				from.call(request{Op: "close", ID: id})
+			}
+		}
+	}
+}

@@ -44,9 +44,18 @@ func TestVerifierBudget(t *testing.T) {
 	}
 	defer o.Close()
 	got := map[string]uint32{}
+	four, six, err := o.LoadLimited()
+	if err != nil {
+		t.Fatalf("%+v", err)
+	}
+	defer four.Close()
+	defer six.Close()
 	programs := maps.Clone(o.Programs)
-	for name, p := range o.IPv6.Programs {
-		programs["ipv6/"+name] = p
+	maps.Copy(programs, four.Programs)
+	for _, of := range []map[string]*ebpf.Program{o.IPv6.Programs, six.Programs} {
+		for name, p := range of {
+			programs["ipv6/"+name] = p
+		}
 	}
 	for name, p := range programs {
 		info, err := p.Info()
@@ -101,7 +110,7 @@ func TestTry(t *testing.T) {
 		nettest.Must(t, err)
 		want += len(spec.Programs)
 		// These are loaded where policy, or a pod with limited bandwidth, asks for them.
-		for _, name := range []string{object.ArriveProgram, object.EachProgram, object.LimitedProgram, object.QueueProgram} {
+		for _, name := range []string{object.ArriveProgram, object.EachProgram, object.LimitedProgram, object.LimitedToProgram, object.QueueProgram} {
 			if spec.Programs[name] != nil {
 				want--
 			}

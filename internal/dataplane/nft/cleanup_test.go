@@ -27,8 +27,8 @@ func removeTables() error {
 	if err != nil {
 		return err
 	}
-	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyINet} {
-		conn.AddTable(&nftables.Table{Name: table.Name, Family: family}) // of the family inet it is not ours
+	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyINet, nftables.TableFamilyBridge} {
+		conn.AddTable(&nftables.Table{Name: table.Name, Family: family}) // of the family bridge it is not ours
 	}
 	if err := conn.Flush(); err != nil {
 		return err
@@ -46,7 +46,7 @@ func removeTables() error {
 		return fmt.Errorf("after they were removed our tables are there: %v, %w", there, err)
 	}
 	left, err := conn.ListTables()
-	if err == nil && (len(left) != 1 || left[0].Name != table.Name || left[0].Family != nftables.TableFamilyINet) {
+	if err == nil && (len(left) != 1 || left[0].Name != table.Name || left[0].Family != nftables.TableFamilyBridge) {
 		err = fmt.Errorf("%d tables are left, want somebody else's alone", len(left))
 	}
 	return err

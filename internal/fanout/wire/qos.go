@@ -22,8 +22,7 @@ func qosOf(q *QoS) *model.QoS {
 	if q == nil {
 		return nil
 	}
-	// A fan-out is believed within what annotations may say.
-	return &model.QoS{Ingress: limitsOf(q.Ingress), Egress: limitsOf(q.Egress), DSCP: uint8(min(q.Dscp, 64))}
+	return &model.QoS{Ingress: limitsOf(q.Ingress), Egress: limitsOf(q.Egress), DSCP: uint8(q.Dscp)}
 }
 
 func limitsOf(l *Limits) model.Limits {

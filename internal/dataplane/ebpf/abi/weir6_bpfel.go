@@ -81,6 +81,7 @@ type Weir6ConnWork struct {
 	Key       Weir6ConnKey
 	Direction uint32
 	Opens     uint32
+	Len       uint32
 }
 
 type Weir6DropKey struct {

@@ -80,6 +80,7 @@ type WeirConnWork struct {
 	Key       WeirConnKey
 	Direction uint32
 	Opens     uint32
+	Len       uint32
 }
 
 type WeirDropKey struct {

@@ -28,23 +28,25 @@ const (
 	LimitedOfIPv6    = "weir_limited_calls"
 )
 
-// limitedNames are those at pods' interfaces, in the order of enum limited_slot.
-var limitedNames = []string{LimitedProgram, LimitedToProgram}
+// limitedNames are all of them, those at pods' interfaces first, in the order of enum limited_slot.
+var limitedNames = []string{LimitedProgram, LimitedToProgram, QueueProgram}
+
+// limitedSlots are those that IPv4's call of IPv6.
+var limitedSlots = limitedNames[:2]
 
 // LoadLimited loads the programs of a family alongside those that a collection has, with the same
 // maps.
 func LoadLimited(l *Collection) (*Programs, error) {
-	names := limitedNames
-	if l.Family == bpffs.IPv4 {
-		names = append([]string{QueueProgram}, names...)
+	if l.Family == bpffs.IPv6 {
+		return loadPrograms(l, nil, limitedSlots...)
 	}
-	return loadPrograms(l, nil, names...)
+	return loadPrograms(l, nil, limitedNames...)
 }
 
 // CallLimited makes IPv4's programs at limited pods call those of IPv6; nil = none.
 func (l *Collection) CallLimited(six *Programs) error {
 	var errs []error
-	for slot, name := range limitedNames {
+	for slot, name := range limitedSlots {
 		var p *ebpf.Program
 		if six != nil {
 			p = six.Programs[name]

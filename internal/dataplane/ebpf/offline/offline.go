@@ -130,6 +130,18 @@ func (o *Node) guard() error {
 	return nil
 }
 
+// LoadLimited loads the programs at limited pods of both families, which the caller closes.
+func (o *Node) LoadLimited() (four, six *object.Programs, err error) {
+	if four, err = object.LoadLimited(o.loaded); err != nil {
+		return nil, nil, err
+	}
+	if six, err = object.LoadLimited(o.six); err != nil {
+		four.Close()
+		return nil, nil, err
+	}
+	return four, six, nil
+}
+
 // EvaluatesUntracked reports whether the settings say that host endpoints evaluate each packet by
 // itself.
 func (o *Node) EvaluatesUntracked() bool { return o.Tables.UntrackedSet() }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podlimits keeps the maps by which programs hold limited pods to a number of packets and of
-// connections, and give what they send out of the cluster a DSCP. What user space wants and what
+// Package podlimits keeps the maps by which programs hold limited pods to a number of packets and
+// of connections, and give what they send out of the cluster a DSCP. What user space wants and what
 // packets use up are two maps: a change of a limit begins nothing anew. Limits come before the
 // programs that ask for them are attached, and go after these.
 package podlimits

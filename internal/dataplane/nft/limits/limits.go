@@ -52,9 +52,10 @@ func Render(s *nodestate.State, connections bool) *table.Table {
 		sends := rate(q.Egress.PacketRate, q.Egress.PacketsAtOnce())
 		if q.DSCP > 0 {
 			marks = true
+			dscp := (q.DSCP - 1) & 63 // a value that is none comes from no annotation, and keeps nothing else out
 			sends = append(sends,
-				fmt.Sprintf("ip daddr != @%s ip dscp set %d", setCluster4, q.DSCP-1),
-				fmt.Sprintf("ip6 daddr != @%s ip6 dscp set %d", setCluster6, q.DSCP-1))
+				fmt.Sprintf("ip daddr != @%s ip dscp set %d", setCluster4, dscp),
+				fmt.Sprintf("ip6 daddr != @%s ip6 dscp set %d", setCluster6, dscp))
 		}
 		pod(mapSends, "sends-", sends...)
 		pod(mapGets, "gets-", rate(q.Ingress.PacketRate, q.Ingress.PacketsAtOnce())...)
