@@ -309,8 +309,8 @@ func (n *Node) establish(f *flow, k flowKey) {
 	delete(n.half, k)
 }
 
-// evaluate is the evaluation of step 3, with the egress policy of n.sender. The rule is the one that
-// allowed last, 0 when no policy applied.
+// evaluate is the evaluation of step 3, with the egress policy of n.sender. The rule is the one
+// that allowed last, 0 when no policy applied.
 func (n *Node) evaluate(src, dst netip.Addr, proto model.Protocol, sport, dport uint16) (nodestate.RuleID, *dropped) {
 	e := n.about(flowKey{src: src, dst: dst, sport: sport, dport: dport, proto: proto})
 	if src == dst {
