@@ -60,9 +60,9 @@ type Plugin struct {
 func New(socket string, hold Hold, log *slog.Logger) *Plugin {
 	return &Plugin{
 		socket: socket, hold: hold, log: log,
-		connected: prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_nri_connected",
+		connected: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "weir", Name: "nri_connected",
 			Help: "1 while the container runtime lets the agent hold the start of pods (NRI)."}),
-		held: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "weir_nri_pod_held_seconds",
+		held: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "weir", Name: "nri_pod_held_seconds",
 			Help:    "How long pods were held by the container runtime's NRI until their policy was in force, by result: ready, or late: the pod went on without a network.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 11)}, []string{"result"}),
 	}
