@@ -30,21 +30,22 @@ func all() []mutant {
 // recordedAs are the attacks of mutants that have another name than theirs: where several guards
 // hold one attack, only one of the mutants can have its name.
 var recordedAs = map[string]string{
-	"a host on the link sends with the address of another node's pod, to nftables":                                               linkSendsAsPod,
-	"a node on the link sends with the address of another node's pod, to nftables":                                               linkSendsAsPod,
-	"a node sends through the tunnel with the address of another node's pod, to nftables":                                        tunnelSendsAsOther,
-	"a node sends through the tunnel with the address of another node, to nftables":                                              tunnelSendsAsOther,
-	"a host on the link sends with a node's address to a node port of this node, to nftables":                                    "a host on the link forges what a node hands on, and the answers to it",
-	"a host on the link injects into a connection of a pod with a process of another node, to nftables":                          linkInjectsToNode,
-	"a host on the link injects into a connection of a pod with a process of another node, with the node's address, to nftables": linkInjectsToNode,
-	"a host on the link sends VXLAN with a node's address as the outer source, to nftables":                                      "a host on the link sends VXLAN with a node's address as the outer source",
-	"one client outside takes the node's ports for source NAT towards a name server by a node port, with nftables":               "one client outside takes the node's ports for source NAT towards a name server by a node port",
-	"a node publishes another node's link address, which so is checked of neither":                                               "a node publishes another node's link address",
-	"a host on the link names a pod behind a node in a routing header":                                                           "a host on the link names a pod behind a node, or wraps what is for it, in a routing header",
-	"a host on the link wraps what is for a pod in a routing header for a node":                                                  "a host on the link names a pod behind a node, or wraps what is for it, in a routing header",
-	"a host on the link names a pod behind a node in a routing header, with nftables":                                            "a host on the link names a pod behind a node, or wraps what is for it, in a routing header",
-	"a pod names another pod, or a host, behind a node in a routing header, with nftables":                                       "a pod names another pod, or a host, behind a node in a routing header",
-	"a pod reports groups that it listens to, or asks for listeners, beyond its interface, with nftables":                        "a pod reports groups that it listens to, or asks for listeners, beyond its interface",
+	"a pod sends with an address that is not its own: one that its namespace was not granted, or that somebody has, of a pod or node": "a pod sends with an address that is not its own: one that its namespace was not granted, or that somebody has",
+	"a host on the link sends with the address of another node's pod, to nftables":                                                    linkSendsAsPod,
+	"a node on the link sends with the address of another node's pod, to nftables":                                                    linkSendsAsPod,
+	"a node sends through the tunnel with the address of another node's pod, to nftables":                                             tunnelSendsAsOther,
+	"a node sends through the tunnel with the address of another node, to nftables":                                                   tunnelSendsAsOther,
+	"a host on the link sends with a node's address to a node port of this node, to nftables":                                         "a host on the link forges what a node hands on, and the answers to it",
+	"a host on the link injects into a connection of a pod with a process of another node, to nftables":                               linkInjectsToNode,
+	"a host on the link injects into a connection of a pod with a process of another node, with the node's address, to nftables":      linkInjectsToNode,
+	"a host on the link sends VXLAN with a node's address as the outer source, to nftables":                                           "a host on the link sends VXLAN with a node's address as the outer source",
+	"one client outside takes the node's ports for source NAT towards a name server by a node port, with nftables":                    "one client outside takes the node's ports for source NAT towards a name server by a node port",
+	"a node publishes another node's link address, which so is checked of neither":                                                    "a node publishes another node's link address",
+	"a host on the link names a pod behind a node in a routing header":                                                                "a host on the link names a pod behind a node, or wraps what is for it, in a routing header",
+	"a host on the link wraps what is for a pod in a routing header for a node":                                                       "a host on the link names a pod behind a node, or wraps what is for it, in a routing header",
+	"a host on the link names a pod behind a node in a routing header, with nftables":                                                 "a host on the link names a pod behind a node, or wraps what is for it, in a routing header",
+	"a pod names another pod, or a host, behind a node in a routing header, with nftables":                                            "a pod names another pod, or a host, behind a node in a routing header",
+	"a pod reports groups that it listens to, or asks for listeners, beyond its interface, with nftables":                             "a pod reports groups that it listens to, or asks for listeners, beyond its interface",
 }
 
 const (

@@ -86,7 +86,7 @@ var attacksSources = []mutant{
 	{fault{"a pod sends with an address that is not its own: one that its namespace was not granted, or that somebody has", "internal/calc/route/sources.go",
 		" && namespace.Grants(p)", ""},
 		"./test/scenarios", "^TestHostileSources$/^source-granted$"},
-	{fault{"a pod sends with an address that is not its own: one that its namespace was not granted, or that somebody has", "bpf/granted.h",
+	{fault{"a pod sends with an address that is not its own: one that its namespace was not granted, or that somebody has, of a pod or node", "bpf/granted.h",
 		"	if (bpf_map_lookup_elem(&weir_addrs, &key.addr))\n		return 0;\n", ""},
 		"./test/scenarios", "^TestHostileSources$/^source-granted$"},
 	{fault{"a host on the link names a pod behind a node in a routing header", "bpf/host_policy.h",

@@ -45,7 +45,7 @@ type FlowValue[A Address] struct {
 	Started      [2]uint32
 	Rules        [2]uint32
 	StagedRules  [2]uint32
-	RTT          uint32
+	Rtt          uint32
 	Room         [3]uint32
 }
 

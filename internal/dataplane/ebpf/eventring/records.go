@@ -159,7 +159,7 @@ func Expired[A abi.Address](key, value []byte, now time.Time) (r dataplane.FlowR
 		Src: abi.FromAddr(k.Saddr), Dst: abi.FromAddr(k.Daddr), Sport: abi.Be16(k.Sport), Dport: abi.Be16(k.Dport), Proto: model.Protocol(k.Proto),
 		ToSrc: abi.FromAddr(v.Saddr), ToDst: abi.FromAddr(v.Daddr), ToSport: abi.Be16(v.Sport), ToDport: abi.Be16(v.Dport),
 		TCPFlags: v.FlagsSeen, Started: wall(v.Started, now, mono), Until: now, End: dataplane.FlowExpired,
-		Handshake: time.Duration(v.RTT) * time.Microsecond,
+		Handshake: time.Duration(v.Rtt) * time.Microsecond,
 	}
 	if v.State&abi.StateClosing != 0 {
 		r.End = dataplane.FlowClosed
