@@ -39,7 +39,7 @@ var checks = map[string]func(*unstructured.Unstructured, *Batch) []weirv1.Proble
 		_, problems := typed("IPAMConfiguration", ConvertIPAMConfiguration)(u)
 		return append(problems, fieldsWithoutEffect(u)...)
 	},
-	"projectcalico.org/KubeControllersConfiguration":  func(u *unstructured.Unstructured, _ *Batch) []weirv1.Problem { return checkKubeControllers(u) },
+	"projectcalico.org/KubeControllersConfiguration": func(u *unstructured.Unstructured, _ *Batch) []weirv1.Problem { return checkKubeControllers(u) },
 }
 
 // into converts an object and records it in a batch, as the watch does.
