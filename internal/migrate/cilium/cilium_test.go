@@ -3,45 +3,24 @@
 package cilium
 
 import (
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/migrate/plan"
+	"github.com/weir-net/weir/internal/migrate/plan/plantest"
 )
 
 // planned is the plan of the recorded cluster, of which a text is another one.
 func planned(t *testing.T, old, with string) *plan.Plan {
 	t.Helper()
-	raw, err := os.ReadFile("testdata/cluster.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(raw), old) {
-		t.Fatalf("%q is not recorded", old)
-	}
-	objects, err := deploy.Parse([]byte(strings.Replace(string(raw), old, with, 1)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := FromObjects(objects)
+	c, err := FromObjects(plantest.Objects(t, old, with))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return New(c)
-}
-
-func find(p *plan.Plan, object, field string) *plan.Finding {
-	for i, f := range p.Findings {
-		if f.Object == object && f.Field == field {
-			return &p.Findings[i]
-		}
-	}
-	return nil
 }
 
 const config = "ConfigMap kube-system/cilium-config"
@@ -101,7 +80,7 @@ func TestSettings(t *testing.T) {
 		{"identity-allocation-mode: crd", "identity-allocation-mode: kvstore", config, "data.identity-allocation-mode", false},
 	} {
 		p := planned(t, c.old, c.with)
-		if f := find(p, c.object, c.field); f == nil || f.Stops != c.stops || p.Stopped() != c.stops {
+		if f := plantest.Find(p, c.object, c.field); f == nil || f.Stops != c.stops || p.Stopped() != c.stops {
 			t.Errorf("%s: %+v of %+v", c.with, f, p.Findings)
 		}
 	}

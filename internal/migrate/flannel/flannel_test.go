@@ -3,44 +3,23 @@
 package flannel
 
 import (
-	"os"
 	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/migrate/plan"
+	"github.com/weir-net/weir/internal/migrate/plan/plantest"
 )
 
 // planned is the plan of the recorded cluster, of which a text is another one.
 func planned(t *testing.T, old, with string) *plan.Plan {
 	t.Helper()
-	raw, err := os.ReadFile("testdata/cluster.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(raw), old) {
-		t.Fatalf("%q is not recorded", old)
-	}
-	objects, err := deploy.Parse([]byte(strings.Replace(string(raw), old, with, 1)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := FromObjects(objects)
+	c, err := FromObjects(plantest.Objects(t, old, with))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return New(c)
-}
-
-func find(p *plan.Plan, object, field string) *plan.Finding {
-	for i, f := range p.Findings {
-		if f.Object == object && f.Field == field {
-			return &p.Findings[i]
-		}
-	}
-	return nil
 }
 
 func TestPlan(t *testing.T) {
@@ -48,10 +27,10 @@ func TestPlan(t *testing.T) {
 	if p.Stopped() || p.Version != "v0.28.10" || len(p.Nodes) != 2 || p.Nodes[1].Networks[0] != "10.244.1.0/24" || p.Nodes[0].Pods != 1 {
 		t.Fatalf("%+v", p)
 	}
-	if f := find(p, "NetworkPolicy shop/web", "spec.podSelector"); f == nil || !strings.Contains(f.Message, "in force with Weir") {
+	if f := plantest.Find(p, "NetworkPolicy shop/web", "spec.podSelector"); f == nil || !strings.Contains(f.Message, "in force with Weir") {
 		t.Errorf("a policy without effect until now: %+v", p.Findings)
 	}
-	if find(p, "Pod shop/web-1", "metadata.ownerReferences") == nil || find(p, "Pod shop/db-0", "metadata.ownerReferences") != nil {
+	if plantest.Find(p, "Pod shop/web-1", "metadata.ownerReferences") == nil || plantest.Find(p, "Pod shop/db-0", "metadata.ownerReferences") != nil {
 		t.Errorf("pods without a controller: %+v", p.Findings)
 	}
 	of := map[string]map[string]any{}
@@ -99,7 +78,7 @@ func TestWhatStops(t *testing.T) {
 		{"backend-type: vxlan", "backend-type: udp", "Node node-a", "metadata.annotations[flannel.alpha.coreos.com/backend-type]"},
 	} {
 		p := planned(t, c.old, c.with)
-		if f := find(p, c.object, c.field); f == nil || !f.Stops || !p.Findings[0].Stops {
+		if f := plantest.Find(p, c.object, c.field); f == nil || !f.Stops || !p.Findings[0].Stops {
 			t.Errorf("%s: %s, %s is not found: %+v", c.with, c.object, c.field, p.Findings)
 		}
 	}
@@ -113,11 +92,11 @@ func TestWhatDiffers(t *testing.T) {
 		{`"Type": "vxlan"`, `"Type": "vxlan", "MacPrefix": "0E-2A"`, "data.net-conf.json.Backend.MacPrefix"},
 	} {
 		p := planned(t, c.old, c.with)
-		if f := find(p, "ConfigMap kube-flannel-cfg", c.field); f == nil || f.Stops || p.Stopped() {
+		if f := plantest.Find(p, "ConfigMap kube-flannel-cfg", c.field); f == nil || f.Stops || p.Stopped() {
 			t.Errorf("%s: %+v", c.with, p.Findings)
 		}
 	}
-	if p := planned(t, "      containers:\n", "      containers:\n      - {name: kube-network-policies}\n"); find(p, "NetworkPolicy shop/web", "spec.podSelector") != nil {
+	if p := planned(t, "      containers:\n", "      containers:\n      - {name: kube-network-policies}\n"); plantest.Find(p, "NetworkPolicy shop/web", "spec.podSelector") != nil {
 		t.Error("a policy that is in force is reported")
 	}
 }

@@ -3,14 +3,13 @@
 package kuberouter
 
 import (
-	"os"
 	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/migrate/plan"
+	"github.com/weir-net/weir/internal/migrate/plan/plantest"
 )
 
 const daemon = "DaemonSet kube-system/kube-router"
@@ -18,31 +17,11 @@ const daemon = "DaemonSet kube-system/kube-router"
 // planned is the plan of the recorded cluster, of which a text is another one.
 func planned(t *testing.T, old, with string) *plan.Plan {
 	t.Helper()
-	raw, err := os.ReadFile("testdata/cluster.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(raw), old) {
-		t.Fatalf("%q is not recorded", old)
-	}
-	objects, err := deploy.Parse([]byte(strings.Replace(string(raw), old, with, 1)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := FromObjects(objects)
+	c, err := FromObjects(plantest.Objects(t, old, with))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return New(c)
-}
-
-func find(p *plan.Plan, object, field string) *plan.Finding {
-	for i, f := range p.Findings {
-		if f.Object == object && f.Field == field {
-			return &p.Findings[i]
-		}
-	}
-	return nil
 }
 
 func TestPlan(t *testing.T) {
@@ -52,12 +31,12 @@ func TestPlan(t *testing.T) {
 	}
 	for _, want := range [][2]string{{daemon, "--run-service-proxy"}, {daemon, "--cluster-asn"}, {daemon, "--peer-router-ips"}, {daemon, "--advertise-cluster-ip"},
 		{"Node node-a", "metadata.annotations[kube-router.io/peer.ips]"}, {"Service shop/db", "metadata.annotations[kube-router.io/service.scheduler]"}} {
-		if f := find(p, want[0], want[1]); f == nil || f.Stops {
+		if f := plantest.Find(p, want[0], want[1]); f == nil || f.Stops {
 			t.Errorf("%v: %+v", want, f)
 		}
 	}
 	for _, not := range [][2]string{{daemon, "--run-router"}, {daemon, "--kubeconfig"}, {daemon, "--bgp-graceful-restart"}, {"NetworkPolicy shop/web", "spec.podSelector"}} {
-		if f := find(p, not[0], not[1]); f != nil {
+		if f := plantest.Find(p, not[0], not[1]); f != nil {
 			t.Errorf("%+v", f)
 		}
 	}
@@ -87,7 +66,7 @@ func TestFlags(t *testing.T) {
 		{"podCIDR: 10.244.1.0/24, podCIDRs: [10.244.1.0/24]", "podCIDR: here", "Node node-b", "spec.podCIDR", true},
 	} {
 		p := planned(t, c.old, c.with)
-		if f := find(p, c.object, c.field); f == nil || f.Stops != c.stops || p.Stopped() != c.stops {
+		if f := plantest.Find(p, c.object, c.field); f == nil || f.Stops != c.stops || p.Stopped() != c.stops {
 			t.Errorf("%s: %+v of %+v", c.with, f, p.Findings)
 		}
 	}
