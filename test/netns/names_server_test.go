@@ -22,10 +22,12 @@ import (
 // The zone of nameServer, below "names.test": n7 has address 7 of many, c7 is another name (CNAME)
 // of n7.cdn.test, which has it too, "many" has the first 40, "shared" that of n7, "huge" so many
 // that the answer goes by TCP. So do answers about names below "split", in pieces of many segments.
+// Names below "long" count for an hour.
 const (
 	zoneMany = 40
 	zoneHuge = 100
-	zoneTTL  = 1
+	zoneTTL  = 1 // seconds
+	zoneLong = 3600
 )
 
 // zoneAddr is address i of the zone, in both families.
@@ -135,6 +137,9 @@ func zoneAnswer(q []byte, udp bool) []byte {
 	}
 	fail := errors.Join(b.StartQuestions(), b.Question(question), b.StartAnswers())
 	rh := dnsmessage.ResourceHeader{Name: owner, Class: dnsmessage.ClassINET, TTL: zoneTTL}
+	if strings.Contains(name, ".long.") {
+		rh.TTL = zoneLong
+	}
 	if alias != "" {
 		fail = errors.Join(fail, b.CNAMEResource(rh, dnsmessage.CNAMEResource{CNAME: dnsmessage.MustNewName(alias)}))
 		rh.Name = dnsmessage.MustNewName(alias)

@@ -201,9 +201,10 @@ func testDomainNamesLast(t *testing.T, fam family) {
 	if a := f.a.callIn(ipv4, request{Op: "open", Net: "tcp", Addr: f.zone(100), ID: id}); a.Err != "" {
 		t.Fatal(a.Err)
 	}
+	f.connects("a name for long", server, "n%d.long.names.test", 105, 1, 1, 0)
 	f.n1.driver.kill()
-	f.dials("a known name while no driver runs", 100, true)
-	f.connects("names that are asked while no driver runs", server, "n%d.names.test", 110, 5, 5, 0)
+	f.dials("a known name while no driver runs", 105, true)
+	f.connects("names that are asked while no driver runs", server, "n%d.long.names.test", 110, 5, 5, 0)
 	f.dials("an address that nobody asked for", 120, false)
 	f.n1.driver.start()
 	f.apply()
