@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-net/weir/internal/agent/chain"
 	"github.com/weir-net/weir/internal/agent/chain/results"
 	"github.com/weir-net/weir/internal/model"
 )
@@ -80,7 +81,10 @@ func (e *enforcer) hold(ctx context.Context, pod model.Name, uid string, addrs [
 		var ep *model.LocalEndpoint
 		if err := e.cluster.do(ctx, func() {
 			e.cluster.compute()
-			gen, ep = e.cluster.gen, e.cluster.endpointOf(pod, uid, addrs)
+			if len(addrs) == 0 {
+				addrs = e.cluster.results.AddrsOf(pod, uid)
+			}
+			gen, ep = e.cluster.gen, chain.EndpointOf(e.cluster.model.Local.Endpoints, pod, addrs)
 		}); err != nil {
 			return err
 		}
@@ -96,17 +100,4 @@ func (e *enforcer) hold(ctx context.Context, pod model.Name, uid string, addrs [
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
-}
-
-// endpointOf returns the endpoint of a pod, by its addresses, once they are known.
-func (c *cluster) endpointOf(pod model.Name, uid string, addrs []netip.Addr) *model.LocalEndpoint {
-	if len(addrs) == 0 {
-		addrs = c.results.AddrsOf(pod, uid)
-	}
-	for _, a := range addrs {
-		if ep := c.model.Local.Endpoints[a]; ep != nil && ep.Pod == pod {
-			return ep
-		}
-	}
-	return nil
 }

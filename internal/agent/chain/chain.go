@@ -250,6 +250,16 @@ func (w *Watcher) Find(prefix string, pods map[netip.Addr]model.Name) Found {
 	return out
 }
 
+// EndpointOf returns the endpoint of a pod that has one of the addresses; nil = there is none yet.
+func EndpointOf(endpoints map[netip.Addr]*model.LocalEndpoint, pod model.Name, addrs []netip.Addr) *model.LocalEndpoint {
+	for _, a := range addrs {
+		if ep := endpoints[a]; ep != nil && ep.Pod == pod {
+			return ep
+		}
+	}
+	return nil
+}
+
 func isPods(name, prefix string) bool { return prefix != "" && strings.HasPrefix(name, prefix) }
 
 // otherEnd reads the MAC address of the pod's end of an interface, where it is not known yet, and

@@ -133,21 +133,8 @@ func New(c *Cluster) *Plan {
 	p.network()
 	p.copies()
 	p.nodes()
-	p.sort()
+	plan.StopsFirst(p.plan.Findings)
 	return p.plan
-}
-
-// sort has the findings that stop the migration come first.
-func (p *planner) sort() {
-	slices.SortStableFunc(p.plan.Findings, func(a, b Finding) int {
-		switch {
-		case a.Stops == b.Stops:
-			return 0
-		case a.Stops:
-			return -1
-		}
-		return 1
-	})
 }
 
 // planner makes a plan.

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/weir-net/weir/internal/migrate/plan"
 )
 
 // Annotations by which a Node says what Calico knows of it.
@@ -34,7 +36,7 @@ func NewInPlace(c *Cluster) *Plan {
 	p.copies()
 	p.nodes()
 	p.takenOver()
-	p.sort()
+	plan.StopsFirst(p.plan.Findings)
 	return p.plan
 }
 

@@ -36,12 +36,7 @@ func (c *Change) Back(ctx context.Context, name string) error {
 		return err
 	}
 	c.say("%s: %d pods; the agent of Weir ends", name, len(before))
-	if err := c.label(ctx, name, deploy.NetworkChanging); err != nil {
-		return err
-	}
-	if err := c.await(ctx, name+": pod weir-node has ended", func(ctx context.Context) error {
-		return c.gone(ctx, deploy.Namespace, weirNode, name)
-	}); err != nil {
+	if err := c.endWeir(ctx, name); err != nil {
 		return err
 	}
 	if err := c.giveBack(ctx, name, calico.TunnelAddr(n)); err != nil {
@@ -178,4 +173,14 @@ func (c *Change) clean(ctx context.Context, node, image string, args ...string) 
 		return err
 	}
 	return api.Delete(ctx, cleanPod+node, metav1.DeleteOptions{})
+}
+
+// endWeir ends the agent of a node that is taken back.
+func (c *Change) endWeir(ctx context.Context, name string) error {
+	if err := c.label(ctx, name, deploy.NetworkChanging); err != nil {
+		return err
+	}
+	return c.await(ctx, name+": pod weir-node has ended", func(ctx context.Context) error {
+		return c.gone(ctx, deploy.Namespace, weirNode, name)
+	})
 }

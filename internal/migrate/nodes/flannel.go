@@ -103,12 +103,7 @@ func (c *FromFlannel) Back(ctx context.Context, name string) error {
 	if err := c.empty(ctx, name); err != nil {
 		return err
 	}
-	if err := c.label(ctx, name, deploy.NetworkChanging); err != nil {
-		return err
-	}
-	if err := c.await(ctx, name+": pod weir-node has ended", func(ctx context.Context) error {
-		return c.gone(ctx, deploy.Namespace, weirNode, name)
-	}); err != nil {
+	if err := c.endWeir(ctx, name); err != nil {
 		return err
 	}
 	// flannel's tunnel has the port of Weir's.

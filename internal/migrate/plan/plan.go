@@ -37,6 +37,19 @@ type Node struct {
 	Networks []string
 }
 
+// StopsFirst has the findings that stop the migration come first, and keeps the order otherwise.
+func StopsFirst(all []Finding) {
+	slices.SortStableFunc(all, func(a, b Finding) int {
+		switch {
+		case a.Stops == b.Stops:
+			return 0
+		case a.Stops:
+			return -1
+		}
+		return 1
+	})
+}
+
 // Plan is what a migration means.
 type Plan struct {
 	Plugin string // as users call it
@@ -71,15 +84,7 @@ func (p *Plan) Stopped() bool {
 
 // Sort has the findings that stop the migration come first, and nodes by their names.
 func (p *Plan) Sort() {
-	slices.SortStableFunc(p.Findings, func(a, b Finding) int {
-		switch {
-		case a.Stops == b.Stops:
-			return 0
-		case a.Stops:
-			return -1
-		}
-		return 1
-	})
+	StopsFirst(p.Findings)
 	slices.SortFunc(p.Nodes, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
 }
 
