@@ -25,6 +25,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/dataplane/nft/limits"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
+	"github.com/weir-net/weir/internal/dataplane/nft/names"
 	"github.com/weir-net/weir/internal/dataplane/nft/policy"
 	"github.com/weir-net/weir/internal/dataplane/nft/records"
 	"github.com/weir-net/weir/internal/dataplane/nft/services"
@@ -72,6 +73,8 @@ type Driver struct {
 	arpTable    *chains.ArpTable
 	limits      *limits.Table // of pods that may send and get so much
 	overLimits  *familyTable  // what it dropped
+	names       *names.Plane  // of domain names; nil = none, for tests
+	namesMade   uint32        // familyTable.Made of both when names were written last
 	problems    []string
 	noIPIP      string // why IP in IP, which the state has, is not in force; empty = it is, or it has none
 	ipipLacks   error  // the kernel has no IP in IP
@@ -153,6 +156,11 @@ func New(o Options) (*Driver, error) {
 	}
 	d.limits = limits.New(n)
 	d.overLimits = &familyTable{State: d.limits.State}
+	if live && !o.NoMachine {
+		if d.names, err = names.New(o.Logger); err != nil {
+			return nil, err
+		}
+	}
 	return d, nil
 }
 
@@ -184,7 +192,7 @@ func (d *Driver) reconcile(ctx context.Context) error {
 		errs = append(errs, d.queues.Add(d.state.QoS)...)
 		errs = append(errs, d.queues.Remove(d.state.QoS)...)
 	}
-	errs = append(errs, d.limits.Apply(ctx, d.state))
+	errs = append(errs, d.limits.Apply(ctx, d.state), d.adoptNames())
 	d.view.Store(events.NewView(d.state, d.network.HostIndex(), d.listening))
 	for _, f := range table.Families {
 		t := d.tables[f]
@@ -201,6 +209,7 @@ func (d *Driver) reconcile(ctx context.Context) error {
 			errs = append(errs, t.services.EndFlows())
 		}
 	}
+	errs = append(errs, d.applyNames())
 	if machine {
 		d.arpTable.Apply(ctx, d.state, d.log)
 		errs = append(errs, d.tunnelTable.Apply(ctx, d.network.TunnelIndex() != 0, d.network.TunnelRemade())...)
@@ -238,6 +247,7 @@ func (t *familyTable) apply(ctx context.Context, s *nodestate.State, listening b
 	chains.RenderChains(t.Family, static, s, epoch, hosts, t.setSize, t.indexes)
 	if t.uncounted {
 		chains.WithoutPortShares(static)
+		policy.WithoutCounts(static)
 	}
 	if !t.Loaded {
 		t.Define(static)
@@ -290,7 +300,7 @@ func (t *familyTable) refresh(s *nodestate.State, connections func() (uint32, er
 // are of endpoints, and all else is rendered as a whole.
 func sameButServices(a, b *nodestate.State) bool {
 	return sameMap(a.Addrs, b.Addrs) && sameMap(a.Routes, b.Routes) && sameMap(a.PeerCIDRs, b.PeerCIDRs) && sameMap(a.HostEndpoints, b.HostEndpoints) && maps.EqualFunc(a.Sources, b.Sources, slices.Equal) &&
-		nodestate.EqualMaps(a.Policy, b.Policy) && nodestate.EqualMaps(a.Peers, b.Peers) && reflect.DeepEqual(a.Settings, b.Settings)
+		nodestate.EqualMaps(a.Policy, b.Policy) && nodestate.EqualMaps(a.Peers, b.Peers) && maps.Equal(a.Names.Sets, b.Names.Sets) && reflect.DeepEqual(a.Settings, b.Settings)
 }
 
 // sameMap compares maps, which states often share.
