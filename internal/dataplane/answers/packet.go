@@ -44,14 +44,7 @@ const (
 
 // ParsePacket reads an IP packet, and reports whether a DNS server's port sent it, as far as that
 // can be known.
-func ParsePacket(b []byte) (p Packet, ok bool) { return parsePacket(b, port) }
-
-// ParseAnswer is ParsePacket of what a DNS server is known to have sent, from whatever port: that of
-// a Service's backend may be another.
-func ParseAnswer(b []byte) (p Packet, ok bool) { return parsePacket(b, 0) }
-
-// parsePacket reads an IP packet that a port sent; 0 = any.
-func parsePacket(b []byte, by uint16) (p Packet, ok bool) {
+func ParsePacket(b []byte) (p Packet, ok bool) {
 	if len(b) < 20 {
 		return p, false
 	}
@@ -67,7 +60,7 @@ func parsePacket(b []byte, by uint16) (p Packet, ok bool) {
 	if p.Fragmented && p.Offset > 0 {
 		return p, true
 	}
-	if len(p.Payload) < 8 || by != 0 && binary.BigEndian.Uint16(p.Payload) != by {
+	if len(p.Payload) < 8 || binary.BigEndian.Uint16(p.Payload) != port {
 		return p, false
 	}
 	p.Port = binary.BigEndian.Uint16(p.Payload[2:])

@@ -338,4 +338,9 @@ func (t *familyTable) applyDisabled(ctx context.Context, static *table.Table, s 
 }
 
 // Close lets go. What was written goes on working.
-func (d *Driver) Close() error { return d.closeRecords() }
+func (d *Driver) Close() error {
+	if d.names != nil {
+		d.names.Close()
+	}
+	return d.closeRecords()
+}

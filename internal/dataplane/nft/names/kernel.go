@@ -70,6 +70,8 @@ func newWriter() (*writer, error) {
 	return &writer{fd: fd, buf: make([]byte, 1<<16)}, nil
 }
 
+func (w *writer) close() { unix.Close(w.fd) }
+
 const (
 	batchMost = 500 // elements of a transaction
 	triesMost = 5

@@ -56,6 +56,13 @@ func New(log *slog.Logger) (*Plane, error) {
 	return p, err
 }
 
+// Close lets go. What was written stays.
+func (p *Plane) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.writer.close()
+}
+
 // Lacks says why no answer can be read; nil = they can.
 func (p *Plane) Lacks() error { return p.lacks }
 

@@ -157,7 +157,7 @@ func (p *Plane) commit(all []element) error {
 
 // read reads a packet.
 func (r *reader) read(b []byte, now time.Time) []element {
-	p, ok := answers.ParseAnswer(b)
+	p, ok := answers.ParsePacket(b)
 	switch {
 	case !ok || p.Fragmented: // connection tracking has put it together before
 		r.plane.unread.Add(1)

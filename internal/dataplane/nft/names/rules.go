@@ -251,11 +251,6 @@ func compare(register uint32, value []byte) expr.Any {
 	return &expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: value}
 }
 
-// original loads what connection tracking knows of a flow's first direction.
-func original(key expr.CtKey, register uint32) expr.Any {
-	return &expr.Ct{Key: key, Direction: 0, Register: register}
-}
-
 func (b *builder) in(set string, register uint32, not bool) expr.Any {
 	return &expr.Lookup{SourceRegister: register, SetName: set, SetID: b.sets[set].ID, Invert: not}
 }
@@ -273,53 +268,73 @@ func protocol(p byte) []expr.Any {
 	return one(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, compare(1, []byte{p}))
 }
 
-// chains makes chains and rules. What passes them by is accepted. Addresses are those that the pod
-// asked with and for, whoever answers behind a Service.
-func (b *builder) chains(q queueing) {
-	const afterPolicy = 20
-	post := b.base("leaving", nftables.ChainHookPostrouting, afterPolicy)
-	in := b.base("received", nftables.ChainHookInput, afterPolicy)
-	out := b.base("sent", nftables.ChainHookOutput, -afterPolicy)
-	dns, asks, handed := b.chain("dns"), b.chain("asks"), b.chain("handed")
-	counts := map[string]*nftables.Chain{}
-	for _, name := range []string{chainUntrusted, chainUnasked, chainUnread} {
-		counts[name] = b.chain(name)
-		b.rule(counts[name], one(&expr.Counter{}, to(expr.VerdictAccept, "")))
+// header loads an address of the IP header, by its place in that of either family.
+func (b *builder) header(four, six uint32) func(register uint32) expr.Any {
+	at := four
+	if b.size > 4 {
+		at = six
 	}
-	port := one(original(expr.CtKeyPROTODST, 1), compare(1, []byte{0, 53}))
-	ofPod := one(original(expr.CtKeySRC, 1), b.in("pods", 1, false))
-	trusted := one(original(expr.CtKeyDST, 1), b.in("servers", 1, false))
-	untrusted := one(original(expr.CtKeyDST, 1), b.in("servers", 1, true))
+	return func(register uint32) expr.Any {
+		return &expr.Payload{OperationType: expr.PayloadLoad, DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: at, Len: b.size}
+	}
+}
+
+// transport loads 16 bits behind the IP header.
+func transport(at, register uint32) expr.Any {
+	return &expr.Payload{OperationType: expr.PayloadLoad, DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: at, Len: 2}
+}
+
+// chains makes chains and rules. What passes them by is accepted. A question is looked at before its
+// destination is translated, and an answer when all is translated back: so both have the pod's own
+// address, and that of the server that it asked.
+func (b *builder) chains(q queueing) {
+	const beforeNAT, afterNAT = -120, 120
+	coming := b.base("coming", nftables.ChainHookPrerouting, beforeNAT)
+	leaving := b.base("leaving", nftables.ChainHookPostrouting, afterNAT)
+	sent := b.base("sent", nftables.ChainHookOutput, afterNAT)
+	asks, told, handed := b.chain("asks"), b.chain("answers"), b.chain("handed")
+	for _, name := range []string{chainUntrusted, chainUnasked, chainUnread} {
+		b.rule(b.chain(name), one(&expr.Counter{}, to(expr.VerdictAccept, "")))
+	}
+	const sport, dport, id = 0, 2, 8 // of UDP
+	source, destination := b.header(12, 8), b.header(16, 24)
+	udp, tcp, dns := protocol(unix.IPPROTO_UDP), protocol(unix.IPPROTO_TCP), compare(1, []byte{0, 53})
+	isPod := func(addr func(uint32) expr.Any) []expr.Any { return one(addr(1), b.in("pods", 1, false)) }
+	trusted := func(addr func(uint32) expr.Any, not bool) []expr.Any { return one(addr(1), b.in("servers", 1, not)) }
+	inDirection := func(reply byte) []expr.Any {
+		return one(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1}, compare(1, []byte{reply}))
+	}
 	words := b.size / 4
-	question := one(original(expr.CtKeySRC, firstRegister), original(expr.CtKeyDST, firstRegister+words), original(expr.CtKeyPROTOSRC, firstRegister+2*words),
-		&expr.Payload{OperationType: expr.PayloadLoad, DestRegister: firstRegister + 2*words + 1, Base: expr.PayloadBaseTransportHeader, Offset: 8, Len: 2})
+	question := func(pod, server func(uint32) expr.Any, port uint32) []expr.Any {
+		return one(pod(firstRegister), server(firstRegister+words), transport(port, firstRegister+2*words), transport(id, firstRegister+2*words+1))
+	}
 	there := one(&expr.Immediate{Register: 1, Data: binary.NativeEndian.AppendUint32(nil, beatMark)}, b.in("beat", 1, false))
-	overRate := func(set string) []expr.Any {
-		return one(original(expr.CtKeySRC, 1), b.add(set, 1, unix.NFT_DYNSET_OP_UPDATE,
+	overRate := func(set string, pod func(uint32) expr.Any) []expr.Any {
+		return one(pod(1), b.add(set, 1, unix.NFT_DYNSET_OP_UPDATE,
 			&expr.Limit{Type: expr.LimitTypePkts, Rate: eachRate, Unit: expr.LimitTimeSecond, Burst: eachBurst, Over: true}))
 	}
-	queue := one(q())
+	queue, pass := one(q()), one(to(expr.VerdictAccept, ""))
 
-	for _, c := range []*nftables.Chain{post, in} {
-		b.rule(c, port, ofPod, one(to(expr.VerdictJump, dns.Name)))
-	}
 	// The agent says that it reads by what it sends itself: no element is written for that.
-	b.rule(out, one(&expr.Meta{Key: expr.MetaKeyMARK, Register: 1}, compare(1, binary.NativeEndian.AppendUint32(nil, beatMark)),
+	b.rule(sent, one(&expr.Meta{Key: expr.MetaKeyMARK, Register: 1}, compare(1, binary.NativeEndian.AppendUint32(nil, beatMark)),
 		b.add("beat", 1, unix.NFT_DYNSET_OP_UPDATE), to(expr.VerdictDrop, "")))
 
-	b.rule(dns, one(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1}, compare(1, []byte{0}), to(expr.VerdictGoto, asks.Name)))
-	b.rule(dns, protocol(unix.IPPROTO_TCP), trusted, there, queue) // a connection is a question
-	b.rule(dns, protocol(unix.IPPROTO_TCP), one(to(expr.VerdictAccept, "")))
-	b.rule(dns, untrusted, one(to(expr.VerdictGoto, chainUntrusted)))
-	b.rule(dns, question, one(b.in("asked", firstRegister, false), to(expr.VerdictGoto, handed.Name)))
-	b.rule(dns, one(to(expr.VerdictGoto, chainUnasked)))
+	b.rule(coming, udp, one(transport(dport, 1), dns), isPod(source), one(to(expr.VerdictGoto, asks.Name)))
+	b.rule(asks, trusted(destination, true), pass)
+	b.rule(asks, inDirection(1), pass)
+	b.rule(asks, overRate("asking", source), pass)
+	b.rule(asks, question(source, destination, sport), one(b.add("asked", firstRegister, unix.NFT_DYNSET_OP_ADD)))
 
-	b.rule(handed, overRate("told"), one(to(expr.VerdictGoto, chainUnread)))
+	b.rule(leaving, one(transport(sport, 1), dns), isPod(destination), inDirection(1), one(to(expr.VerdictGoto, told.Name)))
+	b.rule(told, tcp, trusted(source, false), there, queue) // a connection is a question
+	b.rule(told, tcp, pass)
+	b.rule(told, trusted(source, true), one(to(expr.VerdictGoto, chainUntrusted)))
+	b.rule(told, udp, question(destination, source, dport), one(b.in("asked", firstRegister, false), to(expr.VerdictGoto, handed.Name)))
+	b.rule(told, one(to(expr.VerdictGoto, chainUnasked)))
+
+	b.rule(handed, overRate("told", destination), one(to(expr.VerdictGoto, chainUnread)))
 	b.rule(handed, there, queue)
 	b.rule(handed, one(to(expr.VerdictGoto, chainUnread)))
-
-	b.rule(asks, protocol(unix.IPPROTO_UDP), overRate("asking"), one(to(expr.VerdictAccept, "")))
-	b.rule(asks, protocol(unix.IPPROTO_UDP), trusted, question, one(b.add("asked", firstRegister, unix.NFT_DYNSET_OP_ADD)))
 }
 
 // intact reports whether the table of a family is as it was written.
@@ -341,7 +356,7 @@ func intact(f table.Family) (bool, error) {
 		}
 		got[chain] = len(comments)
 	}
-	return maps.Equal(got, map[string]int{"leaving": 1, "received": 1, "sent": 1, "dns": 6, "asks": 2, "handed": 3, chainUntrusted: 1, chainUnasked: 1, chainUnread: 1}), nil
+	return maps.Equal(got, map[string]int{"coming": 1, "leaving": 1, "sent": 1, "asks": 4, "answers": 5, "handed": 3, chainUntrusted: 1, chainUnasked: 1, chainUnread: 1}), nil
 }
 
 // Remove removes the tables, if they are there.
