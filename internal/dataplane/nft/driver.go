@@ -193,7 +193,7 @@ func (d *Driver) reconcile(ctx context.Context) error {
 		errs = append(errs, d.queues.Remove(d.state.QoS)...)
 	}
 	errs = append(errs, d.limits.Apply(ctx, d.state), d.adoptNames())
-	d.view.Store(events.NewView(d.state, d.network.HostIndex(), d.listening))
+	d.view.Store(d.newView())
 	for _, f := range table.Families {
 		t := d.tables[f]
 		if d.live {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/nft/events"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 )
 
@@ -47,6 +48,15 @@ func (d *Driver) NamesOf(ifindex int, a netip.Addr) ([]dataplane.NamedBy, error)
 		return nil, nil
 	}
 	return d.names.NamesOf(ifindex, a), nil
+}
+
+// newView is what events and records are made from.
+func (d *Driver) newView() *events.View {
+	v := events.NewView(d.state, d.network.HostIndex(), d.listening)
+	if d.names != nil {
+		v.Named, v.Began = d.names.NamesOf, d.names.BeganBy
+	}
+	return v
 }
 
 // namesLack says why names are not in force; empty = they are.

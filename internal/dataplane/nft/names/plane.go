@@ -36,15 +36,18 @@ type Plane struct {
 	six     bool    // the node carries IPv6
 	extra   time.Duration
 	numbers map[nodestate.NameID]uint32
-	asks    map[netip.Addr]int // pods that have names, with their interfaces
-	knows   map[int]*patterns  // of their policy, by interface
-	rules   rules              // as they should be
-	written map[table.Family]*rules
-	commits uint32  // of tables of rules
-	beater  *beater // while answers are read
-	pushed  bool    // elements of what is known are in the kernel
-	before  [3]uint64
-	counted map[table.Family][3]uint64
+	// byNumber is the other way round; it is not changed, but replaced.
+	byNumber map[uint32]nodestate.NameID
+	began    began
+	asks     map[netip.Addr]int // pods that have names, with their interfaces
+	knows    map[int]*patterns  // of their policy, by interface
+	rules    rules              // as they should be
+	written  map[table.Family]*rules
+	commits  uint32  // of tables of rules
+	beater   *beater // while answers are read
+	pushed   bool    // elements of what is known are in the kernel
+	before   [3]uint64
+	counted  map[table.Family][3]uint64
 }
 
 // New finds out whether the kernel can lead answers to the agent. Nothing is written before Apply.
@@ -143,6 +146,10 @@ func (p *Plane) follow(s *nodestate.State) (gone []element) {
 	}
 	if !maps.Equal(numbers, p.numbers) {
 		gone = append(gone, p.forget(numbers)...)
+		p.byNumber = map[uint32]nodestate.NameID{}
+		for id, n := range numbers {
+			p.byNumber[n] = id
+		}
 	}
 	p.numbers = numbers
 	p.rules = rules{pods: slices.SortedFunc(maps.Keys(p.asks), netip.Addr.Compare), servers: s.Names.Servers}
