@@ -56,6 +56,33 @@ func testDomainNamesQueue(t *testing.T, fam family) {
 	f.connects("when the agent goes on", server, "n%d.names.test", 900, 5, 5, 0)
 }
 
+// TestDomainNamesSwitch holds that what pods were told outlives a change of the data plane, in either
+// direction.
+func TestDomainNamesSwitch(t *testing.T) {
+	t.Parallel()
+	if hasQueues(t) {
+		inEBPF(t, testDomainNamesSwitch)
+	}
+}
+
+func testDomainNamesSwitch(t *testing.T, fam family) {
+	const server = "10.96.0.10"
+	f := namesFixture(t, fam, "*.names.test", "n105.long.exact.test")
+	f.connects("with eBPF", server, "n%d.long.names.test", 100, 3, 3, 0)
+	f.connects("by another pattern", server, "n105.long.exact.test", 0, 1, 1, 0)
+	f.n1.switchTo("nft")
+	f.dials("known from eBPF", 101, true)
+	f.dials("known from eBPF by another pattern", 105, true)
+	f.dials("known to nobody", 120, false)
+	f.readerComes(6900)
+	f.connects("with nftables", server, "n%d.long.names.test", 200, 3, 3, 0)
+	f.n1.switchTo("ebpf")
+	f.dials("known from eBPF all along", 102, true)
+	f.dials("known from nftables", 201, true)
+	f.dials("still known to nobody", 120, false)
+	f.connects("with eBPF again", server, "n%d.long.names.test", 300, 3, 3, 0)
+}
+
 // TestHostileForgedQueued: what comes in the name of a trusted server, to the port that a pod asked
 // from, teaches the pod nothing without the number of its question, and nothing after the answer to
 // that.

@@ -26,15 +26,24 @@ func inBothPlanes(t *testing.T, play func(t *testing.T, fam family)) {
 // inNFTablesWithQueues plays a test with each family by the nftables driver, where the kernel has
 // queues for packets.
 func inNFTablesWithQueues(t *testing.T, play func(t *testing.T, fam family)) {
+	if hasQueues(t) {
+		playNFTables(t, play)
+	}
+}
+
+// hasQueues reports whether the kernel has queues for packets; else a part of the test is skipped.
+func hasQueues(t *testing.T) bool {
+	t.Helper()
 	plane, err := nftnames.New(slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := plane.Lacks(); err != nil {
+	defer plane.Close()
+	err = plane.Lacks()
+	if err != nil {
 		t.Run("nft", func(t *testing.T) { t.Skip(err) })
-		return
 	}
-	playNFTables(t, play)
+	return err == nil
 }
 
 // namesFixture is one in which pod a may send to DNS and to addresses of domain names alone. The

@@ -5,6 +5,7 @@ package nft
 import (
 	"net/netip"
 
+	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/nft/events"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
@@ -48,6 +49,14 @@ func (d *Driver) NamesOf(ifindex int, a netip.Addr) ([]dataplane.NamedBy, error)
 		return nil, nil
 	}
 	return d.names.NamesOf(ifindex, a), nil
+}
+
+// Learn has pods know what another data plane's pods were told.
+func (d *Driver) Learn(all []conntrack.Told) error {
+	if d.names == nil {
+		return nil
+	}
+	return d.names.Learn(all)
 }
 
 // newView is what events and records are made from.

@@ -63,7 +63,7 @@ func (m *memory) learn(ifindex int, a *answers.Answer, patterns []nodestate.Name
 		addr := one.Addr.Unmap()
 		have, known := p.told[addr]
 		if !known {
-			if len(p.told) >= podMost || m.all >= allFew && len(p.told) >= podFew {
+			if m.full(p) {
 				full++
 				continue
 			}
@@ -77,6 +77,11 @@ func (m *memory) learn(ifindex int, a *answers.Answer, patterns []nodestate.Name
 		}
 	}
 	return changes, full
+}
+
+// full reports whether a pod may have no further address.
+func (m *memory) full(p *pod) bool {
+	return len(p.told) >= podMost || m.all >= allFew && len(p.told) >= podFew
 }
 
 // note notes patterns in the slots of an address. What is over, or would be next, gives its place.
