@@ -129,7 +129,7 @@ func TestHostileQuestionsNoted(t *testing.T) {
 	t.Parallel()
 	inNFTablesWithQueues(t, func(t *testing.T, fam family) {
 		record(t, "a pod fills what the node notes of questions to DNS servers", hostile.Pod, fam)
-		const server, many, rate, burst, keep = "10.96.0.10", 60_000, 2000, 200, 5 * time.Second
+		const server, many, rate, burst, keep = "10.96.0.10", 60_000, 5000, 500, 5 * time.Second
 		f := namesFixture(t, fam, "*.names.test")
 		f.put(&model.Policy{Kind: model.KindClusterNetworkPolicy, Name: model.Name{Name: "names-b"}, Tier: model.TierAdmin, AppliesEgress: true, Subject: model.Selector{Pods: hasApp("b")},
 			Egress: []model.Rule{{Action: model.Allow, Peers: []model.Peer{{Domains: []string{"*.names.test"}}}},

@@ -39,7 +39,7 @@ const (
 	askedSize   = 1 << 18
 	// A pod may ask so many questions a second, and so many of the answers to it are read: it takes
 	// no room from others.
-	eachRate, eachBurst = 2000, 200
+	eachRate, eachBurst = 5000, 500
 	beatTime            = time.Second
 	beatMark            = 0x0bd00000 // of the bits that Weir has of packet marks, as the agent's own
 )
