@@ -32,6 +32,11 @@ func testDomainNamesQueue(t *testing.T, fam family) {
 	f.connects("a name that policy has not", server, "n%d.split.other.test", 300, 2, 0, 2)
 	f.connects("asked of nobody's server by TCP", f.b.local.Addrs[0].String(), "n%d.split.names.test", 400, 2, 0, 2)
 
+	f.another("*.elsewhere.test")
+	f.apply()
+	f.connects("a name of a rule about another port", server, "n%d.elsewhere.test", 450, 2, 0, 2)
+	f.connects("the same addresses by a name of this port", server, "n%d.names.test", 450, 2, 2, 0)
+
 	unread := func(what, name string, first int) {
 		t.Helper()
 		began := time.Now()

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -102,6 +103,13 @@ func (f *fixture) domains(names ...string) {
 		p.Egress = append(p.Egress[:1], p.Egress[2])
 	}
 	f.put(p)
+}
+
+// another gives pod a names of its own for another port, beside those that it has.
+func (f *fixture) another(names ...string) {
+	p := *f.cluster.Policies[model.PolicyID{Kind: model.KindClusterNetworkPolicy, Name: model.Name{Name: "names"}}]
+	p.Egress = slices.Insert(slices.Clone(p.Egress), 1, model.Rule{Action: model.Allow, Peers: []model.Peer{{Domains: names}}, Ports: []model.PortRange{{Protocol: model.ProtocolTCP, First: 7001, Last: 7001}}})
+	f.put(&p)
 }
 
 // connects looks names up and connects to each address at once: so many connections are made, and
