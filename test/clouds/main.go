@@ -3,7 +3,7 @@
 // Command clouds brings up labs with the CNI plugins of clouds, runs Weir's tests and upstream's
 // specs in them, and writes what works there:
 //
-//	go run ./test/clouds [-parts lab,netns,conformance,netpol] [-on aws-vpc-cni] [-resume]
+//	go run ./test/clouds [-parts lab,netns,latency,conformance,netpol] [-on aws-vpc-cni] [-resume]
 //		[-out out/clouds.json] [-doc FILE] [-list]
 //
 // It fails when a test or a spec fails. What has no test, or was not chosen, counts as not run. It
@@ -36,7 +36,7 @@ type options struct {
 	resume       bool
 }
 
-var parts = []string{"lab", "netns", "conformance", "netpol"}
+var parts = []string{"lab", "netns", "latency", "conformance", "netpol"}
 
 func main() {
 	var o options
@@ -85,6 +85,9 @@ func (o options) run(ctx context.Context) error {
 		}
 		if slices.Contains(o.parts, "lab") && ctx.Err() == nil {
 			errs = append(errs, c.inLab(ctx, all, results, figures))
+		}
+		if slices.Contains(o.parts, "latency") && ctx.Err() == nil {
+			errs = append(errs, c.latency(ctx, figures))
 		}
 		for part, which := range map[string]string{"conformance": conformance, "netpol": netpol} {
 			if slices.Contains(o.parts, part) && ctx.Err() == nil {
