@@ -90,7 +90,7 @@ func (l *listener) comesFrom(f *fixture, what string, k *talker, flow int, pods 
 // none for one that is exempt, one of several, or those of its node; and while the policy changes a
 // hundred times nothing arrives with an address that neither says.
 func TestEgressPolicy(t *testing.T) {
-	inEBPF(t, testEgressPolicy)
+	inAll(t, testEgressPolicy)
 }
 
 func testEgressPolicy(t *testing.T, fam family) {
@@ -208,7 +208,7 @@ const attackEgressPolicy = "an EgressGatewayPolicy leads a pod out by gateways w
 // TestHostileEgressPolicyGrant: a policy that selects another namespace's gateways gives its
 // clients no address of theirs: that namespace says whose pods may have it.
 func TestHostileEgressPolicyGrant(t *testing.T) {
-	inEBPF(t, func(t *testing.T, fam family) {
+	inAll(t, func(t *testing.T, fam family) {
 		record(t, attackEgressPolicy, hostile.Tenant, fam)
 		f := policyFixture(t, fam)
 		f.grants("projectcalico.org/name == 'other'")

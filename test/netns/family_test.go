@@ -51,6 +51,17 @@ func inEBPF(t *testing.T, play func(t *testing.T, fam family)) {
 	t.Run("ebpf-IPv6", func(t *testing.T) { play(t, ipv6) })
 }
 
+// inAll plays a test with each family, by each driver on all nodes, and with nodes of both: in
+// mixed tests n1 has eBPF, in crossed ones all others.
+func inAll(t *testing.T, play func(t *testing.T, fam family)) {
+	inEBPF(t, play)
+	playNFTables(t, play)
+	for _, both := range []string{"mixed", "crossed"} {
+		t.Run(both+"-IPv4", func(t *testing.T) { play(t, ipv4) })
+		t.Run(both+"-IPv6", func(t *testing.T) { play(t, ipv6) })
+	}
+}
+
 // nftSkips are the tests that the nftables driver cannot play, with the reasons.
 func nftSkips(t *testing.T) map[string]string {
 	t.Helper()

@@ -5,10 +5,12 @@ package chains
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/egress"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -87,6 +89,31 @@ func portShareChains(f table.Family, t *table.Table, s *nodestate.State) {
 	t.Chains[expr.DenyName(reason.NoPort, 0)] = table.Chain{Rules: []string{"counter", "drop"}}
 }
 
+// asGatewayRules give what leaves by an egress gateway its address, which all clients of it share.
+// Each has as many ports of it towards one destination as of the node's.
+func asGatewayRules(f table.Family, s *nodestate.State, to netip.Addr) []string {
+	if to == f.Node(s) {
+		return []string{"goto " + asNodePod}
+	}
+	own := "snat to " + to.String()
+	share := podShare(s)
+	if share == 0 {
+		return []string{own}
+	}
+	const ports, queries = "$ip saddr . $ip daddr . meta l4proto . th dport", "$ip saddr . $ip daddr"
+	rules := []string{}
+	for _, c := range [][3]string{{"$ports ", setPortShares, ports}, {"$icmp type echo-request ", setQueryShares, queries}} {
+		which, set, key := c[0], c[1], c[2]
+		rules = append(rules,
+			fmt.Sprintf("%sadd @%s { %s ct count %d } %s", which, set, key, share, own),
+			which+key+" != @"+set+" "+own)
+		for _, r := range noteSpent() {
+			rules = append(rules, which+r)
+		}
+	}
+	return append(rules, own)
+}
+
 // noteSpent are the rules that drop what goes beyond a pod's share, and note whose it was while
 // there is room.
 func noteSpent() []string {
@@ -100,6 +127,11 @@ func WithoutPortShares(t *table.Table) {
 	for name, rules := range map[string][]string{asNodePod: {"goto " + asNodeChain}, portShareChain: nil, queryShareChain: nil} {
 		if _, ok := t.Chains[name]; ok {
 			t.Chains[name] = table.Chain{Rules: rules}
+		}
+	}
+	for name, c := range t.Chains {
+		if egress.Translates(name) {
+			t.Chains[name] = table.Chain{Rules: c.Rules[len(c.Rules)-1:]}
 		}
 	}
 }
