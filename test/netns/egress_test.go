@@ -240,6 +240,7 @@ func testEgressGateways(t *testing.T, fam family) {
 			f.n2.driver.start()
 		}
 		f.apply()
+		out.read() // or frames would be lost before somebody looks at them
 	}
 	stop()
 	f.gateways("bcd")

@@ -88,11 +88,18 @@ func asNodeRules(f table.Family, s *nodestate.State, first, last uint16) []strin
 	if !f.Node(s).IsValid() {
 		return nil
 	}
+	return asAddrRules(f.Node(s), first, last)
+}
+
+// asAddrRules give a flow an address, and a port of a range: of protocols with ports, of echo
+// requests, and of all others.
+func asAddrRules(a netip.Addr, first, last uint16) []string {
+	alone := "snat to " + a.String()
 	if last < first || first == 0 {
-		return []string{"snat to $node"}
+		return []string{alone}
 	}
-	to := netip.AddrPortFrom(f.Node(s), first).String() + "-" + fmt.Sprint(last)
-	return []string{"$ports snat to " + to, "$icmp type echo-request snat to " + to, "snat to $node"}
+	to := netip.AddrPortFrom(a, first).String() + "-" + fmt.Sprint(last)
+	return []string{"$ports snat to " + to, "$icmp type echo-request snat to " + to, alone}
 }
 
 // masqueradeRules translate sources. A node without an address of the family translates none.

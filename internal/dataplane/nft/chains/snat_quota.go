@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"sigs.k8s.io/knftables"
@@ -95,23 +96,24 @@ func asGatewayRules(f table.Family, s *nodestate.State, to netip.Addr) []string 
 	if to == f.Node(s) {
 		return []string{"goto " + asNodePod}
 	}
-	own := "snat to " + to.String()
+	own := asAddrRules(to, s.Settings.SNATFirst, s.Settings.SNATLast)
 	share := podShare(s)
 	if share == 0 {
-		return []string{own}
+		return own
 	}
 	const ports, queries = "$ip saddr . $ip daddr . meta l4proto . th dport", "$ip saddr . $ip daddr"
-	rules := []string{}
-	for _, c := range [][3]string{{"$ports ", setPortShares, ports}, {"$icmp type echo-request ", setQueryShares, queries}} {
-		which, set, key := c[0], c[1], c[2]
+	var rules []string
+	for i, of := range [][2]string{{setPortShares, ports}, {setQueryShares, queries}} {
+		set, key := of[0], of[1]
+		which, as, _ := strings.Cut(own[i], "snat")
 		rules = append(rules,
-			fmt.Sprintf("%sadd @%s { %s ct count %d } %s", which, set, key, share, own),
-			which+key+" != @"+set+" "+own)
+			fmt.Sprintf("%sadd @%s { %s ct count %d } snat%s", which, set, key, share, as),
+			which+key+" != @"+set+" snat"+as)
 		for _, r := range noteSpent() {
 			rules = append(rules, which+r)
 		}
 	}
-	return append(rules, own)
+	return append(rules, own[2])
 }
 
 // noteSpent are the rules that drop what goes beyond a pod's share, and note whose it was while
@@ -131,7 +133,7 @@ func WithoutPortShares(t *table.Table) {
 	}
 	for name, c := range t.Chains {
 		if egress.Translates(name) {
-			t.Chains[name] = table.Chain{Rules: c.Rules[len(c.Rules)-1:]}
+			t.Chains[name] = table.Chain{Rules: c.Rules[len(c.Rules)-1:]} // any port of the gateway's
 		}
 	}
 }
