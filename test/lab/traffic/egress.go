@@ -26,7 +26,7 @@ const firstSYN = 900 * time.Millisecond
 
 // SourcesResult is who sent to two ports.
 type SourcesResult struct {
-	By     map[string]int `json:"by"`     // packets, by source
+	By     map[string]int `json:"by"`     // packets, by "SOURCE udp KIND" or "SOURCE tcp"
 	Named  map[string]int `json:"named"`  // datagrams "KIND NAME" of different names, by kind
 	Missed uint32         `json:"missed"` // packets that nobody looked at
 }
@@ -86,14 +86,14 @@ func (r *SourcesResult) note(p []byte, udp, tcp uint16, names map[string]bool) {
 	port, src := binary.BigEndian.Uint16(l4[2:]), netip.AddrFrom4([4]byte(p[12:])).String()
 	switch {
 	case p[9] == unix.IPPROTO_UDP && port == udp:
-		r.By[src]++
 		kind, _, named := strings.Cut(string(l4[8:]), " ")
+		r.By[src+" udp "+kind]++
 		if text := string(l4[8:]); named && !names[text] {
 			names[text] = true
 			r.Named[kind]++
 		}
 	case p[9] == unix.IPPROTO_TCP && port == tcp && len(l4) >= 14 && l4[13]&0x12 == 0x02:
-		r.By[src]++
+		r.By[src+" tcp"]++
 	}
 }
 
