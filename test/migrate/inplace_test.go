@@ -232,7 +232,7 @@ func (l *lab) anew(t *testing.T, name, node string, addr map[string]string) {
 func (l *lab) left(t *testing.T, node string) {
 	t.Helper()
 	out, err := exec.Command(l.program, "--name", l.name, "exec", node, "--", "sh", "-c",
-		"nft list ruleset 2>/dev/null | grep -c cali- ; ip route show proto 80; ls /etc/cni/net.d; ip -d link show vxlan.calico").CombinedOutput()
+		"nft list ruleset 2>/dev/null | grep -c cali- ; ip route show proto 80; ip route show proto bird; ls /etc/cni/net.d; ip -d link show vxlan.calico").CombinedOutput()
 	text := string(out)
 	if err != nil || !strings.HasPrefix(text, "0\n10-calico.conflist.before-weir\n10-weir.conflist\ncalico-kubeconfig\n") || !strings.Contains(text, "external") {
 		t.Errorf("on %s there is (%v):\n%s", node, err, text)
@@ -269,6 +269,47 @@ func TestInPlaceCrossSubnet(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestInPlaceBGP is the same where BIRD routes, by the configuration that Calico's confd writes for
+// it: nodes have sessions with each other and with the router between their two subnets, which does
+// without encapsulation. Nodes with BIRD and nodes with weir-bgp have sessions with each other
+// meanwhile.
+func TestInPlaceBGP(t *testing.T) {
+	l := newLab(t, "--workers", "2", "--bgp")
+	nodes := []string{"worker1", "worker2", "cp"}
+	l.inPlace(t, nodes, func() {
+		addr, _ := l.shop(t)
+		for _, from := range nodes {
+			for _, to := range nodes {
+				gateway := l.address(t, to)
+				switch {
+				case from == to:
+					continue
+				case from == "worker2":
+					gateway = "172.31.2.1"
+				case to == "worker2":
+					gateway = "172.31.1.1"
+				}
+				if out, err := l.on(from, "ip", "route", "get", addr["server-"+to]); err != nil || !strings.Contains(out, " via "+gateway+" dev eth0 ") {
+					t.Errorf("%s sends to a pod on %s by %s (%v), want by %s", from, to, out, err, gateway)
+				}
+			}
+		}
+		for _, node := range nodes {
+			out, err := l.on(node, "ip", "route", "show", "proto", "bird")
+			other, otherErr := l.on(node, "ip", "route", "show", "proto", "88")
+			if err != nil || otherErr != nil || (out == "") == (other == "") {
+				t.Errorf("%s has of BIRD (%v)\n%sand of weir-bgp (%v)\n%s", node, err, out, otherErr, other)
+			}
+		}
+	})
+}
+
+// address is that of a node.
+func (l *lab) address(t *testing.T, node string) string {
+	t.Helper()
+	return strings.TrimSpace(l.must(t, "", "kubectl", "get", "node", node, "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`))
 }
 
 // on runs a program on a node.

@@ -28,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/weir-net/weir/internal/bgp/fib"
 	"github.com/weir-net/weir/internal/cni"
 	"github.com/weir-net/weir/internal/iptables"
 	"github.com/weir-net/weir/internal/kernel"
@@ -53,6 +54,7 @@ const (
 	InterfacePrefix = "cali"
 	podProtocol     = 3  // of Felix's routes to pods (deviceRouteProtocol) and of Weir's
 	felixProtocol   = 80 // of its other routes
+	birdProtocol    = 12 // of BIRD's routes, RTPROT_BIRD
 	// Aside ends the name of a network configuration that is not in force: runtimes read .conf,
 	// .conflist and .json.
 	Aside = ".before-weir"
@@ -96,6 +98,9 @@ func (n *Node) Begin(ctx context.Context, s *cni.Server) error {
 	n.log.Info("took pods over from Calico", "pods", adopted, "error", err)
 	if err != nil {
 		return fmt.Errorf("take the pods of Calico over: %w", err)
+	}
+	if err := fib.Adopt(birdProtocol); err != nil {
+		return fmt.Errorf("take the routes of BIRD over: %w", err)
 	}
 	return removeTunnel()
 }
@@ -257,17 +262,21 @@ func (n *Node) removeSets() error {
 }
 
 // removeRoutes removes those that are no pod's: of the node's blocks, which drop, and to others'.
+// Of BIRD's there are the former by now.
 func (n *Node) removeRoutes() error {
-	found, err := kernel.Dump(func() ([]netlink.Route, error) {
-		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: felixProtocol}, netlink.RT_FILTER_PROTOCOL)
-	})
-	if err != nil {
-		return fmt.Errorf("list routes: %w", err)
-	}
 	var errs []error
-	for i := range found {
-		if err := netlink.RouteDel(&found[i]); err != nil && !errors.Is(err, unix.ESRCH) {
-			errs = append(errs, fmt.Errorf("remove route %s: %w", found[i].Dst, err))
+	for _, protocol := range []netlink.RouteProtocol{felixProtocol, birdProtocol} {
+		found, err := kernel.Dump(func() ([]netlink.Route, error) {
+			return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: protocol}, netlink.RT_FILTER_PROTOCOL)
+		})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("list routes: %w", err))
+			continue
+		}
+		for i := range found {
+			if err := netlink.RouteDel(&found[i]); err != nil && !errors.Is(err, unix.ESRCH) {
+				errs = append(errs, fmt.Errorf("remove route %s: %w", found[i].Dst, err))
+			}
 		}
 	}
 	return errors.Join(errs...)
