@@ -14,6 +14,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weir-net/weir/internal/nettest"
 )
 
 // deployments are a server, a client and a stranger on each node, which wait there while it is
@@ -178,6 +180,7 @@ func TestFromFlannel(t *testing.T) {
 	t.Log("\n" + l.must(t, "", "weir", "install", "--from", "flannel"))
 	t.Log("\n" + l.must(t, "", "weir", "migrate", "--from", "flannel"))
 
+	lost, before := 0, l.identities(t)
 	step := func(node string, to bool) {
 		t.Helper()
 		what, args := node+" to Weir", []string{"weir", "migrate", "--from", "flannel", "--yes", "--node", node, "--apply"}
@@ -196,7 +199,7 @@ func TestFromFlannel(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
-		tr.check(t, what)
+		lost += tr.check(t, what)
 		weir[node] = to
 		l.meet(t, what, nodes, weir)
 	}
@@ -213,4 +216,31 @@ func TestFromFlannel(t *testing.T) {
 	step("worker1", true)
 	t.Log("\n" + l.must(t, "", "weir", "install"))
 	l.meet(t, "with Weir alone", nodes, weir)
+	now, again := l.identities(t), 0
+	for uid := range before {
+		if !now[uid] {
+			again++
+		}
+	}
+	if again != len(before) {
+		t.Errorf("%d of %d pods were made again, each of which had its interface from flannel", again, len(before))
+	}
+	nettest.Figure(t, "from flannel by drain: "+podsRestarted, float64(again))
+	nettest.Figure(t, "from flannel by drain: "+connectionsLost+", of pods on nodes that are not in turn", float64(lost))
+}
+
+// identities are those of the pods that have a network of their own.
+func (l *lab) identities(t *testing.T) map[string]bool {
+	t.Helper()
+	var pods corev1.PodList
+	if err := json.Unmarshal([]byte(l.must(t, "", "kubectl", "get", "pods", "-A", "-o", "json")), &pods); err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]bool{}
+	for i := range pods.Items {
+		if p := &pods.Items[i]; !p.Spec.HostNetwork {
+			out[string(p.UID)] = true
+		}
+	}
+	return out
 }

@@ -28,7 +28,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/weir-net/weir/internal/bgp/fib"
 	"github.com/weir-net/weir/internal/cni"
 	"github.com/weir-net/weir/internal/iptables"
 	"github.com/weir-net/weir/internal/kernel"
@@ -54,7 +53,6 @@ const (
 	InterfacePrefix = "cali"
 	podProtocol     = 3  // of Felix's routes to pods (deviceRouteProtocol) and of Weir's
 	felixProtocol   = 80 // of its other routes
-	birdProtocol    = 12 // of BIRD's routes, RTPROT_BIRD
 	// Aside ends the name of a network configuration that is not in force: runtimes read .conf,
 	// .conflist and .json.
 	Aside = ".before-weir"
@@ -67,7 +65,8 @@ type Node struct {
 	api     dynamic.Interface
 	log     *slog.Logger
 
-	done atomic.Bool
+	routed atomic.Bool // BIRD had the routes
+	done   atomic.Bool
 }
 
 // Open returns the node if the environment of its agent says that it is taken over, else nil.
@@ -99,8 +98,8 @@ func (n *Node) Begin(ctx context.Context, s *cni.Server) error {
 	if err != nil {
 		return fmt.Errorf("take the pods of Calico over: %w", err)
 	}
-	if err := fib.Adopt(birdProtocol); err != nil {
-		return fmt.Errorf("take the routes of BIRD over: %w", err)
+	if err := n.adoptRoutes(ctx); err != nil {
+		return err
 	}
 	return removeTunnel()
 }
@@ -262,10 +261,14 @@ func (n *Node) removeSets() error {
 }
 
 // removeRoutes removes those that are no pod's: of the node's blocks, which drop, and to others'.
-// Of BIRD's there are the former by now.
+// Of Calico's BIRD there are the former by now.
 func (n *Node) removeRoutes() error {
 	var errs []error
-	for _, protocol := range []netlink.RouteProtocol{felixProtocol, birdProtocol} {
+	protocols := []netlink.RouteProtocol{felixProtocol}
+	if n.routed.Load() {
+		protocols = append(protocols, birdProtocol)
+	}
+	for _, protocol := range protocols {
 		found, err := kernel.Dump(func() ([]netlink.Route, error) {
 			return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: protocol}, netlink.RT_FILTER_PROTOCOL)
 		})

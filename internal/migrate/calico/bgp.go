@@ -3,6 +3,8 @@
 package calico
 
 import (
+	"slices"
+
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
@@ -48,7 +50,11 @@ func howLong(inPlace bool) string {
 // mesh adds what Calico does without a BGPConfiguration: all nodes have sessions with each other.
 // Weir speaks BGP only where an object says so.
 func (p *planner) mesh() {
-	if !p.inPlace || p.backend() != bird {
+	if !p.inPlace || p.Daemon == nil {
+		return
+	}
+	if p.backend() != bird {
+		p.silent()
 		return
 	}
 	for _, u := range p.plan.Copies {
@@ -67,4 +73,15 @@ func (p *planner) mesh() {
 	}
 	p.plan.Copies = append(p.plan.Copies, &unstructured.Unstructured{Object: map[string]any{"apiVersion": "projectcalico.org/v3", "kind": "BGPConfiguration",
 		"metadata": map[string]any{"name": "default"}, "spec": map[string]any{"asNumber": int64(defaultASN), "nodeToNodeMeshEnabled": true}}})
+}
+
+// silent leaves out what is of BGP where Calico speaks none: Weir would.
+func (p *planner) silent() {
+	p.plan.Copies = slices.DeleteFunc(p.plan.Copies, func(u *unstructured.Unstructured) bool {
+		of := u.GetKind() == "BGPConfiguration" || u.GetKind() == "BGPPeer"
+		if of {
+			p.differs(u.GetKind()+" "+u.GetName(), "", "", "is not copied: Calico speaks no BGP in this cluster ("+variableBackend+"), and Weir would", "")
+		}
+		return of
+	})
 }

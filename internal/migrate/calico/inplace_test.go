@@ -80,8 +80,10 @@ func TestInPlaceWithBIRD(t *testing.T) {
 	if spec["asNumber"] != int64(defaultASN) || spec["nodeToNodeMeshEnabled"] != false {
 		t.Errorf("BGPConfiguration default is %v", spec)
 	}
-	if p := NewInPlace(recorded(t, overVXLAN)); p.copyOf("BGPConfiguration", "default") != nil {
-		t.Error("BGP is switched on where Calico has none")
+	c = recorded(t, overVXLAN)
+	c.Objects = append(c.Objects, &unstructured.Unstructured{Object: map[string]any{"apiVersion": Group + "/v1", "kind": "BGPConfiguration", "metadata": map[string]any{"name": "default"}}})
+	if p := NewInPlace(c); p.copyOf("BGPConfiguration", "default") != nil || p.find("BGPConfiguration default", "") == nil {
+		t.Errorf("BGP is switched on where Calico has none: %+v", p.Findings)
 	}
 }
 
