@@ -228,6 +228,7 @@ e2e-clouds: e2e-build aws-vpc-cni azure-cni ## Weir, and upstream's specs, with 
 	go run ./test/clouds $(CLOUDS)
 
 # weir migrate in labs that run Calico and flannel, which are built for it: the plan, nodes that change while their pods run, and by drain.
+e2e-migrate: export WEIR_SETUP_BIRD1 := yes
 e2e-migrate: lab-build ## migration, in labs with Calico and flannel (root)
 	go vet -tags lab ./test/migrate
 	go test -v -tags lab -count 1 -timeout 60m ./test/migrate $(MIGRATE)
