@@ -61,8 +61,8 @@ func testDomainNamesQueue(t *testing.T, fam family) {
 	f.connects("when the agent goes on", server, "n%d.names.test", 900, 5, 5, 0)
 }
 
-// TestDomainNamesSwitch holds that what pods were told outlives a change of the data plane, in either
-// direction.
+// TestDomainNamesSwitch holds that what pods were told outlives a change of the data plane, in
+// either direction.
 func TestDomainNamesSwitch(t *testing.T) {
 	t.Parallel()
 	if hasQueues(t) {

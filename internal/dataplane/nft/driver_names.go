@@ -70,7 +70,7 @@ func (d *Driver) newView() *events.View {
 
 // namesLack says why names are not in force; empty = they are.
 func (d *Driver) namesLack() string {
-	if d.names == nil {
+	if d == nil || d.names == nil {
 		return "no answers of DNS servers are looked at"
 	}
 	if err := d.names.Lacks(); err != nil {

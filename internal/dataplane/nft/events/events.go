@@ -302,8 +302,8 @@ func (q *question) consult(iso nodestate.Isolation, peer bool, why reason.Reason
 	return d
 }
 
-// names are the patterns of domain names that led the sender to the destination, and the one by which
-// the flow began.
+// names are the patterns of domain names that led the sender to the destination, and the one by
+// which the flow began.
 func (q *question) names() (out []nodestate.NameID) {
 	if q.began != 0 {
 		out = append(out, q.began)

@@ -34,8 +34,8 @@ func keyOf(pod, addr netip.Addr, number uint32) string {
 	return string(binary.NativeEndian.AppendUint32(append(pod.AsSlice(), addr.AsSlice()...), number))
 }
 
-// The comment of an element says which interface the pod has, and the whole number of the pattern: a
-// driver that starts knows by it whether an element is about what its state has.
+// The comment of an element says which interface the pod has, and the whole number of the pattern:
+// a driver that starts knows by it whether an element is about what its state has.
 func commentOf(ifindex int, name nodestate.NameID) string {
 	return fmt.Sprintf("%d %016x", ifindex, uint64(name))
 }
@@ -100,8 +100,8 @@ func (w *writer) write(all []element) error {
 	return errors.Join(errs...)
 }
 
-// transaction has the kernel take all elements, or none: it is tried again without the removals that
-// the kernel did not know.
+// transaction has the kernel take all elements, or none: it is tried again without the removals
+// that the kernel did not know.
 func (w *writer) transaction(six bool, all []element) error {
 	skip := map[int]bool{}
 	for range triesMost {

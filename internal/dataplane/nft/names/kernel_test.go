@@ -172,8 +172,8 @@ func TestAdoptsNoStrangers(t *testing.T) {
 	})
 }
 
-// TestRules holds that the tables of rules are there while a pod has names, that sets follow without
-// the rest being made anew, and that what somebody else changed is made again.
+// TestRules holds that the tables of rules are there while a pod has names, that sets follow
+// without the rest being made anew, and that what somebody else changed is made again.
 func TestRules(t *testing.T) {
 	if os.Getuid() == 0 {
 		if _, err := findQueueing(); err != nil {

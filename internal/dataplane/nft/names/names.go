@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package names is policy by domain name of the nftables data plane: answers of trusted DNS servers
-// to pods whose policy has names go by way of the agent, by a queue that holds nothing up when there
-// is no agent. The agent writes what they say into the set Told of the family's table, which policy
-// asks (internal/dataplane/nft/policy), and lets them go on. The rules that lead answers to the
-// queue, and note which were asked for, are tables of their own.
+// to pods whose policy has names go by way of the agent, by a queue that holds nothing up when
+// there is no agent. The agent writes what they say into the set Told of the family's table, which
+// policy asks (internal/dataplane/nft/policy), and lets them go on. The rules that lead answers to
+// the queue, and note which were asked for, are tables of their own.
 package names
 
 import (
@@ -17,8 +17,8 @@ import (
 
 // Sets of a family's table.
 const (
-	// Told has what pods were told: pod . address . number of the pattern. Number 0 is there as long
-	// as any is.
+	// Told has what pods were told: pod . address . number of the pattern. Number 0 is there as
+	// long as any is.
 	Told = "told"
 	// Began has the connections that a name allowed, with the pattern's number, for as long as
 	// connection tracking has them.

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
-// patterns finds those that a name matches, by what the name ends with: it takes as many look-ups as
-// the name has labels, however many patterns there are.
+// patterns finds those that a name matches, by what the name ends with: it takes as many look-ups
+// as the name has labels, however many patterns there are.
 type patterns struct {
 	exact map[string]nodestate.NameID
 	tails map[string][]pattern // by what is behind the wildcard

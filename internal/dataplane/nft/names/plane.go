@@ -319,8 +319,8 @@ func (p *Plane) note(f table.Family, changed bool, err error, now *rules) {
 	}
 }
 
-// Check looks whether somebody else changed the tables of rules; they are written anew with the next
-// Apply then.
+// Check looks whether somebody else changed the tables of rules; they are written anew with the
+// next Apply then.
 func (p *Plane) Check() (broken bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

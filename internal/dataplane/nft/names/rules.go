@@ -284,9 +284,9 @@ func transport(at, register uint32) expr.Any {
 	return &expr.Payload{OperationType: expr.PayloadLoad, DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: at, Len: 2}
 }
 
-// chains makes chains and rules. What passes them by is accepted. A question is looked at before its
-// destination is translated, and an answer when all is translated back: so both have the pod's own
-// address, and that of the server that it asked.
+// chains makes chains and rules. What passes them by is accepted. A question is looked at before
+// its destination is translated, and an answer when all is translated back: so both have the pod's
+// own address, and that of the server that it asked.
 func (b *builder) chains(q queueing) {
 	const beforeNAT, afterNAT = -120, 120
 	coming := b.base("coming", nftables.ChainHookPrerouting, beforeNAT)

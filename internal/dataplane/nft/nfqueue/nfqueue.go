@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package nfqueue reads packets that rules lead to a queue of netfilter (nfnetlink_queue), and lets
-// them go on. Nothing waits for a reader that is not there: rules have to bypass an empty queue, and
-// one that is full lets packets pass. Verdicts are given for all packets up to one, so that a
+// them go on. Nothing waits for a reader that is not there: rules have to bypass an empty queue,
+// and one that is full lets packets pass. Verdicts are given for all packets up to one, so that a
 // reader takes several, does what it does for all of them at once, and lets them go on together.
 package nfqueue
 
@@ -44,8 +44,8 @@ const (
 // bytesWaiting bounds what the kernel keeps for the socket.
 const bytesWaiting = 4 << 20
 
-// Open takes a queue of the network namespace, in which so many packets wait at most. It fails where
-// somebody else has the queue.
+// Open takes a queue of the network namespace, in which so many packets wait at most. It fails
+// where somebody else has the queue.
 func Open(num uint16, waiting uint32) (_ *Queue, err error) {
 	q := &Queue{num: num}
 	if q.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER); err != nil {

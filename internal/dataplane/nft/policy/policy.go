@@ -183,8 +183,8 @@ type policyRender struct {
 	sum      *uint64 // of all that a verdict follows from
 	// turned: chains evaluate the return path of the flow at hand, and neither deny nor mark.
 	turned bool
-	// names are the patterns that sets have, tried the sets that these lead to. byName: chains are of
-	// such a set, and say that they allow.
+	// names are the patterns that sets have, tried the sets that these lead to. byName: chains are
+	// of such a set, and say that they allow.
 	names  map[nodestate.SetID][]patternOf
 	tried  map[nodestate.SetID]bool
 	byName bool
