@@ -4,7 +4,7 @@
 // takes nodes over from, runs Weir's tests and upstream's specs in them, and writes what works
 // there:
 //
-//	go run ./test/clouds [-parts lab,netns,conformance,netpol,migrate] [-on aws-vpc-cni] [-resume]
+//	go run ./test/clouds [-parts lab,netns,latency,conformance,netpol,migrate] [-on aws-vpc-cni] [-resume]
 //		[-out out/clouds.json] [-doc FILE] [-list]
 //
 // It fails when a test or a spec fails. What has no test, or was not chosen, counts as not run. It
@@ -38,7 +38,7 @@ type options struct {
 	resume       bool
 }
 
-var parts = []string{"lab", "netns", "conformance", "netpol", "migrate"}
+var parts = []string{"lab", "netns", "latency", "conformance", "netpol", "migrate"}
 
 func main() {
 	var o options
@@ -87,6 +87,9 @@ func (o options) run(ctx context.Context) error {
 		}
 		if slices.Contains(o.parts, "lab") && ctx.Err() == nil {
 			errs = append(errs, c.inLab(ctx, all, results, figures))
+		}
+		if slices.Contains(o.parts, "latency") && ctx.Err() == nil {
+			errs = append(errs, c.latency(ctx, figures))
 		}
 		for part, which := range map[string]string{"conformance": conformance, "netpol": netpol} {
 			if slices.Contains(o.parts, part) && ctx.Err() == nil {

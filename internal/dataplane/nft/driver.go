@@ -20,6 +20,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/nft/chains"
+	"github.com/weir-net/weir/internal/dataplane/nft/egress"
 	"github.com/weir-net/weir/internal/dataplane/nft/events"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
@@ -94,6 +95,7 @@ type familyTable struct {
 	numbers   *marks.Numbers // nil while the table is the one of a family that the node does not carry
 	services  *services.Follower
 	policy    *policy.State
+	led       *egress.Flows    // by egress gateways
 	tallies   map[string]tally // by chain
 	last      *nodestate.State // that was rendered, whole
 	setSize   uint64           // of SetSizeFor
@@ -198,7 +200,7 @@ func (d *Driver) reconcile(ctx context.Context) error {
 		}
 		t.inForce = t.inForce || t.err == nil
 		if t.err == nil && t.services != nil && !d.opts.NoMachine {
-			errs = append(errs, t.services.EndFlows())
+			errs = append(errs, t.services.EndFlows(), t.led.End())
 		}
 	}
 	if machine {
@@ -230,15 +232,12 @@ func (t *familyTable) apply(ctx context.Context, s *nodestate.State, listening b
 	if first {
 		t.Reset()
 		t.numbers, t.policy = marks.NewNumbers(), policy.New()
-		t.services = services.New(t.Family, t.numbers)
+		t.services, t.led = services.New(t.Family, t.numbers), egress.NewFlows(t.Family)
 	}
 	t.policy.Listening = listening
 	epoch, hosts := policy.Render(t.Family, static, s, t.policy)
 	t.setSize = chains.SetSizeFor(t.Family, s, t.setSize)
 	chains.RenderChains(t.Family, static, s, epoch, hosts, t.setSize, t.indexes)
-	if t.uncounted {
-		chains.WithoutPortShares(static)
-	}
 	if !t.Loaded {
 		t.Define(static)
 		if err := t.Load(ctx); err != nil {
@@ -258,6 +257,10 @@ func (t *familyTable) apply(ctx context.Context, s *nodestate.State, listening b
 		}
 	}
 	chains.RenderElements(t.Family, static, s, t.numbers, t.indexes)
+	if t.uncounted {
+		chains.WithoutPortShares(static)
+	}
+	t.led.Follow(static, s, t.numbers)
 	t.addShares(static, s)
 	for a := range t.neighbours {
 		static.Add(chains.SetNeighbours, a.String(), "")
@@ -290,7 +293,7 @@ func (t *familyTable) refresh(s *nodestate.State, connections func() (uint32, er
 // are of endpoints, and all else is rendered as a whole.
 func sameButServices(a, b *nodestate.State) bool {
 	return sameMap(a.Addrs, b.Addrs) && sameMap(a.Routes, b.Routes) && sameMap(a.PeerCIDRs, b.PeerCIDRs) && sameMap(a.HostEndpoints, b.HostEndpoints) && maps.EqualFunc(a.Sources, b.Sources, slices.Equal) &&
-		nodestate.EqualMaps(a.Policy, b.Policy) && nodestate.EqualMaps(a.Peers, b.Peers) && reflect.DeepEqual(a.Settings, b.Settings)
+		maps.EqualFunc(a.Gateways, b.Gateways, slices.Equal) && a.Egress.Equal(&b.Egress) && nodestate.EqualMaps(a.Policy, b.Policy) && nodestate.EqualMaps(a.Peers, b.Peers) && reflect.DeepEqual(a.Settings, b.Settings)
 }
 
 // sameMap compares maps, which states often share.

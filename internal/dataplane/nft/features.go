@@ -21,7 +21,6 @@ func (d *Driver) Lacks() map[dataplane.Feature]string {
 		dataplane.FeatureHostOwn:   "to host endpoints, the node's own addresses are those of the tables",
 		dataplane.FeatureHostNAT:   "the node's own packets are balanced in any case",
 		dataplane.FeatureIPIP:      "the driver makes no IP in IP, and sends VXLAN in its place",
-		dataplane.FeatureGateways:  "what would leave by an egress gateway is dropped",
 		dataplane.FeatureSCTP:      "connection tracking wants whole chunks with the right tags",
 		dataplane.FeatureUntracked: "what doNotTrack allows is tracked: an answer that it says nothing of is evaluated with what it answers",
 	}
