@@ -31,8 +31,8 @@ type SourcesResult struct {
 	Missed uint32         `json:"missed"` // packets that nobody looked at
 }
 
-// sourcesCommand counts packets that come in to a port of UDP and SYNs to one of TCP, as they are on
-// the link: whoever sends them need not be reachable.
+// sourcesCommand counts packets that come in to a port of UDP and SYNs to one of TCP, as they are
+// on the link: whoever sends them need not be reachable.
 func sourcesCommand() *cobra.Command {
 	var udp, tcp uint16
 	c := &cobra.Command{Use: "sources", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
@@ -107,9 +107,9 @@ type AddsResult struct {
 	Add          []float64 `json:"add_ms"`
 }
 
-// addsCommand calls the CNI plugin for pods PREFIX-0 … that exist in the API, again and again: ADD,
-// and DEL. Each time the new network namespace sends a datagram and a SYN as soon as it has a route,
-// again when ADD has ended, and datagrams all the time while DEL takes its network away.
+// addsCommand calls the CNI plugin for pods PREFIX-0 … that exist in the API, again and again:
+// ADD, and DEL. Each time the new network namespace sends a datagram and a SYN as soon as it has a
+// route, again when ADD has ended, and datagrams all the time while DEL takes its network away.
 func addsCommand() *cobra.Command {
 	var plugin, conf, namespace, prefix, udp, tcp string
 	var pods, count, parallel int
