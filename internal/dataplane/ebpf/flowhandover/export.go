@@ -457,6 +457,13 @@ func (g *familyExporter[A]) mark(orig abi.FlowKey[A], v abi.FlowValue[A]) (mark 
 	if g.to == nil {
 		return 0, !handsOn
 	}
+	there := v
+	if v.Flags&abi.FlowReply == 0 || g.find(orig, &there) {
+		if there.State&abi.StateGateway != 0 {
+			mark, _ = g.to.Mark(conntrack.NodeRoute{Node: abi.FromAddr(there.Nexthop), Gateway: true, Tunnel: there.Action == abi.ActTunnel})
+			return mark, true // without one it ends, and begins anew
+		}
+	}
 	at := orig
 	if !handsOn {
 		at = v.After(orig.Proto).Reversed()
