@@ -25,7 +25,7 @@ import (
 // noteBGP is called with what the node's BGP process should do. Where that is nothing and no
 // process is there, what one left behind that was removed too soon is removed here.
 func (a *Agent) noteBGP(s *nodestate.BGP) {
-	a.bgp.Set(s)
+	a.bgp.Set(a.before.Sessions(s))
 	if s == nil && a.bgp.Status() == nil {
 		go func() {
 			if err := fib.Remove(); err != nil {
@@ -130,12 +130,9 @@ func (a *Agent) noIPIP(snap snapshot) bool {
 
 // egressGateways is what the node says of egress gateways. Other nodes send what leaves by them
 // here while there is something; until a data plane has applied a state, what was published last
-// counts. From the moment on in which nftables is to carry packets the node leads nobody out.
+// counts.
 func (a *Agent) egressGateways(snap snapshot) *weirv1.EgressGatewaysStatus {
 	if a.loop.Applied() == 0 && !snap.leadsOut {
-		return nil
-	}
-	if to := a.changing.Load(); a.driver.Name() != planeEBPF || to != nil && *to != planeEBPF {
 		return nil
 	}
 	return problems.EgressGateways(snap.state)

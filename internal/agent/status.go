@@ -125,7 +125,7 @@ func sameForOthers(a, b *weirv1.NodeStatusStatus) bool {
 		}
 		return s
 	}
-	return a != nil && reflect.DeepEqual(strip(*a), strip(*b))
+	return a != nil && !bgp.Complete(a.BGP, b.BGP) && reflect.DeepEqual(strip(*a), strip(*b))
 }
 
 // status reports how the node is now.

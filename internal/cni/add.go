@@ -233,7 +233,9 @@ func (s *Server) build(ctx context.Context, req wire.Request, ireq ipam.Request,
 // enforce attaches the data plane, and only then lets packets through.
 func (s *Server) enforce(ctx context.Context, records []ipam.Record, link netlink.Link, ps *podSide, settings Settings, undo *undoList) error {
 	ep := endpoint(records, link.Attrs().Index)
-	undo.add(func(ctx context.Context) error { return s.Enforcer.Detach(ctx, ep) })
+	undo.add(func(ctx context.Context) error {
+		return errors.Join(s.host.silence(link), s.Enforcer.Detach(ctx, ep))
+	})
 	if err := s.Enforcer.Attach(ctx, ep); err != nil {
 		return refusal(wire.CodeEnforce, "the data plane does not enforce %s of pod %s: %v", ep.Interface, ep.Pod, err)
 	}

@@ -135,6 +135,9 @@ func (f *fakeEnforcer) Attach(_ context.Context, ep model.LocalEndpoint) error {
 func (f *fakeEnforcer) Detach(_ context.Context, ep model.LocalEndpoint) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if l, err := f.host.LinkByIndex(ep.IfIndex); err == nil && l.Attrs().Flags&net.FlagUp != 0 {
+		f.broken = append(f.broken, ep.Interface+" was up when it was no longer enforced")
+	}
 	for _, a := range ep.Addrs {
 		if f.attached[a].ContainerID == ep.ContainerID {
 			delete(f.attached, a)

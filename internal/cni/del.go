@@ -74,6 +74,13 @@ func (s *Server) teardown(ctx context.Context, records []ipam.Record) error {
 			ifindex = link.Attrs().Index
 		}
 	}
+	if link != nil {
+		// What the pod still sends is evaluated until nothing more comes: while the kernel takes an
+		// interface away, packets pass it that no program sees any more.
+		if err := s.host.silence(link); err != nil {
+			return err
+		}
+	}
 	step("del:before-detach")
 	if err := s.Enforcer.Detach(ctx, endpoint(records, ifindex)); err != nil {
 		return refusal(wire.CodeEnforce, "the data plane does not let go of %s of pod %s: %v", r.HostInterface, r.PodName(), err)

@@ -146,6 +146,14 @@ func (h *hostLinks) remove(l netlink.Link) error {
 	return nil
 }
 
+// silence shuts an interface: nothing comes by it any more, what had come has been evaluated.
+func (h *hostLinks) silence(l netlink.Link) error {
+	if err := h.LinkSetDown(l); err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("set interface %s down: %w", l.Attrs().Name, err)
+	}
+	return nil
+}
+
 // label sets the alias and settings of a host side in one message: forwarding, loose reverse path
 // (the programs check the source; answers come from Service addresses before they are translated),
 // no proxy ARP. With v6 it gets no link-local address, so it announces nothing to the pod.

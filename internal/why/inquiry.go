@@ -36,6 +36,8 @@ type inquiry struct {
 	result sim.Result
 	chosen string // the endpoint that nftables chose for the result, "" = none, or not known
 
+	led netip.Addr // the egress gateway that nftables chose for the result, invalid = none, or the flow is open
+
 	nftables bool // the data plane is that of nftables
 }
 

@@ -94,12 +94,12 @@ func (i *inquiry) dryRun(r Rules, first uint32, after int) (*nftdryrun.Trace, er
 
 // adopt makes a passage the result, when it is the first or the one that was wished for.
 func (i *inquiry) adopt(p *nftdryrun.Trace, first bool) bool {
-	before := i.result
-	i.result = i.resultOf(p)
+	before, led := i.result, i.led
+	i.result, i.led = i.resultOf(p), p.Gateway
 	if want := i.ask.Backend; first || want.IsValid() && (i.reached(p) == want.String() || i.reached(p) == "" && p.Node.IsValid() && p.Node == i.nodeOf(want.Addr())) {
 		return true
 	}
-	i.result = before
+	i.result, i.led = before, led
 	return false
 }
 

@@ -136,7 +136,13 @@ func (i *inquiry) gateway() string {
 	if i.nodeOf(to).IsValid() || i.in.Hook == sim.FromWorkload && !i.state.MustLeaveByGateway(client, to) {
 		return ""
 	}
-	a := sim.Gateway(i.state, netip.AddrPortFrom(client, i.in.Packet.SrcPort), netip.AddrPortFrom(to, r.Packet.DstPort), i.in.Hook == sim.FromTunnel)
+	a := i.led
+	switch {
+	case i.nftables && !a.IsValid():
+		a = i.gatewayOfOpen(client, to)
+	case !i.nftables:
+		a = sim.Gateway(i.state, netip.AddrPortFrom(client, i.in.Packet.SrcPort), netip.AddrPortFrom(to, r.Packet.DstPort), i.in.Hook == sim.FromTunnel)
+	}
 	if !a.IsValid() {
 		return ""
 	}
@@ -144,6 +150,29 @@ func (i *inquiry) gateway() string {
 		return fmt.Sprintf("%s (%s)", pod, a)
 	}
 	return a.String()
+}
+
+// gatewayOfOpen is the gateway of an open flow, by where its packet goes: connection tracking knows
+// the node, or the address with which it leaves. invalid = several may be meant.
+func (i *inquiry) gatewayOfOpen(client, to netip.Addr) (found netip.Addr) {
+	for _, g := range i.state.GatewaysOf(client, to) {
+		at := i.state.Addrs[g]
+		own := at.Kind == nodestate.AddrEndpoint
+		source := g
+		if own && at.NATOutgoing {
+			source = i.state.Settings.Node
+			if g.Is6() {
+				source = i.state.Settings.Node6
+			}
+		}
+		if own && i.result.Packet.IP.Src == source || !own && i.result.Action == sim.Tunnel && i.nodeOf(g) == i.result.NextHop {
+			if found.IsValid() {
+				return netip.Addr{}
+			}
+			found = g
+		}
+	}
+	return found
 }
 
 // egressRule says which rule of an EgressGatewayPolicy decides on what leaves the cluster for an

@@ -79,17 +79,20 @@ func (l *lan) dataplane() string {
 		return "nft"
 	case strings.Contains(l.t.Name(), "/mixed-"):
 		return "mixed"
+	case strings.Contains(l.t.Name(), "/crossed-"):
+		return "crossed"
 	}
 	return "ebpf"
 }
 
-// dataplane names the node's driver. In a mixed test n1 has eBPF, all others nftables.
+// dataplane names the node's driver. In a mixed test n1 has eBPF, all others nftables; in a
+// crossed one it is the other way round.
 func (n *node) dataplane() string {
 	d := n.lan.dataplane()
 	switch {
-	case d == "mixed" && n.name == "n1":
+	case d == "mixed" && n.name == "n1", d == "crossed" && n.name != "n1":
 		return "ebpf"
-	case d == "mixed":
+	case d == "mixed", d == "crossed":
 		return "nft"
 	}
 	return d

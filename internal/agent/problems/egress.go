@@ -135,11 +135,3 @@ func IdleEgress(c *model.Cluster) []weirv1.Problem {
 	slices.SortFunc(out, func(a, b weirv1.Problem) int { return cmp.Compare(a.Object, b.Object) })
 	return out
 }
-
-// leadsNone reports whether a state asks a node without egress gateways to lead pods out by them.
-func leadsNone(s *nodestate.State) bool {
-	if e := EgressGateways(s); e != nil {
-		return e.Clients > 0 || len(e.Gateways) > 0
-	}
-	return false
-}

@@ -30,9 +30,6 @@ func nftablesNotInForce(node string, s *nodestate.State, lacks map[dataplane.Fea
 	if _, nftables := lacks[dataplane.FeatureUntracked]; nftables && (nft.EvaluatesForwarded(s, false) || nft.EvaluatesForwarded(s, true)) {
 		add("host endpoints", "applyOnForward", "clients outside whose backend is on another node get this node's address as their source: the data plane nftables hands nothing on where policies for host endpoints apply to what passes the node (applyOnForward without preDNAT and doNotTrack)")
 	}
-	if _, ok := lacks[dataplane.FeatureGateways]; ok && leadsNone(s) {
-		add("egressIPSupport", "", "pods that are to leave by egress gateways send nothing out of the cluster here, and the gateways on this node lead nobody out: the data plane nftables does not carry that")
-	}
 	if why, ok := lacks[dataplane.FeatureNames]; ok && len(s.Names.Sets) > 0 {
 		add("domainNames", slices.Min(slices.Collect(maps.Keys(s.Names.Patterns))), "rules with domain names allow nothing on this node: "+why)
 	}

@@ -20,11 +20,13 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/nft/chains"
+	"github.com/weir-net/weir/internal/dataplane/nft/egress"
 	"github.com/weir-net/weir/internal/dataplane/nft/events"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/dataplane/nft/limits"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
+	"github.com/weir-net/weir/internal/dataplane/nft/names"
 	"github.com/weir-net/weir/internal/dataplane/nft/policy"
 	"github.com/weir-net/weir/internal/dataplane/nft/records"
 	"github.com/weir-net/weir/internal/dataplane/nft/services"
@@ -72,6 +74,8 @@ type Driver struct {
 	arpTable    *chains.ArpTable
 	limits      *limits.Table // of pods that may send and get so much
 	overLimits  *familyTable  // what it dropped
+	names       *names.Plane  // of domain names; nil = none, for tests
+	namesMade   uint32        // familyTable.Made of both when names were written last
 	problems    []string
 	noIPIP      string // why IP in IP, which the state has, is not in force; empty = it is, or it has none
 	ipipLacks   error  // the kernel has no IP in IP
@@ -94,6 +98,7 @@ type familyTable struct {
 	numbers   *marks.Numbers // nil while the table is the one of a family that the node does not carry
 	services  *services.Follower
 	policy    *policy.State
+	led       *egress.Flows    // by egress gateways
 	tallies   map[string]tally // by chain
 	last      *nodestate.State // that was rendered, whole
 	setSize   uint64           // of SetSizeFor
@@ -153,6 +158,11 @@ func New(o Options) (*Driver, error) {
 	}
 	d.limits = limits.New(n)
 	d.overLimits = &familyTable{State: d.limits.State}
+	if live && !o.NoMachine {
+		if d.names, err = names.New(o.Logger); err != nil {
+			return nil, err
+		}
+	}
 	return d, nil
 }
 
@@ -184,8 +194,8 @@ func (d *Driver) reconcile(ctx context.Context) error {
 		errs = append(errs, d.queues.Add(d.state.QoS)...)
 		errs = append(errs, d.queues.Remove(d.state.QoS)...)
 	}
-	errs = append(errs, d.limits.Apply(ctx, d.state))
-	d.view.Store(events.NewView(d.state, d.network.HostIndex(), d.listening))
+	errs = append(errs, d.limits.Apply(ctx, d.state), d.adoptNames())
+	d.view.Store(d.newView())
 	for _, f := range table.Families {
 		t := d.tables[f]
 		if d.live {
@@ -198,9 +208,10 @@ func (d *Driver) reconcile(ctx context.Context) error {
 		}
 		t.inForce = t.inForce || t.err == nil
 		if t.err == nil && t.services != nil && !d.opts.NoMachine {
-			errs = append(errs, t.services.EndFlows())
+			errs = append(errs, t.services.EndFlows(), t.led.End())
 		}
 	}
+	errs = append(errs, d.applyNames())
 	if machine {
 		d.arpTable.Apply(ctx, d.state, d.log)
 		errs = append(errs, d.tunnelTable.Apply(ctx, d.network.TunnelIndex() != 0, d.network.TunnelRemade())...)
@@ -230,15 +241,12 @@ func (t *familyTable) apply(ctx context.Context, s *nodestate.State, listening b
 	if first {
 		t.Reset()
 		t.numbers, t.policy = marks.NewNumbers(), policy.New()
-		t.services = services.New(t.Family, t.numbers)
+		t.services, t.led = services.New(t.Family, t.numbers), egress.NewFlows(t.Family)
 	}
 	t.policy.Listening = listening
 	epoch, hosts := policy.Render(t.Family, static, s, t.policy)
 	t.setSize = chains.SetSizeFor(t.Family, s, t.setSize)
 	chains.RenderChains(t.Family, static, s, epoch, hosts, t.setSize, t.indexes)
-	if t.uncounted {
-		chains.WithoutPortShares(static)
-	}
 	if !t.Loaded {
 		t.Define(static)
 		if err := t.Load(ctx); err != nil {
@@ -258,6 +266,11 @@ func (t *familyTable) apply(ctx context.Context, s *nodestate.State, listening b
 		}
 	}
 	chains.RenderElements(t.Family, static, s, t.numbers, t.indexes)
+	if t.uncounted {
+		chains.WithoutPortShares(static)
+		policy.WithoutCounts(static)
+	}
+	t.led.Follow(static, s, t.numbers)
 	t.addShares(static, s)
 	for a := range t.neighbours {
 		static.Add(chains.SetNeighbours, a.String(), "")
@@ -290,7 +303,7 @@ func (t *familyTable) refresh(s *nodestate.State, connections func() (uint32, er
 // are of endpoints, and all else is rendered as a whole.
 func sameButServices(a, b *nodestate.State) bool {
 	return sameMap(a.Addrs, b.Addrs) && sameMap(a.Routes, b.Routes) && sameMap(a.PeerCIDRs, b.PeerCIDRs) && sameMap(a.HostEndpoints, b.HostEndpoints) && maps.EqualFunc(a.Sources, b.Sources, slices.Equal) &&
-		nodestate.EqualMaps(a.Policy, b.Policy) && nodestate.EqualMaps(a.Peers, b.Peers) && reflect.DeepEqual(a.Settings, b.Settings)
+		maps.EqualFunc(a.Gateways, b.Gateways, slices.Equal) && a.Egress.Equal(&b.Egress) && maps.Equal(a.Names.Sets, b.Names.Sets) && nodestate.EqualMaps(a.Policy, b.Policy) && nodestate.EqualMaps(a.Peers, b.Peers) && reflect.DeepEqual(a.Settings, b.Settings)
 }
 
 // sameMap compares maps, which states often share.
@@ -328,4 +341,9 @@ func (t *familyTable) applyDisabled(ctx context.Context, static *table.Table, s 
 }
 
 // Close lets go. What was written goes on working.
-func (d *Driver) Close() error { return d.closeRecords() }
+func (d *Driver) Close() error {
+	if d.names != nil {
+		d.names.Close()
+	}
+	return d.closeRecords()
+}

@@ -17,7 +17,7 @@ import (
 
 func main() {
 	root := &cobra.Command{Use: "traffic", SilenceUsage: true}
-	root.AddCommand(serverCommand(), streamCommand(), dialCommand(), datagramsCommand(), probeCommand(), getCommand(), escapeCommand(), cniCommand())
+	root.AddCommand(serverCommand(), streamCommand(), dialCommand(), datagramsCommand(), probeCommand(), getCommand(), escapeCommand(), cniCommand(), sourcesCommand(), addsCommand(), firstCommand())
 	if err := root.Execute(); err != nil {
 		os.Exit(1)
 	}

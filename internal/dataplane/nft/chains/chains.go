@@ -16,6 +16,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/egress"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/policy"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
@@ -47,10 +48,7 @@ func RenderChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint
 		expr.SetKnown: {Key: "$addr"}, expr.MapGrants: {Key: "ifname", Value: "verdict", Size: room}, expr.SetGranted: {Key: "$addr", Interval: true},
 		expr.SetPodRanges: {Key: "$addr", Interval: true}, expr.SetOutgoing: {Key: "$addr", Size: room}, expr.SetHairpin: {Key: "$addr . $addr", Size: room}, expr.SetKeepSource: {Key: "$addr"},
 	}
-	if s.Settings.Gateways {
-		sets[expr.SetGateways] = table.Set{Key: "$addr", Size: room}
-		chain(noGatewayChain, "drop")
-	}
+	egress.Chains(f, t, s, room, clampRules(f, s))
 	sets[expr.MapPortals], sets[expr.MapInside] = table.Set{Key: "$addr", Value: "verdict"}, table.Set{Key: "$addr", Value: "verdict"}
 	sets[expr.SetDirect], sets[expr.SetOptOut] = table.Set{Key: "classid"}, table.Set{Key: "$addr", Interval: true}
 	for _, name := range slices.Sorted(maps.Keys(sets)) {
@@ -90,11 +88,18 @@ func asNodeRules(f table.Family, s *nodestate.State, first, last uint16) []strin
 	if !f.Node(s).IsValid() {
 		return nil
 	}
+	return asAddrRules(f.Node(s), first, last)
+}
+
+// asAddrRules give a flow an address, and a port of a range: of protocols with ports, of echo
+// requests, and of all others.
+func asAddrRules(a netip.Addr, first, last uint16) []string {
+	alone := "snat to " + a.String()
 	if last < first || first == 0 {
-		return []string{"snat to $node"}
+		return []string{alone}
 	}
-	to := netip.AddrPortFrom(f.Node(s), first).String() + "-" + fmt.Sprint(last)
-	return []string{"$ports snat to " + to, "$icmp type echo-request snat to " + to, "snat to $node"}
+	to := netip.AddrPortFrom(a, first).String() + "-" + fmt.Sprint(last)
+	return []string{"$ports snat to " + to, "$icmp type echo-request snat to " + to, alone}
 }
 
 // masqueradeRules translate sources. A node without an address of the family translates none.
@@ -103,6 +108,7 @@ func masqueradeRules(f table.Family, s *nodestate.State) []string {
 		return nil
 	}
 	rules := []string{
+		egress.Leave(s),
 		"ct status dnat $ip saddr . $ip daddr @" + expr.SetHairpin + " goto " + asNodeChain,
 		"$ip saddr @" + expr.SetOutgoing + " $ip daddr != @" + expr.SetRouted + " $ip daddr != @" + expr.SetKeepSource + " goto " + asNodePod,
 	}

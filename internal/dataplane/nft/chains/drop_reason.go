@@ -5,6 +5,7 @@ package chains
 import (
 	"strings"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/egress"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/policy"
 	"github.com/weir-net/weir/internal/dataplane/nft/services"
@@ -52,7 +53,7 @@ func (d Dropped) Why() (reason.Reason, nodestate.RuleID) {
 		return reason.NoFlow, 0
 	case "refused":
 		return reason.NoBackend, 0
-	case noGatewayChain:
+	case egress.Drop:
 		return reason.NoGateway, 0
 	case "no-endpoint", "forwarded", forwardedAny, unknownPodChain, sentChain, sentAny, sentHomeChain, sentOthersChain:
 		return reason.NoEndpoint, 0

@@ -9,6 +9,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/egress"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/policy"
@@ -65,13 +66,14 @@ func filterChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint
 	admitNewChains(f, t, s)
 	chain(admitOpenChain,
 		"ct direction reply goto "+admitBackChain,
+		egress.AdmitOpen(s),
 		routeOnward+" accept",
 		"ct status dnat ct mark and $goal != 0 ct original $ip daddr @"+expr.SetNodes+" jump "+handedOpen,
 		duringHandshake+"goto "+handshakeChain,
 		// The node that is asked may change, but for a node port. Policy evaluates again.
 		"ct state established ct status dnat ct mark and $goal != 0 ct original $ip daddr != @"+expr.SetNodes+" jump follow",
 		"meta mark set meta mark and $rest")
-	chain(admitBackChain, append(append(handedBack(), cameRules(f, s)...), duringHandshake+"goto "+admitHandshakeReply, routeBack+" accept", "meta mark set meta mark and $rest")...)
+	chain(admitBackChain, append(append(append([]string{egress.AdmitBack(s)}, handedBack()...), cameRules(f, s)...), duringHandshake+"goto "+admitHandshakeReply, routeBack+" accept", "meta mark set meta mark and $rest")...)
 	chain("follow",
 		"meta mark and $mask == 0 iifname != @"+expr.SetWorkloads+" meta mark set ether saddr map @"+expr.MapLinks,
 		"meta mark and $mask == 0 ct mark set ct mark and $rest or $through return",
@@ -126,9 +128,7 @@ func forwardedChains(f table.Family, t *table.Table, s *nodestate.State, epoch u
 		chain(ForwardedOpen, append(open, "goto "+forwardedAny)...)
 		rules = []string{goesOn(epoch) + "goto " + ForwardedOpen, "goto " + forwardedAny}
 	}
-	if s.Settings.Gateways {
-		rules = append(gatewayRules(), rules...)
-	}
+	rules = append(egress.Guard(s), rules...)
 	t.Chains["forwarded"] = table.Chain{Type: knftables.FilterType, Hook: knftables.ForwardHook, Priority: "filter", Rules: expr.Expand(f, s, rules...)}
 	// Policy reads no mark, and may end the hook (olderPassChain): so the mark ends first.
 	chain(forwardedOthers,
@@ -138,19 +138,6 @@ func forwardedChains(f table.Family, t *table.Table, s *nodestate.State, epoch u
 		noEndpoint,
 		"oifname $host jump refuse", // a datagram after the first that nobody answered
 		"goto "+h.FirstPacketChain())
-}
-
-// noGatewayChain drops what would leave by an egress gateway.
-const noGatewayChain = "no-gateway"
-
-// gatewayRules drop what would leave the cluster by an egress gateway, which these rules do not
-// carry: what such pods of this node begin, and what nodes send to a gateway here.
-func gatewayRules() []string {
-	const out = " $ip daddr != @" + expr.SetRouted + " $ip daddr != @" + expr.SetKnown + " goto " + noGatewayChain
-	return []string{
-		"ct direction original $ip saddr @" + expr.SetGateways + out,
-		"ct direction original iifname $tunnel $ip saddr @" + expr.SetRouted + out,
-	}
 }
 
 // sourceChains evaluate who sends, before connection tracking acts on it. One look-up
@@ -271,12 +258,13 @@ func admitRules(f table.Family, s *nodestate.State, epoch uint16) []string {
 func admitNewChains(f table.Family, t *table.Table, s *nodestate.State) {
 	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	chain(admitHanded,
-		slices.Concat([]string{"ct direction original meta mark set ct mark and $goal or $routed accept"}, handedBack(), []string{"meta mark set meta mark and $rest"})...)
+		slices.Concat([]string{egress.AdmitOpen(s), "ct direction original meta mark set ct mark and $goal or $routed accept"}, handedBack(), []string{"meta mark set meta mark and $rest"})...)
 	chain(admitPodChain,
 		"ct status and confirmed == 0 jump "+podBeginsChain, // a datagram of a flow that nobody has answered is new, too
 		"meta mark set meta mark and $rest",
 		"ct status dnat goto "+podTranslated,
-		hasList+"jump refuse")
+		hasList+"jump refuse",
+		egress.AdmitPod(s))
 	// An ICMP error is about a flow of the pod's own: it bears the address that the pod has in the
 	// flow.
 	chain(podErrorsChain,
@@ -285,11 +273,13 @@ func admitNewChains(f table.Family, t *table.Table, s *nodestate.State) {
 		"drop")
 	chain(podTranslated,
 		hasList+"ct mark set 0x0",
-		"meta priority set none")
+		"meta priority set none",
+		egress.AdmitPod(s))
 	chain(admitNewChain,
 		tunnelOuter+"accept",
 		ipipOuter(f, s),
 		"meta mark and $mask != 0 $ip saddr @"+expr.SetLocal+" drop", // see admitRules
+		egress.AdmitTransit(s),
 		"meta mark and $routed == 0 "+toDSR,
 		"meta mark and $routed != 0 accept",
 		"ct status dnat goto "+admitTranslated,
@@ -428,8 +418,17 @@ func cameRules(f table.Family, s *nodestate.State) []string {
 	if !f.Six && s.Settings.IPIP.HandOn {
 		mtu = s.Settings.IPIP.MTU
 	}
+	return clamped("ct mark and $came != 0 ", f, mtu)
+}
+
+// clampRules are those for what answers a client of an egress gateway.
+func clampRules(f table.Family, s *nodestate.State) []string {
+	return clamped("", f, s.Settings.Tunnel.MTU)
+}
+
+func clamped(which string, f table.Family, mtu int) []string {
 	if segment := mtu - tcpHeaders(f); segment > 0 {
-		return []string{"ct mark and $came != 0 " + opening + fmt.Sprint(segment)}
+		return []string{which + opening + fmt.Sprint(segment)}
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strconv"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/egress"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
 	"github.com/weir-net/weir/internal/dataplane/nft/policy"
@@ -33,6 +34,7 @@ func RenderElements(f table.Family, t *table.Table, s *nodestate.State, numbers 
 	renderRoutes(f, t, s)
 	renderSources(f, t, s)
 	renderRemote(f, t, s, numbers)
+	egress.Render(f, t, s, numbers, func(to netip.Addr) []string { return asGatewayRules(f, s, to) })
 }
 
 // renderAddrs makes the elements that follow nodestate.State.Addrs.
@@ -57,9 +59,6 @@ func renderAddrs(f table.Family, t *table.Table, s *nodestate.State, numbers *ma
 			t.Add(expr.SetLocal, a.String(), "")
 			t.Add(expr.SetHairpin, table.Key(a, a), "")
 			addSender(f, t, a, v, at)
-			if v.Gateways {
-				t.Add(expr.SetGateways, a.String(), "")
-			}
 			if v.NATOutgoing {
 				t.Add(expr.SetOutgoing, a.String(), "")
 			}

@@ -5,10 +5,13 @@ package chains
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"strings"
 	"time"
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/egress"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -87,6 +90,32 @@ func portShareChains(f table.Family, t *table.Table, s *nodestate.State) {
 	t.Chains[expr.DenyName(reason.NoPort, 0)] = table.Chain{Rules: []string{"counter", "drop"}}
 }
 
+// asGatewayRules give what leaves by an egress gateway its address, which all clients of it share.
+// Each has as many ports of it towards one destination as of the node's.
+func asGatewayRules(f table.Family, s *nodestate.State, to netip.Addr) []string {
+	if to == f.Node(s) {
+		return []string{"goto " + asNodePod}
+	}
+	own := asAddrRules(to, s.Settings.SNATFirst, s.Settings.SNATLast)
+	share := podShare(s)
+	if share == 0 {
+		return own
+	}
+	const ports, queries = "$ip saddr . $ip daddr . meta l4proto . th dport", "$ip saddr . $ip daddr"
+	var rules []string
+	for i, of := range [][2]string{{setPortShares, ports}, {setQueryShares, queries}} {
+		set, key := of[0], of[1]
+		which, as, _ := strings.Cut(own[i], "snat")
+		rules = append(rules,
+			fmt.Sprintf("%sadd @%s { %s ct count %d } snat%s", which, set, key, share, as),
+			which+key+" != @"+set+" snat"+as)
+		for _, r := range noteSpent() {
+			rules = append(rules, which+r)
+		}
+	}
+	return append(rules, own[2])
+}
+
 // noteSpent are the rules that drop what goes beyond a pod's share, and note whose it was while
 // there is room.
 func noteSpent() []string {
@@ -100,6 +129,11 @@ func WithoutPortShares(t *table.Table) {
 	for name, rules := range map[string][]string{asNodePod: {"goto " + asNodeChain}, portShareChain: nil, queryShareChain: nil} {
 		if _, ok := t.Chains[name]; ok {
 			t.Chains[name] = table.Chain{Rules: rules}
+		}
+	}
+	for name, c := range t.Chains {
+		if egress.Translates(name) {
+			t.Chains[name] = table.Chain{Rules: c.Rules[len(c.Rules)-1:]} // any port of the gateway's
 		}
 	}
 }

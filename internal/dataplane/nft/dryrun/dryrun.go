@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane/nft/chains"
+	"github.com/weir-net/weir/internal/dataplane/nft/egress"
 	"github.com/weir-net/weir/internal/dataplane/nft/events"
 	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
@@ -59,6 +60,7 @@ type Trace struct {
 	NextHop netip.Addr
 	IPIP    bool             // the tunnel is IP in IP
 	Node    netip.Addr       // that the packet is led to whatever the routes say, as it is handed on, or answered by it
+	Gateway netip.Addr       // the egress gateway that the flow gets; invalid = none, or it is open and has one
 	Refused bool             // dropped, and the sender is informed
 	Chain   string           // that dropped
 	Reason  reason.Reason    // of a drop
@@ -233,6 +235,7 @@ func (r *dryRun) pass() error {
 	defer func() {
 		w := r.walk
 		r.out.Src, r.out.Dst, r.out.SrcPort, r.out.DstPort, r.out.Choices = w.Ends.Src, w.Ends.Dst, w.Ends.SrcPort, w.Ends.DstPort, w.Choices
+		r.out.Gateway = egress.Chosen(w.Chains)
 	}()
 	if r.question.From.IsValid() {
 		if ok, err := r.decapsulate(); !ok || err != nil {

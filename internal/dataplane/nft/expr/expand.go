@@ -25,7 +25,7 @@ func Expand(f table.Family, s *nodestate.State, lines ...string) []string {
 		"$ports", "meta l4proto { tcp, udp, sctp }",
 		"$node", f.Node(s).String(),
 		"$mask", marks.Hex(marks.NodeMask), "$rest", marks.Hex(^uint32(marks.NodeMask)),
-		"$tunnels", tunnels, "$tunnel", tunnel, "$pods", FromPods(s), "$host", hostnet.HostDevice, "$routed", marks.Hex(marks.RoutedBit), "$through", marks.Hex(marks.TunnelBit), "$handed", marks.Hex(marks.HandedBit), "$came", marks.Hex(marks.CameBit),
+		"$tunnels", tunnels, "$tunnel", tunnel, "$pods", FromPods(s), "$host", hostnet.HostDevice, "$routed", marks.Hex(marks.RoutedBit), "$through", marks.Hex(marks.TunnelBit), "$handed", marks.Hex(marks.HandedBit), "$came", marks.Hex(marks.CameBit), "$led", marks.Hex(marks.EgressBits),
 		"$goal", marks.Hex(marks.NodeMask|marks.TunnelBit), "$shakes", marks.Hex(marks.HandshakeMask), "$plain", marks.Hex(^uint32(marks.RoutedMask)),
 		"$vxlan", fmt.Sprint(s.Settings.Tunnel.Port), "$vni", fmt.Sprint(s.Settings.Tunnel.VNI))
 	out := make([]string, 0, len(lines))

@@ -25,11 +25,12 @@ const (
 
 // Bits of packet marks and ct marks.
 const (
-	RoutedBit    = 0x20000000 // of packet marks: the packet goes to the node with the number, whatever the routes say
-	TunnelBit    = 0x80000000 // of packet and ct marks: through the tunnel, also to a node on the link
-	HandedBit    = 0x40000000 // of ct marks: what comes in the first direction goes to the node; without it answers do
-	CameBit      = 0x20000000 // of ct marks: the flow was handed on to this node through the tunnel
-	UntrackedBit = 0x40000000 // of packet marks: allowed by untracked policy; before admit, of a first packet for a Service, it is HandedBit
+	RoutedBit    = 0x20000000          // of packet marks: the packet goes to the node with the number, whatever the routes say
+	TunnelBit    = 0x80000000          // of packet and ct marks: through the tunnel, also to a node on the link
+	HandedBit    = 0x40000000          // of ct marks: what comes in the first direction goes to the node; without it answers do
+	CameBit      = 0x20000000          // of ct marks: the flow was handed on to this node through the tunnel
+	UntrackedBit = 0x40000000          // of packet marks: allowed by untracked policy; before admit, of a first packet for a Service, it is HandedBit
+	EgressBits   = HandedBit | CameBit // of ct marks: the flow leaves the cluster by an egress gateway, with TunnelBit by that node's, else by one of this node, whose number it is
 	RoutedMask   = RoutedBit | TunnelBit | NodeMask
 )
 

@@ -255,7 +255,7 @@ func (h HostRules) silently() HostRules {
 func interfaceChains(f table.Family, s *nodestate.State, chain func(name string, rules ...string), h HostRules, name, toHost, back string) {
 	rules := h.untrackedRules()
 	if !h.forwarded {
-		rules = append(rules, "ct mark and $handed != 0 goto "+hostDoneChain) // this node is not where it goes
+		rules = append(rules, "ct mark and $led == $handed goto "+hostDoneChain) // this node is not where it goes
 	}
 	if h.toHostChain != "" {
 		rules = append(rules, "ct original $ip saddr @"+expr.SetPods+" ct reply $ip saddr @"+expr.SetOwn+" goto "+toHost)
