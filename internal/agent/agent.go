@@ -61,9 +61,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/events"
-	"github.com/weir-net/weir/internal/flows"
 	"github.com/weir-net/weir/internal/gctuner"
-	"github.com/weir-net/weir/internal/hubble"
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/ipam/mirror"
 	"github.com/weir-net/weir/internal/kernel"
@@ -72,7 +70,6 @@ import (
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodeprobe"
 	"github.com/weir-net/weir/internal/peerauth/trust"
-	"github.com/weir-net/weir/internal/version"
 	"github.com/weir-net/weir/internal/why"
 	"github.com/weir-net/weir/internal/wireguard"
 )
@@ -234,10 +231,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.cluster.noteEndpoints = a.source.SetEndpoints
 	a.reached.OnChange(a.cluster.noteLocal)
 	a.events = events.NewHub(o.Node, eventNames{a.cluster, a.source}, a.driver.Listen, o.Log.With("part", "events"))
-	a.flows = &flowlog.Log{Collector: flows.New(o.Node, atStart.FlowRecords, atStart.FlowsKept, eventNames{a.cluster, a.source}), Events: a.events, Driver: a.flowSource, Lost: func() (dataplane.LostEvents, error) { return a.driver.LostEvents() }, Settings: a.flowSettings, Restart: ErrRestart, Log: o.Log}
-	a.flowAPI = &flowapi.API{Server: hubble.Server{Node: o.Node, Records: a.flows.Collector, Version: "Weir " + version.Version, Began: a.started, Status: func() flows.Status { now, _ := a.flows.Status(); return now }},
-		Socket: filepath.Join(o.RunDir, hubble.SocketName), At: atStart.Hubble, Nodes: a.cluster.nodes, Log: o.Log.With("part", "hubble")}
-	a.flows.Serve, a.flows.Collector.OnHandshake = a.flowAPI.Serve, a.handshakes.Note
+	a.keepFlows(atStart)
 	a.announcer = announce.New(announce.Config{Log: o.Log.With("part", "announce"), Links: a.cluster.uplinks, Silent: a.cluster.noteSilent})
 	a.cluster.announce = a.announcer.Update
 	a.prober = nodeprobe.New(nodeprobe.Config{Log: o.Log.With("part", "nodeprobe"), Down: a.cluster.noteDown})

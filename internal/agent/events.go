@@ -9,19 +9,24 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 
+	"github.com/weir-net/weir/internal/agent/flowapi"
 	"github.com/weir-net/weir/internal/agent/flowlog"
 	"github.com/weir-net/weir/internal/agent/remembered"
 	"github.com/weir-net/weir/internal/agent/source"
 	"github.com/weir-net/weir/internal/config"
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/events"
+	"github.com/weir-net/weir/internal/flows"
 	"github.com/weir-net/weir/internal/hubble"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/version"
 )
 
 // eventNames are the names that events get.
@@ -64,6 +69,14 @@ func (n eventNames) Describe(pod model.Name, a netip.Addr) (labels map[string]st
 func (a *Agent) flowSettings() (now, atStart time.Duration, known bool) {
 	snap := a.cluster.snapshot()
 	return snap.config.FlowRecords, a.atStart().FlowRecords, snap.state != nil
+}
+
+// keepFlows makes what keeps flow records, and what answers about them by Hubble's API.
+func (a *Agent) keepFlows(atStart config.Effective) {
+	a.flows = &flowlog.Log{Collector: flows.New(a.opts.Node, atStart.FlowRecords, atStart.FlowsKept, eventNames{a.cluster, a.source}), Events: a.events, Driver: a.flowSource, Lost: func() (dataplane.LostEvents, error) { return a.driver.LostEvents() }, Settings: a.flowSettings, Restart: ErrRestart, Log: a.log}
+	a.flowAPI = &flowapi.API{Server: hubble.Server{Node: a.opts.Node, Records: a.flows.Collector, Version: "Weir " + version.Version, Began: a.started, Status: func() flows.Status { now, _ := a.flows.Status(); return now }},
+		Socket: filepath.Join(a.opts.RunDir, hubble.SocketName), At: atStart.Hubble, Nodes: a.cluster.nodes, Log: a.log.With("part", "hubble")}
+	a.flows.Serve, a.flows.Collector.OnHandshake = a.flowAPI.Serve, a.handshakes.Note
 }
 
 // atStart are the settings that a start of the agent would find.

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-net/weir/internal/peerauth"
 )
 
-// The leader makes the certificates for Hubble's API at agents where they are installed, and nothing
-// where they are not.
+// The leader makes the certificates for Hubble's API at agents where they are installed, and
+// nothing where they are not.
 func TestKeepHubble(t *testing.T) {
 	f := newFixture(t)
 	if err := f.keepAuthorities(t.Context()); err != nil {

@@ -28,7 +28,8 @@ import (
 // relayVariable is the environment's that names hubble-relay, to which hack/hubble.sh brings it.
 const relayVariable = "WEIR_HUBBLE_RELAY"
 
-// certified are files with the certificates that Weir's controller makes: of agents, and of a client.
+// certified are files with the certificates that Weir's controller makes: of agents, and of a
+// client.
 func certified(t *testing.T, dir string) (agent, client Files) {
 	t.Helper()
 	const namespace = "kube-system"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package servername has how the servers of Hubble's API at agents are called in their certificates, for
-// agents, who serve by such a name, and for the controller, which has the certificate signed: below
-// the domain of Cilium's agents, so that its programs, and certificates that are made for these, do
-// as they are.
+// Package servername has how the servers of Hubble's API at agents are called in their
+// certificates, for agents, who serve by such a name, and for the controller, which has the
+// certificate signed: below the domain of Cilium's agents, so that its programs, and certificates
+// that are made for these, do as they are.
 package servername
 
 import "strings"

@@ -25,7 +25,8 @@ import (
 	"github.com/weir-net/weir/internal/flowstore/export"
 )
 
-// otelVariable is the environment's that names OpenTelemetry's collector, which `make otelcol` builds.
+// otelVariable is the environment's that names OpenTelemetry's collector, which `make otelcol`
+// builds.
 const otelVariable = "WEIR_OTELCOL"
 
 // opentelemetry runs OpenTelemetry's collector, which receives at addr by TLS with the certificates
