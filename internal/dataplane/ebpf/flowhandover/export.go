@@ -219,25 +219,6 @@ func (g *exporters) handOver(on, apart bool) error {
 	return errors.Join(errs...)
 }
 
-// exportAffinities reports which backends clients with affinity have, and what pods were told of
-// domain names.
-func (g *exporters) exportAffinities(to Successor) error {
-	if to == nil {
-		return nil
-	}
-	now, err := g.clock.Now()
-	if err != nil {
-		return err
-	}
-	var all []conntrack.Affinity
-	var errs []error
-	for _, f := range g.families {
-		some, err := f.affinities(now)
-		all, errs = append(all, some...), append(errs, err)
-	}
-	return errors.Join(append(errs, to.Remember(all), exportNames(g.root, to))...)
-}
-
 // shadows are the flows that programs translate and the stack sees, as it sees them.
 func (g *exporters) shadows() (out []conntrack.Entry, err error) {
 	now, err := g.clock.Now()
