@@ -16,7 +16,7 @@ LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 GO_BUILD := GOGC=400 go build -trimpath -gcflags all=-dwarf=false -tags grpcnotrace
 BUILD_LAB := cd lab && $(GO_BUILD) -ldflags "-s -w" -o ../bin/weir-lab ./cmd/weir-lab
 
-.PHONY: all help check lint check-root soak house image setup build aws-vpc-cni azure-cni hubble-cli browser lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-bgp e2e-wireguard e2e-clouds e2e-egress e2e-migrate e2e-policyapi e2e-routing e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate bench-flows clean
+.PHONY: all help check lint check-root soak house image setup build aws-vpc-cni azure-cni hubble-cli otelcol browser lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-bgp e2e-wireguard e2e-clouds e2e-egress e2e-migrate e2e-policyapi e2e-routing e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate bench-flows clean
 
 all: build
 
@@ -117,6 +117,12 @@ HUBBLE_CLI := $(WEIR_CACHE)/hubble-cli
 hubble-cli: setup ## the hubble CLI and hubble-relay, for tests
 	@hack/hubble.sh $(HUBBLE_CLI)
 
+# OpenTelemetry's collector, for a test of what the store of flow records sends it.
+OTELCOL := $(WEIR_CACHE)/otelcol
+otelcol: setup ## OpenTelemetry's collector, for tests
+	@mkdir -p $(WEIR_CACHE)
+	@cd test/otelcol && go build -trimpath -o $(OTELCOL) .
+
 # Chromium, and the modules of npm, for tests of the page in the browser.
 CHROMIUM := /usr/bin/chromium
 WITH_BROWSER = WEIR_CHROMIUM=$(CHROMIUM) WEIR_WEB_MODULES=$$(hack/web.sh modules)
@@ -128,11 +134,12 @@ browser: setup ## Chromium, for tests of the page
 # left to run alongside it in the end. Results come in this order, so the first ones late. What a test builds is compiled before: Amazon's
 # CNI plugin needs minutes and GiB the first time.
 LONGEST := ./test/netns ./test/scenarios ./internal/dataplane/ebpf
-unit: apiserver hubble-cli browser ## lane 2: unit tests, scenarios, loaded programs, namespaces (root)
+unit: apiserver hubble-cli otelcol browser ## lane 2: unit tests, scenarios, loaded programs, namespaces (root)
 	go vet ./...
 	cd test/awsvpc && go vet . && go build . $(AWS_CNI)/routed-eni-cni-plugin
 	cd test/azurecni && go vet .
-	$(WITH_BROWSER) WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver WEIR_HUBBLE=$(HUBBLE_CLI) WEIR_HUBBLE_RELAY=$(WEIR_CACHE)/hubble-relay go test -timeout 60m $(LONGEST) ./...
+	cd test/otelcol && go vet .
+	$(WITH_BROWSER) WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver WEIR_HUBBLE=$(HUBBLE_CLI) WEIR_HUBBLE_RELAY=$(WEIR_CACHE)/hubble-relay WEIR_OTELCOL=$(OTELCOL) go test -timeout 60m $(LONGEST) ./...
 	cd test/policyapi && go vet . ./sctp && go test . ./sctp
 
 # Weir's tests on other kernels (Debian's 5.10, 6.1, 6.12 and the newest 7), in an emulator; writes out/kernels.json. KERNELS="-kernels 6.1 -only programs" sets more.
@@ -227,6 +234,7 @@ e2e-egress: lab-build ## first packets by egress gateways, in a lab (root)
 	go test -v -tags lab -count 1 -timeout 90m ./test/lab -run '^TestEgressAtStart$$' $(or $(EGRESS),-egress-adds 10000 -egress-pods 300)
 
 # weir migrate in labs that run Calico and flannel, which are built for it: the plan, nodes that change while their pods run, and by drain.
+e2e-migrate: export WEIR_SETUP_BIRD1 := yes
 e2e-migrate: lab-build ## migration, in labs with Calico and flannel (root)
 	go vet -tags lab ./test/migrate
 	go test -v -tags lab -count 1 -timeout 60m ./test/migrate $(MIGRATE)

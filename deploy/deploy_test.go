@@ -101,6 +101,18 @@ func TestAgentsOverlap(t *testing.T) {
 	}
 }
 
+// TestSELinux: what uses the node's paths has a type that may, where SELinux is in force.
+func TestSELinux(t *testing.T) {
+	o := Defaults()
+	o.WireGuardGo = true
+	for _, name := range []string{"weir-node", "weir-bgp", "weir-wireguard"} {
+		spec := find(t, o, "DaemonSet", name).Object["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
+		if got, _, _ := unstructured.NestedString(spec, "securityContext", "seLinuxOptions", "type"); got != "spc_t" {
+			t.Errorf("%s has the type %q", name, got)
+		}
+	}
+}
+
 // The agent writes only below these paths of a node, and listens on loopback only.
 func TestAgentIsConfined(t *testing.T) {
 	ds := find(t, Defaults(), "DaemonSet", "weir-node")

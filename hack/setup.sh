@@ -167,6 +167,12 @@ if [ "${WEIR_SETUP:-}" != lab ] && [ ! -x "$cache/promtool" ] && ! command -v pr
 	install_programs prometheus /usr/bin/promtool
 	did=1
 fi
+# BIRD 1.6, for which Calico writes its configuration: for labs with Calico and BGP. Its package
+# excludes that of BIRD 2.
+if [ -n "${WEIR_SETUP_BIRD1:-}" ] && [ ! -x "$cache/bird" ]; then
+	install_programs bird /usr/sbin/bird
+	did=1
+fi
 # OpenBGPD, one more router to speak BGP with.
 if [ "${WEIR_SETUP:-}" != lab ] && ! { [ -x "$cache/bgpd" ] && [ -x "$cache/bgpctl" ]; }; then
 	install_programs openbgpd /usr/sbin/bgpd /usr/sbin/bgpctl

@@ -75,6 +75,7 @@ func newInstall(o *options) *cobra.Command {
 	flags.StringVar(&f.FlowsIPFIX, "flows-ipfix", f.FlowsIPFIX, "`address` of a collector of IPFIX that gets each flow record, too: tls://, tcp:// or udp://collector.example.com:4739")
 	flags.StringVar(&f.FlowsExportTLS, "flows-export-tls", f.FlowsExportTLS, "`Secret` in namespace kube-system with the authorities of these collectors, ca.crt, and tls.crt and tls.key where they want a certificate")
 	flags.StringVar(&f.FlowsClaim, "flows-claim", f.FlowsClaim, "`PersistentVolumeClaim` in namespace kube-system for the store's records (default: a folder of its node, which goes with the pod)")
+	flags.BoolVar(&f.Hubble, "hubble", f.Hubble, "have agents that keep flow records serve Hubble's API by TLS at port 4244 of their nodes, for hubble-relay: the controller makes the certificates of agents and of clients (Secret weir-hubble-client)")
 	flags.BoolVar(&f.UI, "ui", f.UI, "install the page in the browser for all users of the cluster, who log in (Deployment and Service weir-ui)")
 	flags.StringVar(&f.UIOrigins, "ui-origin", f.UIOrigins, "further `origins` by which browsers reach that page, with commas between, such as https://weir.example.com of an Ingress")
 	flags.BoolVar(&f.UIAPIs, "ui-apis", f.UIAPIs, "with --ui and --flows: serve Hubble's Observer API and Goldmane's Flows and Statistics over the store of flow records, too, at port 4245 of Service weir-ui, to the same users")

@@ -36,6 +36,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/chain/results"
 	"github.com/weir-net/weir/internal/agent/conflist"
 	"github.com/weir-net/weir/internal/agent/datastore"
+	"github.com/weir-net/weir/internal/agent/flowapi"
 	"github.com/weir-net/weir/internal/agent/flowlog"
 	"github.com/weir-net/weir/internal/agent/httpserve"
 	"github.com/weir-net/weir/internal/agent/lbhealth"
@@ -62,6 +63,7 @@ import (
 	"github.com/weir-net/weir/internal/events"
 	"github.com/weir-net/weir/internal/flows"
 	"github.com/weir-net/weir/internal/gctuner"
+	"github.com/weir-net/weir/internal/hubble"
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/ipam/mirror"
 	"github.com/weir-net/weir/internal/kernel"
@@ -70,6 +72,7 @@ import (
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodeprobe"
 	"github.com/weir-net/weir/internal/peerauth/trust"
+	"github.com/weir-net/weir/internal/version"
 	"github.com/weir-net/weir/internal/why"
 	"github.com/weir-net/weir/internal/wireguard"
 )
@@ -139,6 +142,7 @@ type Agent struct {
 	lastGood       *remembered.LastGood
 	conntrackSize  *conntrackSize
 	flows          *flowlog.Log
+	flowAPI        *flowapi.API
 	events         *events.Hub
 	why            *why.Engine
 	proxies        *kubeproxy.Watch
@@ -229,7 +233,10 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.cluster.noteEndpoints = a.source.SetEndpoints
 	a.reached.OnChange(a.cluster.noteLocal)
 	a.events = events.NewHub(o.Node, eventNames{a.cluster, a.source}, a.driver.Listen, o.Log.With("part", "events"))
-	a.flows = &flowlog.Log{Collector: flows.New(o.Node, atStart.FlowRecords, atStart.FlowsKept, eventNames{a.cluster, a.source}), Serve: a.serveHubble, Events: a.events, Driver: a.flowSource, Lost: func() (dataplane.LostEvents, error) { return a.driver.LostEvents() }, Settings: a.flowSettings, Restart: ErrRestart, Log: o.Log}
+	a.flows = &flowlog.Log{Collector: flows.New(o.Node, atStart.FlowRecords, atStart.FlowsKept, eventNames{a.cluster, a.source}), Events: a.events, Driver: a.flowSource, Lost: func() (dataplane.LostEvents, error) { return a.driver.LostEvents() }, Settings: a.flowSettings, Restart: ErrRestart, Log: o.Log}
+	a.flowAPI = &flowapi.API{Server: hubble.Server{Node: o.Node, Records: a.flows.Collector, Version: "Weir " + version.Version, Began: a.started, Status: func() flows.Status { now, _ := a.flows.Status(); return now }},
+		Socket: filepath.Join(o.RunDir, hubble.SocketName), At: atStart.Hubble, Nodes: a.cluster.nodes, Log: o.Log.With("part", "hubble")}
+	a.flows.Serve = a.flowAPI.Serve
 	a.announcer = announce.New(announce.Config{Log: o.Log.With("part", "announce"), Links: a.cluster.uplinks, Silent: a.cluster.noteSilent})
 	a.cluster.announce = a.announcer.Update
 	a.prober = nodeprobe.New(nodeprobe.Config{Log: o.Log.With("part", "nodeprobe"), Down: a.cluster.noteDown})

@@ -25,7 +25,7 @@ import (
 // noteBGP is called with what the node's BGP process should do. Where that is nothing and no
 // process is there, what one left behind that was removed too soon is removed here.
 func (a *Agent) noteBGP(s *nodestate.BGP) {
-	a.bgp.Set(s)
+	a.bgp.Set(a.before.Sessions(s))
 	if s == nil && a.bgp.Status() == nil {
 		go func() {
 			if err := fib.Remove(); err != nil {

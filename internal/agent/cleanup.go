@@ -63,9 +63,9 @@ func CleanUp(ctx context.Context, o CleanUpOptions) error {
 		}
 		o.Log.Info("done", "step", what)
 	}
-	step("removing the network configuration", removeFiles(filepath.Join(o.CNIConfDir, conflist.Name)))
+	step("removing the network configuration", errors.Join(removeFiles(filepath.Join(o.CNIConfDir, conflist.Name)), fromcalico.Forget(o.CNIConfDir)))
 	if o.KeepPods {
-		step("leaving the interfaces of pods to another plugin", fromcalico.Leave(o.CNIConfDir))
+		step("leaving the interfaces of pods to another plugin", fromcalico.Leave())
 	} else { // Pods go first: none is reached, or reaches anybody, without its policy.
 		step("removing the interfaces of pods", removeInterfaces(func(l *netlink.LinkAttrs) bool { return strings.HasPrefix(l.Alias, kernel.DeviceAlias+":") }))
 	}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -20,11 +19,9 @@ import (
 	"github.com/weir-net/weir/internal/agent/source"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/events"
-	"github.com/weir-net/weir/internal/flows"
 	"github.com/weir-net/weir/internal/hubble"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
-	"github.com/weir-net/weir/internal/version"
 )
 
 // eventNames are the names that events get.
@@ -72,21 +69,6 @@ func (a *Agent) flowSettings() (now, atStart time.Duration, known bool) {
 // atStart are the settings that a start of the agent would find.
 func (a *Agent) atStart() config.Effective {
 	return config.New(a.opts.Node, a.opts.Environ, remembered.OpenLastGood(a.opts.StateDir, a.log).Load()).AtStart()
-}
-
-// serveHubble answers about flow records by Hubble's API, until ctx ends.
-func (a *Agent) serveHubble(ctx context.Context) error {
-	at := a.atStart().Hubble // of the environment alone
-	s := &hubble.Server{Node: a.opts.Node, Port: at.Port, Records: a.flows.Collector, Nodes: a.cluster.nodes(ctx), Version: "Weir " + version.Version, Began: a.started,
-		Status: func() flows.Status { now, _ := a.flows.Status(); return now }}
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.ServeSocket(ctx, filepath.Join(a.opts.RunDir, hubble.SocketName)) })
-	if at.Port != 0 {
-		g.Go(func() error {
-			return s.ServePort(ctx, hubble.Files{Cert: at.CertFile, Key: at.KeyFile, CA: at.CAFile}, a.log.With("part", "hubble"))
-		})
-	}
-	return g.Wait()
 }
 
 // nodes looks for those of the cluster; there are none once ctx has ended.

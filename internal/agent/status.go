@@ -125,7 +125,7 @@ func sameForOthers(a, b *weirv1.NodeStatusStatus) bool {
 		}
 		return s
 	}
-	return a != nil && reflect.DeepEqual(strip(*a), strip(*b))
+	return a != nil && !bgp.Complete(a.BGP, b.BGP) && reflect.DeepEqual(strip(*a), strip(*b))
 }
 
 // status reports how the node is now.
@@ -327,6 +327,9 @@ func (a *Agent) problems(snap snapshot) []weirv1.Problem {
 	out = append(out, problems.HostEndpoints(n, st.Uplinks, !of.uplinks)...)
 	out = append(out, problems.LateDrops(a.opts.Node, st.Arrival)...)
 	out = append(out, a.metricsTLS.Problems(a.opts.Node)...)
+	if a.flows.Collector.Interval() > 0 {
+		out = append(out, a.flowAPI.Problems(a.opts.Node)...)
+	}
 	out = append(out, problems.WireGuard(a.opts.Node, a.wireguard.Status())...)
 	out = append(out, problems.NoIPIP(a.opts.Node, st.NoIPIP, snap.state)...)
 	out = append(out, a.planes.problem(a.opts.Node, snap.config.Effective)...)

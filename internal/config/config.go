@@ -73,6 +73,7 @@ type MapSizes struct {
 type Hubble struct {
 	Port                      uint16
 	CertFile, KeyFile, CAFile string
+	ClientGroup               string // the organization that certificates of clients need; empty = any
 }
 
 // Endpoint is where something listens.

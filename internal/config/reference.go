@@ -23,7 +23,7 @@ func (r Reference) InForce() bool { return r.Doc != "" }
 
 // environmentOnly are fields that no FelixConfiguration has.
 var environmentOnly = map[string]bool{"nodePortAddresses": true, "serviceExternalIPs": true, "cniChaining": true,
-	"flowRecordsKept": true, "hubblePort": true, "hubbleCertFile": true, "hubbleKeyFile": true, "hubbleCAFile": true}
+	"flowRecordsKept": true, "hubblePort": true, "hubbleCertFile": true, "hubbleKeyFile": true, "hubbleCAFile": true, "hubbleClientGroup": true}
 
 // All returns every field that is known, in the order of the table.
 func All() []Reference {
@@ -73,6 +73,7 @@ var docs = map[string]string{
 	"hubbleCertFile":                 "File with the certificate for `FELIX_HubblePort`, which is not served without one.",
 	"hubbleKeyFile":                  "File with its key.",
 	"hubbleCAFile":                   "File with the authorities whose clients are answered there.",
+	"hubbleClientGroup":              "Organization that their certificates need; empty: any.",
 	"flowLogsLocalReporter":          "`Enabled`: the node accounts for flows, and keeps records of them ([flow records](../guides/flows.md)). The agent starts anew.",
 	"interfacePrefix":                "How the names of pods' interfaces on the node begin.",
 	"ipv6Support":                    "Carry IPv6 where the cluster has it.",

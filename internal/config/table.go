@@ -117,6 +117,7 @@ var fields = append([]field{
 	verbatim("hubbleCertFile", "HubbleCertFile", "", func(e *Effective, v string) { e.Hubble.CertFile = v }),
 	verbatim("hubbleKeyFile", "HubbleKeyFile", "", func(e *Effective, v string) { e.Hubble.KeyFile = v }),
 	verbatim("hubbleCAFile", "HubbleCAFile", "", func(e *Effective, v string) { e.Hubble.CAFile = v }),
+	verbatim("hubbleClientGroup", "HubbleClientGroup", "", func(e *Effective, v string) { e.Hubble.ClientGroup = v }),
 
 	// nftables.
 	ineffective("nftablesFilterAllowAction", "NftablesFilterAllowAction", "ACCEPT", "what policy allows does not pass other rules of the host's"),

@@ -37,9 +37,11 @@ type HoldOptions struct {
 // Hold drops packets of pods, Services and the node's processes that belong to no tracked
 // connection, and what these processes send to pods and answer as a Service, for a moment: while
 // one data plane takes over from another, a connection that the next one does not know yet would be
-// answered by a reset, or be given another port. What is dropped is sent again. It ends by itself
-// after five seconds, whatever becomes of the caller. It needs the nft program. release is to be
-// called after an error, too: it takes away whatever is there.
+// answered by a reset, or be given another port. So would be an open connection of a process to a
+// Service, while connection tracking has forgotten it and a kube-proxy's rules are still there:
+// they would translate its next packet anew. What is dropped is sent again. It ends by itself
+// after five seconds, whatever becomes of the caller; to call it again begins anew. It needs the
+// nft program. release is to be called after an error, too: it takes away whatever is there.
 func Hold(ctx context.Context, o HoldOptions) (release func() error, err error) {
 	if err = kernel.NFT(ctx, o.rules(), nftTime); err != nil {
 		err = fmt.Errorf("holding packets back while the data plane changes: %w", err)
@@ -177,6 +179,7 @@ table inet $table {
 		type filter hook output priority -20; policy accept;
 		meta nfproto != @held accept
 		ct status dnat ct direction reply drop
+		ct status dnat ct state new tcp flags & (fin | syn | rst | ack) != syn drop
 		oifname $pods meta l4proto { tcp, sctp } drop
 	}
 }

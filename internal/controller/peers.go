@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/weir-net/weir/internal/hubble/servername"
+	"github.com/weir-net/weir/internal/peerauth"
 	"github.com/weir-net/weir/internal/relay/live"
 )
 
@@ -37,6 +39,9 @@ func (c *Controller) keepAuthorities(ctx context.Context) error {
 	if err := c.peers.Certify(ctx, uiSecret, uiServer+"."+c.cfg.Namespace+".svc"); err != nil {
 		return err
 	}
+	if err := c.keepHubble(ctx); err != nil {
+		return err
+	}
 	services := c.cfg.Dynamic.Resource(apiServiceResource)
 	have, err := services.Get(ctx, live.APIService, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -57,4 +62,28 @@ func (c *Controller) keepAuthorities(ctx context.Context) error {
 		return fmt.Errorf("write the authorities into APIService %s: %w", live.APIService, err)
 	}
 	return nil
+}
+
+// Secrets with the certificates for Hubble's API at agents: of all agents, by a name of any node
+// (servername.All), and of a client that reads the records of all.
+const (
+	hubbleServerSecret = "weir-hubble-server"
+	hubbleReaderSecret = "weir-hubble-client"
+	hubbleReader       = "hubble-relay"
+)
+
+// keepHubble looks after the authority for Hubble's API at agents and the certificates of it, where
+// they are installed.
+func (c *Controller) keepHubble(ctx context.Context) error {
+	k := &peerauth.Keeper{Kube: c.cfg.Kube, Namespace: c.cfg.Namespace, Object: peerauth.HubbleName, Domain: servername.Domain, Clients: true, Now: c.now}
+	if installed, err := k.Installed(ctx); err != nil || !installed {
+		return err
+	}
+	if _, err := k.Ensure(ctx); err != nil {
+		return err
+	}
+	if err := k.Certify(ctx, hubbleServerSecret, servername.All); err != nil {
+		return err
+	}
+	return k.CertifyReader(ctx, hubbleReaderSecret, hubbleReader)
 }

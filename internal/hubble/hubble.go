@@ -10,6 +10,7 @@ package hubble
 import (
 	"context"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -43,6 +44,8 @@ type Server struct {
 
 	// Port is where agents serve the API by TLS; 0 = they do not.
 	Port uint16
+
+	fault atomic.Pointer[error] // what keeps it from listening there
 }
 
 // observing is what answers as observer.Observer.

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -42,7 +43,8 @@ const (
 
 // Files are what the API is protected by at a port: the server's certificate and its key, and the
 // authorities of clients. They are read for each connection, so that they can be renewed in place.
-type Files struct{ Cert, Key, CA string }
+// Group is the organization that clients' certificates need, too; empty = any.
+type Files struct{ Cert, Key, CA, Group string }
 
 // config is what files say now. Clients without a certificate of one of the authorities, made for
 // clients, do not get through the handshake.
@@ -63,7 +65,28 @@ func (f Files) config() (*tls.Config, error) {
 	if !out.ClientCAs.AppendCertsFromPEM(text) {
 		return nil, fmt.Errorf("%s has no certificate", f.CA)
 	}
+	if now := time.Now(); now.After(pair.Leaf.NotAfter) {
+		return nil, fmt.Errorf("the certificate has expired, at %s", pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
+	}
+	if f.Group != "" {
+		// At resumed connections, too.
+		out.VerifyConnection = func(c tls.ConnectionState) error {
+			if !slices.Contains(c.PeerCertificates[0].Subject.Organization, f.Group) {
+				return fmt.Errorf("the client's certificate is not of organization %s", f.Group)
+			}
+			return nil
+		}
+	}
 	return out, nil
+}
+
+// Fault is why the port is not served, or serves nobody; nil = it is served.
+func (s *Server) Fault(f Files) error {
+	if err := s.fault.Load(); err != nil {
+		return *err
+	}
+	_, err := f.config()
+	return err
 }
 
 // ServeSocket answers root at a socket until ctx ends.
@@ -83,9 +106,11 @@ func (s *Server) ServePort(ctx context.Context, f Files, log *slog.Logger) error
 		if err == nil {
 			var l net.Listener
 			if l, err = net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(int(s.Port)))); err == nil {
+				s.fault.Store(nil)
 				return s.serveTLS(ctx, l, f)
 			}
 		}
+		s.fault.Store(&err)
 		if text := err.Error(); text != said {
 			said = text
 			log.Error("Hubble's API is not served by TCP; trying again", "port", s.Port, "error", err)

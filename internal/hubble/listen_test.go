@@ -11,6 +11,8 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
+	"log/slog"
 	"math/big"
 	"net"
 	"os"
@@ -25,8 +27,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/hubble/api/observer"
 	"github.com/weir-net/weir/internal/hubble/api/peer"
+	"github.com/weir-net/weir/internal/hubble/servername"
 )
 
 // authority signs certificates for a test.
@@ -66,9 +70,9 @@ func (a *authority) sign(template *x509.Certificate) (*x509.Certificate, *ecdsa.
 	return cert, key
 }
 
-// pair makes a certificate for a name and a use.
-func (a *authority) pair(name string, use x509.ExtKeyUsage) tls.Certificate {
-	cert, key := a.sign(&x509.Certificate{Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{use}})
+// pair makes a certificate for a name and a use, of groups.
+func (a *authority) pair(name string, use x509.ExtKeyUsage, groups ...string) tls.Certificate {
+	cert, key := a.sign(&x509.Certificate{Subject: pkix.Name{CommonName: name, Organization: groups}, DNSNames: []string{name}, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{use}})
 	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key, Leaf: cert}
 }
 
@@ -97,14 +101,22 @@ func TestClientsOfPort(t *testing.T) {
 	s, ours, theirs := newTestServer(t).Server, newAuthority(t, "ours"), newAuthority(t, "theirs")
 	s.Port = 4244
 	dir := t.TempDir()
-	files := ours.write(dir, ours.pair(ServerName("n1"), x509.ExtKeyUsageServerAuth))
+	files := ours.write(dir, ours.pair(servername.Of("n1"), x509.ExtKeyUsageServerAuth))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	serving(t, func(ctx context.Context) error { return s.serveTLS(ctx, l, files) })
+	grouped, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	serving(t, func(ctx context.Context) error {
+		return s.serveTLS(ctx, grouped, Files{files.Cert, files.Key, files.CA, "readers"})
+	})
+	at := l.Addr().String()
 	ask := func(creds credentials.TransportCredentials) error {
-		conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(creds))
+		conn, err := grpc.NewClient(at, grpc.WithTransportCredentials(creds))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,14 +125,14 @@ func TestClientsOfPort(t *testing.T) {
 		if err := conn.Invoke(t.Context(), "/observer.Observer/GetNodes", &observer.GetNodesRequest{}, &nodes); err != nil {
 			return err
 		}
-		if n := nodes.GetNodes()[0]; !n.GetTls().GetEnabled() || n.GetTls().GetServerName() != ServerName("n1") || n.GetAddress() != "192.168.0.1:4244" {
+		if n := nodes.GetNodes()[0]; !n.GetTls().GetEnabled() || n.GetTls().GetServerName() != servername.Of("n1") || n.GetAddress() != "192.168.0.1:4244" {
 			t.Errorf("%v", n)
 		}
 		var first *peer.ChangeNotification
 		if first, err = stream[peer.ChangeNotification](t.Context(), t, conn, "/peer.Peer/Notify", &peer.NotifyRequest{}).Recv(); err != nil {
 			return err
 		}
-		if first.GetAddress() != "192.168.0.1:4244" || first.GetTls().GetServerName() != ServerName("n1") {
+		if first.GetAddress() != "192.168.0.1:4244" || first.GetTls().GetServerName() != servername.Of("n1") {
 			t.Errorf("%v", first)
 		}
 		return nil
@@ -129,7 +141,7 @@ func TestClientsOfPort(t *testing.T) {
 		roots := x509.NewCertPool()
 		roots.AddCert(ours.cert)
 		roots.AddCert(theirs.cert)
-		return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: ServerName("n1"), Certificates: certs})
+		return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: servername.Of("n1"), Certificates: certs})
 	}
 	relay := ours.pair("relay", x509.ExtKeyUsageClientAuth)
 	for _, c := range []struct {
@@ -147,7 +159,18 @@ func TestClientsOfPort(t *testing.T) {
 			t.Errorf("%s: %v", c.what, err)
 		}
 	}
-	theirs.write(dir, theirs.pair(ServerName("n1"), x509.ExtKeyUsageServerAuth))
+	for _, c := range []struct {
+		what string
+		cert tls.Certificate
+		ok   bool
+	}{{"of no group", relay, false}, {"of another group", ours.pair("relay", x509.ExtKeyUsageClientAuth, "others"), false}, {"of the group", ours.pair("relay", x509.ExtKeyUsageClientAuth, "others", "readers"), true}} {
+		at = grouped.Addr().String()
+		if err := ask(with(c.cert)); (err == nil) != c.ok || !c.ok && status.Code(err) != codes.Unavailable {
+			t.Errorf("where a group is needed, a certificate %s: %v", c.what, err)
+		}
+	}
+	at = l.Addr().String()
+	theirs.write(dir, theirs.pair(servername.Of("n1"), x509.ExtKeyUsageServerAuth))
 	if err := ask(with(relay)); err == nil {
 		t.Error("an authority that is no longer one is believed")
 	}
@@ -177,4 +200,27 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	if s := newTestServer(t).Server; s.Fault(f) != nil || s.Fault(Files{}) == nil {
+		t.Errorf("with files %v, without %v", s.Fault(f), s.Fault(Files{}))
+	}
+}
+
+// A port that somebody else has is said, until it is free.
+func TestFault(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	ours, s := newAuthority(t, "ours"), newTestServer(t).Server
+	files := ours.write(t.TempDir(), ours.pair("n1", x509.ExtKeyUsageServerAuth))
+	s.Port = uint16(taken.Addr().(*net.TCPAddr).Port)
+	serving(t, func(ctx context.Context) error { return s.ServePort(ctx, files, slog.New(slog.DiscardHandler)) })
+	await.That(t, "the port is said to be taken", func() error {
+		if err := s.Fault(files); err == nil || !strings.Contains(err.Error(), "address already in use") {
+			return fmt.Errorf("it says %v", err)
+		}
+		return nil
+	})
 }

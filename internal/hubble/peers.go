@@ -7,7 +7,6 @@ import (
 	"net"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -15,18 +14,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weir-net/weir/internal/hubble/api/peer"
+	"github.com/weir-net/weir/internal/hubble/servername"
 )
 
 // lookForPeers is between two looks at the nodes of the cluster.
 const lookForPeers = 2 * time.Second
-
-// serverDomain is what server names are below: those of Cilium's agents, so that certificates that
-// are made for these do.
-const serverDomain = ".default.hubble-grpc.cilium.io"
-
-// ServerName is the name in a node's certificate: dots of the node's name are dashes, so that one
-// certificate for any name below the domain does for all nodes.
-func ServerName(node string) string { return strings.ReplaceAll(node, ".", "-") + serverDomain }
 
 // notify tells the nodes of the cluster, and what changes of them, until who asked is gone.
 func (s *Server) notify(to grpc.ServerStreamingServer[peer.ChangeNotification]) error {
@@ -59,7 +51,7 @@ func (s *Server) changes(told map[string]string) (out []*peer.ChangeNotification
 		}
 	}
 	say := func(what peer.ChangeNotificationType, name, at string) {
-		out = append(out, &peer.ChangeNotification{Name: name, Address: at, Type: what, Tls: &peer.TLS{ServerName: ServerName(name)}})
+		out = append(out, &peer.ChangeNotification{Name: name, Address: at, Type: what, Tls: &peer.TLS{ServerName: servername.Of(name)}})
 	}
 	for _, name := range slices.Sorted(maps.Keys(there)) {
 		switch before, known := told[name]; {

@@ -5,7 +5,7 @@ package hubble
 import (
 	"bytes"
 	"context"
-	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -16,14 +16,48 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
 	"github.com/weir-net/weir/internal/await"
+	"github.com/weir-net/weir/internal/hubble/servername"
+	"github.com/weir-net/weir/internal/peerauth"
 )
 
 // relayVariable is the environment's that names hubble-relay, to which hack/hubble.sh brings it.
 const relayVariable = "WEIR_HUBBLE_RELAY"
 
-// TestRelay: hubble-relay of its own project, as it is, finds the agents of two nodes by peer.Peer,
-// connects to each by TLS with the certificate that is for it, and answers the hubble CLI for both.
+// certified are files with the certificates that Weir's controller makes: of agents, and of a client.
+func certified(t *testing.T, dir string) (agent, client Files) {
+	t.Helper()
+	const namespace = "kube-system"
+	of := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
+	kube := fake.NewClientset(&corev1.Secret{ObjectMeta: of(peerauth.HubbleName)}, &corev1.ConfigMap{ObjectMeta: of(peerauth.HubbleName)}, &corev1.Secret{ObjectMeta: of("agents")}, &corev1.Secret{ObjectMeta: of("reader")})
+	k := &peerauth.Keeper{Kube: kube, Namespace: namespace, Object: peerauth.HubbleName, Domain: servername.Domain, Clients: true, Now: time.Now}
+	bundle, err := k.Ensure(t.Context())
+	if err = errors.Join(err, k.Certify(t.Context(), "agents", servername.All), k.CertifyReader(t.Context(), "reader", "hubble-relay")); err != nil {
+		t.Fatal(err)
+	}
+	write := func(secret string) Files {
+		have, err := kube.CoreV1().Secrets(namespace).Get(t.Context(), secret, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := Files{Cert: filepath.Join(dir, secret+".crt"), Key: filepath.Join(dir, secret+".key"), CA: filepath.Join(dir, secret+"-ca.crt"), Group: peerauth.ReadersGroup}
+		for path, text := range map[string][]byte{f.Cert: have.Data["tls.crt"], f.Key: have.Data["tls.key"], f.CA: bundle} {
+			if err := os.WriteFile(path, text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return f
+	}
+	return write("agents"), write("reader")
+}
+
+// TestRelay: hubble-relay of its own project, as it is, finds the agents of two nodes by peer.Peer
+// at one of them, connects to each by TLS with certificates of Weir's authority, and answers the
+// hubble CLI for both. The CLI asks an agent itself by the same certificate, and not without.
 func TestRelay(t *testing.T) {
 	needCLI(t)
 	program := os.Getenv(relayVariable)
@@ -40,21 +74,16 @@ func TestRelay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ca, dir := newAuthority(t, "hubble"), t.TempDir()
-	listeners, servers := []net.Listener{first, second}, map[string]*testServer{}
+	dir := t.TempDir()
+	files, client := certified(t, dir)
+	listeners := []net.Listener{first, second}
 	nodes := func() []Node {
 		return []Node{{"n1", []netip.Addr{at.Addr()}}, {"n2", []netip.Addr{netip.MustParseAddr("127.0.77.2")}}}
 	}
 	for i, node := range []string{"n1", "n2"} {
 		s := newTestServerOf(t, node)
 		s.Nodes, s.Port = nodes, at.Port()
-		folder := filepath.Join(dir, node)
-		if err := os.Mkdir(folder, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		files := ca.write(folder, ca.pair(ServerName(node), x509.ExtKeyUsageServerAuth))
 		serving(t, func(ctx context.Context) error { return s.serveTLS(ctx, listeners[i], files) })
-		servers[node] = s
 		s.record(uint16(40001+i), 1+i)
 		s.Records.Flush()
 	}
@@ -65,9 +94,8 @@ func TestRelay(t *testing.T) {
 	}
 	address := l.Addr().String()
 	l.Close()
-	client := ca.write(dir, ca.pair("relay", x509.ExtKeyUsageClientAuth))
 	ctx, cancel := context.WithCancel(t.Context())
-	relay := exec.CommandContext(ctx, program, "serve", "--peer-service", "unix://"+servers["n1"].socket, "--listen-address", address, "--health-listen-address", "127.0.0.1:0", "--gops=false",
+	relay := exec.CommandContext(ctx, program, "serve", "--peer-service", first.Addr().String(), "--listen-address", address, "--health-listen-address", "127.0.0.1:0", "--gops=false",
 		"--disable-server-tls", "--tls-hubble-client-cert-file", client.Cert, "--tls-hubble-client-key-file", client.Key, "--tls-hubble-server-ca-files", client.CA, "--retry-timeout", "1s")
 	relay.Dir = dir
 	var said bytes.Buffer
@@ -118,6 +146,22 @@ func TestRelay(t *testing.T) {
 			if strings.Contains(out, text) {
 				t.Errorf("%q: %q:\n%s", c.args, text, out)
 			}
+		}
+	}
+	agent := func(more ...string) (string, error) {
+		asking, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		c := exec.CommandContext(asking, os.Getenv(cliVariable), append([]string{"observe", "--last", "10", "--server", "tls://" + first.Addr().String(), "--tls-ca-cert-files", client.CA, "--tls-server-name", servername.Of("n1")}, more...)...)
+		c.Env = append(os.Environ(), "HOME="+t.TempDir())
+		out, err := c.CombinedOutput()
+		return string(out), err
+	}
+	if out, err := agent("--tls-client-cert-file", client.Cert, "--tls-client-key-file", client.Key); err != nil || !strings.Contains(out, ":40001") {
+		t.Errorf("with the client's certificate: %v: %s", err, out)
+	}
+	for what, more := range map[string][]string{"without a certificate": nil, "with that of agents": {"--tls-client-cert-file", files.Cert, "--tls-client-key-file", files.Key}} {
+		if out, err := agent(more...); err == nil || strings.Contains(out, ":40001") {
+			t.Errorf("%s: %v: %s", what, err, out)
 		}
 	}
 }

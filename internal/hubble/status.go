@@ -15,6 +15,7 @@ import (
 	"github.com/weir-net/weir/internal/flows"
 	"github.com/weir-net/weir/internal/hubble/api/observer"
 	"github.com/weir-net/weir/internal/hubble/api/relay"
+	"github.com/weir-net/weir/internal/hubble/servername"
 )
 
 const (
@@ -48,7 +49,7 @@ func (s *Server) getNodes(context.Context, *observer.GetNodesRequest) (*observer
 	out := &observer.Node{Name: s.Node, Version: s.Version, State: relay.NodeState_NODE_CONNECTED, Tls: &observer.TLS{Enabled: s.Port != 0},
 		UptimeNs: s.uptime(), NumFlows: kept, MaxFlows: uint64(s.Records.Most()), SeenFlows: first + kept}
 	if s.Port != 0 {
-		out.Tls.ServerName = ServerName(s.Node)
+		out.Tls.ServerName = servername.Of(s.Node)
 		for _, n := range s.Nodes() {
 			if n.Name == s.Node && len(n.Addrs) > 0 {
 				out.Address = net.JoinHostPort(n.Addrs[0].String(), strconv.Itoa(int(s.Port)))

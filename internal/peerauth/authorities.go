@@ -49,8 +49,9 @@ func (a *authority) made() time.Time { return a.cert.NotBefore.Add(skew) }
 // authorities are those that count, the oldest first.
 type authorities []*authority
 
-// newAuthority makes an authority that signs for names below domain alone.
-func newAuthority(now time.Time, domain string) (*authority, error) {
+// newAuthority makes an authority that signs for servers with names below domain alone, and for
+// clients where it is to.
+func newAuthority(now time.Time, domain string, clients bool) (*authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make the key of an authority: %w", err)
@@ -59,11 +60,15 @@ func newAuthority(now time.Time, domain string) (*authority, error) {
 	if err != nil {
 		return nil, err
 	}
+	subject, uses := "weir peers ", []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	if clients {
+		subject, uses = "weir hubble ", append(uses, x509.ExtKeyUsageClientAuth)
+	}
 	template := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: "weir peers " + now.UTC().Format("2006-01-02")},
+		SerialNumber: serial, Subject: pkix.Name{CommonName: subject + now.UTC().Format("2006-01-02")},
 		NotBefore: now.Add(-skew), NotAfter: now.Add(authorityLife),
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
-		ExtKeyUsage:         []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		ExtKeyUsage:         uses,
 		PermittedDNSDomains: []string{domain}, PermittedDNSDomainsCritical: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
@@ -87,7 +92,7 @@ func newSerial() (*big.Int, error) {
 
 // renewed returns the authorities that are to count from now on: without those that have expired,
 // and with a new one where half of the life of the newest is over. The others stay as they are.
-func (as authorities) renewed(now time.Time, domain string) (authorities, error) {
+func (as authorities) renewed(now time.Time, domain string, clients bool) (authorities, error) {
 	var out authorities
 	for _, a := range as {
 		if now.Before(a.cert.NotAfter) {
@@ -97,7 +102,7 @@ func (as authorities) renewed(now time.Time, domain string) (authorities, error)
 	if n := len(out); n > 0 && now.Before(out[n-1].made().Add(authorityLife/2)) {
 		return out, nil
 	}
-	a, err := newAuthority(now, domain)
+	a, err := newAuthority(now, domain, clients)
 	if err != nil {
 		return nil, err
 	}
@@ -117,6 +122,11 @@ func (as authorities) signer(now time.Time) *authority {
 
 // issue signs a serving certificate for a name.
 func (a *authority) issue(now time.Time, name string, life time.Duration) (*tls.Certificate, error) {
+	return a.sign(now, name, life, x509.Certificate{Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+}
+
+// sign completes a template and signs it.
+func (a *authority) sign(now time.Time, name string, life time.Duration, template x509.Certificate) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make the key of %s: %w", name, err)
@@ -129,12 +139,8 @@ func (a *authority) issue(now time.Time, name string, life time.Duration) (*tls.
 	if until.After(a.cert.NotAfter) {
 		until = a.cert.NotAfter
 	}
-	template := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
-		NotBefore: now.Add(-skew), NotAfter: until,
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
+	template.SerialNumber, template.NotBefore, template.NotAfter, template.KeyUsage = serial, now.Add(-skew), until, x509.KeyUsageDigitalSignature
+	der, err := x509.CreateCertificate(rand.Reader, &template, a.cert, key.Public(), a.key)
 	if err != nil {
 		return nil, fmt.Errorf("sign the certificate of %s: %w", name, err)
 	}

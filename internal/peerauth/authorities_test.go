@@ -126,7 +126,7 @@ func TestSecretThatCannotBeRead(t *testing.T) {
 	}
 	text := string(good.Data[SecretKey])
 	key := text[strings.Index(text, "-----BEGIN PRIVATE"):]
-	other, err := newAuthority(k.now, domain)
+	other, err := newAuthority(k.now, domain, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestHostileAuthorityForOtherNames(t *testing.T) {
 	hostile.Record(t, "the key of Weir's authority makes certificates for other servers", hostile.Controller, hostile.ControlPlane, hostile.Both)
 	k := newKept()
 	bundle := k.ensure(t)
-	as, err := read(t.Context(), k.kube, namespace)
+	as, err := read(t.Context(), k.kube, namespace, ObjectName)
 	if err != nil {
 		t.Fatal(err)
 	}

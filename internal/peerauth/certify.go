@@ -6,8 +6,10 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,10 +25,31 @@ const (
 // certifiedLife is that of a certificate in a Secret; after half of it a new one is made.
 const certifiedLife = 7 * 24 * time.Hour
 
+// ReadersGroup is the organization in the certificates of clients that read the flow records of all
+// nodes and namespaces.
+const ReadersGroup = "weir.dev:flow-readers"
+
 // Certify keeps a serving certificate for a name in a Secret, for a server that is not to reach the
 // authority's key. A Secret that is not installed, or that the controller has no right to, is not
 // made.
 func (k *Keeper) Certify(ctx context.Context, object, name string) error {
+	return k.certify(ctx, object, func(leaf *x509.Certificate) bool { return leaf.VerifyHostname(name) == nil },
+		func(by *authority) (*tls.Certificate, error) { return by.issue(k.Now(), name, certifiedLife) })
+}
+
+// CertifyReader keeps a client's certificate of ReadersGroup in a Secret, likewise. It is for no
+// server.
+func (k *Keeper) CertifyReader(ctx context.Context, object, name string) error {
+	is := pkix.Name{CommonName: name, Organization: []string{ReadersGroup}}
+	return k.certify(ctx, object, func(leaf *x509.Certificate) bool {
+		return leaf.Subject.String() == is.String() && len(leaf.DNSNames) == 0 && slices.Equal(leaf.ExtKeyUsage, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth})
+	}, func(by *authority) (*tls.Certificate, error) {
+		return by.sign(k.Now(), name, certifiedLife, x509.Certificate{Subject: is, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	})
+}
+
+// certify writes what issue makes into a Secret where the certificate there does not do.
+func (k *Keeper) certify(ctx context.Context, object string, does func(leaf *x509.Certificate) bool, issue func(by *authority) (*tls.Certificate, error)) error {
 	secrets := k.Kube.CoreV1().Secrets(k.Namespace)
 	have, err := secrets.Get(ctx, object, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
@@ -35,7 +58,7 @@ func (k *Keeper) Certify(ctx context.Context, object, name string) error {
 	if err != nil {
 		return fmt.Errorf("get Secret %s/%s: %w", k.Namespace, object, err)
 	}
-	as, err := read(ctx, k.Kube, k.Namespace)
+	as, err := read(ctx, k.Kube, k.Namespace, k.object())
 	if err != nil {
 		return err
 	}
@@ -44,17 +67,17 @@ func (k *Keeper) Certify(ctx context.Context, object, name string) error {
 	if by == nil {
 		return nil // Ensure makes another one
 	}
-	if pair, err := tls.X509KeyPair(have.Data[certKey], have.Data[privateKey]); err == nil && pair.Leaf.VerifyHostname(name) == nil &&
+	if pair, err := tls.X509KeyPair(have.Data[certKey], have.Data[privateKey]); err == nil && does(pair.Leaf) &&
 		pair.Leaf.CheckSignatureFrom(by.cert) == nil && now.Before(pair.Leaf.NotBefore.Add(skew+certifiedLife/2)) {
 		return nil
 	}
-	cert, err := by.issue(now, name, certifiedLife)
+	cert, err := issue(by)
 	if err != nil {
 		return err
 	}
 	key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
 	if err != nil {
-		return fmt.Errorf("encode the key of %s: %w", name, err)
+		return fmt.Errorf("encode the key for Secret %s: %w", object, err)
 	}
 	var chain []byte
 	for _, der := range cert.Certificate {

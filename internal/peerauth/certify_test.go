@@ -5,6 +5,8 @@ package peerauth
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -81,5 +83,78 @@ func TestCertify(t *testing.T) {
 	})
 	if err := k.keeper.Certify(t.Context(), object, name); err != nil {
 		t.Errorf("without the right: %v", err)
+	}
+}
+
+// A client's certificate is renewed likewise, and counts for clients alone, as those of servers of
+// this authority count for servers; the authority of Weir's programs signs for no client.
+func TestCertifyReader(t *testing.T) {
+	t.Parallel()
+	k := newKept()
+	const of = "agents.example.com"
+	for _, name := range []string{HubbleName, "agents", "reader"} {
+		meta := metav1.ObjectMeta{Namespace: namespace, Name: name}
+		if err := errors.Join(k.kube.Tracker().Add(&corev1.Secret{ObjectMeta: meta}), k.kube.Tracker().Add(&corev1.ConfigMap{ObjectMeta: meta})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	keeper := &Keeper{Kube: k.kube, Namespace: namespace, Object: HubbleName, Domain: of, Clients: true, Now: k.keeper.Now}
+	verify := func(secret string, bundle []byte, at time.Time, use x509.ExtKeyUsage) (*x509.Certificate, error) {
+		have, err := k.kube.CoreV1().Secrets(namespace).Get(t.Context(), secret, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pair, err := tls.X509KeyPair(have.Data[certKey], have.Data[privateKey])
+		if err != nil {
+			t.Fatal(err)
+		}
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(bundle)
+		_, err = pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{use}})
+		return pair.Leaf, err
+	}
+	const client, server = x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth
+	late, err := keeper.Ensure(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const step = 12 * time.Hour
+	serials := map[string]bool{}
+	for range int(2 * 365 * 24 * time.Hour / step) {
+		if err := errors.Join(keeper.Certify(t.Context(), "agents", "*."+of), keeper.CertifyReader(t.Context(), "reader", "relay")); err != nil {
+			t.Fatal(err)
+		}
+		leaf, err := verify("reader", late, k.now.Add(step), client)
+		if err != nil || !slices.Equal(leaf.Subject.Organization, []string{ReadersGroup}) || leaf.VerifyHostname("relay") == nil {
+			t.Fatalf("%s: %v, %s", k.now, err, leaf.Subject)
+		}
+		serials[leaf.SerialNumber.String()] = true
+		agents, err := verify("agents", late, k.now.Add(step), server)
+		if err = errors.Join(err, agents.VerifyHostname("n1."+of)); err != nil {
+			t.Fatalf("%s: %v", k.now, err)
+		}
+		if late, err = keeper.Ensure(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		k.now = k.now.Add(step)
+	}
+	if most := int(2*365*24*time.Hour/(certifiedLife/2)) + 10; len(serials) < 50 || len(serials) > most {
+		t.Errorf("there were %d certificates in two years", len(serials))
+	}
+	if _, err := verify("reader", late, k.now, server); err == nil {
+		t.Error("a client's certificate counts for a server")
+	}
+	if _, err := verify("agents", late, k.now, client); err == nil {
+		t.Error("a certificate of agents counts for a client")
+	}
+	peers := k.ensure(t)
+	if _, err := verify("reader", peers, k.now, client); err == nil {
+		t.Error("a client's certificate counts by the authority of Weir's programs")
+	}
+	if err := k.keeper.CertifyReader(t.Context(), "reader", "relay"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := verify("reader", peers, k.now, client); err == nil {
+		t.Error("the authority of Weir's programs signs for clients")
 	}
 }

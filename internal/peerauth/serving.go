@@ -62,7 +62,7 @@ func textOf(err error) string {
 // Refresh makes a new certificate where half of the life of the one in use is over, or where
 // another authority signs.
 func (s *Serving) Refresh(ctx context.Context) error {
-	as, err := read(ctx, s.Kube, s.Namespace)
+	as, err := read(ctx, s.Kube, s.Namespace, ObjectName)
 	if err != nil {
 		return err
 	}

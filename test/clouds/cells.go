@@ -25,6 +25,15 @@ const (
 	netpol      = "--group=netpol"
 )
 
+// migrations are the tests of package test/migrate that change nodes from another network plugin,
+// each in a lab of its own.
+var migrations = []struct{ from, what, test string }{
+	{"from Calico", "nodes change in place and back: VXLAN", "TestInPlace"},
+	{"from Calico", "nodes change in place and back: VXLAN between subnets", "TestInPlaceCrossSubnet"},
+	{"from Calico", "nodes change in place and back: BGP", "TestInPlaceBGP"},
+	{"from flannel", "nodes change by drain and back", "TestFromFlannel"},
+}
+
 // specs names upstream's specs as the test of a cell.
 func specs(on, which string) string { return "test/e2e --on=" + on + " " + which }
 
@@ -62,6 +71,9 @@ func asks() []cells.Cell {
 		}
 		add(c.on, "upstream's specs: conformance, and Services", specs(c.on, conformance), "")
 		add(c.on, "upstream's specs: NetworkPolicy", specs(c.on, netpol), "")
+	}
+	for _, m := range migrations {
+		out = append(out, cells.Cell{Mode: m.from, Family: "IPv4", Plane: "nftables", What: m.what, Test: "test/migrate " + m.test})
 	}
 	aws := clusters[0].on
 	add(aws, "between namespaces: both interfaces, source/destination check", "test/netns TestOnAWS", "")

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command clouds brings up labs with the CNI plugins of clouds, runs Weir's tests and upstream's
-// specs in them, and writes what works there:
+// Command clouds brings up labs with the CNI plugins of clouds, and with network plugins that Weir
+// takes nodes over from, runs Weir's tests and upstream's specs in them, and writes what works there:
 //
-//	go run ./test/clouds [-parts lab,netns,conformance,netpol] [-on aws-vpc-cni] [-resume]
+//	go run ./test/clouds [-parts lab,netns,latency,conformance,netpol,migrate] [-on aws-vpc-cni] [-resume]
 //		[-out out/clouds.json] [-doc FILE] [-list]
 //
 // It fails when a test or a spec fails. What has no test, or was not chosen, counts as not run. It
-// needs root, and what `make e2e-build aws-vpc-cni azure-cni` builds. One lab is up at a time.
+// needs root, and what `make e2e-build aws-vpc-cni azure-cni` builds; -parts migrate also what `make
+// e2e-migrate` brings. One lab is up at a time.
 package main
 
 import (
@@ -36,7 +37,7 @@ type options struct {
 	resume       bool
 }
 
-var parts = []string{"lab", "netns", "conformance", "netpol"}
+var parts = []string{"lab", "netns", "latency", "conformance", "netpol", "migrate"}
 
 func main() {
 	var o options
@@ -86,12 +87,18 @@ func (o options) run(ctx context.Context) error {
 		if slices.Contains(o.parts, "lab") && ctx.Err() == nil {
 			errs = append(errs, c.inLab(ctx, all, results, figures))
 		}
+		if slices.Contains(o.parts, "latency") && ctx.Err() == nil {
+			errs = append(errs, c.latency(ctx, figures))
+		}
 		for part, which := range map[string]string{"conformance": conformance, "netpol": netpol} {
 			if slices.Contains(o.parts, part) && ctx.Err() == nil {
 				results[specs(c.on, which)] = o.runSpecs(ctx, c.on, which)
 			}
 		}
 	}
+	measured, err := o.migrate(ctx, all, results)
+	errs = append(errs, err)
+	maps.Copy(figures, measured)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -103,6 +110,23 @@ func (o options) run(ctx context.Context) error {
 	}
 	fmt.Printf("clouds: %d passed, %d failed, %d not run; written to %s\n", r.Passed, r.Failed, r.NotRun, o.out)
 	return errors.Join(errs...)
+}
+
+// migrate changes nodes from other network plugins, where that was chosen, and returns what the
+// tests have measured. They bring up labs of their own.
+func (o options) migrate(ctx context.Context, all []cells.Cell, results map[string]string) (map[string][]float64, error) {
+	if !slices.Contains(o.parts, "migrate") || o.on != "" || ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	dir, err := os.MkdirTemp("", "weir-clouds-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	r := cells.Results{Figures: map[string][]float64{}}
+	figures := filepath.Join(dir, "figures")
+	err = cells.Runner{Tags: "lab", Figures: figures}.Run(ctx, testsOf(all, "test/migrate "), results)
+	return r.Figures, errors.Join(err, r.ReadFigures(figures))
 }
 
 // earlier reads what an earlier run of the same version has written.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-net/weir/internal/bench/probe"
+	"github.com/weir-net/weir/internal/bench/result"
 	"github.com/weir-net/weir/internal/nettest"
 )
 
@@ -75,5 +77,32 @@ func TestReadFigures(t *testing.T) {
 	nettest.Must(t, readFigures(path, clusters[0], figures))
 	if len(figures) != 1 || figures["aws-vpc-cni: a"][0] != 2.5 {
 		t.Errorf("figures are %v", figures)
+	}
+}
+
+// TestToPod: the ratio is that of the rounds in which both were measured.
+func TestToPod(t *testing.T) {
+	row := func(p50 func(round int) float64) *result.Row {
+		var r result.Row
+		for i := range latencyRounds {
+			x := result.Round{Round: i + 1}
+			if v := p50(i); v > 0 {
+				x.Latency = &probe.Latency{P50: v}
+			} else {
+				x.Error = "failed"
+			}
+			r.Rounds = append(r.Rounds, x)
+		}
+		return &r
+	}
+	pod := row(func(i int) float64 { return float64(10 * (i + 1)) })
+	if got, err := toPod(row(func(i int) float64 { return float64(11 * (i + 1) * (i % 2)) }), pod); got != 1.1 || err != nil {
+		t.Errorf("the ratio is %v (%v), want 1.1", got, err)
+	}
+	if got, err := toPod(row(func(i int) float64 { return float64(max(0, 5-i)) }), pod); err == nil {
+		t.Errorf("five rounds give the ratio %v", got)
+	}
+	if _, err := toPod(nil, pod); err == nil {
+		t.Error("a row that was not measured has a ratio")
 	}
 }

@@ -49,7 +49,7 @@ func (k *kernel) play(ctx context.Context, work, files string, checks []check, l
 	// Without cmpxchg16b, of which QEMU 7.2 gets the flags wrong now and then: 6.12 allocates
 	// memory by it, and ends in an exception.
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "Broadwell-noTSX,-cx16", "-smp", "2", "-m", "4G", "-nographic", "-no-reboot",
-		"-net", "none", "-kernel", k.image, "-initrd", image, "-append", "console=ttyS0 quiet panic=-1 mitigations=off")
+		"-net", "none", "-kernel", k.image, "-initrd", image, "-append", "console=ttyS0 quiet panic=-1 mitigations=off lockdown=integrity")
 	console, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -109,7 +109,7 @@ func (k *kernel) initramfs(ctx context.Context, work, files string, checks []che
 	script.WriteString(`#!/bin/sh
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp
 mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs dev /dev; mount -t tmpfs tmp /tmp; mount -t tmpfs run /run
-mount -t cgroup2 cgroup /sys/fs/cgroup; mount -t bpf bpf /sys/fs/bpf; mount -t tracefs tracefs /sys/kernel/tracing
+mount -t cgroup2 cgroup /sys/fs/cgroup; mount -t bpf bpf /sys/fs/bpf; mount -t tracefs tracefs /sys/kernel/tracing; mount -t securityfs security /sys/kernel/security
 ip link set lo up
 for m in ` + strings.Join(loaded, " ") + `; do modprobe $m; done
 `)

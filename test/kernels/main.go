@@ -35,6 +35,8 @@ type check struct {
 // An emulated processor takes ten times as long, so what runs there are the tests that say most
 // about a kernel.
 var checks = []check{
+	// As with secure boot: what it refuses to root everything after it does without.
+	{name: "lockdown", command: "grep -F '[integrity]' /sys/kernel/security/lockdown", old: true},
 	{name: "probe", command: "/t/weir-agent probe", old: true, refuses: "cannot carry Weir"},
 	{name: "programs", dir: "ebpf", command: "./test -test.run 'TestVerifierBudget|TestTry|TestConformanceWithoutTCX/filters'"},
 	{name: "what the verifier refuses", dir: "object", command: "./test -test.run 'TestRefused'"},

@@ -125,6 +125,7 @@ func TestMixedDataPlanes(t *testing.T) {
 		}
 	}
 	t.Run("without a tunnel", all)
+	t.Run("limits of pods", b.limitsOfPods)
 	for _, srv := range []*place{b.srv1, b.srv2} {
 		b.policy(t, "only-cli1-"+srv.pod, `{podSelector: {matchLabels: {pod: `+srv.pod+`}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {pod: cli1}}}]}]}`)
 		b.cli2.soon(t, at(srv.addr, whoPort), false)

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weir-net/weir/internal/nettest"
 )
 
 // deployments are a server, a client and a stranger on each node, which wait there while it is
@@ -178,6 +180,7 @@ func TestFromFlannel(t *testing.T) {
 	t.Log("\n" + l.must(t, "", "weir", "install", "--from", "flannel"))
 	t.Log("\n" + l.must(t, "", "weir", "migrate", "--from", "flannel"))
 
+	lost, before := 0, l.identities(t)
 	step := func(node string, to bool) {
 		t.Helper()
 		what, args := node+" to Weir", []string{"weir", "migrate", "--from", "flannel", "--yes", "--node", node, "--apply"}
@@ -196,7 +199,7 @@ func TestFromFlannel(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
-		tr.check(t, what)
+		lost += tr.check(t, what)
 		weir[node] = to
 		l.meet(t, what, nodes, weir)
 	}
@@ -210,7 +213,87 @@ func TestFromFlannel(t *testing.T) {
 		t.Errorf("once more: %v\n%s", err, out)
 	}
 	step("worker1", false)
-	step("worker1", true)
+	if out, err := l.on("worker1", "ls", "/etc/cni/net.d"); out != "10-flannel.conflist\n" {
+		t.Errorf("of Weir there is on worker1 (%v):\n%s", err, out)
+	}
+	l.guarded(t, "worker1")
+	weir["worker1"] = true
+	l.meet(t, "worker1 to Weir again", nodes, weir)
 	t.Log("\n" + l.must(t, "", "weir", "install"))
 	l.meet(t, "with Weir alone", nodes, weir)
+	now, again := l.identities(t), 0
+	for uid := range before {
+		if !now[uid] {
+			again++
+		}
+	}
+	if again != len(before) {
+		t.Errorf("%d of %d pods were made again, each of which had its interface from flannel", again, len(before))
+	}
+	nettest.Figure(t, "from flannel by drain: "+podsRestarted, float64(again))
+	nettest.Figure(t, "from flannel by drain: "+connectionsLost+", of pods on nodes that are not in turn", float64(lost))
+}
+
+// guarded changes a node with a pod that nobody makes again, and one that a PodDisruptionBudget
+// keeps: the first stops the change before anything is done, but with --force, the second for as
+// long as it is kept, while other pods of the node are evicted.
+func (l *lab) guarded(t *testing.T, node string) {
+	t.Helper()
+	l.must(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: alone, namespace: shop}
+spec:
+  nodeName: %[1]s
+  terminationGracePeriodSeconds: 0
+  containers: [{name: c, image: "registry.k8s.io/e2e-test-images/agnhost:2.56", command: [sleep, infinity]}]
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: keep, namespace: shop}
+spec: {minAvailable: 1, selector: {matchLabels: {role: client, at: %[1]s}}}
+`, node), "kubectl", "apply", "-f", "-")
+	l.must(t, "", "kubectl", "-n", "shop", "wait", "--for=condition=Ready", "pod/alone", "--timeout=90s")
+	l.must(t, "", "kubectl", "-n", "shop", "wait", "--for=jsonpath={.status.currentHealthy}=1", "pdb/keep", "--timeout=60s")
+	change := []string{"weir", "migrate", "--from", "flannel", "--yes", "--node", node, "--apply"}
+	before := l.identities(t)
+	if out, err := l.try("", change...); err == nil || !strings.Contains(err.Error(), "shop/alone") || !strings.Contains(err.Error(), "--force") {
+		t.Errorf("with a pod that nobody makes again (%v):\n%s", err, out)
+	}
+	for uid := range before {
+		if !l.identities(t)[uid] {
+			t.Error("pods are evicted before that is allowed")
+			break
+		}
+	}
+	change = append(change, "--force")
+	if out, err := l.try("", append(change, "--timeout", "20s")...); err == nil || !strings.Contains(err.Error(), "may not be evicted yet") {
+		t.Errorf("with a pod that is kept (%v):\n%s", err, out)
+	}
+	kept := l.must(t, "", "kubectl", "-n", "shop", "get", "pods", "--field-selector", "spec.nodeName="+node, "-o", "name")
+	if !strings.Contains(kept, "pod/client-"+node) || strings.Contains(kept, "pod/server-"+node) || strings.Contains(kept, "pod/alone") {
+		t.Errorf("while one pod is kept, of %s there are\n%s", node, kept)
+	}
+	l.must(t, "", "kubectl", "-n", "shop", "delete", "pdb", "keep")
+	out, err := l.try("", change...)
+	t.Logf("%s again, by force\n%s", node, out)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// identities are those of the pods that have a network of their own.
+func (l *lab) identities(t *testing.T) map[string]bool {
+	t.Helper()
+	var pods corev1.PodList
+	if err := json.Unmarshal([]byte(l.must(t, "", "kubectl", "get", "pods", "-A", "-o", "json")), &pods); err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]bool{}
+	for i := range pods.Items {
+		if p := &pods.Items[i]; !p.Spec.HostNetwork {
+			out[string(p.UID)] = true
+		}
+	}
+	return out
 }

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weir-net/weir/internal/nettest"
 )
 
 // calicoPolicy lets clients ask servers, and strangers nobody.
@@ -146,10 +148,11 @@ func (l *lab) traffic(t *testing.T, addr map[string]string, nodes []string) *tra
 	return out
 }
 
-// check ends everything, and reports what was lost and what got through.
-func (tr *traffic) check(t *testing.T, what string) {
+// check ends everything, reports what was lost and what got through, and returns how many
+// connections were lost.
+func (tr *traffic) check(t *testing.T, what string) (lost int) {
 	t.Helper()
-	lost, open, gap := 0, 0, 0.0
+	open, gap := 0, 0.0
 	for _, s := range tr.streams {
 		lines := s.end()
 		var res struct {
@@ -172,6 +175,7 @@ func (tr *traffic) check(t *testing.T, what string) {
 		}
 	}
 	t.Logf("%s: %d of %d connections lost, longest gap %.0f ms, %d of %d strangers served, in %.0f s", what, lost, len(tr.streams), gap, open, len(tr.strangers), time.Since(tr.since).Seconds())
+	return lost
 }
 
 // shop is what pods of a namespace are: their identity, address and starts.
@@ -232,7 +236,7 @@ func (l *lab) anew(t *testing.T, name, node string, addr map[string]string) {
 func (l *lab) left(t *testing.T, node string) {
 	t.Helper()
 	out, err := exec.Command(l.program, "--name", l.name, "exec", node, "--", "sh", "-c",
-		"nft list ruleset 2>/dev/null | grep -c cali- ; ip route show proto 80; ls /etc/cni/net.d; ip -d link show vxlan.calico").CombinedOutput()
+		"nft list ruleset 2>/dev/null | grep -c cali- ; ip route show proto 80; ip route show proto bird; ls /etc/cni/net.d; ip -d link show vxlan.calico").CombinedOutput()
 	text := string(out)
 	if err != nil || !strings.HasPrefix(text, "0\n10-calico.conflist.before-weir\n10-weir.conflist\ncalico-kubeconfig\n") || !strings.Contains(text, "external") {
 		t.Errorf("on %s there is (%v):\n%s", node, err, text)
@@ -244,7 +248,7 @@ func (l *lab) left(t *testing.T, node string) {
 func TestInPlace(t *testing.T) {
 	l := newLab(t, "--workers", "1")
 	l.must(t, "", "kubectl", "patch", "ippools.crd.projectcalico.org", "default-ipv4-ippool", "--type", "merge", "-p", `{"spec":{"vxlanMode":"Always"}}`)
-	l.inPlace(t, []string{"worker1", "cp"}, func() {})
+	l.inPlace(t, "VXLAN", []string{"worker1", "cp"}, func() {})
 }
 
 // TestInPlaceCrossSubnet is the same with the pool as Calico's manifest makes it: two nodes are in
@@ -258,7 +262,7 @@ func TestInPlaceCrossSubnet(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	l.inPlace(t, nodes, func() {
+	l.inPlace(t, "VXLAN between subnets", nodes, func() {
 		addr, _ := l.shop(t)
 		for _, from := range nodes {
 			for _, to := range nodes {
@@ -269,6 +273,47 @@ func TestInPlaceCrossSubnet(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestInPlaceBGP is the same where BIRD routes, by the configuration that Calico's confd writes for
+// it: nodes have sessions with each other and with the router between their two subnets, which does
+// without encapsulation. Nodes with BIRD and nodes with weir-bgp have sessions with each other
+// meanwhile.
+func TestInPlaceBGP(t *testing.T) {
+	l := newLab(t, "--workers", "2", "--bgp")
+	nodes := []string{"worker1", "worker2", "cp"}
+	l.inPlace(t, "BGP", nodes, func() {
+		addr, _ := l.shop(t)
+		for _, from := range nodes {
+			for _, to := range nodes {
+				gateway := l.address(t, to)
+				switch {
+				case from == to:
+					continue
+				case from == "worker2":
+					gateway = "172.31.2.1"
+				case to == "worker2":
+					gateway = "172.31.1.1"
+				}
+				if out, err := l.on(from, "ip", "route", "get", addr["server-"+to]); err != nil || !strings.Contains(out, " via "+gateway+" dev eth0 ") {
+					t.Errorf("%s sends to a pod on %s by %s (%v), want by %s", from, to, out, err, gateway)
+				}
+			}
+		}
+		for _, node := range nodes {
+			out, err := l.on(node, "ip", "route", "show", "proto", "bird")
+			other, otherErr := l.on(node, "ip", "route", "show", "proto", "88")
+			if err != nil || otherErr != nil || (out == "") == (other == "") {
+				t.Errorf("%s has of BIRD (%v)\n%sand of weir-bgp (%v)\n%s", node, err, out, otherErr, other)
+			}
+		}
+	})
+}
+
+// address is that of a node.
+func (l *lab) address(t *testing.T, node string) string {
+	t.Helper()
+	return strings.TrimSpace(l.must(t, "", "kubectl", "get", "node", node, "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`))
 }
 
 // on runs a program on a node.
@@ -309,8 +354,8 @@ func (l *lab) load(t *testing.T) {
 }
 
 // inPlace changes the nodes in this order, takes the first one back, and changes it again. ways is
-// called whenever a node was changed.
-func (l *lab) inPlace(t *testing.T, nodes []string, ways func()) {
+// called whenever a node was changed, and at first.
+func (l *lab) inPlace(t *testing.T, mode string, nodes []string, ways func()) {
 	t.Helper()
 	program := trafficProgram(t)
 	l.load(t)
@@ -323,11 +368,13 @@ func (l *lab) inPlace(t *testing.T, nodes []string, ways func()) {
 	calicos := blocksOf(t, l)
 	ways()
 
+	lost, restarted := 0, map[string]bool{}
 	same := func(what string) {
 		t.Helper()
 		_, now := l.shop(t)
 		for name, was := range before {
 			if now[name] != was {
+				restarted[name] = true
 				t.Errorf("%s: pod %s was %s and is %s", what, name, was, now[name])
 			}
 		}
@@ -341,7 +388,7 @@ func (l *lab) inPlace(t *testing.T, nodes []string, ways func()) {
 			t.Fatalf("%s: %v", what, err)
 		}
 		time.Sleep(5 * time.Second)
-		tr.check(t, what)
+		lost += tr.check(t, what)
 		same(what)
 		ways()
 	}
@@ -367,8 +414,16 @@ func (l *lab) inPlace(t *testing.T, nodes []string, ways func()) {
 	l.anew(t, "new-last", first, addr)
 	tr := l.traffic(t, addr, nodes)
 	time.Sleep(5 * time.Second)
-	tr.check(t, "with Weir alone")
+	lost += tr.check(t, "with Weir alone")
+	nettest.Figure(t, "from Calico in place, "+mode+": "+podsRestarted, float64(len(restarted)))
+	nettest.Figure(t, "from Calico in place, "+mode+": "+connectionsLost, float64(lost))
 }
+
+// Figures of a migration of all nodes.
+const (
+	podsRestarted   = "pods restarted by a migration"
+	connectionsLost = "open connections lost by a migration"
+)
 
 // blocksOf are the blocks of Calico, by address.
 func blocksOf(t *testing.T, l *lab) []netip.Prefix {

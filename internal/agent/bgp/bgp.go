@@ -131,6 +131,16 @@ func ParseAsk(peer, sent, prefix string) (feed.Ask, error) {
 // maxObjects bounds the objects that a NodeStatus names.
 const maxObjects = 100
 
+// Complete reports whether all sessions have come to be established, for which a change of the
+// node from another network plugin waits. One that ends waits for the heartbeat, as it is one at
+// each node when a node restarts.
+func Complete(before, now *weirv1.BGPStatus) bool {
+	if now == nil || now.Established < now.Sessions {
+		return false
+	}
+	return before == nil || before.Established < before.Sessions
+}
+
 // NodeStatus is what the node's NodeStatus says of BGP; nil while it is not in use.
 func NodeStatus(s *nodestate.State, st *feed.Status) *weirv1.BGPStatus {
 	if s == nil || s.BGP == nil {

@@ -94,3 +94,18 @@ func TestNodeStatus(t *testing.T) {
 		t.Errorf("in use: %+v", got)
 	}
 }
+
+// TestComplete: that all sessions are up is told at once, one that ends is not.
+func TestComplete(t *testing.T) {
+	of := func(sessions, established int32) *weirv1.BGPStatus {
+		return &weirv1.BGPStatus{Sessions: sessions, Established: established}
+	}
+	for _, c := range []struct {
+		before, now *weirv1.BGPStatus
+		want        bool
+	}{{nil, nil, false}, {nil, of(2, 1), false}, {nil, of(2, 2), true}, {of(2, 1), of(2, 2), true}, {of(2, 2), of(2, 1), false}, {of(2, 2), of(2, 2), false}, {of(2, 2), nil, false}} {
+		if Complete(c.before, c.now) != c.want {
+			t.Errorf("%+v to %+v is not %v", c.before, c.now, c.want)
+		}
+	}
+}

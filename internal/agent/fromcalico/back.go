@@ -17,9 +17,8 @@ import (
 )
 
 // Leave gives the interfaces of pods back to Calico, whose daemon carries them already: their
-// aliases say that they were Weir's, and what was set aside of Calico's network configuration,
-// which its installer has written anew, goes.
-func Leave(confDir string) error {
+// aliases say that they were Weir's.
+func Leave() error {
 	links, err := kernel.Dump(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list interfaces: %w", err)
@@ -33,8 +32,14 @@ func Leave(confDir string) error {
 			errs = append(errs, fmt.Errorf("change the alias of %s: %w", l.Attrs().Name, err))
 		}
 	}
+	return errors.Join(errs...)
+}
+
+// Forget removes what was set aside of other plugins' network configurations: their installers
+// write it anew.
+func Forget(confDir string) error {
 	found, err := filepath.Glob(filepath.Join(confDir, "*"+Aside))
-	errs = append(errs, err)
+	errs := []error{err}
 	for _, path := range found {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)

@@ -65,7 +65,8 @@ type Node struct {
 	api     dynamic.Interface
 	log     *slog.Logger
 
-	done atomic.Bool
+	routed atomic.Bool // BIRD had the routes
+	done   atomic.Bool
 }
 
 // Open returns the node if the environment of its agent says that it is taken over, else nil.
@@ -96,6 +97,9 @@ func (n *Node) Begin(ctx context.Context, s *cni.Server) error {
 	n.log.Info("took pods over from Calico", "pods", adopted, "error", err)
 	if err != nil {
 		return fmt.Errorf("take the pods of Calico over: %w", err)
+	}
+	if err := n.adoptRoutes(ctx); err != nil {
+		return err
 	}
 	return removeTunnel()
 }
@@ -257,17 +261,25 @@ func (n *Node) removeSets() error {
 }
 
 // removeRoutes removes those that are no pod's: of the node's blocks, which drop, and to others'.
+// Of Calico's BIRD there are the former by now.
 func (n *Node) removeRoutes() error {
-	found, err := kernel.Dump(func() ([]netlink.Route, error) {
-		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: felixProtocol}, netlink.RT_FILTER_PROTOCOL)
-	})
-	if err != nil {
-		return fmt.Errorf("list routes: %w", err)
-	}
 	var errs []error
-	for i := range found {
-		if err := netlink.RouteDel(&found[i]); err != nil && !errors.Is(err, unix.ESRCH) {
-			errs = append(errs, fmt.Errorf("remove route %s: %w", found[i].Dst, err))
+	protocols := []netlink.RouteProtocol{felixProtocol}
+	if n.routed.Load() {
+		protocols = append(protocols, birdProtocol)
+	}
+	for _, protocol := range protocols {
+		found, err := kernel.Dump(func() ([]netlink.Route, error) {
+			return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: protocol}, netlink.RT_FILTER_PROTOCOL)
+		})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("list routes: %w", err))
+			continue
+		}
+		for i := range found {
+			if err := netlink.RouteDel(&found[i]); err != nil && !errors.Is(err, unix.ESRCH) {
+				errs = append(errs, fmt.Errorf("remove route %s: %w", found[i].Dst, err))
+			}
 		}
 	}
 	return errors.Join(errs...)

@@ -4,6 +4,7 @@ package fromcalico
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -96,7 +97,7 @@ func TestFelixFirst(t *testing.T) {
 	if _, err := os.Stat(conf + Aside); err != nil {
 		t.Error(err)
 	}
-	nettest.Run(t, func(string) error { return Leave(dir) })
+	nettest.Run(t, func(string) error { return errors.Join(Leave(), Forget(dir)) })
 	if left, _ := os.ReadDir(dir); len(left) != 0 {
 		t.Errorf("%v is left", left)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/weir-net/weir/internal/cni"
 	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/ipam"
+	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // Node is a node that may be taken over.
@@ -51,6 +52,9 @@ func (n *Node) Run(ctx context.Context, ready func() error) error {
 
 // Blocks returns the blocks of the node; inner is where they are claimed with Weir.
 func (n *Node) Blocks(inner ipam.Blocks) ipam.Blocks { return n.calico.Blocks(inner) }
+
+// Sessions are the BGP sessions of the node.
+func (n *Node) Sessions(s *nodestate.BGP) *nodestate.BGP { return n.calico.Sessions(s) }
 
 // Beside says at which MAC addresses nodes with the other plugin take frames of the tunnel; nil =
 // there are none.

@@ -65,9 +65,6 @@ func Run(ctx context.Context, o Options) error {
 	boot := bootID()
 	restoring := known.State != nil && known.Boot == boot
 	table := fib.New(o.Log)
-	if !restoring {
-		table.Settle()
-	}
 	secrets := newSecrets(o, known.Passwords)
 	sp := speaker.New(speaker.Config{Log: o.Log, Table: table, Password: secrets.get, Restoring: restoring})
 
@@ -94,7 +91,12 @@ func Run(ctx context.Context, o Options) error {
 	})
 	g.Go(func() error {
 		state := known.State
+		begun := restoring
 		apply := func() {
+			if !begun {
+				begun = true
+				first(sp, table, o.Log)
+			}
 			secrets.need(keysOf(state))
 			if err := sp.Apply(ctx, state); err != nil && ctx.Err() == nil {
 				o.Log.Error("not all of BGP is in force", "error", err)
@@ -116,6 +118,20 @@ func Run(ctx context.Context, o Options) error {
 		}
 	})
 	return g.Wait()
+}
+
+// first is called before the first state where no process is known to have been before. By then the
+// agent has made what another BGP program of this node left routes of a process before.
+func first(sp *speaker.Speaker, table *fib.Table, log *slog.Logger) {
+	left, err := fib.Left()
+	if err != nil {
+		log.Warn("cannot look for routes that were learned before", "error", err)
+	}
+	if left {
+		sp.Restore()
+		return
+	}
+	table.Settle()
 }
 
 // tidy gives back to the kernel what only the start and the arrival of routes needed, of the heap

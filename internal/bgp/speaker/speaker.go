@@ -74,6 +74,13 @@ func New(cfg Config) *Speaker {
 	return s
 }
 
+// Restore says before the first state that another process ended here, as Config.Restoring does.
+func (s *Speaker) Restore() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.restoring = true
+}
+
 // Apply makes the sessions and what is advertised what the state says; nil = nothing. What cannot
 // be done is returned, and in the status; the rest is done.
 func (s *Speaker) Apply(ctx context.Context, want *nodestate.BGP) error {

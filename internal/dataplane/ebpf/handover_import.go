@@ -95,20 +95,27 @@ func (d *Driver) beginImport() {
 	o := &handoverImport{table: table, zone: conntrack.NewTranslatedZone(table, flowhandover.Marks), importer: flowhandover.Importer{State: d.state, Ifindex: d.ifindex, Which: d.opts.Import, Route: kernelRoute}, done: map[conntrack.Tuple]importedAs{},
 		inStack: map[conntrack.Tuple]conntrack.Entry{}}
 	d.importTracked(o)
-	set := d.state.Settings
 	o.held = time.Now()
 	if d.opts.Import == flowhandover.ImportAll {
 		d.importing = o
 		return
 	}
-	if set.InterfacePrefix != "" {
-		o.release, err = conntrack.Hold(context.Background(), conntrack.HoldOptions{InterfacePrefix: set.InterfacePrefix, TunnelPort: set.Tunnel.Port})
-		if err != nil {
-			d.log.Info("connections that begin while the data plane changes may be lost", "error", err)
-		}
-	}
+	d.hold(o)
 	d.importTracked(o)
 	d.importing = o
+}
+
+// hold holds packets back, from now on for as long as they can be.
+func (d *Driver) hold(o *handoverImport) {
+	set := d.state.Settings
+	if set.InterfacePrefix == "" {
+		return
+	}
+	var err error
+	o.release, err = conntrack.Hold(context.Background(), conntrack.HoldOptions{InterfacePrefix: set.InterfacePrefix, TunnelPort: set.Tunnel.Port})
+	if err != nil {
+		d.log.Info("connections that begin while the data plane changes may be lost", "error", err)
+	}
 }
 
 // carries reports whether an ingress path has its program: single interfaces that have none do not
@@ -360,6 +367,9 @@ func (d *Driver) endImport(done bool) (more bool) {
 		}
 		o.step++
 		return true
+	}
+	if done && o.release != nil && time.Since(o.held) > conntrack.HoldTime/2 {
+		d.hold(o) // no packet may be translated anew between what is deleted now and what takes its place
 	}
 	var err error
 	if done {

@@ -117,6 +117,7 @@ func (p *planner) copies() {
 		p.felix(out)
 		p.plan.Copies = append(p.plan.Copies, out)
 	}
+	p.mesh()
 	order := func(u *unstructured.Unstructured) string {
 		return u.GetKind() + " " + u.GetNamespace() + "/" + u.GetName()
 	}

@@ -144,8 +144,8 @@ type planner struct {
 	// environ is what Calico's DaemonSet sets for Felix, as FELIX_NAME=value.
 	environ []string
 	inPlace bool // pods keep running
-	// crossSubnet: a pool in use has no encapsulation between nodes of one network.
-	crossSubnet bool
+	// vxlan: a pool in use has VXLAN; crossSubnet: one has none between nodes of one network.
+	vxlan, crossSubnet bool
 }
 
 // stop says what has to be changed first.

@@ -42,9 +42,9 @@ func NewInPlace(c *Cluster) *Plan {
 
 // takenOver finds what of the cluster cannot be taken over.
 func (p *planner) takenOver() {
-	if p.Daemon != nil && p.value(p.variable("CALICO_NETWORKING_BACKEND")) != "vxlan" {
-		p.stop("DaemonSet "+p.Daemon.Namespace+"/"+p.Daemon.Name, "CALICO_NETWORKING_BACKEND", p.value(p.variable("CALICO_NETWORKING_BACKEND")),
-			"only vxlan can be changed in place", "change node by node by drain")
+	if backend := p.backend(); p.Daemon != nil && backend != "vxlan" && backend != bird {
+		p.stop("DaemonSet "+p.Daemon.Namespace+"/"+p.Daemon.Name, variableBackend, backend,
+			"only vxlan and bird can be changed in place", "change node by node by drain")
 	}
 	for _, u := range p.plan.Copies {
 		if u.GetKind() != "FelixConfiguration" {
@@ -95,7 +95,7 @@ func (p *planner) nodeInPlace(n *corev1.Node) {
 		p.stop(object, "metadata.labels["+corev1.LabelOSStable+"]", "windows", "Weir runs on Linux alone", "change node by node, without this one")
 		return
 	}
-	if !TunnelAddr(n).Is4() {
+	if p.vxlan && !TunnelAddr(n).Is4() {
 		p.stop(object, "metadata.annotations["+annotationTunnel+"]", n.Annotations[annotationTunnel], "is not the IPv4 address of a tunnel: Calico does not run there with VXLAN",
 			"see whether pod calico-node is ready on that node")
 	}
@@ -124,12 +124,20 @@ func (p *planner) poolInPlace(u *unstructured.Unstructured, cidr netip.Prefix) {
 	if !cidr.Addr().Is4() {
 		p.stop(object, "spec.cidr", cidr.String(), "only IPv4 can be changed in place", "change node by node by drain")
 	}
+	if mode := text(u, "spec", "ipipMode"); mode != "" && mode != never {
+		p.stop(object, "spec.ipipMode", mode, "IP in IP cannot be changed in place", "set vxlanMode in its place while nodes change, or change node by node by drain")
+	}
 	switch mode := text(u, "spec", "vxlanMode"); mode {
 	case "Always":
+		p.vxlan = true
 	case "CrossSubnet":
-		p.crossSubnet = true
+		p.vxlan, p.crossSubnet = true, true
+	case "", never:
+		if p.backend() != bird && p.Daemon != nil {
+			p.stop(object, "spec.vxlanMode", mode, "without an encapsulation only what BIRD routes can be changed in place", "set it to Always or CrossSubnet while nodes change, or change node by node by drain")
+		}
 	default:
-		p.stop(object, "spec.vxlanMode", mode, "only Always and CrossSubnet can be changed in place", "set it to one of these while nodes change, or change node by node by drain")
+		p.stop(object, "spec.vxlanMode", mode, "is none of Always, CrossSubnet and Never", "correct it")
 	}
 }
 

@@ -48,6 +48,45 @@ func TestInPlace(t *testing.T) {
 	}
 }
 
+// TestInPlaceWithBIRD: pools need no encapsulation, nodes no address of a tunnel, and Weir is told to
+// do what Calico does without a BGPConfiguration.
+func TestInPlaceWithBIRD(t *testing.T) {
+	routed := func(u *unstructured.Unstructured) {
+		overVXLAN(u)
+		set("ConfigMap", "calico-config", "bird", "data", "calico_backend")(u)
+		set("IPPool", "default-ipv4-ippool", "Never", "spec", "vxlanMode")(u)
+		if u.GetKind() == "Node" {
+			all := u.GetAnnotations()
+			delete(all, annotationTunnel)
+			u.SetAnnotations(all)
+		}
+	}
+	p := NewInPlace(recorded(t, routed))
+	if p.Stopped() {
+		t.Fatalf("%+v", p.Findings)
+	}
+	if f := p.find("DaemonSet kube-system/calico-node", variableBackend); f == nil {
+		t.Errorf("nothing is said of sessions: %+v", p.Findings)
+	}
+	spec := p.copyOf("BGPConfiguration", "default").Object["spec"].(map[string]any)
+	if spec["asNumber"] != int64(defaultASN) || spec["nodeToNodeMeshEnabled"] != true {
+		t.Errorf("BGPConfiguration default is %v", spec)
+	}
+	// An object of the user's keeps what it says.
+	c := recorded(t, routed)
+	c.Objects = append(c.Objects, &unstructured.Unstructured{Object: map[string]any{"apiVersion": Group + "/v1", "kind": "BGPConfiguration",
+		"metadata": map[string]any{"name": "default"}, "spec": map[string]any{"nodeToNodeMeshEnabled": false}}})
+	spec = NewInPlace(c).copyOf("BGPConfiguration", "default").Object["spec"].(map[string]any)
+	if spec["asNumber"] != int64(defaultASN) || spec["nodeToNodeMeshEnabled"] != false {
+		t.Errorf("BGPConfiguration default is %v", spec)
+	}
+	c = recorded(t, overVXLAN)
+	c.Objects = append(c.Objects, &unstructured.Unstructured{Object: map[string]any{"apiVersion": Group + "/v1", "kind": "BGPConfiguration", "metadata": map[string]any{"name": "default"}}})
+	if p := NewInPlace(c); p.copyOf("BGPConfiguration", "default") != nil || p.find("BGPConfiguration default", "") == nil {
+		t.Errorf("BGP is switched on where Calico has none: %+v", p.Findings)
+	}
+}
+
 // TestWhatStopsInPlace: each of these is more than nodes are taken over with.
 func TestWhatStopsInPlace(t *testing.T) {
 	annotated := func(kind, name, key, value string) func(*unstructured.Unstructured) {
@@ -66,10 +105,11 @@ func TestWhatStopsInPlace(t *testing.T) {
 		name, object, field string
 		change              func(*unstructured.Unstructured)
 	}{
-		{"BIRD", "DaemonSet kube-system/calico-node", "CALICO_NETWORKING_BACKEND", set("ConfigMap", "calico-config", "bird", "data", "calico_backend")},
+		{"neither BIRD nor VXLAN", "DaemonSet kube-system/calico-node", "CALICO_NETWORKING_BACKEND", set("ConfigMap", "calico-config", "none", "data", "calico_backend")},
 		{"a network of one node alone", "Node node-b", "metadata.annotations[" + annotationAddress + "]", across(annotated("Node", "node-b", annotationAddress, "192.0.2.12/32"))},
 		{"no network", "Node node-b", "metadata.annotations[" + annotationAddress + "]", across(annotated("Node", "node-b", annotationAddress, "192.0.2.12"))},
-		{"IP in IP", "IPPool default-ipv4-ippool", "spec.vxlanMode", set("IPPool", "default-ipv4-ippool", "Never", "spec", "vxlanMode")},
+		{"nobody who routes", "IPPool default-ipv4-ippool", "spec.vxlanMode", set("IPPool", "default-ipv4-ippool", "Never", "spec", "vxlanMode")},
+		{"IP in IP", "IPPool default-ipv4-ippool", "spec.ipipMode", set("IPPool", "default-ipv4-ippool", "CrossSubnet", "spec", "ipipMode")},
 		{"IPv6", "IPPool default-ipv4-ippool", "spec.cidr", set("IPPool", "default-ipv4-ippool", "fd00:1::/48", "spec", "cidr")},
 		{"eBPF", "FelixConfiguration default", "spec.bpfEnabled", set("FelixConfiguration", "default", true, "spec", "bpfEnabled")},
 		{"WireGuard", "FelixConfiguration default", "spec.wireguardEnabled", set("FelixConfiguration", "default", true, "spec", "wireguardEnabled")},

@@ -52,9 +52,8 @@ func (p *planner) installation() {
 				p.environ = append(p.environ, e.Name+"="+value)
 			case e.Name == "DATASTORE_TYPE" && value != "kubernetes":
 				p.stop(name, e.Name, value, "Calico's objects are not in the Kubernetes API", "move them there: calicoctl datastore migrate")
-			case e.Name == "CALICO_NETWORKING_BACKEND" && value == "bird":
-				p.differs(name, e.Name, value, "BIRD ends with Calico, and with it the routes that it brought; the sessions of BGPConfigurations and BGPPeers are weir-bgp's",
-					"see docs/guides/bgp.md for what is in force")
+			case e.Name == variableBackend && value == bird:
+				p.speaksBGP(name, value)
 			case e.Name == "FELIX_TYPHAK8SSERVICENAME" && value != "" && value != "none":
 				p.differs(name, e.Name, value, "Weir has no use for Typha: its fan-out takes that place in large clusters", "remove it at the end")
 			}
@@ -104,7 +103,7 @@ func (p *planner) network() {
 		p.pool(u)
 	}
 	for _, u := range p.ofKind("BGPPeer") {
-		p.differs("BGPPeer "+u.GetName(), "", "", "the session of a node ends with Calico, and begins again as one of weir-bgp", "see docs/guides/bgp.md for what is in force")
+		p.differs("BGPPeer "+u.GetName(), "", "", "the session of a node ends with Calico, and begins again as one of weir-bgp", howLong(p.inPlace))
 	}
 }
 

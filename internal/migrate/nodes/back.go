@@ -4,6 +4,7 @@ package nodes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -180,7 +181,7 @@ func (c *Change) endWeir(ctx context.Context, name string) error {
 	if err := c.label(ctx, name, deploy.NetworkChanging); err != nil {
 		return err
 	}
-	return c.await(ctx, name+": pod weir-node has ended", func(ctx context.Context) error {
-		return c.gone(ctx, deploy.Namespace, weirNode, name)
+	return c.await(ctx, name+": pods weir-node and weir-bgp have ended", func(ctx context.Context) error {
+		return errors.Join(c.gone(ctx, deploy.Namespace, weirNode, name), c.gone(ctx, deploy.Namespace, weirBGP, name))
 	})
 }

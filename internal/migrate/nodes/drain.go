@@ -98,7 +98,9 @@ func (c *Change) evict(ctx context.Context, node string) error {
 		if ofDaemonSet(p) {
 			continue
 		}
-		left = fmt.Errorf("pod %s/%s is there", p.Namespace, p.Name)
+		if left == nil {
+			left = fmt.Errorf("pod %s/%s is there", p.Namespace, p.Name)
+		}
 		if p.DeletionTimestamp != nil {
 			continue
 		}
@@ -106,8 +108,8 @@ func (c *Change) evict(ctx context.Context, node string) error {
 			DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}}})
 		switch {
 		case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
-		case apierrors.IsTooManyRequests(err): // a PodDisruptionBudget asks to wait
-			return fmt.Errorf("pod %s/%s may not be evicted yet: %w", p.Namespace, p.Name, err)
+		case apierrors.IsTooManyRequests(err): // a PodDisruptionBudget asks to wait; others need not
+			left = fmt.Errorf("pod %s/%s may not be evicted yet: %w", p.Namespace, p.Name, err)
 		case err != nil:
 			return fmt.Errorf("evict pod %s/%s: %w", p.Namespace, p.Name, err)
 		}

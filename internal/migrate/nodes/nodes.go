@@ -37,8 +37,11 @@ import (
 // Manager is the field manager of what is applied.
 const Manager = "weir-migrate"
 
-// weirNode is the label of agents.
-const weirNode = "k8s-app=weir-node"
+// Labels of agents, and of processes that speak BGP.
+const (
+	weirNode = "k8s-app=weir-node"
+	weirBGP  = "k8s-app=weir-bgp"
+)
 
 // reservation is the IPReservation of the addresses that tunnels of nodes have with Calico.
 const reservation = "calico-tunnels"
@@ -116,6 +119,9 @@ func (c *Change) reserveTunnels(ctx context.Context) error {
 		if a := calico.TunnelAddr(&c.Cluster.Nodes[i]); a.IsValid() {
 			cidrs = append(cidrs, netip.PrefixFrom(a, a.BitLen()).String())
 		}
+	}
+	if len(cidrs) == 0 { // no pool has a tunnel
+		return nil
 	}
 	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "projectcalico.org/v3", "kind": "IPReservation",
 		"metadata": map[string]any{"name": reservation}, "spec": map[string]any{"reservedCIDRs": cidrs}}}
@@ -428,6 +434,9 @@ func (c *Change) agent(ctx context.Context, name string) (endpoints int, err err
 		if cond.Type == weirv1.ConditionReady && cond.Status != "True" {
 			return 0, fmt.Errorf("%s: %s", cond.Reason, cond.Message)
 		}
+	}
+	if b := s.Status.BGP; b != nil && b.Established < b.Sessions {
+		return 0, fmt.Errorf("%d of %d BGP sessions are established (weir bgp peers)", b.Established, b.Sessions)
 	}
 	return int(s.Status.Endpoints), nil
 }

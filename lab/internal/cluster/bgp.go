@@ -42,6 +42,9 @@ func (u *starter) bgp(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("start BIRD on the router: %w: %s", err, strings.TrimSpace(string(out)))
 	}
+	if u.o.Proxy == plan.ProxyCalico {
+		return u.inControlPlane(ctx, []byte(calicoBGP(u.l)), u.set.Path("kubectl"), "--kubeconfig", KubeconfigPath(u.s.Name), "apply", "-f", "-")
+	}
 	return u.inControlPlane(ctx, []byte(bgpObjects(u.l)), filepath.Join(u.s.Weir, "weir"), "apply", "--kubeconfig", KubeconfigPath(u.s.Name), "-f", "-")
 }
 
@@ -62,11 +65,24 @@ func birdConfig(l *plan.Lab) string {
 	return b.String()
 }
 
-// bgpObjects give each node a session with the router at its own gateway, in each family. All nodes
-// have one AS number, so they take routes that name it.
+// calicoBGP are the objects of a lab with Calico: nodes have sessions with each other, by its
+// defaults, and with the router, which learns from each of them what that one has itself. What it
+// had from others the router would send there, and get back.
+func calicoBGP(l *plan.Lab) string {
+	const version, filter = "crd.projectcalico.org/v1", "own"
+	return fmt.Sprintf("apiVersion: %s\nkind: BGPFilter\nmetadata: {name: %s}\nspec: {exportV4: [{action: Reject, source: RemotePeers}]}\n", version, filter) + bgpPeers(l, version, ", filters: ["+filter+"]")
+}
+
+// bgpObjects give each node a session with the router, and none with other nodes.
 func bgpObjects(l *plan.Lab) string {
+	const version = "projectcalico.org/v3"
+	return fmt.Sprintf("apiVersion: %s\nkind: BGPConfiguration\nmetadata: {name: default}\nspec: {asNumber: %d, nodeToNodeMeshEnabled: false}\n", version, plan.NodesASN) + bgpPeers(l, version, "")
+}
+
+// bgpPeers give each node a session with the router at its own gateway, in each family. All nodes
+// have one AS number, so they take routes that name it. more ends each spec.
+func bgpPeers(l *plan.Lab, version, more string) string {
 	b := &strings.Builder{}
-	fmt.Fprintf(b, "apiVersion: projectcalico.org/v3\nkind: BGPConfiguration\nmetadata: {name: default}\nspec: {asNumber: %d, nodeToNodeMeshEnabled: false}\n", plan.NodesASN)
 	for _, far := range []bool{false, true} {
 		var names []string
 		for _, m := range l.Nodes() {
@@ -78,8 +94,8 @@ func bgpObjects(l *plan.Lab) string {
 			continue
 		}
 		for i, gateway := range l.Gateways(far) {
-			fmt.Fprintf(b, "---\napiVersion: projectcalico.org/v3\nkind: BGPPeer\nmetadata: {name: %s-ipv%d}\nspec: {nodeSelector: \"kubernetes.io/hostname in {%s}\", peerIP: \"%s\", asNumber: %d, numAllowedLocalASNumbers: 1}\n",
-				map[bool]string{false: "rack", true: "far-rack"}[far], 4+2*i, strings.Join(names, ", "), gateway.Addr(), plan.RouterASN)
+			fmt.Fprintf(b, "---\napiVersion: %s\nkind: BGPPeer\nmetadata: {name: %s-ipv%d}\nspec: {nodeSelector: \"kubernetes.io/hostname in {%s}\", peerIP: \"%s\", asNumber: %d, numAllowedLocalASNumbers: 1%s}\n",
+				version, map[bool]string{false: "rack", true: "far-rack"}[far], 4+2*i, strings.Join(names, ", "), gateway.Addr(), plan.RouterASN, more)
 		}
 	}
 	return b.String()

@@ -35,6 +35,9 @@ func TestBGPOfRacks(t *testing.T) {
 				t.Errorf("%s: no BGPPeer has %q: %s", family, want, objects)
 			}
 		}
+		if calicos := calicoBGP(l); strings.Count(calicos, "kind: BGPPeer") < 2 || strings.Contains(calicos, "/v3") || strings.Count(calicos, "filters: [own]") != strings.Count(calicos, "kind: BGPPeer") {
+			t.Errorf("%s: Calico is told %s", family, calicos)
+		}
 		six := family == plan.Dual
 		if strings.Contains(conf, "neighbor fd00:172:31:2::208 as") != six || strings.Contains(objects, `peerIP: "fd00:172:31:2::1"`) != six {
 			t.Errorf("%s: IPv6 %v: %s %s", family, !six, conf, objects)

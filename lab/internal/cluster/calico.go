@@ -27,7 +27,11 @@ func (u *starter) calico(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	raw, err := os.ReadFile(filepath.Join(src, "manifests", "calico-vxlan.yaml"))
+	name := "calico-vxlan.yaml"
+	if u.o.BGP {
+		name = "calico.yaml"
+	}
+	raw, err := os.ReadFile(filepath.Join(src, "manifests", name))
 	if err != nil {
 		return fmt.Errorf("read Calico's manifest: %w", err)
 	}
@@ -41,6 +45,23 @@ func (u *starter) calico(ctx context.Context) error {
 		return fmt.Errorf("deploy Calico: %w", err)
 	}
 	return nil
+}
+
+// withCalico adds Calico's images to a seed, with BIRD 1.6 where nodes speak BGP: confd, a part of
+// Calico's daemon, writes for that one.
+func withCalico(ctx context.Context, o Options, i *images.Builder, seed string) (string, error) {
+	if !o.BGP {
+		return i.SeedWithCalico(ctx, seed, nil)
+	}
+	src, err := (&build.Builder{Cache: o.Cache, Progress: i.Progress}).CalicoSource(ctx)
+	if err != nil {
+		return "", err
+	}
+	of := &images.CalicoBGP{BIRD: filepath.Join(o.Cache, "bird"), Confd: filepath.Join(src, "confd", "etc", "calico", "confd")}
+	if _, err := os.Stat(of.BIRD); err != nil {
+		return "", fmt.Errorf("BIRD 1.6 is missing on this machine, run WEIR_SETUP_BIRD1=yes hack/setup.sh: %w", err)
+	}
+	return i.SeedWithCalico(ctx, seed, of)
 }
 
 // calicoManifest is Calico's own without what a lab has no program for: its controllers, the plugin
@@ -136,7 +157,20 @@ func inLab(u *unstructured.Unstructured) error {
 		m, _ := v.(map[string]any)
 		return m["name"] == "lib-modules"
 	})
+	// It asks runit and birdcl, which the lab's image lacks; readiness asks BIRD itself.
+	if probe, ok, _ := unstructured.NestedStringSlice(node, "livenessProbe", "exec", "command"); ok {
+		probe = slices.DeleteFunc(probe, func(arg string) bool { return arg == "-bird-live" })
+		if err := unstructured.SetNestedStringSlice(node, probe, "livenessProbe", "exec", "command"); err != nil {
+			return err
+		}
+	}
+	// Kernels without a device of IP in IP are to do.
 	env, _ := node["env"].([]any)
+	for _, v := range env {
+		if m, _ := v.(map[string]any); m["name"] == "CALICO_IPV4POOL_IPIP" {
+			m["value"] = "Never"
+		}
+	}
 	node["env"] = append(env, map[string]any{"name": "CALICO_IPV4POOL_CIDR", "value": plan.PodCIDR.String()})
 	return unstructured.SetNestedSlice(u.Object, containers, path...)
 }

@@ -37,7 +37,8 @@ spec:
       containers:
       - name: calico-node
         image: IMAGE
-        env: [{name: DATASTORE_TYPE, value: kubernetes}]
+        env: [{name: DATASTORE_TYPE, value: kubernetes}, {name: CALICO_IPV4POOL_IPIP, value: Always}]
+        livenessProbe: {exec: {command: [/bin/calico-node, -felix-live, -bird-live]}}
         volumeMounts: [{name: lib-modules, mountPath: /lib/modules}, {name: xtables-lock, mountPath: /run/xtables.lock}]
 `
 
@@ -47,12 +48,12 @@ func TestCalicoManifest(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := string(raw)
-	for _, gone := range []string{"kube-controllers", "bandwidth", "upgrade-ipam", "mount-bpffs", "lib-modules"} {
+	for _, gone := range []string{"kube-controllers", "bandwidth", "upgrade-ipam", "mount-bpffs", "lib-modules", "value: Always", "-bird-live"} {
 		if strings.Contains(got, gone) {
 			t.Errorf("%s is left in\n%s", gone, got)
 		}
 	}
-	for _, want := range []string{"ippools.crd.projectcalico.org", "name: install-cni", "name: xtables-lock", "value: 10.244.0.0/16", `"mtu":__CNI_MTU__`, `"type":"portmap"`} {
+	for _, want := range []string{"ippools.crd.projectcalico.org", "name: install-cni", "name: xtables-lock", "-felix-live", "value: 10.244.0.0/16", `"mtu":__CNI_MTU__`, `"type":"portmap"`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s is missing in\n%s", want, got)
 		}

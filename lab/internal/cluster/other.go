@@ -21,10 +21,10 @@ func (u *starter) installOther(ctx context.Context) error {
 }
 
 // withOther adds the images of that network plugin to a seed.
-func withOther(ctx context.Context, p plan.Proxy, i *images.Builder, seed string) (string, error) {
-	switch p {
+func withOther(ctx context.Context, o Options, i *images.Builder, seed string) (string, error) {
+	switch o.Proxy {
 	case plan.ProxyCalico:
-		return i.SeedWithCalico(ctx, seed)
+		return withCalico(ctx, o, i, seed)
 	case plan.ProxyFlannel:
 		return i.SeedWithFlannel(ctx, seed)
 	}

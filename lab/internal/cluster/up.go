@@ -125,7 +125,7 @@ func withImages(ctx context.Context, o Options, i *images.Builder, seed string) 
 	if err != nil {
 		return "", err
 	}
-	return withOther(ctx, o.Proxy, i, seed)
+	return withOther(ctx, o, i, seed)
 }
 
 // check finds what would make a start fail half-way.
@@ -149,8 +149,8 @@ func check(o Options) error {
 	}
 	tools := []string{"containerd", "ctr", "runc", "nsenter", "mount", "iptables", "nft", "conntrack"}
 	if o.BGP {
-		if !o.Proxy.Weir() || !o.Install || o.Proxy.On() != "" {
-			return errors.New("--bgp is for labs that Weir is installed in, without --on")
+		if o.Proxy != plan.ProxyCalico && (!o.Proxy.Weir() || !o.Install || o.Proxy.On() != "") {
+			return errors.New("--bgp is for labs that Weir is installed in, without --on, and for those with Calico")
 		}
 		tools = append(tools, bird)
 	}
