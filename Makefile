@@ -221,10 +221,11 @@ e2e-bgp: e2e-build ## those of conformance, where BGP alone knows pods (root)
 e2e-wireguard: e2e-build ## those of conformance, where all of pods' traffic between nodes is encrypted (root)
 	go run ./test/e2e $(SPECS) --wireguard --install "$(INSTALL)" $(E2E)
 
-# The labs of clouds' CNI plugins: Weir's test in each, and upstream's specs; writes out/clouds.json. CLOUDS="-doc docs/results/clouds.md
+# The labs of clouds' CNI plugins: Weir's test in each, and upstream's specs; then those of e2e-migrate with its figures; writes out/clouds.json. CLOUDS="-doc docs/results/clouds.md
 # -out docs/results/clouds.json" writes the results of the documents, CLOUDS="-parts netpol -resume" runs a part and keeps the others'.
+e2e-clouds: export WEIR_SETUP_BIRD1 := yes
 e2e-clouds: e2e-build aws-vpc-cni azure-cni ## Weir, and upstream's specs, with the CNI plugins of clouds (root)
-	go vet -tags lab ./test/lab
+	go vet -tags lab ./test/lab ./test/migrate
 	go run ./test/clouds $(CLOUDS)
 
 # Packets of pods that leave by egress gateways, from their first moment to their last, while gateways change; a listener outside counts

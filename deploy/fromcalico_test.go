@@ -16,6 +16,15 @@ func TestFromCalico(t *testing.T) {
 	if on, _ := spec["nodeSelector"].(map[string]any); on[NetworkLabel] != NetworkWeir || on["kubernetes.io/os"] != "linux" {
 		t.Errorf("agents run on nodes with %v", on)
 	}
+	// Its port is BIRD's on other nodes.
+	for from, want := range map[string]any{"calico": NetworkWeir, "": nil} {
+		with := Defaults()
+		with.From = from
+		on, _, _ := unstructured.NestedMap(find(t, with, "DaemonSet", "weir-bgp").Object, "spec", "template", "spec", "nodeSelector")
+		if on[NetworkLabel] != want || on["weir.dev/bgp"] != "true" {
+			t.Errorf("from %q: processes that speak BGP run on nodes with %v", from, on)
+		}
+	}
 	env := map[string]any{}
 	for _, e := range spec["containers"].([]any)[0].(map[string]any)["env"].([]any) {
 		env[e.(map[string]any)["name"].(string)] = e.(map[string]any)["value"]

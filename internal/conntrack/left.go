@@ -26,6 +26,15 @@ type Left struct {
 	// sees the original direction alone.
 	Untracked []Entry
 	Affinity  []Affinity
+	Told      []Told
+}
+
+// Told is an address that DNS told a pod of a name that a pattern of policy matches.
+type Told struct {
+	IfIndex int // of the pod's interface
+	Addr    netip.Addr
+	Name    uint64        // the pattern (nodestate.NameID)
+	Left    time.Duration // that it counts
 }
 
 // Affinity is which backend a client of a Service stays with.

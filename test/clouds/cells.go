@@ -31,6 +31,7 @@ var migrations = []struct{ from, what, test string }{
 	{"from Calico", "nodes change in place and back: VXLAN", "TestInPlace"},
 	{"from Calico", "nodes change in place and back: VXLAN between subnets", "TestInPlaceCrossSubnet"},
 	{"from Calico", "nodes change in place and back: BGP", "TestInPlaceBGP"},
+	{"from Calico", "nodes change in place and back: VXLAN between subnets, and BGP", "TestInPlaceVXLANAndBGP"},
 	{"from flannel", "nodes change by drain and back", "TestFromFlannel"},
 }
 

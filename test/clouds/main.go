@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command clouds brings up labs with the CNI plugins of clouds, and with network plugins that Weir
-// takes nodes over from, runs Weir's tests and upstream's specs in them, and writes what works there:
+// takes nodes over from, runs Weir's tests and upstream's specs in them, and writes what works
+// there:
 //
 //	go run ./test/clouds [-parts lab,netns,latency,conformance,netpol,migrate] [-on aws-vpc-cni] [-resume]
 //		[-out out/clouds.json] [-doc FILE] [-list]
 //
 // It fails when a test or a spec fails. What has no test, or was not chosen, counts as not run. It
-// needs root, and what `make e2e-build aws-vpc-cni azure-cni` builds; -parts migrate also what `make
-// e2e-migrate` brings. One lab is up at a time.
+// needs root, and what `make e2e-build aws-vpc-cni azure-cni` builds; -parts migrate also what
+// `make e2e-migrate` brings. One lab is up at a time.
 package main
 
 import (

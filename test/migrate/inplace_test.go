@@ -262,17 +262,21 @@ func TestInPlaceCrossSubnet(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	l.inPlace(t, "VXLAN between subnets", nodes, func() {
-		addr, _ := l.shop(t)
-		for _, from := range nodes {
-			for _, to := range nodes {
-				out, err := l.on(from, "ip", "route", "get", addr["server-"+to])
-				if tunnel := (from == "worker2") != (to == "worker2"); err != nil || strings.Contains(out, "vxlan.calico") != tunnel {
-					t.Errorf("%s sends to a pod on %s by %s (%v), through the tunnel: want %v", from, to, out, err, tunnel)
-				}
+	l.inPlace(t, "VXLAN between subnets", nodes, func() { l.tunnelled(t, nodes) })
+}
+
+// tunnelled checks that packets to and from pods on worker2, and no others, go through the tunnel.
+func (l *lab) tunnelled(t *testing.T, nodes []string) {
+	t.Helper()
+	addr, _ := l.shop(t)
+	for _, from := range nodes {
+		for _, to := range nodes {
+			out, err := l.on(from, "ip", "route", "get", addr["server-"+to])
+			if tunnel := (from == "worker2") != (to == "worker2"); err != nil || strings.Contains(out, "vxlan.calico") != tunnel {
+				t.Errorf("%s sends to a pod on %s by %s (%v), through the tunnel: want %v", from, to, out, err, tunnel)
 			}
 		}
-	})
+	}
 }
 
 // TestInPlaceBGP is the same where BIRD routes, by the configuration that Calico's confd writes for
@@ -305,6 +309,25 @@ func TestInPlaceBGP(t *testing.T) {
 			other, otherErr := l.on(node, "ip", "route", "show", "proto", "88")
 			if err != nil || otherErr != nil || (out == "") == (other == "") {
 				t.Errorf("%s has of BIRD (%v)\n%sand of weir-bgp (%v)\n%s", node, err, out, otherErr, other)
+			}
+		}
+	})
+}
+
+// TestInPlaceVXLANAndBGP is the same where the pool has VXLAN between subnets, and BIRD tells the
+// router alone of pods: Felix writes the routes.
+func TestInPlaceVXLANAndBGP(t *testing.T) {
+	l := newLab(t, "--workers", "2", "--bgp")
+	nodes := []string{"worker1", "worker2", "cp"}
+	l.must(t, "", "kubectl", "patch", "ippools.crd.projectcalico.org", "default-ipv4-ippool", "--type", "merge", "-p", `{"spec":{"vxlanMode":"CrossSubnet"}}`)
+	for _, node := range nodes {
+		l.must(t, "", "kubectl", "wait", "node", node, `--for=jsonpath={.metadata.annotations.projectcalico\.org/IPv4VXLANTunnelAddr}`, "--timeout=60s")
+	}
+	l.inPlace(t, "VXLAN and BGP", nodes, func() {
+		l.tunnelled(t, nodes)
+		for _, node := range nodes {
+			if out, err := l.on(node, "ip", "route", "show", "root", "10.244.0.0/16", "proto", "bird"); err != nil || out != "" {
+				t.Errorf("%s has of BIRD (%v)\n%s", node, err, out)
 			}
 		}
 	})

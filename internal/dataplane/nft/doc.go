@@ -23,6 +23,7 @@
 //	events    what rules show to nflog, as events
 //	records   what connection tracking counts, as records of flows
 //	expr      what rules share: names of sets, words
+//	names     what pods were told of domain names; the queue (nfqueue) by which that is learned
 //	services  lists of backends, affinity, consistent hashing
 //	policy    policy of pods and host endpoints, untracked policy
 //	egress    egress gateways: the choice of one, and what drops all else

@@ -16,6 +16,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft/chains"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
+	"github.com/weir-net/weir/internal/dataplane/nft/names"
 	"github.com/weir-net/weir/internal/dataplane/nft/services"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 )
@@ -99,6 +100,8 @@ func Left() (left conntrack.Left, err error) {
 		some, err := services.AffinityOf(conn, f, trackedClients)
 		left.Affinity, errs = append(left.Affinity, some...), append(errs, err)
 	}
+	left.Told, err = names.Left(conn)
+	errs = append(errs, err)
 	return left, errors.Join(errs...)
 }
 

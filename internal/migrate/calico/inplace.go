@@ -125,7 +125,7 @@ func (p *planner) poolInPlace(u *unstructured.Unstructured, cidr netip.Prefix) {
 		p.stop(object, "spec.cidr", cidr.String(), "only IPv4 can be changed in place", "change node by node by drain")
 	}
 	if mode := text(u, "spec", "ipipMode"); mode != "" && mode != never {
-		p.stop(object, "spec.ipipMode", mode, "IP in IP cannot be changed in place", "set vxlanMode in its place while nodes change, or change node by node by drain")
+		p.stop(object, "spec.ipipMode", mode, "IP in IP cannot be changed in place", "set vxlanMode in its place before (docs/guides/migrate-from-calico.md#with-ip-in-ip), or change node by node by drain")
 	}
 	switch mode := text(u, "spec", "vxlanMode"); mode {
 	case "Always":

@@ -48,8 +48,8 @@ func TestInPlace(t *testing.T) {
 	}
 }
 
-// TestInPlaceWithBIRD: pools need no encapsulation, nodes no address of a tunnel, and Weir is told to
-// do what Calico does without a BGPConfiguration.
+// TestInPlaceWithBIRD: pools need no encapsulation, nodes no address of a tunnel, and Weir is told
+// to do what Calico does without a BGPConfiguration.
 func TestInPlaceWithBIRD(t *testing.T) {
 	routed := func(u *unstructured.Unstructured) {
 		overVXLAN(u)

@@ -31,6 +31,8 @@ type Successor interface {
 	Mark(conntrack.NodeRoute) (mark uint32, ok bool)
 	// Remember lets clients stay with their backends.
 	Remember([]conntrack.Affinity) error
+	// Learn has pods know what they were told of domain names.
+	Learn([]conntrack.Told) error
 }
 
 // ExportFlows hands the flows of a driver that is no more over to connection tracking, and lets its
@@ -217,7 +219,8 @@ func (g *exporters) handOver(on, apart bool) error {
 	return errors.Join(errs...)
 }
 
-// exportAffinities reports which backends clients with affinity have.
+// exportAffinities reports which backends clients with affinity have, and what pods were told of
+// domain names.
 func (g *exporters) exportAffinities(to Successor) error {
 	if to == nil {
 		return nil
@@ -232,7 +235,7 @@ func (g *exporters) exportAffinities(to Successor) error {
 		some, err := f.affinities(now)
 		all, errs = append(all, some...), append(errs, err)
 	}
-	return errors.Join(append(errs, to.Remember(all))...)
+	return errors.Join(append(errs, to.Remember(all), exportNames(g.root, to))...)
 }
 
 // shadows are the flows that programs translate and the stack sees, as it sees them.
