@@ -138,6 +138,10 @@ struct flow_value {
 
 enum account_flag {
 	ACCOUNT_ENDED = 1, /* both ends closed it: what the next packet leaves is reported */
+	/* original direction: COUNT_FLOWS_BEGUN has it; and COUNT_FLOWS_OVER or _EXPIRED, too */
+	ACCOUNT_BEGUN = 2,
+	ACCOUNT_OVER = 4,
+	ACCOUNT_REPORTED = 8, /* at least once */
 };
 
 /* --- flow records: map weir_records, ring buffer of struct flow_record, of both families --------
@@ -146,6 +150,7 @@ enum record_end {
 	RECORD_GOES_ON = 0, /* the interval is over */
 	RECORD_CLOSED = 1, /* by both ends, or reset by one */
 	RECORD_REPLACED = 2, /* the entry went to a newer flow */
+	RECORD_FIRST = 128, /* besides: the first of its direction */
 };
 
 struct flow_record {

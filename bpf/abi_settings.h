@@ -138,7 +138,9 @@ enum count {
 	COUNT_UNTRACKED = 3,
 	COUNT_RECORDS_LOST = 4, /* records of flows that ended and found no room in weir_records */
 	COUNT_FLOWS_BEGUN = 5, /* that are accounted for */
-	COUNTS = 6,
+	COUNT_FLOWS_OVER = 6, /* of these: that ended, or whose entry went to another flow, */
+	COUNT_FLOWS_EXPIRED = 7, /* or that user space removed, which alone writes this */
+	COUNTS = 8,
 };
 
 /* map weir_announced: hash ip_addr -> __u8; addresses that this node answers neighbours for

@@ -98,6 +98,15 @@ static __noinline int account_fill(struct flow_record *r, const struct flow_key 
 	return 0;
 }
 
+/* Counts a flow that ends, by its entry of the original direction, before that goes. */
+static __always_inline void account_over(struct flow_value *f)
+{
+	if ((f->account & (ACCOUNT_BEGUN | ACCOUNT_OVER)) != ACCOUNT_BEGUN)
+		return;
+	f->account |= ACCOUNT_OVER;
+	account_count(COUNT_FLOWS_OVER);
+}
+
 /* Reports what an entry has counted. Of two processors that find an interval over, one does. */
 static __noinline int account_report(const struct flow_key *k, struct flow_value *f, __u8 end)
 {
@@ -108,6 +117,8 @@ static __noinline int account_report(const struct flow_key *k, struct flow_value
 		return 0;
 	count = account_take(&f->count);
 	f->since = clock_now();
+	if (end != RECORD_GOES_ON)
+		account_over(f);
 	if (!count)
 		return 0;
 	r = bpf_ringbuf_reserve(&weir_records, sizeof(*r), 0);
@@ -121,7 +132,8 @@ static __noinline int account_report(const struct flow_key *k, struct flow_value
 	}
 	account_fill(r, k, f);
 	now = bpf_ktime_get_ns();
-	r->end = end;
+	r->end = f->account & ACCOUNT_REPORTED ? end : end | RECORD_FIRST;
+	f->account |= ACCOUNT_REPORTED;
 	r->at[0] = (__u32)now;
 	r->at[1] = now >> 32;
 	r->count[0] = (__u32)count;
@@ -191,6 +203,14 @@ __noinline int account_begin(struct __sk_buff *skb)
 		w->fwd.staged_rules[i] = w->rev.staged_rules[i] = w->policy.staged_rules[i];
 	}
 	w->rev.asked = w->fwd.asked;
+	w->fwd.account = ACCOUNT_BEGUN;
+	return 0;
+}
+
+/* Counts a flow whose entries are there by now: what is counted and neither ends nor is found in
+ * the tables was evicted (flowtable.Evicted). */
+static __noinline int account_entered(void)
+{
 	account_count(COUNT_FLOWS_BEGUN);
 	return 0;
 }

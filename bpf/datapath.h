@@ -203,6 +203,8 @@ __noinline int datapath_slow(struct __sk_buff *skb)
 			account_begin(skb);
 		if (ret == STAGE_GO_ON)
 			ret = flow_enter(skb);
+		if (!ret && account_interval)
+			account_entered();
 		event_report(skb, s, w, ret);
 		if (ret == STAGE_PASS)
 			return forward_pass(skb);

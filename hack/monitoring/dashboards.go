@@ -24,6 +24,8 @@ var dashboards = []dashboard{
 					{`histogram_quantile(0.5, sum by (le) (rate(kubeproxy_network_programming_duration_seconds_bucket{node=~"$node"}[$__rate_interval])))`, "median"},
 					{`histogram_quantile(0.99, sum by (le) (rate(kubeproxy_network_programming_duration_seconds_bucket{node=~"$node"}[$__rate_interval])))`, "99th percentile"},
 				}},
+			{title: "TCP handshakes", help: "How long they took, by the path from the client's node, where flow records are kept with eBPF.", unit: "s",
+				queries: []query{{`histogram_quantile(0.99, sum by (le, path) (rate(weir_flow_tcp_handshake_seconds_bucket{node=~"$node"}[$__rate_interval])))`, "99th percentile {{path}}"}}},
 			{title: "Applied states and written entries", help: "Of all nodes.", unit: "short", queries: []query{
 				{`sum(rate(weir_dataplane_applies_total{node=~"$node"}[$__rate_interval]))`, "states a second"},
 				{`sum(rate(weir_dataplane_writes_total{node=~"$node"}[$__rate_interval]))`, "entries a second"},

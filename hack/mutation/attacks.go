@@ -45,6 +45,8 @@ var recordedAs = map[string]string{
 	"a host on the link wraps what is for a pod in a routing header for a node":                                                       "a host on the link names a pod behind a node, or wraps what is for it, in a routing header",
 	"a host on the link names a pod behind a node in a routing header, with nftables":                                                 "a host on the link names a pod behind a node, or wraps what is for it, in a routing header",
 	"a pod names another pod, or a host, behind a node in a routing header, with nftables":                                            "a pod names another pod, or a host, behind a node in a routing header",
+	"a DNS answer that a pod did not ask for says where a name of its policy leads, with nftables":                                    "a DNS answer that a pod did not ask for says where a name of its policy leads",
+	"a second DNS answer to a question of a pod says where a name of its policy leads, with nftables":                                 "a DNS answer that a pod did not ask for says where a name of its policy leads",
 	"a pod reports groups that it listens to, or asks for listeners, beyond its interface, with nftables":                             "a pod reports groups that it listens to, or asks for listeners, beyond its interface",
 }
 

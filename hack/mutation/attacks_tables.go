@@ -16,4 +16,15 @@ var attacksTables = []mutant{
 	{fault{"a pod fills the node's table of neighbours by asking in the names of many", "bpf/datapath.h",
 		"		case PARSED_LINK: return resolve_link(skb);\n", "		case PARSED_LINK: return forward_pass(skb);\n"},
 		"./test/netns", "^TestHostileNeighboursByLink$"},
+	{fault{"a pod fills what the node notes of questions to DNS servers", nftNames + "/rules.go",
+		"	b.rule(asks, overRate(\"asking\", source), pass)\n", ""},
+		"./test/netns", "^TestHostileQuestionsNoted$"},
+	{fault{"a DNS answer that a pod did not ask for says where a name of its policy leads, with nftables", nftNames + "/rules.go",
+		"one(b.in(\"asked\", firstRegister, false), to", "one(to"},
+		"./test/netns", "^TestHostileForgedQueued$"},
+	{fault{"a second DNS answer to a question of a pod says where a name of its policy leads, with nftables", nftNames + "/reader.go",
+		"	if r.done[q] || r.doneBefore[q] {", "	if r.done[q] && r.doneBefore[q] {"},
+		"./test/netns", "^TestHostileForgedQueued$"},
 }
+
+const nftNames = "internal/dataplane/nft/names"

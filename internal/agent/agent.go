@@ -153,6 +153,7 @@ type Agent struct {
 	published       published
 	podEvents       *podevents.Writer
 	programming     *metrics.Programming
+	handshakes      *metrics.Handshakes
 	nri             *nri.Plugin // holds the start of pods; nil = Weir's own CNI plugin does
 	datastore       *datastore.Follower
 	mirror          *mirror.Mirror
@@ -218,7 +219,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.loop = dataplane.NewLoop(a.driver, o.Log.With("part", "dataplane"))
 	a.loop.Settled = o.GCTuner.Settled
 	a.cluster = newCluster(o.Node, a.loop, resolver, o.Log)
-	a.programming = metrics.NewProgramming()
+	a.programming, a.handshakes = metrics.NewProgramming(), metrics.NewHandshakes()
 	a.cluster.programmed = a.programming.Note
 	a.cluster.opened = atStart.Settings
 	if a.cluster.opened.Chained {
@@ -236,7 +237,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.flows = &flowlog.Log{Collector: flows.New(o.Node, atStart.FlowRecords, atStart.FlowsKept, eventNames{a.cluster, a.source}), Events: a.events, Driver: a.flowSource, Lost: func() (dataplane.LostEvents, error) { return a.driver.LostEvents() }, Settings: a.flowSettings, Restart: ErrRestart, Log: o.Log}
 	a.flowAPI = &flowapi.API{Server: hubble.Server{Node: o.Node, Records: a.flows.Collector, Version: "Weir " + version.Version, Began: a.started, Status: func() flows.Status { now, _ := a.flows.Status(); return now }},
 		Socket: filepath.Join(o.RunDir, hubble.SocketName), At: atStart.Hubble, Nodes: a.cluster.nodes, Log: o.Log.With("part", "hubble")}
-	a.flows.Serve = a.flowAPI.Serve
+	a.flows.Serve, a.flows.Collector.OnHandshake = a.flowAPI.Serve, a.handshakes.Note
 	a.announcer = announce.New(announce.Config{Log: o.Log.With("part", "announce"), Links: a.cluster.uplinks, Silent: a.cluster.noteSilent})
 	a.cluster.announce = a.announcer.Update
 	a.prober = nodeprobe.New(nodeprobe.Config{Log: o.Log.With("part", "nodeprobe"), Down: a.cluster.noteDown})

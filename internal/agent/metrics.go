@@ -24,7 +24,7 @@ var (
 	descDenied      = describe("policy_denied_packets_total", "Packets denied by policy, by the tier, policy and rule that denied. Directions host-ingress and host-egress are of host endpoints. For default-deny the policy is the list of those that isolate.", "direction", "tier", "kind", "policy", "rule")
 	descFlowsBegun  = describe("flows_begun_total", "Flows that began and are accounted for (flowLogsLocalReporter).")
 	descFlowsKept   = describe("flow_records_kept", "Flow records that the agent keeps.")
-	descFlowsLost   = describe("flow_records_lost_total", "Flow records that are not kept, by why: old (newer ones took their place), interval (too many connections in one), ring, expired (read too late), events (denied packets beyond the rate of events).", "why")
+	descFlowsLost   = describe("flow_records_lost_total", "Flow records that are not kept, by why: old (newer ones took their place), interval (too many connections in one), ring, expired (read too late), evicted (the table of connections was full), events (denied packets beyond the rate of events).", "why")
 	descEventsLost  = describe("events_lost_total", "Events of flows that nobody got to read, by why: full (the ring), limited (the rate of a CPU), slow (a listener).", "why")
 	descLate        = describe("untracked_late_packets_total", "Packets that doNotTrack policy evaluated behind XDP: it is not there, or they were fragments or ICMP errors.")
 	descNames       = describe("dns_answers_total", "Answers of DNS servers to pods whose policy has domain names, by what became of them: noted, unasked, untrusted, unread; full: addresses that found no room.", "result")

@@ -109,7 +109,7 @@ func (a *Agent) healthHandler() http.Handler {
 
 func (a *Agent) metricsHandler(m config.Metrics) http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(&collector{agent: a}, &bgp.Collector{Process: a.bgp, State: a.cluster.state}, a.programming)
+	registry.MustRegister(&collector{agent: a}, &bgp.Collector{Process: a.bgp, State: a.cluster.state}, a.programming, a.handshakes)
 	if a.nri != nil {
 		registry.MustRegister(a.nri)
 	}

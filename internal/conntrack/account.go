@@ -16,6 +16,7 @@ import (
 
 // Numbers of linux/netfilter/nfnetlink_conntrack.h and nfnetlink_compat.h that package nl has not.
 const (
+	ctaID                               = 12
 	ctaTimestamp                        = 20
 	ctaTimestampStart, ctaTimestampStop = 1, 2
 
@@ -32,6 +33,8 @@ type Accounted struct {
 	Sent, Received Carried // of the original direction, of the answers
 	// Started and Stopped are zero where the kernel has no time stamps, or had none at that time.
 	Started, Stopped time.Time
+	// ID is the kernel's number of the connection, as rules of nftables know it (ct id).
+	ID uint32
 }
 
 // Account has the kernel count packets and bytes of connections that begin, and note when they do,
@@ -59,6 +62,11 @@ func decodeAccounted(msg []byte) (a Accounted, err error) {
 			return a.Sent.decode(data)
 		case nl.CTA_COUNTERS_REPLY:
 			return a.Received.decode(data)
+		case ctaID:
+			if len(data) < 4 {
+				return errShort
+			}
+			a.ID = binary.NativeEndian.Uint32(data)
 		case ctaTimestamp:
 			return each(data, func(kind uint16, data []byte) error {
 				if len(data) < 8 {

@@ -14,6 +14,7 @@ type NodeRoute struct {
 	Tunnel  bool       // through the tunnel, whatever link there is
 	HandsOn bool       // what comes in the original direction goes there as it is; else the answers go
 	Came    bool       // the connection was handed on to this node through the tunnel
+	Gateway bool       // the connection leaves the cluster by an egress gateway: of the node, through the tunnel, or without Tunnel by one of this node
 }
 
 // Left is what a data plane that makes room knows in addition to what connection tracking does.
@@ -25,6 +26,15 @@ type Left struct {
 	// sees the original direction alone.
 	Untracked []Entry
 	Affinity  []Affinity
+	Told      []Told
+}
+
+// Told is an address that DNS told a pod of a name that a pattern of policy matches.
+type Told struct {
+	IfIndex int // of the pod's interface
+	Addr    netip.Addr
+	Name    uint64        // the pattern (nodestate.NameID)
+	Left    time.Duration // that it counts
 }
 
 // Affinity is which backend a client of a Service stays with.

@@ -25,6 +25,7 @@ type FlowRecord struct {
 	Packets, Bytes   uint64
 	TCPFlags         uint8 // of this direction, that open and close: RFC 9293, section 3.1
 	Started, Until   time.Time
+	First            bool // the first record of this direction; the data plane may not know (nftables)
 	// Handshake is how long that of TCP took, of either direction; 0 = not known.
 	Handshake time.Duration
 	End       FlowEnd
@@ -72,4 +73,8 @@ type LostRecords struct {
 	Begun uint64 // flows that are accounted for
 	Full  uint64 // records of flows that ended, for which the ring had no room
 	Queue uint64 // of flows that expired, while nobody read
+	// Evicted counts flows that the kernel took out of a full table before they ended, as far as it
+	// is certain; EvictedKnown = it was counted.
+	Evicted      uint64
+	EvictedKnown bool
 }

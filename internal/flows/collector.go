@@ -52,6 +52,9 @@ type Collector struct {
 	interval time.Duration
 	most     int // records that are kept
 	by       Namer
+	// OnHandshake is told once of each connection how long its handshake took, where it is known,
+	// with the lock held; set before anything is added. nil = nobody wants to know.
+	OnHandshake func(path dataplane.FlowPath, took time.Duration)
 
 	mu          sync.Mutex
 	open        map[key]*Flow // of this interval
@@ -107,6 +110,9 @@ func (c *Collector) Add(r dataplane.FlowRecord) {
 	f.DSR, f.SNAT, f.HandedOn = f.DSR || r.DSR, f.SNAT || r.SNAT, f.HandedOn || r.HandOn
 	if r.Proto == model.ProtocolTCP {
 		f.TCPFlags = flagNames(f.TCPFlags, r.TCPFlags)
+		if r.First && !r.Reply && r.Handshake > 0 && c.OnHandshake != nil {
+			c.OnHandshake(r.Path, r.Handshake)
+		}
 		f.Handshake = uint32(max(int64(f.Handshake), min(r.Handshake.Microseconds(), math.MaxInt32)))
 	}
 }

@@ -3,6 +3,7 @@
 package flows
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -86,6 +87,25 @@ func TestRecordsHaveDomains(t *testing.T) {
 	got := all(c, Filter{})
 	if len(got) != 1 || got[0].Egress == nil || got[0].Egress.Domain != "*.example.com" || !strings.Contains(got[0].String(), " for *.example.com") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// A handshake is told once of each connection, by its first record of the client's direction.
+func TestHandshakes(t *testing.T) {
+	t.Parallel()
+	c := New("n1", time.Minute, kept, newNames())
+	told := map[dataplane.FlowPath][]time.Duration{}
+	c.OnHandshake = func(path dataplane.FlowPath, took time.Duration) { told[path] = append(told[path], took) }
+	for _, change := range []func(*dataplane.FlowRecord){
+		func(r *dataplane.FlowRecord) { r.First = true }, func(r *dataplane.FlowRecord) { r.First, r.Reply = true, true }, func(*dataplane.FlowRecord) {},
+		func(r *dataplane.FlowRecord) { r.First, r.Handshake = true, 0 }, func(r *dataplane.FlowRecord) { r.First, r.Proto = true, model.ProtocolUDP },
+	} {
+		r := record(false, 1, 60)
+		change(&r)
+		c.Add(r)
+	}
+	if want := map[dataplane.FlowPath][]time.Duration{dataplane.PathLocal: {1500 * time.Microsecond}}; !maps.EqualFunc(told, want, slices.Equal) {
+		t.Errorf("told: %v", told)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 const LostOld = "old"
 
 // nodesLost are reasons by which agents make no record of what happened (flows.Status).
-var nodesLost = []string{"events", "expired", "interval", "ring"}
+var nodesLost = []string{"events", "evicted", "expired", "interval", "ring"}
 
 // lostMost bounds what one batch of a node may say is lost: it is the node's word.
 const lostMost = 1 << 32

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/weir-net/weir/internal/events"
@@ -220,6 +221,51 @@ func TestStream(t *testing.T) {
 	}
 	if _, err := received[api.FlowResult](t.Context(), c, "/goldmane.Flows/Stream", &api.FlowStreamRequest{AggregationInterval: 30}, 1); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("%v", err)
+	}
+}
+
+// What Whisker's backend asks, by the forms in which it does (its module is not at hand): without
+// aggregation and sorted, by ends without a namespace, which it calls "-", and by several fields at
+// once. Filters of later versions are refused, and not answered as if they were not there.
+func TestWhiskersQuestions(t *testing.T) {
+	t.Parallel()
+	c := client(t, serving(records()))
+	list := func(f *api.Filter) (int, error) {
+		got, err := ask[api.FlowListResult](t.Context(), c, "/goldmane.Flows/List", &api.FlowListRequest{StartTimeGte: -900, PageSize: 100, SortBy: []*api.SortOption{{SortBy: api.SortBy_DestName}}, Filter: f})
+		return len(got.GetFlows()), err
+	}
+	match := func(texts ...string) (out []*api.StringMatch) {
+		for _, text := range texts {
+			out = append(out, &api.StringMatch{Value: text})
+		}
+		return out
+	}
+	for what, q := range map[string]struct {
+		of   *api.Filter
+		want int
+	}{
+		"everything":            {&api.Filter{}, 3},
+		"without a namespace":   {&api.Filter{SourceNamespaces: match("-")}, 1},
+		"with one, or without":  {&api.Filter{SourceNamespaces: match("-", "shop")}, 2},
+		"no end like this":      {&api.Filter{DestNamespaces: match("-")}, 0},
+		"from a public network": {&api.Filter{SourceNames: match("pub")}, 1},
+		"several fields":        {&api.Filter{SourceNamespaces: match("shop"), DestPorts: []*api.PortMatch{{Port: 5432}}, Actions: []api.Action{api.Action_Allow}, Protocols: match("tcp")}, 1},
+		"a policy of all texts": {&api.Filter{Policies: []*api.PolicyMatch{{Kind: api.PolicyKind_StagedNetworkPolicy, Tier: "default", Namespace: "db", Name: "next", Action: api.Action_Deny}}}, 1},
+	} {
+		if n, err := list(q.of); err != nil || n != q.want {
+			t.Errorf("%s: %d flows, %v, want %d", what, n, err, q.want)
+		}
+	}
+	later := &api.Filter{}
+	later.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 9, protowire.VarintType), 1))
+	part, err := proto.Marshal(&api.StringMatch{Value: "cli", Type: api.MatchType_Fuzzy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, of := range map[string]*api.Filter{"a field": later, "a part of a name": {Policies: []*api.PolicyMatch{{Name: string(part)}}}} {
+		if n, err := list(of); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s that is not known: %d flows, %v", what, n, err)
+		}
 	}
 }
 

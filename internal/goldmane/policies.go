@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/weir-net/weir/internal/events"
@@ -84,8 +85,29 @@ func newFilter(of *api.Filter) (filter, error) {
 			return filter{}, status.Errorf(codes.InvalidArgument, "%d values of a field: %d are allowed", n, mostValues)
 		}
 	}
+	// Later versions of Goldmane filter by more. What is not known would be shown as if it were not
+	// asked for.
+	strange := len(of.ProtoReflect().GetUnknown()) > 0
+	for _, m := range of.GetPolicies() {
+		strange = strange || strangeMatch(m)
+	}
+	if strange {
+		return filter{}, errStrange
+	}
 	return filter{of}, nil
 }
+
+var errStrange = status.Error(codes.InvalidArgument, "the filter asks for what this version of the API does not know, such as pending actions, the reporter, or a part of a policy's name")
+
+// strangeMatch reports whether a policy is asked for by messages in the place of texts, as later
+// versions do: what they encode begins with the tag of their first field.
+func strangeMatch(m *api.PolicyMatch) bool {
+	tag := string(protowire.AppendTag(nil, 1, protowire.BytesType))
+	return len(m.ProtoReflect().GetUnknown()) > 0 || strings.HasPrefix(m.GetTier(), tag) || strings.HasPrefix(m.GetNamespace(), tag) || strings.HasPrefix(m.GetName(), tag)
+}
+
+// noNamespace stands for the namespace of what has none, as clients ask for it.
+const noNamespace = "-"
 
 func (f filter) wants(k *api.FlowKey) bool {
 	text := func(values []*api.StringMatch, is string) bool {
@@ -96,9 +118,12 @@ func (f filter) wants(k *api.FlowKey) bool {
 			return m.GetValue() == is
 		})
 	}
+	namespace := func(values []*api.StringMatch, is string) bool {
+		return text(values, is) || is == "" && text(values, noNamespace)
+	}
 	of := f.of
-	return text(of.GetSourceNames(), k.GetSourceName()) && text(of.GetSourceNamespaces(), k.GetSourceNamespace()) && text(of.GetDestNames(), k.GetDestName()) &&
-		text(of.GetDestNamespaces(), k.GetDestNamespace()) && text(of.GetProtocols(), k.GetProto()) &&
+	return text(of.GetSourceNames(), k.GetSourceName()) && namespace(of.GetSourceNamespaces(), k.GetSourceNamespace()) && text(of.GetDestNames(), k.GetDestName()) &&
+		namespace(of.GetDestNamespaces(), k.GetDestNamespace()) && text(of.GetProtocols(), k.GetProto()) &&
 		(len(of.GetDestPorts()) == 0 || slices.ContainsFunc(of.GetDestPorts(), func(m *api.PortMatch) bool { return m.GetPort() == k.GetDestPort() })) &&
 		(len(of.GetActions()) == 0 || slices.Contains(of.GetActions(), k.GetAction())) &&
 		(len(of.GetPolicies()) == 0 || slices.ContainsFunc(of.GetPolicies(), func(m *api.PolicyMatch) bool {

@@ -115,7 +115,7 @@ type counted struct{ queue, ring uint64 }
 
 func (s *Server) lost() counted {
 	l := s.Status().Lost
-	return counted{queue: l["interval"], ring: l["ring"] + l["expired"] + l["events"]}
+	return counted{queue: l["interval"], ring: l["ring"] + l["expired"] + l["evicted"] + l["events"]}
 }
 
 // grown is by how much a counter grew, which begins again with another data plane.

@@ -187,7 +187,7 @@ func (s *Stored) lostSoFar(ctx context.Context, of Reader) (map[string]uint64, e
 var lostWhere = map[string]flow.LostEventSource{
 	"old":      flow.LostEventSource_HUBBLE_RING_BUFFER,
 	"interval": flow.LostEventSource_OBSERVER_EVENTS_QUEUE, "queue": flow.LostEventSource_OBSERVER_EVENTS_QUEUE, "time": flow.LostEventSource_OBSERVER_EVENTS_QUEUE, "large": flow.LostEventSource_OBSERVER_EVENTS_QUEUE,
-	"ring": flow.LostEventSource_PERF_EVENT_RING_BUFFER, "expired": flow.LostEventSource_PERF_EVENT_RING_BUFFER, "events": flow.LostEventSource_PERF_EVENT_RING_BUFFER,
+	"ring": flow.LostEventSource_PERF_EVENT_RING_BUFFER, "expired": flow.LostEventSource_PERF_EVENT_RING_BUFFER, "evicted": flow.LostEventSource_PERF_EVENT_RING_BUFFER, "events": flow.LostEventSource_PERF_EVENT_RING_BUFFER,
 }
 
 // tellLost tells a follower what was lost meanwhile.

@@ -103,6 +103,8 @@ func conntrack(w *Walk, _ *chain, e *expression, regs *registers) (verdict, erro
 		return on, regs.set(to, be16(t.SrcPort))
 	case unix.NFT_CT_PROTO_DST:
 		return on, regs.set(to, be16(t.DstPort))
+	case unix.NFT_CT_ID:
+		return no, nil // asked of flows that are remembered by it: this packet is of none
 	}
 	return on, fmt.Errorf("key %d is not known", k)
 }

@@ -22,7 +22,7 @@ var (
 	// modules are folders and files of modules, without what nothing of Weir's touches.
 	modules = []string{"net/core", "net/ipv4", "net/ipv6", "net/netfilter", "net/sched", "net/802", "net/8021q", "net/llc", "net/bridge", "lib", "crypto", "arch/x86/crypto",
 		"drivers/net/veth.ko*", "drivers/net/vxlan*", "drivers/net/dummy.ko*", "drivers/net/wireguard"}
-	loaded = []string{"veth", "vxlan", "nf_tables", "nf_conntrack", "nf_conntrack_netlink", "nfnetlink_log", "nft_chain_nat", "nft_connlimit", "cls_bpf", "sch_ingress", "8021q", "ipip", "bridge", "wireguard"}
+	loaded = []string{"veth", "vxlan", "nf_tables", "nf_conntrack", "nf_conntrack_netlink", "nfnetlink_log", "nfnetlink_queue", "nft_queue", "nft_chain_nat", "nft_connlimit", "cls_bpf", "sch_ingress", "8021q", "ipip", "bridge", "wireguard"}
 )
 
 const (

@@ -51,12 +51,17 @@ func inEBPF(t *testing.T, play func(t *testing.T, fam family)) {
 	t.Run("ebpf-IPv6", func(t *testing.T) { play(t, ipv6) })
 }
 
+// inEither plays a test with each family, by each driver on all nodes.
+func inEither(t *testing.T, play func(t *testing.T, fam family)) {
+	inEBPF(t, play)
+	playNFTables(t, play)
+}
+
 // inAll plays a test with each family, by each driver on all nodes, and with nodes of both: in a
 // mixed test n1 has eBPF, in a crossed one all others. Of the latter each has one family, unless
 // WEIR_MATRIX asks for all.
 func inAll(t *testing.T, play func(t *testing.T, fam family)) {
-	inEBPF(t, play)
-	playNFTables(t, play)
+	inEither(t, play)
 	whole := os.Getenv("WEIR_MATRIX") == "full"
 	for name, fam := range map[string]family{"mixed-IPv4": ipv4, "mixed-IPv6": ipv6, "crossed-IPv4": ipv4, "crossed-IPv6": ipv6} {
 		if whole || name == "mixed-IPv4" || name == "crossed-IPv6" {

@@ -22,7 +22,7 @@ import (
 // The zone of nameServer, below "names.test": n7 has address 7 of many, c7 is another name (CNAME)
 // of n7.cdn.test, which has it too, "many" has the first 40, "shared" that of n7, "huge" so many
 // that the answer goes by TCP. So do answers about names below "split", in pieces of many segments.
-// Names below "long" count for an hour.
+// Names below "long" count for an hour. Answers about names below "forged" come between two others.
 const (
 	zoneMany = 40
 	zoneHuge = 100
@@ -54,8 +54,11 @@ func nameServer(r request) error {
 			if err != nil {
 				return
 			}
-			if out := zoneAnswer(buf[:n], true); out != nil {
-				pc.WriteTo(out, from)
+			before, after := forgeries(buf[:n])
+			for _, out := range [][]byte{before, zoneAnswer(buf[:n], true), after} {
+				if out != nil {
+					pc.WriteTo(out, from)
+				}
 			}
 		}
 	}()

@@ -4,16 +4,48 @@ package netns
 
 import (
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	nftnames "github.com/weir-net/weir/internal/dataplane/nft/names"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nettest"
 	whywire "github.com/weir-net/weir/internal/why/wire"
 )
+
+// inBothPlanes plays a test about domain names with each family, by each driver.
+func inBothPlanes(t *testing.T, play func(t *testing.T, fam family)) {
+	inEBPF(t, play)
+	inNFTablesWithQueues(t, play)
+}
+
+// inNFTablesWithQueues plays a test with each family by the nftables driver, where the kernel has
+// queues for packets.
+func inNFTablesWithQueues(t *testing.T, play func(t *testing.T, fam family)) {
+	if hasQueues(t) {
+		playNFTables(t, play)
+	}
+}
+
+// hasQueues reports whether the kernel has queues for packets; else a part of the test is skipped.
+func hasQueues(t *testing.T) bool {
+	t.Helper()
+	plane, err := nftnames.New(slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plane.Close()
+	err = plane.Lacks()
+	if err != nil {
+		t.Run("nft", func(t *testing.T) { t.Skip(err) })
+	}
+	return err == nil
+}
 
 // namesFixture is one in which pod a may send to DNS and to addresses of domain names alone. The
 // name server is pod c on the other node, behind the Service of the cluster's DNS; the addresses of
@@ -39,6 +71,9 @@ func namesFixture(t *testing.T, fam family, domains ...string) *fixture {
 	f.n1.driver.runs = true // reads what programs cannot
 	f.n1.explains()
 	f.apply()
+	if len(domains) > 0 && strings.Contains(t.Name(), "/nft") {
+		f.readerComes(6800)
+	}
 	return f
 }
 
@@ -70,6 +105,13 @@ func (f *fixture) domains(names ...string) {
 	f.put(p)
 }
 
+// another gives pod a names of its own for another port, beside those that it has.
+func (f *fixture) another(names ...string) {
+	p := *f.cluster.Policies[model.PolicyID{Kind: model.KindClusterNetworkPolicy, Name: model.Name{Name: "names"}}]
+	p.Egress = slices.Insert(slices.Clone(p.Egress), 1, model.Rule{Action: model.Allow, Peers: []model.Peer{{Domains: names}}, Ports: []model.PortRange{{Protocol: model.ProtocolTCP, First: 7001, Last: 7001}}})
+	f.put(&p)
+}
+
 // connects looks names up and connects to each address at once: so many connections are made, and
 // so many not.
 func (f *fixture) connects(what, server, name string, first, names, connected, denied int) {
@@ -88,6 +130,9 @@ func (f *fixture) connects(what, server, name string, first, names, connected, d
 	}
 	if a.Counters["connected"] != connected || a.Counters["denied"] != denied || a.Counters["late"]+a.Counters["not found"] > 0 {
 		f.t.Errorf("%s: %v, want %d connected and %d denied: %s", what, a.Counters, connected, denied, a.Err)
+		if f.n1.dataplane() == "nft" {
+			f.t.Log(run(f.t, "ip netns exec %s nft list ruleset | grep -A2 'chain un' || true", f.n1.netns))
+		}
 	}
 }
 
@@ -95,7 +140,7 @@ func (f *fixture) connects(what, server, name string, first, names, connected, d
 // of their policy, from the first connection on, and no others.
 func TestDomainNames(t *testing.T) {
 	t.Parallel()
-	inEBPF(t, testDomainNames)
+	inBothPlanes(t, testDomainNames)
 }
 
 func testDomainNames(t *testing.T, fam family) {
@@ -140,7 +185,7 @@ func testDomainNames(t *testing.T, fam family) {
 // in a name, and names of network sets that a rule picks, while those change.
 func TestCalicoDomainNames(t *testing.T) {
 	t.Parallel()
-	inEBPF(t, testCalicoDomainNames)
+	inBothPlanes(t, testCalicoDomainNames)
 }
 
 func testCalicoDomainNames(t *testing.T, fam family) {
@@ -191,7 +236,7 @@ func (f *fixture) dials(what string, i int, want bool) {
 // goes on, also when flows are evaluated again.
 func TestDomainNamesLast(t *testing.T) {
 	t.Parallel()
-	inEBPF(t, testDomainNamesLast)
+	inBothPlanes(t, testDomainNamesLast)
 }
 
 func testDomainNamesLast(t *testing.T, fam family) {
@@ -204,11 +249,17 @@ func testDomainNamesLast(t *testing.T, fam family) {
 	f.connects("a name for long", server, "n%d.long.names.test", 105, 1, 1, 0)
 	f.n1.driver.kill()
 	f.dials("a known name while no driver runs", 105, true)
-	f.connects("names that are asked while no driver runs", server, "n%d.long.names.test", 110, 5, 5, 0)
+	known := 105
+	if f.n1.dataplane() == "nft" { // who reads answers is not there, and they go on all the same
+		f.connects("names that are asked while no driver runs", server, "n%d.long.names.test", 110, 2, 0, 2)
+	} else {
+		f.connects("names that are asked while no driver runs", server, "n%d.long.names.test", 110, 5, 5, 0)
+		known = 112
+	}
 	f.dials("an address that nobody asked for", 120, false)
 	f.n1.driver.start()
 	f.apply()
-	f.dials("known from before the start", 112, true)
+	f.dials("known from before the start", known, true)
 	f.connects("names after the start", server, "n%d.names.test", 130, 2, 2, 0)
 
 	time.Sleep(12 * time.Second) // an address counts for ten seconds at least
@@ -232,7 +283,11 @@ func (f *fixture) saysWhy(what string, i int, rule, note string) {
 	to := netip.MustParseAddrPort(f.zone(i))
 	a := f.n1.whyHere(whywire.Request{Hook: whywire.FromWorkload, Source: netip.MustParseAddr(f.family.addr("10.244.1.2")), Destination: to.Addr(),
 		Protocol: model.ProtocolTCP, SourcePort: 50000, Port: to.Port()})
-	if !strings.Contains(a.Outcome.Rule, rule) || (a.Outcome.Verdict == whywire.Dropped) != (note == "") || note != "" && !strings.Contains(strings.Join(a.Notes, "\n"), note) {
+	by := a.Outcome.Rule
+	if f.n1.dataplane() == "nft" && len(a.Policies) > 0 { // rules of nftables do not say which of them allows
+		by = a.Policies[0].TableRule.String()
+	}
+	if !strings.Contains(by, rule) || (a.Outcome.Verdict == whywire.Dropped) != (note == "") || note != "" && !strings.Contains(strings.Join(a.Notes, "\n"), note) {
 		f.t.Errorf("%s: %+v, notes %q", what, a.Outcome, a.Notes)
 	}
 }

@@ -236,6 +236,8 @@ func serve(r request, conns map[int]net.Conn) answer {
 		return fromErr(nameServer(r))
 	case "firsts":
 		return firsts(r)
+	case "ask many":
+		return fromErr(askMany(r))
 	case "dns":
 		return fromErr(dns(r))
 	case "resolve":

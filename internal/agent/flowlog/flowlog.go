@@ -125,6 +125,9 @@ func (l *Log) Status() (s flows.Status, begun uint64) {
 	if d := l.Driver(); d != nil {
 		if lost, err := d.LostRecords(); err == nil {
 			s.Lost["ring"], s.Lost["expired"], begun = lost.Full, lost.Queue, lost.Begun
+			if lost.EvictedKnown {
+				s.Lost["evicted"] = lost.Evicted
+			}
 		}
 	}
 	if lost, err := l.Lost(); err == nil && s.Interval > 0 {

@@ -38,7 +38,7 @@ func (plane) FlowRecords(give func(dataplane.FlowRecord)) error {
 }
 
 func (plane) LostRecords() (dataplane.LostRecords, error) {
-	return dataplane.LostRecords{Begun: 9, Full: 2, Queue: 3}, nil
+	return dataplane.LostRecords{Begun: 9, Full: 2, Queue: 3, Evicted: 6, EvictedKnown: true}, nil
 }
 
 func newLog(interval time.Duration) *Log {
@@ -66,7 +66,7 @@ func TestAnswers(t *testing.T) {
 	}
 	l.Collector.Flush()
 	lines := strings.Split(strings.TrimSpace(ask(l, "?to=10.0.0.2").Body.String()), "\n")
-	if len(lines) != 2 || !strings.Contains(lines[0], `"bytes":30`) || !strings.Contains(lines[1], `"events":4,"expired":3,"interval":0,"old":0,"ring":2`) {
+	if len(lines) != 2 || !strings.Contains(lines[0], `"bytes":30`) || !strings.Contains(lines[1], `"events":4,"evicted":6,"expired":3,"interval":0,"old":0,"ring":2`) {
 		t.Errorf("%q", lines)
 	}
 	if lines := strings.Split(strings.TrimSpace(ask(l, "?to=10.0.0.3").Body.String()), "\n"); len(lines) != 1 {

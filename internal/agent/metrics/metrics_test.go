@@ -13,7 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+
+	"github.com/weir-net/weir/internal/dataplane"
 )
 
 func observed(t *testing.T, p *Programming) (count uint64, sum float64) {
@@ -120,5 +123,26 @@ func TestNeighbours(t *testing.T) {
 				t.Errorf("error %v, want %q", err, c.err)
 			}
 		})
+	}
+}
+
+// Handshakes are counted by path, in seconds.
+func TestHandshakes(t *testing.T) {
+	t.Parallel()
+	h := NewHandshakes()
+	h.Note(dataplane.PathVXLAN, 1500*time.Microsecond)
+	h.Note(dataplane.PathVXLAN, 2*time.Second)
+	h.Note(dataplane.PathLocal, 80*time.Microsecond)
+	for path, want := range map[string]struct {
+		count uint64
+		sum   float64
+	}{"vxlan": {2, 2.0015}, "local": {1, 0.00008}} {
+		var m dto.Metric
+		if err := h.WithLabelValues(path).(prometheus.Histogram).Write(&m); err != nil {
+			t.Fatal(err)
+		}
+		if m.Histogram.GetSampleCount() != want.count || m.Histogram.GetSampleSum() != want.sum || m.Histogram.GetBucket()[0].GetCumulativeCount() != map[string]uint64{"local": 1}[path] {
+			t.Errorf("%s: %v", path, m.Histogram)
+		}
 	}
 }

@@ -65,6 +65,16 @@ type expired struct {
 	mu      sync.Mutex
 	waiting []dataplane.FlowRecord
 	lost    uint64
+	evicted map[string]uint64 // flows that the kernel took out before, by family
+}
+
+func (e *expired) noteEvicted(l *object.Collection, n uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.evicted == nil {
+		e.evicted = map[string]uint64{}
+	}
+	e.evicted[l.Family] = n
 }
 
 // note returns what keeps the entries that were removed from a table; nil of a table that has no
@@ -149,5 +159,9 @@ func (d *Driver) LostRecords() (dataplane.LostRecords, error) {
 	d.expired.mu.Lock()
 	defer d.expired.mu.Unlock()
 	out.Queue = d.expired.lost
+	for _, n := range d.expired.evicted {
+		out.Evicted += n
+	}
+	out.EvictedKnown = len(d.expired.evicted) >= len(d.both())
 	return out, nil
 }

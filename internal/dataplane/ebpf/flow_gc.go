@@ -44,7 +44,7 @@ func (d *Driver) collectGarbage(ctx context.Context) {
 		return
 	}
 	defer clock.Close()
-	all := map[*object.Collection][]*flowtable.TableGC{}
+	all := map[*object.Collection]sweep{}
 	defer func() { d.keepTableGCs(all, nil) }()
 	for {
 		d.mu.Lock()
@@ -52,10 +52,16 @@ func (d *Driver) collectGarbage(ctx context.Context) {
 		d.keepTableGCs(all, families) // while they cannot be closed
 		d.mu.Unlock()
 		for _, l := range families {
-			for _, s := range all[l] {
+			of := all[l]
+			d.warnEvicted(l, of.begin())
+			for _, s := range of.tables {
 				if !d.gcRound(ctx, l, s, clock) {
 					return
 				}
+			}
+			d.warnEvicted(l, of.end())
+			if n, known := of.count(); known {
+				d.expired.noteEvicted(l, n)
 			}
 		}
 		if !d.rest(ctx, all) {
@@ -64,14 +70,57 @@ func (d *Driver) collectGarbage(ctx context.Context) {
 	}
 }
 
+// sweep is what the tables of a family are swept by, and what says how many flows were evicted from
+// them; nil = flows are not accounted for.
+type sweep struct {
+	tables  []*flowtable.TableGC
+	evicted *flowtable.Evicted
+}
+
+func (s sweep) begin() error {
+	if s.evicted == nil {
+		return nil
+	}
+	return s.evicted.Begin()
+}
+
+func (s sweep) end() error {
+	if s.evicted == nil {
+		return nil
+	}
+	return s.evicted.End()
+}
+
+func (s sweep) count() (n uint64, known bool) {
+	if s.evicted == nil {
+		return 0, false
+	}
+	return s.evicted.Count()
+}
+
+func (s sweep) close() {
+	for _, t := range s.tables {
+		t.Close()
+	}
+	if s.evicted != nil {
+		s.evicted.Close()
+	}
+}
+
+func (d *Driver) warnEvicted(l *object.Collection, err error) {
+	if err != nil {
+		d.log.Warn("evicted flows are not counted", "family", l.Family, "error", err)
+	}
+}
+
 // rest waits for the next round, shorter when a table is pressed.
-func (d *Driver) rest(ctx context.Context, all map[*object.Collection][]*flowtable.TableGC) bool {
+func (d *Driver) rest(ctx context.Context, all map[*object.Collection]sweep) bool {
 	for range int(gcRest / time.Second) {
 		if sleep.For(ctx, time.Second) != nil {
 			return false
 		}
-		for _, list := range all {
-			if slices.ContainsFunc(list, (*flowtable.TableGC).Pressed) {
+		for _, of := range all {
+			if slices.ContainsFunc(of.tables, (*flowtable.TableGC).Pressed) {
 				return true
 			}
 		}
@@ -81,12 +130,10 @@ func (d *Driver) rest(ctx context.Context, all map[*object.Collection][]*flowtab
 
 // keepTableGCs makes those of families that came, and lets go of those of families that went. A
 // family whose tables cannot be opened is tried again in the next round.
-func (d *Driver) keepTableGCs(all map[*object.Collection][]*flowtable.TableGC, families []*object.Collection) {
-	for l, list := range all {
+func (d *Driver) keepTableGCs(all map[*object.Collection]sweep, families []*object.Collection) {
+	for l, of := range all {
 		if !slices.Contains(families, l) {
-			for _, s := range list {
-				s.Close()
-			}
+			of.close()
 			delete(all, l)
 		}
 	}
@@ -99,12 +146,16 @@ func (d *Driver) keepTableGCs(all map[*object.Collection][]*flowtable.TableGC, f
 			d.log.Error("tables are not swept", "family", l.Family, "error", err)
 			continue
 		}
+		of := sweep{tables: list}
 		if d.opts.FlowRecords > 0 {
 			for _, s := range list {
 				s.Removed = d.expired.note(l, s.Name)
 			}
+			if of.evicted, err = flowtable.NewEvicted(l.Maps["weir_counts"], list); err != nil {
+				d.warnEvicted(l, err)
+			}
 		}
-		all[l] = list
+		all[l] = of
 	}
 }
 

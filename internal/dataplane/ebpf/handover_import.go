@@ -146,7 +146,7 @@ func (d *Driver) importTracked(o *handoverImport) {
 	if d.opts.Import == flowhandover.ImportAll && d.opts.Left != nil {
 		var err error
 		o.importer.Predecessor, err = d.opts.Left()
-		errs = append(errs, err)
+		errs = append(errs, err, flowtable.Learn(d.loaded.Maps["weir_names"], o.importer.Predecessor.Told))
 	}
 	for i, f := range d.tables.Families() {
 		errs = append(errs, o.importFamily(f, d.both()[i].Family == bpffs.IPv6, now))

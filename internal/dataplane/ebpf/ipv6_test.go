@@ -367,12 +367,12 @@ func TestPressureOfBothFamilies(t *testing.T) {
 	nettest.Must(t, err)
 	addFlow(t, d.six.Maps["weir_flows"], abi.FlowKey[abi.Ip6]{Proto: 6}, abi.FlowValue[abi.Ip6]{Seen: now, State: 1})
 	addFlow(t, d.six.Maps["weir_flows"], abi.FlowKey[abi.Ip6]{Proto: 58}, abi.FlowValue[abi.Ip6]{Seen: now - 100000})
-	all := map[*object.Collection][]*flowtable.TableGC{}
+	all := map[*object.Collection]sweep{}
 	round := func() {
 		t.Helper()
 		d.keepTableGCs(all, d.both())
 		for l, list := range all {
-			for _, s := range list {
+			for _, s := range list.tables {
 				if !d.gcRound(t.Context(), l, s, clock) {
 					t.Fatal("the sweep ended")
 				}

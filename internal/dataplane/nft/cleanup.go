@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
+	"github.com/weir-net/weir/internal/dataplane/nft/names"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/dataplane/shape"
 )
@@ -22,7 +23,7 @@ func Remove(ctx context.Context) error {
 	if err := table.DeleteTables(); err != nil {
 		return err
 	}
-	return errors.Join(hostnet.Remove(), shape.Remove(shape.IFB), ctx.Err())
+	return errors.Join(names.Remove(), hostnet.Remove(), shape.Remove(shape.IFB), ctx.Err())
 }
 
 // Restore gives interfaces back the settings that they had before, where they are as this data

@@ -23,8 +23,10 @@
 //	events    what rules show to nflog, as events
 //	records   what connection tracking counts, as records of flows
 //	expr      what rules share: names of sets, words
+//	names     what pods were told of domain names; the queue (nfqueue) by which that is learned
 //	services  lists of backends, affinity, consistent hashing
 //	policy    policy of pods and host endpoints, untracked policy
+//	egress    egress gateways: the choice of one, and what drops all else
 //	chains    the chains that every node has
 //	dryrun    a packet that nobody sends, evaluated by the rules in the kernel
 //
@@ -72,7 +74,8 @@
 // direction go to, whatever the routes say, 0 = none: with bit 30 those of the first direction,
 // which are handed on, else the answers, with bit 31 through the tunnel. With bit 29 the flow came
 // through it. The numbers 8190 and 8191 are no nodes': handshakes whose answers go directly to the
-// client (chains/dsr_fallback.go). The packet mark has in bits 16 to 28 the number of the node that
+// client (chains/dsr_fallback.go). Bits 29 and 30 together are an egress gateway's flow (package
+// egress). The packet mark has in bits 16 to 28 the number of the node that
 // sent the packet, and from admit to forwarded (from sent to sent-on), with bit 29, of that which
 // it goes to. Between translate and admit a new flow's ct mark is scratch, and so is the packet's
 // priority: the number of a list of backends, and a slot or a backend in it. What policy keeps in

@@ -26,6 +26,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/dataplane/nft/limits"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
+	"github.com/weir-net/weir/internal/dataplane/nft/names"
 	"github.com/weir-net/weir/internal/dataplane/nft/policy"
 	"github.com/weir-net/weir/internal/dataplane/nft/records"
 	"github.com/weir-net/weir/internal/dataplane/nft/services"
@@ -73,6 +74,8 @@ type Driver struct {
 	arpTable    *chains.ArpTable
 	limits      *limits.Table // of pods that may send and get so much
 	overLimits  *familyTable  // what it dropped
+	names       *names.Plane  // of domain names; nil = none, for tests
+	namesMade   uint32        // familyTable.Made of both when names were written last
 	problems    []string
 	noIPIP      string // why IP in IP, which the state has, is not in force; empty = it is, or it has none
 	ipipLacks   error  // the kernel has no IP in IP
@@ -155,6 +158,11 @@ func New(o Options) (*Driver, error) {
 	}
 	d.limits = limits.New(n)
 	d.overLimits = &familyTable{State: d.limits.State}
+	if live && !o.NoMachine {
+		if d.names, err = names.New(o.Logger); err != nil {
+			return nil, err
+		}
+	}
 	return d, nil
 }
 
@@ -186,8 +194,8 @@ func (d *Driver) reconcile(ctx context.Context) error {
 		errs = append(errs, d.queues.Add(d.state.QoS)...)
 		errs = append(errs, d.queues.Remove(d.state.QoS)...)
 	}
-	errs = append(errs, d.limits.Apply(ctx, d.state))
-	d.view.Store(events.NewView(d.state, d.network.HostIndex(), d.listening))
+	errs = append(errs, d.limits.Apply(ctx, d.state), d.adoptNames())
+	d.view.Store(d.newView())
 	for _, f := range table.Families {
 		t := d.tables[f]
 		if d.live {
@@ -203,6 +211,7 @@ func (d *Driver) reconcile(ctx context.Context) error {
 			errs = append(errs, t.services.EndFlows(), t.led.End())
 		}
 	}
+	errs = append(errs, d.applyNames())
 	if machine {
 		d.arpTable.Apply(ctx, d.state, d.log)
 		errs = append(errs, d.tunnelTable.Apply(ctx, d.network.TunnelIndex() != 0, d.network.TunnelRemade())...)
@@ -259,6 +268,7 @@ func (t *familyTable) apply(ctx context.Context, s *nodestate.State, listening b
 	chains.RenderElements(t.Family, static, s, t.numbers, t.indexes)
 	if t.uncounted {
 		chains.WithoutPortShares(static)
+		policy.WithoutCounts(static)
 	}
 	t.led.Follow(static, s, t.numbers)
 	t.addShares(static, s)
@@ -293,7 +303,7 @@ func (t *familyTable) refresh(s *nodestate.State, connections func() (uint32, er
 // are of endpoints, and all else is rendered as a whole.
 func sameButServices(a, b *nodestate.State) bool {
 	return sameMap(a.Addrs, b.Addrs) && sameMap(a.Routes, b.Routes) && sameMap(a.PeerCIDRs, b.PeerCIDRs) && sameMap(a.HostEndpoints, b.HostEndpoints) && maps.EqualFunc(a.Sources, b.Sources, slices.Equal) &&
-		maps.EqualFunc(a.Gateways, b.Gateways, slices.Equal) && a.Egress.Equal(&b.Egress) && nodestate.EqualMaps(a.Policy, b.Policy) && nodestate.EqualMaps(a.Peers, b.Peers) && reflect.DeepEqual(a.Settings, b.Settings)
+		maps.EqualFunc(a.Gateways, b.Gateways, slices.Equal) && a.Egress.Equal(&b.Egress) && maps.Equal(a.Names.Sets, b.Names.Sets) && nodestate.EqualMaps(a.Policy, b.Policy) && nodestate.EqualMaps(a.Peers, b.Peers) && reflect.DeepEqual(a.Settings, b.Settings)
 }
 
 // sameMap compares maps, which states often share.
@@ -331,4 +341,9 @@ func (t *familyTable) applyDisabled(ctx context.Context, static *table.Table, s 
 }
 
 // Close lets go. What was written goes on working.
-func (d *Driver) Close() error { return d.closeRecords() }
+func (d *Driver) Close() error {
+	if d.names != nil {
+		d.names.Close()
+	}
+	return d.closeRecords()
+}

@@ -16,6 +16,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft/chains"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
+	"github.com/weir-net/weir/internal/dataplane/nft/names"
 	"github.com/weir-net/weir/internal/dataplane/nft/services"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 )
@@ -27,6 +28,9 @@ import (
 // Mark is the ct mark by which a connection takes a route; ok is false where marks cannot name the
 // node.
 func (d *Driver) Mark(r conntrack.NodeRoute) (mark uint32, ok bool) {
+	if r.Gateway && !r.Tunnel {
+		return marks.EgressBits, true
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	t := d.tables[table.FamilyOf(r.Node)]
@@ -42,6 +46,9 @@ func (d *Driver) Mark(r conntrack.NodeRoute) (mark uint32, ok bool) {
 		return 0, false
 	}
 	mark = uint32(num) << marks.NodeShift
+	if r.Gateway {
+		return mark | marks.EgressBits | marks.TunnelBit, true
+	}
 	for bit, on := range map[uint32]bool{marks.HandedBit: r.HandsOn, marks.TunnelBit: r.Tunnel, marks.CameBit: r.Came} {
 		if on {
 			mark |= bit
@@ -53,6 +60,13 @@ func (d *Driver) Mark(r conntrack.NodeRoute) (mark uint32, ok bool) {
 // connectionRoute is what a ct mark says; nodes are those that marks name.
 func connectionRoute(mark uint32, nodes map[uint32]netip.Addr) (conntrack.NodeRoute, bool) {
 	node, ok := nodes[mark&marks.NodeMask]
+	if mark&marks.EgressBits == marks.EgressBits {
+		through := mark&marks.TunnelBit != 0
+		if !through {
+			node = netip.Addr{} // the number is a gateway's
+		}
+		return conntrack.NodeRoute{Node: node, Gateway: true, Tunnel: through}, ok || !through
+	}
 	return conntrack.NodeRoute{Node: node, Tunnel: mark&marks.TunnelBit != 0, HandsOn: mark&marks.HandedBit != 0, Came: mark&marks.CameBit != 0}, ok
 }
 
@@ -86,6 +100,8 @@ func Left() (left conntrack.Left, err error) {
 		some, err := services.AffinityOf(conn, f, trackedClients)
 		left.Affinity, errs = append(left.Affinity, some...), append(errs, err)
 	}
+	left.Told, err = names.Left(conn)
+	errs = append(errs, err)
 	return left, errors.Join(errs...)
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/names"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 )
 
@@ -28,6 +29,9 @@ func (d *Driver) Run(ctx context.Context) error {
 		var counting sync.WaitGroup
 		defer counting.Wait()
 		counting.Go(func() { d.shareConnections(ctx) })
+		if d.names != nil {
+			counting.Go(func() { d.names.Run(ctx) })
+		}
 	}
 	looked, seen, written := time.Now(), uint32(0), uint32(0)
 	stale := false
@@ -91,6 +95,11 @@ func (d *Driver) check(ctx context.Context, machine, elements bool) {
 			broken = true
 		}
 	}
+	if d.names != nil && d.names.Check() {
+		d.log.Warn("a table was changed by somebody else; making it again", "table", names.TableName)
+		d.count.repaired("table")
+		broken = true
+	}
 	if !broken && !machine && !elements {
 		return
 	}
@@ -104,9 +113,21 @@ func (d *Driver) check(ctx context.Context, machine, elements bool) {
 func (d *Driver) generation() (now, ours uint32, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now, err = table.Generation()
+	if now, ours, err = d.namesGeneration(); err != nil {
+		return 0, 0, err
+	}
 	for _, t := range d.tables {
 		ours += t.Commits
 	}
 	return now, ours + d.tunnelTable.Commits + d.arpTable.Commits + d.limits.Commits, err
+}
+
+// namesGeneration reads the number, and how many of the changes were those of names, which are
+// written while others look.
+func (d *Driver) namesGeneration() (now, ours uint32, err error) {
+	if d.names == nil {
+		now, err = table.Generation()
+		return now, 0, err
+	}
+	return d.names.Generation(table.Generation)
 }

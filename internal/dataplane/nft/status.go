@@ -87,8 +87,5 @@ func (d *Driver) Pressures() []dataplane.Pressure { return nil }
 // errPrograms is the answer to what only programs can be asked.
 var errPrograms = errors.New("this node has the data plane nftables (bpfEnabled: false), which cannot be asked this; see its rules with nft list table ip weir")
 
-// Names implements dataplane.Reporter: answers of DNS servers are not looked at.
-func (d *Driver) Names() (map[string]uint64, error) { return nil, errPrograms }
-
 // Answers implements dataplane.Reporter: the kernel answers, and does not count by what.
 func (d *Driver) Answers() (map[string]uint64, error) { return nil, errPrograms }

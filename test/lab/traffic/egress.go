@@ -22,7 +22,7 @@ import (
 
 // firstSYN is less than the time after which a SYN is repeated: a connection that opened within it
 // was opened by its first one.
-const firstSYN = 900 * time.Millisecond
+const firstSYN = 300 * time.Millisecond
 
 // SourcesResult is who sent to two ports.
 type SourcesResult struct {
@@ -31,8 +31,8 @@ type SourcesResult struct {
 	Missed uint32         `json:"missed"` // packets that nobody looked at
 }
 
-// sourcesCommand counts packets that come in to a port of UDP and SYNs to one of TCP, as they are on
-// the link: whoever sends them need not be reachable.
+// sourcesCommand counts packets that come in to a port of UDP and SYNs to one of TCP, as they are
+// on the link: whoever sends them need not be reachable.
 func sourcesCommand() *cobra.Command {
 	var udp, tcp uint16
 	c := &cobra.Command{Use: "sources", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
@@ -107,9 +107,9 @@ type AddsResult struct {
 	Add          []float64 `json:"add_ms"`
 }
 
-// addsCommand calls the CNI plugin for pods PREFIX-0 … that exist in the API, again and again: ADD,
-// and DEL. Each time the new network namespace sends a datagram and a SYN as soon as it has a route,
-// and again when ADD has ended.
+// addsCommand calls the CNI plugin for pods PREFIX-0 … that exist in the API, again and again:
+// ADD, and DEL. Each time the new network namespace sends a datagram and a SYN as soon as it has a
+// route, again when ADD has ended, and datagrams all the time while DEL takes its network away.
 func addsCommand() *cobra.Command {
 	var plugin, conf, namespace, prefix, udp, tcp string
 	var pods, count, parallel int
@@ -154,7 +154,7 @@ func addsCommand() *cobra.Command {
 	c.Flags().StringVar(&tcp, "tcp", "", "")
 	c.Flags().IntVar(&pods, "pods", 100, "")
 	c.Flags().IntVar(&count, "count", 100, "")
-	c.Flags().IntVar(&parallel, "parallel", 4, "divides --pods")
+	c.Flags().IntVar(&parallel, "parallel", 8, "divides --pods")
 	return c
 }
 
@@ -197,8 +197,8 @@ func (a *adder) add(pod, i int) error {
 		_ = unix.Unmount(path, unix.MNT_DETACH)
 		_ = os.Remove(path)
 	}()
-	begun, added, sent := make(chan error, 1), make(chan struct{}), make(chan error, 1)
-	go func() { a.sends(path, i, begun, added, sent) }()
+	begun, added, gone, sent := make(chan error, 1), make(chan struct{}), make(chan struct{}), make(chan error, 2)
+	go func() { a.sends(path, i, begun, added, gone, sent) }()
 	if err := <-begun; err != nil {
 		return err
 	}
@@ -206,17 +206,20 @@ func (a *adder) add(pod, i int) error {
 	err := a.call("ADD", pod, i)
 	took := float64(time.Since(began).Microseconds()) / 1000
 	close(added)
+	told := <-sent
 	if err == nil {
 		a.mu.Lock()
 		a.res.Adds++
 		a.res.Add = append(a.res.Add, took)
 		a.mu.Unlock()
 	}
-	return errors.Join(err, <-sent, a.call("DEL", pod, i))
+	err = errors.Join(err, told, a.call("DEL", pod, i))
+	close(gone)
+	return errors.Join(err, <-sent)
 }
 
 // sends is what a network namespace sends. The thread ends with it.
-func (a *adder) sends(path string, i int, begun chan<- error, added <-chan struct{}, sent chan<- error) {
+func (a *adder) sends(path string, i int, begun chan<- error, added, gone <-chan struct{}, sent chan<- error) {
 	runtime.LockOSThread()
 	ns, err := os.Open(path)
 	if err == nil {
@@ -247,23 +250,49 @@ func (a *adder) sends(path string, i int, begun chan<- error, added <-chan struc
 	after := a.sendNow("after", i)
 	if after < 0 {
 		sent <- fmt.Errorf("call %d: there is no route when ADD has ended", i)
+		sent <- nil
 		return
 	}
 	defer unix.Close(after)
 	opened := opens(after, firstSYN)
-	earlyOpened := early >= 0 && opens(early, 0)
+	a.count(early >= 0, early >= 0 && opens(early, 0), opened)
+	sent <- nil
+	sent <- a.sendsOn(i, gone)
+}
+
+// count enters what became of one.
+func (a *adder) count(early, earlyOpened, opened bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if early >= 0 {
-		a.res.Early++
+	for n, is := range map[*int]bool{&a.res.Early: early, &a.res.EarlyOpened: earlyOpened, &a.res.OpenedAtOnce: opened} {
+		if is {
+			*n++
+		}
 	}
-	if earlyOpened {
-		a.res.EarlyOpened++
+}
+
+// sendsOn sends on one flow, and on new ones, until the network is gone.
+func (a *adder) sendsOn(i int, gone <-chan struct{}) error {
+	old, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+	if err != nil {
+		return err
 	}
-	if opened {
-		a.res.OpenedAtOnce++
+	defer unix.Close(old)
+	if err := unix.Connect(old, a.udp); err != nil {
+		return fmt.Errorf("call %d: connecting: %w", i, err)
 	}
-	sent <- nil
+	for {
+		select {
+		case <-gone:
+			return nil
+		case <-time.After(200 * time.Microsecond):
+		}
+		_ = unix.Send(old, fmt.Appendf(nil, "late %d", i), 0)
+		if fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0); err == nil {
+			_ = unix.Sendto(fd, fmt.Appendf(nil, "late %d", i), 0, a.udp)
+			_ = unix.Close(fd)
+		}
+	}
 }
 
 // sendNow sends a datagram and begins a connection, which it returns; -1 = there is no route.

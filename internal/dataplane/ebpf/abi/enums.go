@@ -30,7 +30,10 @@ const (
 
 // enum account_flag.
 const (
-	AccountEnded = 0x1
+	AccountEnded    = 0x1
+	AccountBegun    = 0x2
+	AccountOver     = 0x4
+	AccountReported = 0x8
 )
 
 // enum addr_flag.
@@ -80,7 +83,9 @@ const (
 	CountUntracked     = 0x3
 	CountRecordsLost   = 0x4
 	CountFlowsBegun    = 0x5
-	Counts             = 0x6
+	CountFlowsOver     = 0x6
+	CountFlowsExpired  = 0x7
+	Counts             = 0x8
 )
 
 // enum event_flag.
@@ -240,6 +245,7 @@ const (
 	RecordGoesOn   = 0x0
 	RecordClosed   = 0x1
 	RecordReplaced = 0x2
+	RecordFirst    = 0x80
 )
 
 // enum route_flag.

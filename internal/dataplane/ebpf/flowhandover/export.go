@@ -31,6 +31,8 @@ type Successor interface {
 	Mark(conntrack.NodeRoute) (mark uint32, ok bool)
 	// Remember lets clients stay with their backends.
 	Remember([]conntrack.Affinity) error
+	// Learn has pods know what they were told of domain names.
+	Learn([]conntrack.Told) error
 }
 
 // ExportFlows hands the flows of a driver that is no more over to connection tracking, and lets its
@@ -217,7 +219,8 @@ func (g *exporters) handOver(on, apart bool) error {
 	return errors.Join(errs...)
 }
 
-// exportAffinities reports which backends clients with affinity have.
+// exportAffinities reports which backends clients with affinity have, and what pods were told of
+// domain names.
 func (g *exporters) exportAffinities(to Successor) error {
 	if to == nil {
 		return nil
@@ -232,7 +235,7 @@ func (g *exporters) exportAffinities(to Successor) error {
 		some, err := f.affinities(now)
 		all, errs = append(all, some...), append(errs, err)
 	}
-	return errors.Join(append(errs, to.Remember(all))...)
+	return errors.Join(append(errs, to.Remember(all), exportNames(g.root, to))...)
 }
 
 // shadows are the flows that programs translate and the stack sees, as it sees them.
@@ -453,6 +456,13 @@ func (g *familyExporter[A]) mark(orig abi.FlowKey[A], v abi.FlowValue[A]) (mark 
 	handsOn := v.Flags&abi.FlowHandOn != 0
 	if g.to == nil {
 		return 0, !handsOn
+	}
+	there := v
+	if v.Flags&abi.FlowReply == 0 || g.find(orig, &there) {
+		if there.State&abi.StateGateway != 0 {
+			mark, _ = g.to.Mark(conntrack.NodeRoute{Node: abi.FromAddr(there.Nexthop), Gateway: true, Tunnel: there.Action == abi.ActTunnel})
+			return mark, true // without one it ends, and begins anew
+		}
 	}
 	at := orig
 	if !handsOn {

@@ -50,7 +50,8 @@ func ImportFlow[A abi.Address](t Importer, e conntrack.Entry, now, epoch uint32)
 	if named && route.HandsOn && e.Zone == 0 {
 		return importForwarded[A](t, e, route, now, epoch)
 	}
-	if e.Zone != 0 || !t.Ours(e) {
+	led := named && route.Gateway
+	if e.Zone != 0 || !led && !t.Ours(e) {
 		return f, false
 	}
 	var ok1, ok2 bool
@@ -87,7 +88,16 @@ func ImportFlow[A abi.Address](t Importer, e conntrack.Entry, now, epoch uint32)
 	if src.Kind == nodestate.AddrHost && !translated {
 		f.There.Action = abi.ActPass // it is met where the stack sends it to the pod
 	}
-	if named {
+	switch {
+	case led:
+		f.There.State |= abi.StateGateway
+		if route.Tunnel {
+			f.There.Flags |= abi.FlowViaNode | abi.FlowClamp
+			if !routeByNode(&f.There, t, route) {
+				return f, false
+			}
+		}
+	case named:
 		f.Here.Flags |= abi.FlowViaNode
 		if route.Came {
 			f.Here.Flags |= abi.FlowClamp

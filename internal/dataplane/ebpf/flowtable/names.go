@@ -4,12 +4,14 @@ package flowtable
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -99,4 +101,54 @@ func NamesOf(names *ebpf.Map, ifindex int, a netip.Addr) ([]dataplane.NamedBy, e
 		}
 	}
 	return out, err
+}
+
+// Told returns all that counts of what pods were told of domain names.
+func Told(names *ebpf.Map) (out []conntrack.Told, err error) {
+	now, err := MonotonicSeconds()
+	if err != nil {
+		return nil, err
+	}
+	var key abi.WeirNamedKey
+	var value abi.WeirNamedValue
+	it := names.Iterate()
+	for it.Next(&key, &value) {
+		for _, s := range value.Slots {
+			if s.Pattern != 0 && s.Until > now {
+				out = append(out, conntrack.Told{IfIndex: int(key.Ifindex), Addr: abi.Unwiden(key.Addr), Name: s.Pattern, Left: time.Duration(s.Until-now) * time.Second})
+			}
+		}
+	}
+	if err := it.Err(); err != nil {
+		return out, fmt.Errorf("reading the addresses of domain names: %w", err)
+	}
+	return out, nil
+}
+
+// Learn has pods know what they were told of domain names, but for addresses of which programs have
+// noted something since. How many addresses a pod has RemoveNames finds out.
+func Learn(names *ebpf.Map, all []conntrack.Told) error {
+	now, err := MonotonicSeconds()
+	if err != nil {
+		return err
+	}
+	values := map[abi.WeirNamedKey]*abi.WeirNamedValue{}
+	used := map[abi.WeirNamedKey]int{}
+	for _, t := range all {
+		key := abi.WeirNamedKey{Ifindex: uint32(t.IfIndex), Addr: abi.Widen(t.Addr)}
+		if values[key] == nil {
+			values[key] = &abi.WeirNamedValue{}
+		}
+		if n := used[key]; n < len(values[key].Slots) {
+			values[key].Slots[n].Pattern, values[key].Slots[n].Until = t.Name, now+uint32(t.Left/time.Second)
+			used[key]++
+		}
+	}
+	var errs []error
+	for key, value := range values {
+		if err := names.Update(key, value, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+			errs = append(errs, fmt.Errorf("writing the addresses of domain names: %w", err))
+		}
+	}
+	return errors.Join(errs...)
 }

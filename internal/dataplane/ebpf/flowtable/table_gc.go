@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -16,11 +17,14 @@ import (
 // gcBatch is how many entries are looked at in a batch.
 const gcBatch = 2048
 
-// gcTables are the tables that programs fill, with what says that an entry is expired; nil only
-// counts.
-var gcTables = map[string]func(*TableGC, []byte, []byte) bool{
-	"weir_flows": (*TableGC).flowExpired, "weir_flows_new": (*TableGC).flowExpired, "weir_affinity": nil, "weir_sockets": nil,
+type gcTable struct {
+	name    string
+	expired func(s *TableGC, key, value []byte) bool
 }
+
+// gcTables are the tables that programs fill, with what says that an entry is expired; nil only
+// counts. An entry moves from weir_flows_new to weir_flows: in this order a round misses none.
+var gcTables = []gcTable{{"weir_flows_new", (*TableGC).flowExpired}, {"weir_flows", (*TableGC).flowExpired}, {"weir_affinity", nil}, {"weir_sockets", nil}}
 
 // TableGC walks one table.
 type TableGC struct {
@@ -41,6 +45,10 @@ type TableGC struct {
 	Entries, LastRemoved int     // of the last whole round
 	Quotas               *Quotas // of weir_flows
 	Begun                bool    // a round
+	account              int     // offset of flow_value.account; -1 = there is none
+	live, lastLive, gone int     // flows that are accounted for: left in this round, in the last whole one, removed by this step
+	rounds               int
+	evicted              *Evicted // nil = nobody wants to know
 	// Removed is called with each entry that was taken out; nil = nobody wants to know.
 	Removed func(key, value []byte)
 }
@@ -53,7 +61,8 @@ func NewTableGC(name string, maps map[string]*ebpf.Map, icmp uint8) (*TableGC, e
 	s := &TableGC{Name: name, icmp: icmp, M: m, keySize: int(m.KeySize()), valueSize: int(m.ValueSize())}
 	s.keys, s.rawKeys = byteArrays(s.keySize, gcBatch)
 	s.values, s.rawValues = byteArrays(s.valueSize, gcBatch)
-	if expired := gcTables[name]; expired != nil {
+	if i := slices.IndexFunc(gcTables, func(t gcTable) bool { return t.name == name }); i >= 0 && gcTables[i].expired != nil {
+		expired := gcTables[i].expired
 		s.expired = func(k, v []byte) bool { return expired(s, k, v) }
 		key, err1 := StructOf(m, "flow_key")
 		value, err2 := StructOf(m, "flow_value")
@@ -62,6 +71,7 @@ func NewTableGC(name string, maps map[string]*ebpf.Map, icmp uint8) (*TableGC, e
 			return nil, fmt.Errorf("sweeping map %s: %w", name, err)
 		}
 		s.proto, s.seen, s.state, s.flags = OffsetOf(key, "proto"), OffsetOf(value, "seen"), OffsetOf(value, "state"), OffsetOf(value, "flags")
+		s.account = OffsetOf(value, "account")
 		if s.proto < 0 || s.seen < 0 || s.state < 0 || s.flags < 0 {
 			s.Close()
 			return nil, fmt.Errorf("sweeping map %s: its entries have no time stamp", name)
@@ -131,21 +141,31 @@ func (s *TableGC) Step() (over bool, err error) {
 	n, err := s.M.BatchLookup(&s.cursor, s.keys, s.values, nil)
 	over = errors.Is(err, ebpf.ErrKeyNotExist)
 	if err != nil && !over {
-		s.cursor, s.counted, s.removed, s.Begun = ebpf.MapBatchCursor{}, 0, 0, false
+		s.cursor, s.counted, s.removed, s.live, s.Begun = ebpf.MapBatchCursor{}, 0, 0, 0, false
 		return true, fmt.Errorf("looking through map %s: %w", s.Name, err)
 	}
 	for i := range n {
 		key, value := s.rawKeys[i*s.keySize:][:s.keySize], s.rawValues[i*s.valueSize:][:s.valueSize]
 		if s.expired == nil || !s.expired(key, value) || !s.Remove(key) {
 			s.counted++
+			if s.accounted(value) {
+				s.live++
+			}
 			if s.Quotas != nil {
 				s.Quotas.note(key, value)
 			}
 		}
 	}
+	if s.evicted != nil {
+		if err := s.evicted.removed(s.gone); err != nil {
+			return over, err
+		}
+		s.gone = 0
+	}
 	if over {
-		s.Entries, s.LastRemoved = s.counted, s.removed
-		s.cursor, s.counted, s.removed, s.Begun = ebpf.MapBatchCursor{}, 0, 0, false
+		s.Entries, s.LastRemoved, s.lastLive = s.counted, s.removed, s.live
+		s.cursor, s.counted, s.removed, s.live, s.Begun = ebpf.MapBatchCursor{}, 0, 0, 0, false
+		s.rounds++
 		if s.Quotas != nil {
 			return true, s.Quotas.end()
 		}
@@ -165,6 +185,9 @@ func (s *TableGC) Remove(key []byte) bool {
 		return false
 	}
 	s.removed++
+	if s.accounted(value) {
+		s.gone++
+	}
 	if s.Removed != nil {
 		s.Removed(key, value)
 	}
@@ -174,8 +197,8 @@ func (s *TableGC) Remove(key []byte) bool {
 // NewTableGCs returns those of a family, whose maps these are.
 func NewTableGCs(maps map[string]*ebpf.Map, icmp uint8) ([]*TableGC, error) {
 	var out []*TableGC
-	for name := range gcTables {
-		s, err := NewTableGC(name, maps, icmp)
+	for _, t := range gcTables {
+		s, err := NewTableGC(t.name, maps, icmp)
 		if err != nil {
 			for _, s := range out {
 				s.Close()

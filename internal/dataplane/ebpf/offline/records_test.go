@@ -147,8 +147,8 @@ func TestFlowRecordsOfIntervals(t *testing.T) {
 		send(t, p, segment(ack, false), 1)
 		sent++
 		for _, r := range recordsOf(t, ring) {
-			if r.End != dataplane.FlowGoesOn {
-				t.Errorf("end %q", r.End)
+			if r.End != dataplane.FlowGoesOn || !r.First {
+				t.Errorf("end %q, first %t", r.End, r.First)
 			}
 			if !r.Reply {
 				reported += r.Packets
@@ -160,6 +160,9 @@ func TestFlowRecordsOfIntervals(t *testing.T) {
 	for _, r := range recordsOf(t, ring) {
 		if !r.Reply {
 			reported += r.Packets
+			if r.First || r.End != dataplane.FlowClosed {
+				t.Errorf("the second record: end %q, first %t", r.End, r.First)
+			}
 		}
 	}
 	if reported != sent {
@@ -228,8 +231,8 @@ func TestFlowRecordsOfExpired(t *testing.T) {
 			if ok != (interval > 0) {
 				t.Errorf("interval %d: reported %v", interval, ok)
 			}
-			if sum += r.Packets; ok && r.End != dataplane.FlowExpired {
-				t.Errorf("end %q", r.End)
+			if sum += r.Packets; ok && (r.End != dataplane.FlowExpired || !r.First) {
+				t.Errorf("end %q, first %t", r.End, r.First)
 			}
 		}
 		if want := map[bool]uint64{true: 3, false: 0}[interval > 0]; sum != want {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
+	"github.com/weir-net/weir/internal/dataplane/nft/names"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/model"
 )
@@ -30,7 +31,8 @@ func (r *dryRun) verify() {
 	t, w := r.node.Table, r.walk
 	p := &r.out.Proof
 	p.Family, p.Generation, p.Rules, p.Met = string(r.family.NFT()), w.Table.Generation, w.Table.Rules, w.Rules
-	p.Chains, p.Others = w.Chains, w.Table.Others
+	p.Chains = w.Chains
+	p.Others = slices.DeleteFunc(slices.Clone(w.Table.Others), func(name string) bool { return name == names.TableName })
 	differs := func(format string, args ...any) {
 		if text := fmt.Sprintf(format, args...); len(p.Differs) < maxDifferences && !slices.Contains(p.Differs, text) {
 			p.Differs = append(p.Differs, text)

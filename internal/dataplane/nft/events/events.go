@@ -57,7 +57,12 @@ func NewView(s *nodestate.State, host int, listening bool) *View {
 
 // View is what events are made from.
 type View struct {
-	State     *nodestate.State
+	State *nodestate.State
+	// Named are the patterns of domain names that led the pod at an interface to an address, Began
+	// the one by which a connection began (0 = none). Both may be nil.
+	Named func(ifindex int, a netip.Addr) []dataplane.NamedBy
+	Began func(connection uint32) nodestate.NameID
+
 	host      int // index of weir0
 	listening bool
 }
@@ -232,14 +237,15 @@ var hookNames = [...]string{"prerouting", "input", "forward", "output", "postrou
 
 // Ends says what policy says now of a flow between these ends, the destination as a Service chose
 // it: where it leaves a pod of this node, and where it arrives at one.
-func (v *View) Ends(h Header) (egress, ingress dataplane.EventEnd) {
+// began is a pattern of domain names by which the flow began, or 0; by is the one that allows.
+func (v *View) Ends(h Header, began nodestate.NameID) (egress, ingress dataplane.EventEnd, by nodestate.NameID) {
 	e := dataplane.Event{Src: h.Src, Dst: h.Dst, Sport: h.SrcPort, Dport: h.DstPort, Proto: h.Proto}
 	if h.Proto == model.ProtocolICMP || h.Proto == model.ProtocolICMPv6 {
 		e.Dport = h.Message
 	}
-	q := &question{View: v, e: &e, sender: e.Src}
+	q := &question{View: v, e: &e, sender: e.Src, began: began}
 	q.pods(v.State.Addrs[e.Src].Kind, v.State.Addrs[e.Dst].Kind)
-	return e.Egress, e.Ingress
+	return e.Egress, e.Ingress, q.by
 }
 
 // verdicts is what the sets said of a flow together.
@@ -269,6 +275,8 @@ type question struct {
 	e      *dataplane.Event
 	sender netip.Addr // whose egress policy it is: the source, or the pod that sends with it
 	said   verdicts
+	began  nodestate.NameID // by which the flow began; 0 = none
+	by     nodestate.NameID // by which it is allowed; 0 = none
 }
 
 // decide is what a set says of an end of the flow: of the destination where peer is true.
@@ -283,12 +291,29 @@ func (q *question) decide(iso nodestate.Isolation, peer bool) nodestate.PolicyVa
 // consult asks a set that is in force.
 func (q *question) consult(iso nodestate.Isolation, peer bool, why reason.Reason) nodestate.PolicyValue {
 	d := q.decide(iso, peer)
+	if !d.Allow && why == reason.PolicyEgress && len(q.State.Names.Sets) > 0 {
+		d, q.by = q.State.DecideNamed(iso, q.names(), q.e.Dst, q.e.Proto, nodestate.Ports{Src: q.e.Sport, Dst: q.e.Dport})
+	}
 	q.e.Log = q.e.Log || d.Log && !q.said.denied
 	if d.Log && !q.said.denied && d.Allow {
 		q.said.last = why
 	}
 	q.said.denied = q.said.denied || !d.Allow
 	return d
+}
+
+// names are the patterns of domain names that led the sender to the destination, and the one by which
+// the flow began.
+func (q *question) names() (out []nodestate.NameID) {
+	if q.began != 0 {
+		out = append(out, q.began)
+	}
+	if q.Named != nil {
+		for _, n := range q.Named(q.State.Addrs[q.sender].IfIndex, q.e.Dst) {
+			out = append(out, n.Name)
+		}
+	}
+	return out
 }
 
 // pods asks the sets of pods, and those that staged policies would give them.

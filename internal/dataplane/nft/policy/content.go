@@ -20,8 +20,9 @@ type content struct {
 	protos  map[model.Protocol][]portEntry // by destination port; the numbers of ICMP messages
 	sources map[uint16]*sourceTable
 	why     reason.Reason // what a packet that it denies is dropped for
-	// chain, silent and turned are the chains' names, once they are made.
-	chain, silent, turned string
+	set     nodestate.SetID
+	// chain, silent, turned and named are the chains' names, once they are made.
+	chain, silent, turned, named string
 }
 
 // sourceTable is a table of source ports.
@@ -60,12 +61,16 @@ func whysOf(s *nodestate.State, f table.Family) map[nodestate.SetID]reason.Reaso
 	return out
 }
 
-// contentsOf are the contents of the sets that evaluate. A set without heads says nothing.
-func contentsOf(s *nodestate.State, whys map[nodestate.SetID]reason.Reason) map[nodestate.SetID]map[nodestate.Class]*content {
+// contentsOf are the contents of the sets that evaluate, and of those that names lead to. A set
+// without heads says nothing.
+func contentsOf(s *nodestate.State, whys map[nodestate.SetID]reason.Reason, tried map[nodestate.SetID]bool) map[nodestate.SetID]map[nodestate.Class]*content {
 	out := map[nodestate.SetID]map[nodestate.Class]*content{}
 	heads := map[*content]bool{}
 	for k, v := range s.Policy.All() {
 		why, used := whys[k.Set]
+		if !used && tried[k.Set] {
+			why, used = reason.PolicyEgress, true
+		}
 		if !used {
 			continue
 		}
@@ -74,7 +79,7 @@ func contentsOf(s *nodestate.State, whys map[nodestate.SetID]reason.Reason) map[
 		}
 		c := out[k.Set][k.Peer]
 		if c == nil {
-			c = &content{protos: map[model.Protocol][]portEntry{}, sources: map[uint16]*sourceTable{}, why: why}
+			c = &content{protos: map[model.Protocol][]portEntry{}, sources: map[uint16]*sourceTable{}, why: why, set: k.Set}
 			out[k.Set][k.Peer] = c
 		}
 		e := portEntry{k.Port, k.Len, v}
@@ -113,6 +118,8 @@ func contentsOf(s *nodestate.State, whys map[nodestate.SetID]reason.Reason) map[
 func (r *policyRender) contentChain(c *content) string {
 	made, prefix, to, message := &c.chain, "peer-", "ct reply proto-src", "ct original proto-dst"
 	switch {
+	case r.byName:
+		made, prefix = &c.named, "peer-by-name-"
 	case isPerPacket(c.why):
 		to, message = "th dport", "@th,0,16"
 	case r.turned:
@@ -178,11 +185,11 @@ func (r *policyRender) others(c *content) string {
 // decision is a verdict in words, where the source port may decide.
 func (r *policyRender) decision(c *content, v nodestate.PolicyValue) string {
 	if v.Sources == 0 {
-		return r.verdict(v, c.why)
+		return r.withNames(c.set, v, c.why)
 	}
 	t := c.sources[v.Sources]
 	if t == nil {
-		return r.verdict(nodestate.PolicyValue{}, c.why) // Decide finds the zero value, too
+		return r.withNames(c.set, nodestate.PolicyValue{}, c.why) // Decide finds the zero value, too
 	}
 	from := "ct original proto-src"
 	switch {
@@ -195,10 +202,10 @@ func (r *policyRender) decision(c *content, v nodestate.PolicyValue) string {
 	if text := r.ranges(c, t.entries, t.head); text != "" {
 		for _, proto := range []string{"tcp", "udp", "sctp"} {
 			rules = append(rules, "meta l4proto "+proto+" "+from+" vmap { "+text+" }")
-			rules = append(rules, "meta l4proto "+proto+" "+r.verdict(t.head, c.why))
+			rules = append(rules, "meta l4proto "+proto+" "+r.withNames(c.set, t.head, c.why))
 		}
 	}
-	rules = append(rules, r.verdict(longest(t.entries, 0, t.head), c.why)) // other protocols have the source port 0
+	rules = append(rules, r.withNames(c.set, longest(t.entries, 0, t.head), c.why)) // other protocols have the source port 0
 	name := r.chain("from-", rules)
 	*r.sum += table.Hash(name)
 	return "goto " + name

@@ -17,6 +17,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft/events"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/marks"
+	"github.com/weir-net/weir/internal/dataplane/nft/names"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
@@ -65,21 +66,24 @@ func AddSets(f table.Family, t *table.Table, room uint64) {
 		setIsolated: {Key: "$addr", Size: room}, MapIngress: {Key: "$addr", Value: "verdict", Size: room}, MapEgress: {Key: "$addr", Value: "verdict", Size: room},
 		mapGranted: {Key: "ifname", Value: "verdict", Size: room}, setGranters: {Key: "ifname", Size: room},
 		mapPeers: {Key: "$addr", Value: "classid"}, mapPeerNets: {Key: "$addr", Value: "classid", Interval: true},
-		mapVerdicts: {Key: "classid", Value: "verdict"},
+		mapVerdicts: {Key: "classid", Value: "verdict"}, mapNamed: {Key: "classid", Value: "verdict"},
 	} {
 		table.AddSet(f, t, name, set)
 	}
+	names.AddSets(f, t)
 }
 
 // Render makes the chains of policy, and the elements of its sets. It returns the policy's number,
 // and what host endpoints apply to.
 func Render(f table.Family, t *table.Table, s *nodestate.State, p *State) (epoch uint16, hosts HostRules) {
 	r := policyRender{Family: f, table: t, policy: p, whys: whysOf(s, f), sum: new(uint64)}
-	r.contents = contentsOf(s, r.whys)
+	r.names, r.tried = namesOf(s, r.whys)
+	r.contents = contentsOf(s, r.whys, r.tried)
 	r.numbers()
 	r.peers(s)
 	r.endpoints(s)
 	r.verdicts()
+	r.nameChains()
 	hosts = r.hosts(s)
 	epoch = p.epochs.of(*r.sum)
 	policyChains(f, t, s, epoch, hosts, p.Listening)
@@ -179,6 +183,11 @@ type policyRender struct {
 	sum      *uint64 // of all that a verdict follows from
 	// turned: chains evaluate the return path of the flow at hand, and neither deny nor mark.
 	turned bool
+	// names are the patterns that sets have, tried the sets that these lead to. byName: chains are of
+	// such a set, and say that they allow.
+	names  map[nodestate.SetID][]patternOf
+	tried  map[nodestate.SetID]bool
+	byName bool
 	// silent: chains of host endpoints' sets are for postrouting, where the kernel lets no rule
 	// answer.
 	silent bool
@@ -274,10 +283,7 @@ func (r *policyRender) endpoints(s *nodestate.State) {
 func (r *policyRender) podChain(prefix, set string, exceptions ...string) string {
 	rules := append([]string{"ct original $ip saddr . ct reply $ip saddr @" + expr.SetHairpin + " return"}, exceptions...)
 	rules = append(rules, "jump "+set, "meta priority set none")
-	for i := range rules {
-		rules[i] = strings.ReplaceAll(rules[i], "$ip", r.Words().IP)
-	}
-	name := r.chain(prefix, rules)
+	name := r.chain(prefix, r.expand(rules))
 	*r.sum += table.Hash(name)
 	return name
 }
@@ -285,9 +291,9 @@ func (r *policyRender) podChain(prefix, set string, exceptions ...string) string
 // setChain makes the chain of an isolation in one direction, where the peer is the given end of the
 // flow.
 func (r *policyRender) setChain(prefix, peer string, iso nodestate.Isolation) string {
-	why := r.whys[iso.Set]
+	why := r.whyOf(iso.Set)
 	verdicts := r.verdictsOf(why)
-	deny := r.verdict(nodestate.PolicyValue{Rule: iso.Rule}, why)
+	deny := r.withNames(iso.Set, nodestate.PolicyValue{Rule: iso.Rule}, why)
 	n, ok := r.policy.sets.of(uint64(iso.Set))
 	rules := []string{deny} // a set without entries, or without a number
 	if ok {
@@ -304,13 +310,25 @@ func (r *policyRender) setChain(prefix, peer string, iso nodestate.Isolation) st
 			rules = append(rules, deny)
 		}
 	}
-	ip := r.Words().IP
-	for i := range rules {
-		rules[i] = strings.ReplaceAll(rules[i], "$ip", ip)
-	}
-	name := r.chain(prefix, rules)
+	name := r.chain(prefix, r.expand(rules))
 	*r.sum += table.Hash(name)
 	return name
+}
+
+// expand puts the family's word in its place.
+func (r *policyRender) expand(rules []string) []string {
+	for i := range rules {
+		rules[i] = strings.ReplaceAll(rules[i], "$ip", r.Words().IP)
+	}
+	return rules
+}
+
+// whyOf is what a packet is dropped for that a set denies.
+func (r *policyRender) whyOf(set nodestate.SetID) reason.Reason {
+	if r.byName {
+		return reason.PolicyEgress
+	}
+	return r.whys[set]
 }
 
 // ofPods reports whether a reason is that of a pod's set.
@@ -322,6 +340,8 @@ func ofPods(why reason.Reason) bool {
 // for each kind of chains.
 func (r *policyRender) verdictsOf(why reason.Reason) string {
 	switch {
+	case r.byName:
+		return mapNamed
 	case r.turned:
 		return mapTurned
 	case ofPods(why):
@@ -339,6 +359,9 @@ func (r *policyRender) verdicts() {
 	silent := *r
 	silent.silent = true
 	for _, set := range slices.Sorted(maps.Keys(r.contents)) {
+		if r.whys[set] == 0 {
+			continue // names alone lead to it
+		}
 		r.verdictsFor(set)
 		if why := r.whys[set]; !ofPods(why) && why != reason.HostPreDNAT && !isUntracked(why) {
 			silent.verdictsFor(set)
@@ -352,7 +375,7 @@ func (r *policyRender) verdictsFor(set nodestate.SetID) {
 	if !ok {
 		return
 	}
-	at := r.verdictsOf(r.whys[set])
+	at := r.verdictsOf(r.whyOf(set))
 	for class, c := range r.contents[set] {
 		if number, ok := r.policy.classes.of(uint64(class)); ok {
 			r.add(at, expr.PriorityText(n, number), "goto "+r.contentChain(c))
@@ -360,7 +383,7 @@ func (r *policyRender) verdictsFor(set nodestate.SetID) {
 	}
 	if r.policy.classes.full {
 		// Peers of classes without a number: nobody knows what they may do.
-		r.add(at, expr.PriorityText(n, unknownNumber), r.verdict(nodestate.PolicyValue{}, r.whys[set]))
+		r.add(at, expr.PriorityText(n, unknownNumber), r.withNames(set, nodestate.PolicyValue{}, r.whyOf(set)))
 	}
 }
 
@@ -368,6 +391,8 @@ func (r *policyRender) verdictsFor(set nodestate.SetID) {
 // denied is dropped for.
 func (r *policyRender) verdict(v nodestate.PolicyValue, why reason.Reason) string {
 	switch {
+	case r.byName:
+		return r.namedVerdict(v, why)
 	case r.turned && v.Allow:
 		return "goto " + olderPassChain
 	case v.Allow && !v.Undecided && isUntracked(why):

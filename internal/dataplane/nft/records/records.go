@@ -137,11 +137,15 @@ func recordsOf(v *events.View, a conntrack.Accounted, since, now time.Time) (the
 		}
 	}
 	if !there.HandOn {
-		there.Egress, there.Ingress = v.Ends(events.Header{Src: orig.Src, Dst: reply.Src, SrcPort: orig.SrcPort, DstPort: reply.SrcPort,
-			Proto: model.Protocol(orig.Proto), Message: uint16(orig.Type)<<8 | uint16(orig.Code)})
+		var began nodestate.NameID
+		if v.Began != nil {
+			began = v.Began(a.ID)
+		}
+		there.Egress, there.Ingress, there.Name = v.Ends(events.Header{Src: orig.Src, Dst: reply.Src, SrcPort: orig.SrcPort, DstPort: reply.SrcPort,
+			Proto: model.Protocol(orig.Proto), Message: uint16(orig.Type)<<8 | uint16(orig.Code)}, began)
 	}
 	back = there
-	back.Reply, back.Packets, back.Bytes, back.TCPFlags, back.Path = true, a.Received.Packets, a.Received.Bytes, flagsOf(a, false), pathTo(s, orig.Src)
+	back.Name, back.Reply, back.Packets, back.Bytes, back.TCPFlags, back.Path = 0, true, a.Received.Packets, a.Received.Bytes, flagsOf(a, false), pathTo(s, orig.Src)
 	return there, back, true
 }
 

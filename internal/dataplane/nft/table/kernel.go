@@ -81,7 +81,10 @@ func There() (bool, error) {
 }
 
 // Counter reads the first counter among a chain's rules.
-func Counter(f Family, chain string) (n [2]uint64, _ error) {
+func Counter(f Family, chain string) (n [2]uint64, _ error) { return CounterIn(Name, f, chain) }
+
+// CounterIn is Counter of another table of ours.
+func CounterIn(table string, f Family, chain string) (n [2]uint64, _ error) {
 	// linux/netfilter/nf_tables.h
 	const (
 		getRule                               = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE
@@ -91,7 +94,7 @@ func Counter(f Family, chain string) (n [2]uint64, _ error) {
 	)
 	req := nl.NewNetlinkRequest(getRule, unix.NLM_F_DUMP)
 	req.AddData(&nl.Nfgenmsg{NfgenFamily: f.netfilter()})
-	req.AddData(nl.NewRtAttr(ruleTable, nl.ZeroTerminated(Name)))
+	req.AddData(nl.NewRtAttr(ruleTable, nl.ZeroTerminated(table)))
 	req.AddData(nl.NewRtAttr(ruleChain, nl.ZeroTerminated(chain)))
 	msgs, err := req.Execute(unix.NETLINK_NETFILTER, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -184,13 +187,16 @@ func (w *State) Intact() error {
 // Comments are those of the rules of our table of a family (NFPROTO_…), by chain, in order; a rule
 // without one has an empty one. What rules do is not looked at: a library that reads it as well
 // fails at expressions that it does not know.
-func Comments(of uint8) (map[string][]string, error) {
+func Comments(of uint8) (map[string][]string, error) { return CommentsIn(Name, of) }
+
+// CommentsIn is Comments of another table of ours.
+func CommentsIn(name string, of uint8) (map[string][]string, error) {
 	// linux/netfilter/nf_tables.h
 	const getRule, ruleTable, ruleChain, ruleUserData = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE, 1, 2, 7
 	msgs, err := kernel.Dump(func() ([][]byte, error) {
 		req := nl.NewNetlinkRequest(getRule, unix.NLM_F_DUMP)
 		req.AddData(&nl.Nfgenmsg{NfgenFamily: of})
-		req.AddData(nl.NewRtAttr(ruleTable, nl.ZeroTerminated(Name)))
+		req.AddData(nl.NewRtAttr(ruleTable, nl.ZeroTerminated(name)))
 		return req.Execute(unix.NETLINK_NETFILTER, 0)
 	})
 	if err != nil && !errors.Is(err, unix.ENOENT) {
@@ -216,7 +222,7 @@ func Comments(of uint8) (map[string][]string, error) {
 				comment, _ = userdata.GetString(a.Value, userdata.TypeComment)
 			}
 		}
-		if table == Name {
+		if table == name {
 			out[chain] = append(out[chain], comment)
 		}
 	}

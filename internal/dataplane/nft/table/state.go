@@ -34,6 +34,7 @@ type State struct {
 	Elements map[string]*delta.Tracker[string, string]
 	Writes   uint64 // operations, since the start
 	Commits  uint32 // transactions
+	Made     uint32 // how often the table was made anew, without what packets or others added
 }
 
 const layoutChain = "layout"
@@ -71,9 +72,9 @@ func (w *State) Invalidate() { w.Loaded = false }
 
 // Reset makes the table be read again, and forgets everything that was desired.
 func (w *State) Reset() {
-	writes, commits := w.Writes, w.Commits
+	writes, commits, made := w.Writes, w.Commits, w.Made
 	*w = *NewState(w.nft, w.Family)
-	w.Writes, w.Commits = writes, commits
+	w.Writes, w.Commits, w.Made = writes, commits, made
 }
 
 // Define says which sets and which layout are wanted, before load.
@@ -203,6 +204,9 @@ func (w *State) transaction() (tx *knftables.Transaction, done func()) {
 		return nil, nil
 	}
 	return tx, func() {
+		if fresh {
+			w.Made++
+		}
 		w.there, w.flush = true, nil
 		w.hashes = map[string][]string{}
 		for name, c := range w.want {

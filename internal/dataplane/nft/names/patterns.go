@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package names
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
+)
+
+// patterns finds those that a name matches, by what the name ends with: it takes as many look-ups as
+// the name has labels, however many patterns there are.
+type patterns struct {
+	exact map[string]nodestate.NameID
+	tails map[string][]pattern // by what is behind the wildcard
+}
+
+type pattern struct {
+	text string
+	id   nodestate.NameID
+}
+
+func newPatterns() *patterns {
+	return &patterns{exact: map[string]nodestate.NameID{}, tails: map[string][]pattern{}}
+}
+
+func (p *patterns) add(text string, id nodestate.NameID) {
+	_, tail, wild := model.SplitDomain(text)
+	if !wild {
+		p.exact[text] = id
+		return
+	}
+	if one := (pattern{text, id}); !slices.Contains(p.tails[tail], one) {
+		p.tails[tail] = append(p.tails[tail], one)
+	}
+}
+
+// matching returns the patterns that one of the names matches.
+func (p *patterns) matching(names []string) (out []nodestate.NameID) {
+	add := func(id nodestate.NameID) {
+		if !slices.Contains(out, id) {
+			out = append(out, id)
+		}
+	}
+	for _, name := range names {
+		if id, ok := p.exact[name]; ok {
+			add(id)
+		}
+		for tail := "." + name; ; {
+			for _, one := range p.tails[tail] {
+				if model.DomainMatches(one.text, name) {
+					add(one.id)
+				}
+			}
+			if tail == "" {
+				break
+			}
+			if next := strings.IndexByte(tail[1:], '.'); next >= 0 {
+				tail = tail[1+next:]
+			} else {
+				tail = ""
+			}
+		}
+	}
+	return out
+}
