@@ -165,10 +165,15 @@ func (s *Speaker) isDown(peer netip.Addr) bool {
 	return down || err != nil
 }
 
-// same reports whether a session can go on; its name is for people.
-func same(a, b session) bool {
-	a.peer.Name = b.peer.Name
-	return a == b
+// same reports whether a session can go on as another one; its name is for people. One that this
+// node may begin goes on where it need not any more, as when no node has Calico any longer: to end
+// it would take its routes away.
+func same(was, is session) bool {
+	was.peer.Name = is.peer.Name
+	if !was.peer.Passive {
+		is.peer.Passive = false
+	}
+	return was == is
 }
 
 // neighbour is a session as the library has it: of the family of its addresses.
