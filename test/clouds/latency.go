@@ -16,14 +16,14 @@ import (
 // latencyRounds is how often each row is measured, in turns, of one second each.
 const latencyRounds = 20
 
-// latencyTests are the tests of `weir bench` by which a pod's way to a Service is compared with that
-// to the pod behind it.
+// latencyTests are the tests of `weir bench` by which a pod's way to a Service is compared with
+// that to the pod behind it.
 var latencyTests = map[string]string{
 	"tcp-rr": "a round trip of TCP", "crr": "connect, request, answer, close", "udp-rr": "a round trip of UDP",
 }
 
-// latency has `weir bench` measure in a lab with Weir, and notes how long the median operation of a
-// round takes to a Service, as a multiple of what it takes to a pod: the median over the rounds.
+// latency has `weir bench` measure in a lab with Weir, and notes how long the median operation of
+// a round takes to a Service, as a multiple of what it takes to a pod: the median over the rounds.
 func (c cluster) latency(ctx context.Context, figures map[string][]float64) error {
 	const name = "weir-clouds"
 	defer labProgram(context.Background(), "--name", name, "down").Run()
