@@ -9,7 +9,7 @@ import (
 
 // nftOrder are the packages of the nftables driver, each of which imports only those before it: its
 // package comment says so.
-var nftOrder = []string{"table", "marks", "hostnet", "events", "records", "expr", "limits", "nfqueue", "names", "services", "policy", "egress", "chains", "dryrun", ""}
+var nftOrder = []string{"table", "marks", "hostnet", "events", "records", "expr", "nfqueue", "names", "limits", "services", "policy", "egress", "chains", "dryrun", ""}
 
 func TestNFTImportsDownward(t *testing.T) {
 	t.Parallel()

@@ -439,18 +439,13 @@ func (g *familyExporter[A]) mark(orig abi.FlowKey[A], v abi.FlowValue[A]) (mark 
 		return 0, !handsOn
 	}
 	there := v
-	if v.Flags&abi.FlowReply == 0 || g.find(orig, &there) {
-		if there.State&abi.StateGateway != 0 {
-			mark, _ = g.to.Mark(conntrack.NodeRoute{Node: abi.FromAddr(there.Nexthop), Gateway: true, Tunnel: there.Action == abi.ActTunnel})
-			return mark, true // without one it ends, and begins anew
-		}
+	if (v.Flags&abi.FlowReply == 0 || g.find(orig, &there)) && there.State&abi.StateGateway != 0 {
+		mark, _ = g.to.Mark(conntrack.NodeRoute{Node: abi.FromAddr(there.Nexthop), Gateway: true, Tunnel: there.Action == abi.ActTunnel})
+		return mark, true // without one it begins anew
 	}
 	at := orig
-	if !handsOn {
+	if !handsOn && v.Flags&abi.FlowReply == 0 {
 		at = v.After(orig.Proto).Reversed()
-		if v.Flags&abi.FlowReply != 0 {
-			at = orig
-		}
 	}
 	var goes abi.FlowValue[A]
 	switch {
