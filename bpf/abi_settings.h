@@ -38,6 +38,7 @@ enum settings_flag {
 	 * stack, for that network's routing rules and source NAT */
 	SET_CHAINED = 524288,
 	SET_GATEWAYS = 1048576, /* weir_gateways may have entries, or pods of this node have none */
+	SET_FLOATING = 2097152, /* weir_floating may have entries */
 	/* user space is writing a change, and has not moved the epoch on yet; nothing to the
 	 * programs */
 	SET_CHANGING = 64,

@@ -16,6 +16,7 @@
 #include "route.h"
 #include "reasons.h"
 #include "flow_table.h"
+#include "floating.h"
 
 /* The node that handed the packet on to this one; 0 when it came from outside. b is what is known
  * of the packet's destination. */
@@ -71,6 +72,8 @@ __noinline int flow_balance(struct __sk_buff *skb)
 	if (!w || !s)
 		return DROP_INTERNAL;
 	p = &w->pkt;
+	if ((s->flags & SET_FLOATING) && floating_leads(skb))
+		return DROP_NONE;
 	if (!parse_has_ports(p) || lb_no_port(s, p->key.dport, p->key.proto, PORT_TCP_FRONTEND))
 		return DROP_NONE;
 	if (p->hook == HOOK_TO_UPLINK && !(s->flags & SET_HOST_NAT))

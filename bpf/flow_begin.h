@@ -49,6 +49,13 @@ static __always_inline int flow_has_service(const struct scratch *w)
 	return *(const volatile __u8 *)&flow_svc(&w->fwd)->proto != 0;
 }
 
+/* Does a Service or a floating address lead it elsewhere than it was sent to? */
+static __always_inline int flow_led(const struct scratch *w)
+{
+	return *(const volatile __u8 *)&flow_svc(&w->fwd)->proto |
+	       *(const volatile __u32 *)&w->balance.floating;
+}
+
 static __always_inline int flow_handed_on(const struct scratch *w)
 {
 	const volatile __u32 *to = w->balance.hand_on.w;
@@ -92,7 +99,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 		return DROP_INTERNAL;
 	p = &w->pkt;
 	w->balance.via = w->balance.hand_on = addr_none();
-	w->balance.maglev = 0;
+	w->balance.maglev = w->balance.floating = 0;
 	w->own = 0;
 	w->port.change = 0;
 	w->egress.asked = 0;
@@ -189,8 +196,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 	}
 	/* In the middle of a flow: where all nodes choose equally, the backend's node may know it. */
 	if (!parse_begins(p) && !(w->balance.maglev && flow_handed_on(w)) &&
-	    (flow_has_service(w) ||
-	     (a && a->kind == ADDR_ENDPOINT && (a->ingress_set | a->egress_set)) ||
+	    (flow_led(w) || (a && a->kind == ADDR_ENDPOINT && (a->ingress_set | a->egress_set)) ||
 	     (b && b->kind == ADDR_ENDPOINT && (b->ingress_set | b->egress_set))))
 		return DROP_NO_FLOW;
 
@@ -251,7 +257,7 @@ __noinline int flow_begin(struct __sk_buff *skb)
 			   w->fwd.action == ACT_PASS) {
 			/* Nor have those to the host's own ports. */
 			w->port.change = PORT_MUST | PORT_MAY;
-		} else if (flow_has_service(w) && flow_hook(p) == HOOK_FROM_WORKLOAD &&
+		} else if (flow_led(w) && flow_hook(p) == HOOK_FROM_WORKLOAD &&
 			   addr_same(&w->fwd.daddr, &p->key.saddr)) {
 			/* A pod refuses packets from its own address. */
 			flow_translate(w, s);

@@ -18,6 +18,7 @@
 #include "source.h"
 #include "granted.h"
 #include "egress.h"
+#include "floating.h"
 #include "reasons.h"
 #include "flow_table.h"
 #include "account.h"
@@ -38,6 +39,8 @@ static __noinline int flow_revalidate(struct __sk_buff *skb, struct pkt *p, stru
 	epoch = *(volatile __u32 *)&s->epoch;
 	if (flow_svc(f)->proto && flow_svc(f)->proto != IPPROTO_TCP &&
 	    !lb_lists(flow_svc(f), flow_backend(f)))
+		return STAGE_ANEW;
+	if ((s->flags & SET_FLOATING) && floating_left(p, f))
 		return STAGE_ANEW;
 	if (f->state & STATE_GATEWAY || (egress_enabled && (s->flags & SET_GATEWAYS))) {
 		if (!egress_enabled || egress_differs(f))

@@ -62,6 +62,7 @@ struct balance_context {
 	__u32 maglev; /* out: enum maglev_use */
 	/* out: of the address that the client asked, enum addr_kind + 1; 0 = not known */
 	__u32 front_kind;
+	__u32 floating; /* out: a floating address leads it to a pod */
 };
 
 /* The flow as policy sees it, and what it says (policy.h, host_policy.h): in its original

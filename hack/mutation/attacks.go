@@ -30,6 +30,9 @@ func all() []mutant {
 // recordedAs are the attacks of mutants that have another name than theirs: where several guards
 // hold one attack, only one of the mutants can have its name.
 var recordedAs = map[string]string{
+	"a pod takes packets by a floating address that a node has":                                                                       floatingAttack,
+	"a pod takes packets by a floating address that another pod has":                                                                  floatingAttack,
+	"a younger pod takes the floating address of an older one":                                                                        floatingAttack,
 	"a pod sends with an address that is not its own: one that its namespace was not granted, or that somebody has, of a pod or node": "a pod sends with an address that is not its own: one that its namespace was not granted, or that somebody has",
 	"a host on the link sends with the address of another node's pod, to nftables":                                                    linkSendsAsPod,
 	"a node on the link sends with the address of another node's pod, to nftables":                                                    linkSendsAsPod,

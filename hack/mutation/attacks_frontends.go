@@ -3,10 +3,12 @@
 package main
 
 const (
-	protectedFile = "internal/calc/service/protected.go"
-	conflictsFile = "internal/calc/service/frontend_conflicts.go"
-	refusalsFile  = "internal/calc/service/refusals.go"
-	calcPackage   = "./internal/calc"
+	protectedFile  = "internal/calc/service/protected.go"
+	conflictsFile  = "internal/calc/service/frontend_conflicts.go"
+	floatingAttack = "a pod takes packets by a floating address that its namespace was not granted, or that somebody has"
+	floatingFile   = "internal/calc/cluster/floating.go"
+	refusalsFile   = "internal/calc/service/refusals.go"
+	calcPackage    = "./internal/calc"
 )
 
 // attacksFrontends are the guards of what Services may take.
@@ -60,6 +62,14 @@ var attacksFrontends = []mutant{
 	{fault: fault{"packets for an API server, a kubelet and a failsafe port go where a tenant's Service says", refusalsFile,
 		"		why := s.protected.reservedFor(f, \"\")\n", "		why := \"\"\n"},
 		pkg: "./test/scenarios", run: "^TestHostileFrontends$"},
+	{fault: fault{floatingAttack, floatingFile,
+		"	case !n.GrantsFloating(a):\n", "	case false:\n"}, pkg: "./test/scenarios", run: "^TestHostileFloating$"},
+	{fault: fault{"a pod takes packets by a floating address that a node has", floatingFile,
+		"	case x.taken[a] != \"\":\n		return to, x.taken[a] + \" has it\"\n", ""}, pkg: "./internal/agent/problems", run: "^TestRefusedFloating$"},
+	{fault: fault{"a pod takes packets by a floating address that another pod has", floatingFile,
+		"	case inBlock && !model.Within(c.Reservations, a):\n", "	case false:\n"}, pkg: "./test/scenarios", run: "^TestHostileFloating$"},
+	{fault: fault{"a younger pod takes the floating address of an older one", floatingFile,
+		"		if have, has := out.By[a]; why == \"\" && has {", "		if have, has := out.By[a]; why == \"\" && has && false {"}, pkg: "./test/scenarios", run: "^TestHostileFloating$"},
 	{fault: fault{"a Service's external IP takes what the whole cluster sends to an address outside", protectedFile,
 		"	case !ofStatus && g.external != nil && !model.Within(g.external, a):\n		return \"is not in serviceExternalIPs\"\n", ""}, pkg: calcPackage, run: "^TestHostileExternalIPOutside$"},
 	{fault: fault{"a Service's external IP takes the node's gateway", protectedFile,

@@ -68,7 +68,7 @@ func (c *cluster) publish(state *nodestate.State) {
 	c.snap.state, c.snap.endpoints, c.snap.services = state, len(containers), len(c.model.Services)
 	c.snap.nodes = len(c.model.Nodes)
 	c.snap.refused, c.snap.replaced = c.calc.Refused(), problems.EncryptedPools(c.model)
-	c.snap.idleEgress = slices.Concat(problems.IdleEgress(c.model), problems.RefusedSources(c.model, state))
+	c.snap.idleEgress = slices.Concat(problems.IdleEgress(c.model), problems.RefusedSources(c.model, state), problems.RefusedFloating(c.calc.FloatingRefused()))
 	c.snap.gateways, c.snap.serviceCIDRs = c.model.Local.Gateways, c.model.ServiceCIDRs
 	c.snap.hostEndpoints = hostEndpointsOf(c.model, c.node)
 	c.snap.ipv6Pool = false

@@ -124,7 +124,7 @@ func (p pods) PodForAdd(ctx context.Context, name model.Name, uid string) (cni.P
 	case err != nil:
 		return cni.Pod{}, err
 	}
-	p.events.NotInForce(name, pod.UID, slices.Concat(pod.Problems, problems.UngrantedSources(p.settings(), pod.Namespace, pod.Pod)))
+	p.events.NotInForce(name, pod.UID, slices.Concat(pod.Problems, problems.UngrantedSources(p.settings(), pod.Namespace, pod.Pod), problems.UngrantedFloating(p.settings(), pod.Namespace, pod.Pod)))
 	out := cni.Pod{Name: name, UID: pod.UID, Labels: pod.Pod.Labels, Annotations: pod.Annotations, NamespaceAnnotations: pod.NamespaceAnnotations}
 	if pod.Namespace != nil {
 		out.NamespaceLabels = map[string]string{}

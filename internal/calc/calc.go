@@ -54,6 +54,12 @@ type (
 	PoolOverlap = cluster.PoolOverlap
 )
 
+// WhyNotFloating says why pods of a namespace do not have a floating address, whoever has it; "" =
+// the settings and the namespace let them.
+func WhyNotFloating(s *model.Settings, n *model.Namespace, namespace string, a netip.Addr) string {
+	return cluster.WhyNotFloating(s, n, namespace, a)
+}
+
 // PoolOverlaps returns the pools of a cluster that cover what nodes need.
 func PoolOverlaps(all *model.Cluster) []PoolOverlap { return cluster.PoolOverlaps(all) }
 
@@ -75,6 +81,7 @@ type Calculator struct {
 	ownership cluster.OwnershipIndex
 	covered   *cluster.Covered      // what no pool may cover
 	overlaps  []cluster.PoolOverlap // pools that do
+	floating  *cluster.Floating
 }
 
 // New returns a calculator that has computed nothing yet: its first Update computes everything.
@@ -101,6 +108,10 @@ func (k *Calculator) Refused() []cluster.Refusal {
 	return k.owners.Refusals()
 }
 
+// FloatingRefused returns why pods of the node do not have floating addresses that they ask for, in
+// the last state.
+func (k *Calculator) FloatingRefused() []cluster.Refusal { return k.floating.Refusals() }
+
 // Update returns the state of the node c.Local.Node and the tables that differ from the state that
 // was returned before. Whatever changed in c since then must be marked in dirty; what is marked and
 // did not change costs time only. When nothing differs the earlier state is returned again.
@@ -125,6 +136,13 @@ func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.S
 		}
 	}
 	c.Covered = k.covered
+	floats := false // another pod has a floating address
+	if servers || k.owners != c.Owners || dirty.Has(cluster.InputsFloating) || cluster.ChangesFloating(c, k.floating, &dirty) {
+		now := cluster.FloatingOf(c)
+		floats = !now.Same(k.floating)
+		k.floating = now
+	}
+	c.Floating = k.floating
 
 	next, keys := *k.state, nodestate.Keys{}
 	if dirty.Has(inputsSettings) {
@@ -156,7 +174,7 @@ func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.S
 	ingress, egress := k.policy.Isolation()
 	gateways := route.ChangesGateways(c, &dirty)
 	switch {
-	case dirty.Has(inputsAddrs) || gateways || k.owners != c.Owners:
+	case dirty.Has(inputsAddrs) || gateways || floats || k.owners != c.Owners:
 		table.StoreMap(&next.Addrs, route.Addrs(c, ingress, egress), &keys, nodestate.TableAddrs)
 	case bound:
 		table.StoreMap(&next.Addrs, route.Isolate(next.Addrs, ingress, egress), &keys, nodestate.TableAddrs)
@@ -179,9 +197,12 @@ func (k *Calculator) Update(all *model.Cluster, dirty model.Dirty) (*nodestate.S
 	if dirty.Has(route.InputsSources) || route.ChangesSources(c, dirty.Pods) {
 		table.StoreMapFunc(&next.Sources, route.Sources(c), slices.Equal, &keys, nodestate.TableSources)
 	}
+	if floats || first {
+		table.StoreMap(&next.Floating, route.Floating(c), &keys, nodestate.TableFloating)
+	}
 	k.services.UpdateAll(c, &dirty, &next, &keys)
 	services := bgp.OfServices(c) && (dirty.Has(model.KindServices|model.KindSlices) || len(dirty.Services)+len(dirty.Slices) > 0 || keys.Tables&nodestate.TableServices != 0)
-	if dirty.Has(bgp.Inputs) || k.owners != c.Owners || services {
+	if dirty.Has(bgp.Inputs) || floats || k.owners != c.Owners || services {
 		if v := bgp.State(c, k.services.Reachable(c, next.Frontends)); !reflect.DeepEqual(v, next.BGP) {
 			next.BGP, keys.Tables = v, keys.Tables|nodestate.TableBGP
 		}

@@ -103,6 +103,7 @@ func (w *world) change(d *model.Dirty) {
 	case model.KindSettings:
 		w.c.Settings.DSR = !w.c.Settings.DSR
 		w.c.Settings.VXLANMTU = pick(w, 0, 1400)
+		w.c.Settings.FloatingIPs = w.c.Settings.VXLANMTU == 0
 		w.c.Settings.L2Reachability = w.IntN(3) == 0
 		w.c.Settings.IPv6Support = w.IntN(4) > 0
 		w.c.Settings.NodePorts = model.NodePortAddresses{Primary: w.IntN(4) == 0, CIDRs: pick(w, nil, []netip.Prefix{w.cidr()}, []netip.Prefix{prefix("172.31.0.0/16"), prefix("fd00:31:1::/64")})}
@@ -302,6 +303,10 @@ func checkKeys(t *testing.T, a, b *nodestate.State, keys nodestate.Keys) {
 			p.QoS = s.QoS
 		case nodestate.TableNames:
 			p.Names = s.Names
+		case nodestate.TableSources:
+			p.Sources = s.Sources
+		case nodestate.TableFloating:
+			p.Floating = s.Floating
 		case nodestate.TableGateways:
 			p.Gateways, p.Egress, p.Probed = s.Gateways, s.Egress, s.Probed
 		}

@@ -221,6 +221,9 @@ func (w *world) addPod(i int) {
 	if w.claims.IntN(8) > 0 {
 		p.Asked = p.Addrs
 	}
+	if i%3 == 0 {
+		p.Floating = []netip.Addr{addr(fmt.Sprint("10.1.2.", 200+i%4)), addr(fmt.Sprintf("fd00:1:0:2::%x", 200+i%2))}
+	}
 	if w.later.IntN(4) == 0 {
 		p.Egress = w.egressClient()
 	}
@@ -382,6 +385,9 @@ func (w *world) addNamespace(i int) {
 	space := &model.Namespace{Name: n, Labels: w.labels(), EgressClients: pick(&world{Rand: w.later}, "", "all()", "has(app)")}
 	if w.later.IntN(4) == 0 {
 		space.Egress = w.egressClient()
+	}
+	if len(space.Labels) != 1 {
+		space.FloatingGrants = []netip.Prefix{prefix("10.1.2.0/24"), prefix("fd00:1::/32")}
 	}
 	w.c.Namespaces[n] = space
 	if w.later.IntN(4) == 0 {

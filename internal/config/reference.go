@@ -81,6 +81,7 @@ var docs = map[string]string{
 	"dnsTrustedServers":              "DNS servers whose answers [policy by domain name](../guides/domain-names.md) is made from, by UDP and TCP at port 53. A Service stands for its addresses and those of its endpoints; without a namespace it is in kube-system. The address 169.254.20.10 of NodeLocal DNSCache counts in any case on nodes that have it.",
 	"dnsExtraTTL":                    "For how long an address counts for [policy by domain name](../guides/domain-names.md) after its time to live, which counts as ten seconds at least.",
 	"egressIPSupport":                "Whose annotations `egress.projectcalico.org/…` lead pods out by [egress gateways](../guides/egress-gateways.md): nobody's, namespaces', or also pods'.",
+	"floatingIPs":                    "Pods may have [floating addresses](policy.md#floating-addresses) that they ask for and their namespaces grant.",
 	"workloadSourceSpoofing":         "With `Any`, pods may send from the prefixes that they ask for and their namespaces [grant](policy.md#sources-that-are-not-a-pods-own).",
 	"natOutgoingExclusions":          "Destinations that pods of a pool with `natOutgoing` reach without source NAT: addresses of pools, or those and nodes' addresses.",
 	"routeSource":                    "Routes to pods follow the nodes' blocks, or pods' addresses in the API.",

@@ -56,7 +56,7 @@ var fields = append([]field{
 	unsupported("externalNodesList", "ExternalNodesCIDRList", ""),
 	failsafes("failsafeInboundHostPorts", "FailsafeInboundHostPorts", defaultFailsafesIn, func(e *Effective, l []model.Failsafe) { e.Settings.FailsafeIn = l }),
 	failsafes("failsafeOutboundHostPorts", "FailsafeOutboundHostPorts", defaultFailsafesOut, func(e *Effective, l []model.Failsafe) { e.Settings.FailsafeOut = l }),
-	unsupported("floatingIPs", "FloatingIPs", "Disabled"),
+	choice("floatingIPs", "FloatingIPs", "Disabled", []string{"Disabled", "Enabled"}, func(e *Effective, v string) { e.Settings.FloatingIPs = v == "Enabled" }),
 	unsupported("ipForwarding", "IPForwarding", "Enabled"),
 	unsupported("ipv4ElevatedRoutePriority", "IPv4ElevatedRoutePriority", "512"),
 	unsupported("ipv4NormalRoutePriority", "IPv4NormalRoutePriority", "1024"),

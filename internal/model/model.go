@@ -74,6 +74,9 @@ type Namespace struct {
 	EgressClients string
 	// SourceGrants are the prefixes that its pods may ask to send from (AnnotationSourceGrants).
 	SourceGrants []netip.Prefix
+	// FloatingGrants are where the addresses lie that its pods may ask for
+	// (AnnotationFloatingGrants).
+	FloatingGrants []netip.Prefix
 }
 
 // Pod is a v1 Pod as far as networking cares.
@@ -93,6 +96,7 @@ type Pod struct {
 	Egress         *EgressClient
 	Gateway        *EgressGateway
 	Sources        []netip.Prefix // AnnotationSources; it is never changed once it is made
+	Floating       []netip.Addr   // AnnotationFloating, likewise
 }
 
 // PodPort is a container port; Name and HostPort may be empty.

@@ -78,7 +78,7 @@ func (r PodRef) Pod() *Pod {
 	}
 	if at.hasExtra {
 		extra := r.t.extra[r.row]
-		p.Asked, p.QoS, p.Egress, p.Gateway, p.Sources = extra.asked, extra.qos, extra.egress, extra.gateway, extra.sources
+		p.Asked, p.QoS, p.Egress, p.Gateway, p.Sources, p.Floating = extra.asked, extra.qos, extra.egress, extra.gateway, extra.sources, extra.floating
 		if extra.uid != "" {
 			p.UID = extra.uid
 		}
@@ -99,7 +99,7 @@ func OfPod[V any](m map[Name]V, r PodRef) (V, bool) {
 // Equal reports whether two pods have the same values.
 func (p *Pod) Equal(o *Pod) bool {
 	return p.Name == o.Name && p.Node == o.Node && p.Created == o.Created && p.UID == o.UID && slices.Equal(p.Addrs, o.Addrs) && slices.Equal(p.Asked, o.Asked) && p.QoS.Equal(o.QoS) &&
-		p.Egress.Equal(o.Egress) && p.Gateway.Equal(o.Gateway) && slices.Equal(p.Sources, o.Sources) && p.alike(o)
+		p.Egress.Equal(o.Egress) && p.Gateway.Equal(o.Gateway) && slices.Equal(p.Sources, o.Sources) && slices.Equal(p.Floating, o.Floating) && p.alike(o)
 }
 
 // alike reports whether two pods are of one group.

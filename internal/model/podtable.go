@@ -57,6 +57,8 @@ type podExtra struct {
 	egress  *EgressClient
 	gateway *EgressGateway
 	sources []netip.Prefix
+	// floating are the addresses that the pod asks to be reached by.
+	floating []netip.Addr
 }
 
 // Len returns how many pods there are.
@@ -141,6 +143,9 @@ func (t *PodTable) Put(p *Pod) {
 	}
 	if len(p.Sources) > 0 {
 		extra.sources, r.hasExtra = p.Sources, true
+	}
+	if len(p.Floating) > 0 {
+		extra.floating, r.hasExtra = p.Floating, true
 	}
 	if r.hasExtra {
 		if t.extra == nil {

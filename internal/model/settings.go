@@ -39,6 +39,8 @@ type Settings struct {
 	// SourceSpoofing is workloadSourceSpoofing Any: pods may send from prefixes that they ask for
 	// and their namespaces grant.
 	SourceSpoofing bool
+	// FloatingIPs: pods may have floating addresses that they ask for and their namespaces grant.
+	FloatingIPs bool
 	// DNS is whose answers policy by domain name is made from.
 	DNS DNSSettings
 	// WorkloadRoutes is routeSource WorkloadIPs: an address of a pool that no block holds is the

@@ -2,7 +2,11 @@
 
 package model
 
-import "net/netip"
+import (
+	"iter"
+	"net/netip"
+	"slices"
+)
 
 // What says from which addresses that are not its own a pod may send.
 const (
@@ -27,4 +31,44 @@ func (n *Namespace) Grants(p netip.Prefix) bool {
 		}
 	}
 	return false
+}
+
+// What says under which other addresses a pod is reached.
+const (
+	// AnnotationFloating of a pod is what it asks for: a JSON list of addresses.
+	AnnotationFloating = "cni.projectcalico.org/floatingIPs"
+	// AnnotationFloatingGrants of a namespace is what its pods may ask for: a JSON list of CIDRs.
+	// Without it they may ask for nothing.
+	AnnotationFloatingGrants = "weir.dev/floating-ips"
+)
+
+// MostFloating is how many floating addresses a pod may ask for.
+const MostFloating = 16
+
+// GrantsFloating reports whether the pods of the namespace may ask for a floating address.
+func (n *Namespace) GrantsFloating(a netip.Addr) bool {
+	return n != nil && slices.ContainsFunc(n.FloatingGrants, func(g netip.Prefix) bool { return g.Contains(a) })
+}
+
+// Floating returns the floating addresses that the pod of a name asks for.
+func (t *PodTable) Floating(name Name) []netip.Addr {
+	r, ok := t.Ref(name)
+	if !ok || !r.at().hasExtra {
+		return nil
+	}
+	return t.extra[r.row].floating
+}
+
+// FloatingPods yields the pods that ask for floating addresses.
+func (t *PodTable) FloatingPods() iter.Seq[*Pod] {
+	return func(yield func(*Pod) bool) {
+		if t == nil {
+			return
+		}
+		for row, extra := range t.extra {
+			if len(extra.floating) > 0 && !yield(PodRef{t, row}.Pod()) {
+				return
+			}
+		}
+	}
 }

@@ -130,7 +130,7 @@ func Equal(a, b *State) bool {
 		maps.Equal(a.Clients, b.Clients) && maps.Equal(a.Held, b.Held) && maps.Equal(a.Announced, b.Announced) && maps.Equal(a.Watched, b.Watched) &&
 		maps.Equal(a.HostEndpoints, b.HostEndpoints) && maps.Equal(a.HostStaged, b.HostStaged) &&
 		a.WireGuard4.Equal(&b.WireGuard4) && a.WireGuard6.Equal(&b.WireGuard6) && reflect.DeepEqual(a.BGP, b.BGP) && maps.Equal(a.QoS, b.QoS) && maps.EqualFunc(a.Gateways, b.Gateways, slices.Equal) && a.Egress.Equal(&b.Egress) &&
-		maps.Equal(a.Probed, b.Probed) && a.Names.Equal(&b.Names) && maps.EqualFunc(a.Sources, b.Sources, slices.Equal)
+		maps.Equal(a.Probed, b.Probed) && a.Names.Equal(&b.Names) && maps.EqualFunc(a.Sources, b.Sources, slices.Equal) && maps.Equal(a.Floating, b.Floating)
 }
 
 // Diff returns the lines of the dumps that are in one state only: "-" those of a, "+" those of b.
@@ -177,7 +177,7 @@ func (d *dumper) line(words ...string) {
 
 func (d *dumper) settings(s *Settings) {
 	d.line("settings", settingsLine(s), flag(s.ToHost == model.ToHostDrop || s.ToHost == model.ToHostReturn, "to-host="+string(s.ToHost)),
-		flag(s.VXLANFromPods, "vxlan-from-pods"), flag(s.IPIPFromPods, "ipip-from-pods"), flag(s.RPFStrict, "rpf=strict"), flag(s.Chained, "chained"), flag(s.Gateways, "gateways"),
+		flag(s.VXLANFromPods, "vxlan-from-pods"), flag(s.IPIPFromPods, "ipip-from-pods"), flag(s.RPFStrict, "rpf=strict"), flag(s.Chained, "chained"), flag(s.Gateways, "gateways"), flag(s.Floating, "floating"),
 		flag(s.IPIP.Accept, fmt.Sprintf("ipip-mtu=%d", s.IPIP.MTU)), flag(s.IPIP.HandOn, "hands-on=ipip"), flag(s.IPIP.Replaced, "ipip=by-vxlan"), flag(s.KubeProxy, "services=kube-proxy"), flag(s.ProxyRules, "rules-of=kube-proxy"), flag(s.HandOver, "hand-over"))
 	for _, p := range s.DSROptOut {
 		d.line("no-dsr", p.String())

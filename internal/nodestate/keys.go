@@ -3,7 +3,7 @@
 package nodestate
 
 // Table names a part of a State.
-type Table uint16
+type Table uint32
 
 // The tables.
 const (
@@ -22,6 +22,7 @@ const (
 	TableGateways
 	TableNames
 	TableSources
+	TableFloating
 
 	AllTables Table = 1<<iota - 1
 )

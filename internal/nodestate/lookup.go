@@ -69,6 +69,16 @@ func (s *State) ServiceAt(f Frontend) (Service, bool) {
 	return s.Frontends.Get(f)
 }
 
+// FloatingAt is the own address of the pod that a floating address leads to; invalid = none. What
+// comes from outside is translated where that pod is, and not before.
+func (s *State) FloatingAt(a netip.Addr, outside bool) netip.Addr {
+	to, ok := s.Floating[a]
+	if !ok || outside && s.Addrs[to].Kind != AddrEndpoint {
+		return netip.Addr{}
+	}
+	return to
+}
+
 // Ports are what of a packet policy looks at in addition to its addresses and its protocol. Of
 // ICMP, Dst is the type * 256 + the code; other protocols without ports have zeros.
 type Ports struct{ Src, Dst uint16 }

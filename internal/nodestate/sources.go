@@ -78,4 +78,7 @@ func (d *dumper) sources(s *State) {
 	for _, a := range sortedKeys(s.Sources, netip.Addr.Compare) {
 		d.line("sources", a.String(), fmt.Sprint(s.Sources[a]))
 	}
+	for _, a := range sortedKeys(s.Floating, netip.Addr.Compare) {
+		d.line("floating", a.String(), "->", s.Floating[a].String())
+	}
 }

@@ -90,6 +90,10 @@ type State struct {
 	// Sources are the prefixes that endpoints of this node may send from beside their own
 	// addresses, by these: sorted, of the address's family. See SendsAs.
 	Sources map[netip.Addr][]netip.Prefix
+	// Floating are the pods' own addresses that floating ones lead to. What begins at a pod or at
+	// the node itself is translated, what comes from outside where the pod is on this node; that of
+	// another node's pod is of AddrPod, too.
+	Floating map[netip.Addr]netip.Addr
 	// Probed are the addresses of other nodes that have gateways of the node's own pods, and
 	// whether they are taken as down (model.Local.Down): then others have their place, where there
 	// are any.
@@ -234,6 +238,8 @@ type Settings struct {
 	// tunnel from a pod of another node and is for somebody outside is for a gateway here, or
 	// nobody's.
 	Gateways bool
+	// Floating: pods may have floating addresses (State.Floating).
+	Floating bool
 	// Chained: another CNI plugin gives pods their addresses and interfaces. What pods send out of
 	// the node, but to pods, is left to the kernel's stack, so that its network's routing rules and
 	// source NAT apply.
@@ -469,6 +475,7 @@ func New() *State {
 		Egress:        NewEgress(),
 		Names:         NewNames(),
 		Sources:       map[netip.Addr][]netip.Prefix{},
+		Floating:      map[netip.Addr]netip.Addr{},
 		Probed:        map[netip.Addr]bool{},
 	}
 }

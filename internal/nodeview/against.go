@@ -39,7 +39,7 @@ func (x *Index) needed(p *model.Pod) bool {
 	if p.HostNetwork {
 		return false
 	}
-	if p.Egress != nil || p.Gateway != nil || x.leaves(p.Name.Namespace) {
+	if p.Egress != nil || p.Gateway != nil || x.leaves(p.Name.Namespace) || len(p.Floating) > 0 && x.floats(p.Name.Namespace) {
 		return true // the nodes of its gateways and of its clients need it
 	}
 	return slices.ContainsFunc(p.Addrs, func(a netip.Addr) bool {
@@ -51,6 +51,13 @@ func (x *Index) needed(p *model.Pod) bool {
 func (x *Index) leaves(namespace string) bool {
 	n := x.c.Namespaces[namespace]
 	return n != nil && n.Egress != nil
+}
+
+// floats reports whether pods of a namespace may have floating addresses, which every node leads to
+// them.
+func (x *Index) floats(namespace string) bool {
+	n := x.c.Namespaces[namespace]
+	return n != nil && len(n.FloatingGrants) > 0
 }
 
 // foreign reports whether EndpointSlices name an address that a pod of another namespace claims:

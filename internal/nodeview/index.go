@@ -218,7 +218,7 @@ func (x *Index) movedPods(ch *model.Changes) map[model.Name]struct{} {
 		out[name] = struct{}{}
 	}
 	for namespace, now := range ch.Namespaces { // its pods come to be every node's, or are so no more
-		if x.leaves(namespace) != (now != nil && now.Egress != nil) {
+		if x.leaves(namespace) != (now != nil && now.Egress != nil) || x.floats(namespace) != (now != nil && len(now.FloatingGrants) > 0) {
 			for name := range x.pods {
 				if name.Namespace == namespace {
 					out[name] = struct{}{}

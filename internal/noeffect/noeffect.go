@@ -22,7 +22,6 @@ type Annotation struct {
 
 // Annotations are all of them, by kind and name.
 var Annotations = []Annotation{
-	{"Pod", "cni.projectcalico.org/floatingIPs", "pods have no floating addresses"},
 	{"Pod", "cni.projectcalico.org/ipAddrsNoIpam", "every address of a pod is of an IPPool"},
 	{"Service", "projectcalico.org/natExcludeService", "what is not to be translated, bpfExcludeCIDRsFromNAT of FelixConfiguration names by its cluster IP"},
 }

@@ -9,8 +9,8 @@ import (
 
 func TestOf(t *testing.T) {
 	t.Parallel()
-	has := map[string]string{"cni.projectcalico.org/floatingIPs": "[]", "cni.projectcalico.org/ipAddrs": "[]", "projectcalico.org/natExcludeService": "true"}
-	for kind, want := range map[string][]string{"Pod": {"cni.projectcalico.org/floatingIPs"}, "Service": {"projectcalico.org/natExcludeService"}, "Namespace": nil} {
+	has := map[string]string{"cni.projectcalico.org/ipAddrsNoIpam": "[]", "cni.projectcalico.org/ipAddrs": "[]", "projectcalico.org/natExcludeService": "true"}
+	for kind, want := range map[string][]string{"Pod": {"cni.projectcalico.org/ipAddrsNoIpam"}, "Service": {"projectcalico.org/natExcludeService"}, "Namespace": nil} {
 		var got []string
 		for _, a := range Of(kind, has) {
 			got = append(got, a.Name)

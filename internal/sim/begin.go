@@ -71,6 +71,9 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 			fwd.dst, fwd.dport = lb.backend.Addr, lb.backend.Port
 		}
 	}
+	if lb.floats {
+		fwd.dst = lb.backend.Addr
+	}
 	if n.leadsToTunnel(in, fwd) {
 		return nil, &dropped{reason: reason.TunnelFromPod, rule: fwd.rule}
 	}
@@ -90,7 +93,7 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 		return nil, nil
 	}
 	known := lb.maglev && lb.home.IsValid() // in the middle of a flow: the backend's node may know it
-	if (connects(k.proto) && !opening || isAnswer(in.Packet)) && !known && (lb.found || isolated(a) || isolated(b)) {
+	if (connects(k.proto) && !opening || isAnswer(in.Packet)) && !known && (lb.found || lb.floats || isolated(a) || isolated(b)) {
 		return nil, &dropped{reason: reason.NoFlow, rule: fwd.rule}
 	}
 
@@ -105,7 +108,7 @@ func (n *Node) begin(in In, k flowKey, opening bool) (*flow, *dropped) {
 	} else if d := n.evaluateAndRoute(in, k, fwd, own, gateway); d != nil {
 		return nil, d
 	}
-	snat := !gateway && !fwd.handOn && n.mustTranslateSource(in, a, fwd, lb.found)
+	snat := !gateway && !fwd.handOn && n.mustTranslateSource(in, a, fwd, lb.found, lb.floats)
 	if snat {
 		fwd.src = n.self(k.src)
 	} else if gateway {
@@ -183,8 +186,8 @@ func (n *Node) evaluateAndRoute(in In, k flowKey, fwd *flow, own, gateway bool) 
 }
 
 // mustTranslateSource: does the packet leave with the node's address?
-func (n *Node) mustTranslateSource(in In, a nodestate.Addr, fwd *flow, service bool) bool {
-	if service && in.Hook == FromWorkload && fwd.dst == in.Packet.IP.Src {
+func (n *Node) mustTranslateSource(in In, a nodestate.Addr, fwd *flow, service, floats bool) bool {
+	if (service || floats) && in.Hook == FromWorkload && fwd.dst == in.Packet.IP.Src {
 		return true // a pod refuses packets from its own address
 	}
 	if !n.leavesPods(in, fwd) {

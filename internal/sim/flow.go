@@ -157,6 +157,9 @@ func (n *Node) revalidate(f *flow, in In, k flowKey) (again bool, _ *dropped) {
 	if f.svc.Proto != 0 && f.svc.Proto != model.ProtocolTCP && !n.live(f.svc, f.backend) {
 		return true, nil
 	}
+	if f.svc.Proto == 0 && !f.reply && !f.gateway && k.proto != model.ProtocolTCP && f.dst != k.dst && n.state.Floating[k.dst] != f.dst {
+		return true, nil
+	}
 	if n.gatewayDiffers(f, in, k) {
 		return true, nil
 	}

@@ -36,6 +36,7 @@ type balanced struct {
 	tunnel  bool       // by the tunnel
 	maglev  bool       // all nodes choose equally
 	watch   bool       // and any of them may be the one that is asked
+	floats  bool       // no Service: a floating address, which leads to backend.Addr
 	dsr     bool       // answers go directly to the client, unless the client forbids it
 }
 
@@ -98,7 +99,15 @@ func (n *Node) hostBackend(proto model.Protocol, port uint16) bool {
 
 // balance finds the service of a packet, if any, and chooses its backend.
 func (n *Node) balance(in In, k flowKey) (balanced, *dropped) {
-	if in.Hook == ToWorkload || !hasPorts(k.proto) || in.Packet.Kind == packet.Error {
+	if in.Hook == ToWorkload || in.Packet.Kind == packet.Error {
+		return balanced{}, nil
+	}
+	if in.Hook != ToUplink || in.IfIndex == n.opts.HostIfIndex {
+		if to := n.state.FloatingAt(k.dst, fromOutside(in) || in.Entered != 0); to.IsValid() {
+			return balanced{floats: true, backend: nodestate.Backend{Addr: to}}, nil
+		}
+	}
+	if !hasPorts(k.proto) {
 		return balanced{}, nil
 	}
 	if in.Hook == ToUplink && !n.state.Settings.HostNAT {

@@ -41,7 +41,8 @@ func created(o metav1.Object) int64 {
 func ConvertNamespace(n *corev1.Namespace) (*model.Namespace, []weirv1.Problem) {
 	f := newFinding("Namespace", n)
 	return &model.Namespace{Name: n.Name, Labels: n.Labels, Egress: f.Egress(n.Annotations), EgressClients: f.EgressClients(n.Annotations),
-		SourceGrants: f.Sources(n.Annotations, model.AnnotationSourceGrants, "pods of the namespace are not allowed to send from it")}, f.List
+		SourceGrants:   f.Sources(n.Annotations, model.AnnotationSourceGrants, "pods of the namespace are not allowed to send from it"),
+		FloatingGrants: f.Sources(n.Annotations, model.AnnotationFloatingGrants, "pods of the namespace are not allowed to have it")}, f.List
 }
 
 // ConvertPod converts a Pod. Addresses that are none are left out and reported.
@@ -57,6 +58,7 @@ func ConvertPod(p *corev1.Pod) (*model.Pod, []weirv1.Problem) {
 		out.QoS = f.QoS(p.Annotations)
 		out.Egress, out.Gateway = f.Egress(p.Annotations), f.EgressGateway(p)
 		out.Sources = f.Sources(p.Annotations, model.AnnotationSources, "the pod does not send from it")
+		out.Floating = f.Floating(p.Annotations)
 	}
 	f.noEffect("Pod", p.Annotations)
 	ips := p.Status.PodIPs

@@ -15,7 +15,7 @@ import (
 
 // Prefixes of the annotations that are kept.
 var keptAnnotations = []string{"cni.projectcalico.org/", "lb.projectcalico.org/", "service.kubernetes.io/", "projectcalico.org/", configHash, annotationMirror, corev1.EndpointsLastChangeTriggerTime,
-	parse.PrefixQoS, parse.PrefixEgress, model.AnnotationEgressGateway, parse.AnnotationIngress, parse.AnnotationEgress, model.AnnotationSourceGrants}
+	parse.PrefixQoS, parse.PrefixEgress, model.AnnotationEgressGateway, parse.AnnotationIngress, parse.AnnotationEgress, model.AnnotationSourceGrants, model.AnnotationFloatingGrants}
 
 // strip leaves of an object what the conversions look at: the caches hold every pod of the cluster.
 func strip(obj any) (any, error) {

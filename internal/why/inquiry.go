@@ -269,8 +269,14 @@ func (i *inquiry) warn(format string, args ...any) {
 	i.answer.Warnings = append(i.answer.Warnings, fmt.Sprintf(format, args...))
 }
 
-// findService names the Service of an address and port.
+// findService names the Service of an address and port, or the pod of a floating address.
 func (i *inquiry) findService(to netip.AddrPort) {
+	if own := i.state.FloatingAt(to.Addr(), i.ask.Hook == wire.FromUplink || i.ask.Received != nil); own.IsValid() {
+		pod, node := i.owner(own)
+		i.answer.Service = &wire.Service{Name: "floating address " + to.Addr().String(), Frontend: to.String() + "/" + i.ask.Protocol.String(), Where: wire.InPath,
+			Backends: []wire.Backend{{Address: netip.AddrPortFrom(own, to.Port()).String(), Pod: pod, Node: node, Usable: true}}}
+		return
+	}
 	f := nodestate.Frontend{Addr: to.Addr(), Port: to.Port(), Proto: i.ask.Protocol}
 	svc, ok := i.state.Frontends.Get(f)
 	if at := i.state.Addrs[f.Addr]; !ok && (at.Kind == nodestate.AddrHost || at.Kind == nodestate.AddrNode) {

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weir-net/weir/internal/model"
 )
 
 // farWorker is worker2's address in the lab with racks.
@@ -34,12 +36,18 @@ func racksLab(t *testing.T) *lab {
 }
 
 // TestBGPRacks: where routers learn from the nodes where pods are, and nothing else tells them,
-// pods, Services, node ports and policy work between nodes in two racks, on both data planes, and
-// an open connection outlives the change of the data plane, and of the pool to VXLAN and back.
+// pods, Services, floating addresses, node ports and policy work between nodes in two racks, on
+// both data planes, and open connections outlive the change of the data plane, and of the pool to
+// VXLAN and back.
 func TestBGPRacks(t *testing.T) {
 	l := racksLab(t)
 	s := l.newSpace(t, "racks")
-	p := s.start(t, s.server("srv1", "worker1", nil), s.server("srv2", "worker2", nil), s.idle("cli1", "worker1", nil), s.idle("cli2", "worker2", nil))
+	const floating4, floating6 = "10.244.200.7", "fd00:10:244:0:200::7" // in no block
+	l.patchFelix(t, `{"floatingIPs":"Enabled"}`, "floatingIPs")
+	l.mustKubectl(t, "", "annotate", "namespace", s.ns, model.AnnotationFloatingGrants+`=["`+floating4+`","`+floating6+`"]`)
+	floats := s.server("srv2", "worker2", nil)
+	floats.Annotations[model.AnnotationFloating] = `["` + floating4 + `","` + floating6 + `"]`
+	p := s.start(t, s.server("srv1", "worker1", nil), floats, s.idle("cli1", "worker1", nil), s.idle("cli2", "worker2", nil))
 	srv1, srv2, cli1, cli2 := p[0], p[1], p[2], p[3]
 	twice := func(svc *corev1.Service) {
 		policy := corev1.IPFamilyPolicyRequireDualStack
@@ -69,6 +77,21 @@ func TestBGPRacks(t *testing.T) {
 				from.reaches(t, at(ip, udpPort), to.pod, from.addr, "--udp")
 			}
 		}
+		// The floating addresses of srv2: from outside by the router, which learned them, from the
+		// other rack, the same node and the pod itself.
+		for i, to := range []string{floating4, floating6} {
+			family := []func(*place) *place{func(p *place) *place { return p }, (*place).six}[i]
+			seen := []string{client1Addr, six(client1Addr)}[i]
+			l.client(1).soon(t, at(to, whoPort), true)
+			l.client(1).reaches(t, at(to, whoPort), "srv2", seen)
+			l.client(1).reaches(t, at(to, udpPort), "srv2", seen, "--udp")
+			for _, from := range []*place{family(cli1), family(cli2)} {
+				from.soon(t, at(to, whoPort), true)
+				from.reaches(t, at(to, whoPort), "srv2", from.addr)
+				from.reaches(t, at(to, udpPort), "srv2", from.addr, "--udp")
+			}
+			family(srv2).soon(t, at(to, whoPort), true)
+		}
 		for _, mode := range []string{"Tunnel", "DSR"} {
 			l.patchFelix(t, `{"bpfExternalServiceMode":"`+mode+`"}`, "bpfExternalServiceMode")
 			l.client(1).awaitMode(t, mode, at(cpAddr, nodePort2+nodeEcho))
@@ -85,7 +108,7 @@ func TestBGPRacks(t *testing.T) {
 		s.noPolicy(t, "only-cli1")
 		srv1.soon(t, at(srv2.addr, whoPort), true)
 	}
-	open := cli1.begin(t, "stream", at(srv2.addr, echoPort))
+	open := []*running{cli1.begin(t, "stream", at(srv2.addr, echoPort)), cli1.begin(t, "stream", at(floating4, echoPort)), cli1.six().begin(t, "stream", at(floating6, echoPort))}
 	t.Run("eBPF", works)
 	t.Run("router", func(t *testing.T) {
 		out := l.must(t, "router", "ip", "route", "get", srv2.addr)
@@ -119,5 +142,7 @@ func TestBGPRacks(t *testing.T) {
 			cli1.reaches(t, at(srv2.addr, whoPort), "srv2", cli1.addr)
 		}
 	})
-	unbroken(t, open)
+	for _, r := range open {
+		unbroken(t, r)
+	}
 }

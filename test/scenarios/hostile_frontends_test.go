@@ -62,3 +62,11 @@ func reset(t *testing.T, r interface{ Reset() error }) {
 		t.Error(err)
 	}
 }
+
+// floatingAttack is what a tenant is after with floating addresses.
+const floatingAttack = "a pod takes packets by a floating address that its namespace was not granted, or that somebody has"
+
+// TestHostileFloating plays a tenant's pods that ask for others' addresses.
+func TestHostileFloating(t *testing.T) {
+	playHostile(t, "hostile-floating.txtar", floatingAttack, attacks.Tenant)
+}

@@ -279,6 +279,15 @@ func prefixes(c *cluster.View, out *nodestate.BGP) {
 			out.Advertise = append(out.Advertise, p)
 		}
 	}
+	for a, f := range c.EachFloating() {
+		if f.Node == c.Local.Node {
+			p := netip.PrefixFrom(a, a.BitLen())
+			out.Keep = append(out.Keep, p)
+			if exported(a) {
+				out.Advertise = append(out.Advertise, p)
+			}
+		}
+	}
 	for _, a := range c.Local.HostAddrs {
 		if c.Carried(a) {
 			out.Keep = append(out.Keep, netip.PrefixFrom(a, a.BitLen()))

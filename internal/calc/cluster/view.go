@@ -3,6 +3,8 @@
 package cluster
 
 import (
+	"iter"
+	"maps"
 	"net/netip"
 
 	"github.com/weir-net/weir/internal/model"
@@ -15,12 +17,22 @@ type View struct {
 	Owners *Ownership
 	// Covered is what no pool may cover.
 	Covered *Covered
+	// Floating are pods' floating addresses; nil = none.
+	Floating *Floating
 }
 
 // ViewOf returns a cluster with those claims of nodes that count.
 func ViewOf(c *model.Cluster) *View {
 	all := model.AllDirty()
 	return NewView(c, new(OwnershipIndex).Update(c, &all))
+}
+
+// EachFloating yields the floating addresses.
+func (c *View) EachFloating() iter.Seq2[netip.Addr, FloatingIP] {
+	if c.Floating == nil {
+		return func(func(netip.Addr, FloatingIP) bool) {}
+	}
+	return maps.All(c.Floating.By)
 }
 
 func NewView(c *model.Cluster, held *Ownership) *View {

@@ -18,6 +18,7 @@ func Addrs(c *cluster.View, ingress, egress map[netip.Addr]nodestate.Isolation) 
 	out := make(map[netip.Addr]nodestate.Addr, len(c.Local.HostAddrs)+len(c.Local.Endpoints)+len(c.Nodes)+len(c.Owners.Pods))
 	pools := cluster.PoolIndex(c)
 	addPodsOutside(c, pools, out)
+	addFloating(c, pools, out)
 	addNodes(c, out)
 	for a, ep := range c.Local.Endpoints {
 		if !c.Carried(a) {
@@ -93,12 +94,36 @@ func addPodsOutside(c *cluster.View, pools *cluster.Prefixes[*model.Pool], out m
 		if n == nil || !n.AddrLike(a).IsValid() {
 			continue
 		}
-		node := n.AddrLike(a)
-		pool, _ := pools.Lookup(a)
-		link, encrypted := linkTo(c, n, node)
-		through := encrypted || tunnelled(c, pool, link)
-		out[a] = nodestate.Addr{Kind: nodestate.AddrPod, Node: node, SameLink: link, Tunnel: through, IPIP: toByIPIP(c, pool, n, link), Learned: learned(c, link, through) || c.Settings.Chained && !through, Owner: name}
+		out[a] = podElsewhere(c, pools, n, a, name)
 	}
+}
+
+// addFloating adds the floating addresses of other nodes' pods: packets to them go to the pod's
+// node, which has no such address itself.
+func addFloating(c *cluster.View, pools *cluster.Prefixes[*model.Pool], out map[netip.Addr]nodestate.Addr) {
+	for a, f := range c.EachFloating() {
+		if n := c.Nodes[f.Node]; n != nil && f.Node != c.Local.Node && n.AddrLike(a).IsValid() {
+			out[a] = podElsewhere(c, pools, n, a, f.Pod)
+		}
+	}
+}
+
+// podElsewhere is an address by which a pod of another node is reached.
+func podElsewhere(c *cluster.View, pools *cluster.Prefixes[*model.Pool], n *model.Node, a netip.Addr, name model.Name) nodestate.Addr {
+	node := n.AddrLike(a)
+	pool, _ := pools.Lookup(a)
+	link, encrypted := linkTo(c, n, node)
+	through := encrypted || tunnelled(c, pool, link)
+	return nodestate.Addr{Kind: nodestate.AddrPod, Node: node, SameLink: link, Tunnel: through, IPIP: toByIPIP(c, pool, n, link), Learned: learned(c, link, through) || c.Settings.Chained && !through, Owner: name}
+}
+
+// Floating returns the pods' own addresses that floating ones lead to.
+func Floating(c *cluster.View) map[netip.Addr]netip.Addr {
+	out := map[netip.Addr]netip.Addr{}
+	for a, f := range c.EachFloating() {
+		out[a] = f.To
+	}
+	return out
 }
 
 // put stores v unless an address of the same kind with a smaller owner is there.

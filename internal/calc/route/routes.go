@@ -28,7 +28,7 @@ func Settings(c *cluster.View) nodestate.Settings {
 		DSR: m.DSR, ConnectTime: m.ConnectTime, SNATFirst: m.SNATPortFirst, SNATLast: m.SNATPortLast,
 		Tunnel:     nodestate.Tunnel{Port: m.VXLANPort, VNI: m.VXLANVNI, MTU: tunnelMTU(c)},
 		DataIfaces: m.DataIfaces, InterfacePrefix: m.InterfacePrefix, PoolRoutes: map[netip.Prefix]int{}, NodeRoutes: nodeRoutes(c), PodMTU: c.Local.LinkMTU,
-		HostNAT: m.HostNAT, ToHost: m.ToHost, VXLANFromPods: m.VXLANFromPods, IPIPFromPods: m.IPIPFromPods, IPIP: ipipSettings(c), RPFStrict: m.RPFStrict, Chained: m.Chained, Gateways: m.Egress != model.EgressDisabled, IPv6: c.Ipv6, MaxFlows: m.MaxFlows, Timeouts: m.Timeouts, DSRTimes: m.DSRTimes,
+		HostNAT: m.HostNAT, ToHost: m.ToHost, VXLANFromPods: m.VXLANFromPods, IPIPFromPods: m.IPIPFromPods, IPIP: ipipSettings(c), RPFStrict: m.RPFStrict, Chained: m.Chained, Gateways: m.Egress != model.EgressDisabled, Floating: m.FloatingIPs && !m.Chained, IPv6: c.Ipv6, MaxFlows: m.MaxFlows, Timeouts: m.Timeouts, DSRTimes: m.DSRTimes,
 		KubeProxy: c.Local.KubeProxy, ProxyRules: c.Local.ProxyRules, HandOver: c.Local.HandOver,
 	}
 	for _, p := range m.DSROptOut {

@@ -104,6 +104,7 @@ func (w *writer) namespace(n *model.Namespace) {
 	optional(w, n.Egress, (*writer).egressClient)
 	w.text(n.EgressClients)
 	w.prefixes(n.SourceGrants)
+	w.prefixes(n.FloatingGrants)
 }
 
 func (w *writer) podPort(p model.PodPort) {
@@ -129,6 +130,7 @@ func (w *writer) pod(p *model.Pod) {
 	optional(w, p.Egress, (*writer).egressClient)
 	optional(w, p.Gateway, (*writer).egressGateway)
 	w.prefixes(p.Sources)
+	w.addrs(p.Floating)
 }
 
 func (w *writer) egressClient(c *model.EgressClient) {

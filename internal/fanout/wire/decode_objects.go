@@ -11,7 +11,7 @@ import (
 
 func (r *reader) namespace(n *Namespace) (string, *model.Namespace) {
 	out := &model.Namespace{Name: r.key("name", n.Name), Labels: r.labels("labels", n.Labels), Egress: r.egressClient(n.Egress), EgressClients: string(n.EgressClients),
-		SourceGrants: list(r, "source_grants", n.SourceGrants, r.prefix)}
+		SourceGrants: list(r, "source_grants", n.SourceGrants, r.prefix), FloatingGrants: list(r, "floating_grants", n.FloatingGrants, r.prefix)}
 	return out.Name, out
 }
 
@@ -89,6 +89,7 @@ func (r *reader) group(g *PodGroup, total int, ch *model.Changes) {
 		pod.QoS = qosOf(p.Qos)
 		pod.Egress, pod.Gateway = r.egressClient(p.Egress), r.egressGateway(p.Gateway)
 		pod.Sources = list(r, "sources", p.Sources, r.prefix)
+		pod.Floating = list(r, "floating", p.Floating, r.addr)
 		switch {
 		case len(p.Uid) == 0:
 			pod.UID = string(p.UidText)

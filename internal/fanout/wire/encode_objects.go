@@ -11,7 +11,7 @@ import (
 )
 
 func (w *writer) namespace(n *model.Namespace) *Namespace {
-	return &Namespace{Name: []byte(n.Name), Labels: w.labels(n.Labels), Egress: w.egressClient(n.Egress), EgressClients: []byte(n.EgressClients), SourceGrants: each(n.SourceGrants, PrefixBytes)}
+	return &Namespace{Name: []byte(n.Name), Labels: w.labels(n.Labels), Egress: w.egressClient(n.Egress), EgressClients: []byte(n.EgressClients), SourceGrants: each(n.SourceGrants, PrefixBytes), FloatingGrants: each(n.FloatingGrants, PrefixBytes)}
 }
 
 func (w *writer) node(n *model.Node) *Node {

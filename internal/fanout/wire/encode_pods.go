@@ -116,7 +116,7 @@ func (w *writer) pod(p *model.Pod, before string, oldest int64) *Pod {
 	}
 	out := &Pod{NameShared: uint32(shared), Name: []byte(name[shared:]), Node: w.text(p.Node), Addrs: each(p.Addrs, addrBytes), Created: p.Created - oldest,
 		HostNetwork: p.HostNetwork, Finished: p.Finished, Asked: each(p.Asked, addrBytes), Qos: qosMessage(p.QoS),
-		Egress: w.egressClient(p.Egress), Gateway: w.egressGateway(p.Gateway), Sources: each(p.Sources, PrefixBytes)}
+		Egress: w.egressClient(p.Egress), Gateway: w.egressGateway(p.Gateway), Sources: each(p.Sources, PrefixBytes), Floating: each(p.Floating, addrBytes)}
 	if uid, ok := model.ParseUUID(p.UID); ok {
 		out.Uid = uid[:]
 	} else {

@@ -925,14 +925,15 @@ func (x *Prefixes) GetPrefixes() [][]byte {
 }
 
 type Namespace struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          []byte                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Labels        *Labels                `protobuf:"bytes,2,opt,name=labels,proto3" json:"labels,omitempty"`
-	Egress        *EgressClient          `protobuf:"bytes,3,opt,name=egress,proto3" json:"egress,omitempty"` // absent: nothing is said
-	EgressClients []byte                 `protobuf:"bytes,4,opt,name=egress_clients,json=egressClients,proto3" json:"egress_clients,omitempty"`
-	SourceGrants  [][]byte               `protobuf:"bytes,5,rep,name=source_grants,json=sourceGrants,proto3" json:"source_grants,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Name           []byte                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Labels         *Labels                `protobuf:"bytes,2,opt,name=labels,proto3" json:"labels,omitempty"`
+	Egress         *EgressClient          `protobuf:"bytes,3,opt,name=egress,proto3" json:"egress,omitempty"` // absent: nothing is said
+	EgressClients  []byte                 `protobuf:"bytes,4,opt,name=egress_clients,json=egressClients,proto3" json:"egress_clients,omitempty"`
+	SourceGrants   [][]byte               `protobuf:"bytes,5,rep,name=source_grants,json=sourceGrants,proto3" json:"source_grants,omitempty"`
+	FloatingGrants [][]byte               `protobuf:"bytes,6,rep,name=floating_grants,json=floatingGrants,proto3" json:"floating_grants,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Namespace) Reset() {
@@ -996,6 +997,13 @@ func (x *Namespace) GetEgressClients() []byte {
 func (x *Namespace) GetSourceGrants() [][]byte {
 	if x != nil {
 		return x.SourceGrants
+	}
+	return nil
+}
+
+func (x *Namespace) GetFloatingGrants() [][]byte {
+	if x != nil {
+		return x.FloatingGrants
 	}
 	return nil
 }
@@ -1101,6 +1109,7 @@ type Pod struct {
 	Egress        *EgressClient          `protobuf:"bytes,12,opt,name=egress,proto3" json:"egress,omitempty"`
 	Gateway       *EgressGateway         `protobuf:"bytes,13,opt,name=gateway,proto3" json:"gateway,omitempty"`
 	Sources       [][]byte               `protobuf:"bytes,14,rep,name=sources,proto3" json:"sources,omitempty"`
+	Floating      [][]byte               `protobuf:"bytes,15,rep,name=floating,proto3" json:"floating,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1229,6 +1238,13 @@ func (x *Pod) GetGateway() *EgressGateway {
 func (x *Pod) GetSources() [][]byte {
 	if x != nil {
 		return x.Sources
+	}
+	return nil
+}
+
+func (x *Pod) GetFloating() [][]byte {
+	if x != nil {
+		return x.Floating
 	}
 	return nil
 }
@@ -4413,20 +4429,21 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\x06Labels\x12\x14\n" +
 	"\x05pairs\x18\x01 \x03(\rR\x05pairs\"&\n" +
 	"\bPrefixes\x12\x1a\n" +
-	"\bprefixes\x18\x01 \x03(\fR\bprefixes\"\xd1\x01\n" +
+	"\bprefixes\x18\x01 \x03(\fR\bprefixes\"\xfa\x01\n" +
 	"\tNamespace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12.\n" +
 	"\x06labels\x18\x02 \x01(\v2\x16.weir.fanout.v1.LabelsR\x06labels\x124\n" +
 	"\x06egress\x18\x03 \x01(\v2\x1c.weir.fanout.v1.EgressClientR\x06egress\x12%\n" +
 	"\x0eegress_clients\x18\x04 \x01(\fR\regressClients\x12#\n" +
-	"\rsource_grants\x18\x05 \x03(\fR\fsourceGrants\"\xf3\x01\n" +
+	"\rsource_grants\x18\x05 \x03(\fR\fsourceGrants\x12'\n" +
+	"\x0ffloating_grants\x18\x06 \x03(\fR\x0efloatingGrants\"\xf3\x01\n" +
 	"\bPodGroup\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\rR\tnamespace\x12'\n" +
 	"\x0fservice_account\x18\x02 \x01(\rR\x0eserviceAccount\x12.\n" +
 	"\x06labels\x18\x03 \x01(\v2\x16.weir.fanout.v1.LabelsR\x06labels\x12-\n" +
 	"\x05ports\x18\x04 \x03(\v2\x17.weir.fanout.v1.PodPortR\x05ports\x12\x18\n" +
 	"\acreated\x18\x05 \x01(\x03R\acreated\x12'\n" +
-	"\x04pods\x18\x06 \x03(\v2\x13.weir.fanout.v1.PodR\x04pods\"\xb0\x03\n" +
+	"\x04pods\x18\x06 \x03(\v2\x13.weir.fanout.v1.PodR\x04pods\"\xcc\x03\n" +
 	"\x03Pod\x12\x1f\n" +
 	"\vname_shared\x18\x01 \x01(\rR\n" +
 	"nameShared\x12\x12\n" +
@@ -4443,7 +4460,8 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\x03qos\x18\v \x01(\v2\x13.weir.fanout.v1.QoSR\x03qos\x124\n" +
 	"\x06egress\x18\f \x01(\v2\x1c.weir.fanout.v1.EgressClientR\x06egress\x127\n" +
 	"\agateway\x18\r \x01(\v2\x1d.weir.fanout.v1.EgressGatewayR\agateway\x12\x18\n" +
-	"\asources\x18\x0e \x03(\fR\asources\"b\n" +
+	"\asources\x18\x0e \x03(\fR\asources\x12\x1a\n" +
+	"\bfloating\x18\x0f \x03(\fR\bfloating\"b\n" +
 	"\fEgressClient\x12\x1a\n" +
 	"\bselector\x18\x01 \x01(\rR\bselector\x12\x1e\n" +
 	"\n" +

@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/weir-net/weir/internal/model"
 )
 
 // Block is a block of addresses as Calico stores it.
@@ -118,16 +120,19 @@ func (p *planner) nodes() {
 }
 
 // fixed are the annotations by which a pod chooses its addresses.
-var fixed = []string{"cni.projectcalico.org/ipAddrs", "cni.projectcalico.org/ipAddrsNoIpam", "cni.projectcalico.org/ipv4pools",
-	"cni.projectcalico.org/ipv6pools", "cni.projectcalico.org/floatingIPs"}
+var fixed = []string{"cni.projectcalico.org/ipAddrs", noIPAM, "cni.projectcalico.org/ipv4pools",
+	"cni.projectcalico.org/ipv6pools", model.AnnotationFloating}
+
+const noIPAM = "cni.projectcalico.org/ipAddrsNoIpam"
 
 func (p *planner) pod(pod *corev1.Pod) {
 	object := "Pod " + pod.Namespace + "/" + pod.Name
 	if p.inPlace {
-		for _, name := range []string{"cni.projectcalico.org/ipAddrsNoIpam", "cni.projectcalico.org/floatingIPs"} {
-			if value := pod.Annotations[name]; value != "" {
-				p.stop(object, "metadata.annotations["+name+"]", value, "has no effect with Weir", "remove it, and make the pod again")
-			}
+		if value := pod.Annotations[noIPAM]; value != "" {
+			p.stop(object, "metadata.annotations["+noIPAM+"]", value, "has no effect with Weir", "remove it, and make the pod again")
+		}
+		if value := pod.Annotations[model.AnnotationFloating]; value != "" {
+			p.differs(object, "metadata.annotations["+model.AnnotationFloating+"]", value, "counts with Weir where its namespace grants it, too", "annotate the namespace with "+model.AnnotationFloatingGrants)
 		}
 		return
 	}

@@ -37,6 +37,9 @@ func sixState(s *nodestate.State) *nodestate.State {
 	for k, list := range s.Gateways {
 		out.Gateways[nodestate.GatewayKey{Client: six(k.Client), Group: k.Group}] = sixAddrs(list)
 	}
+	for a, to := range s.Floating {
+		out.Floating[six(a)] = six(to)
+	}
 	for a, list := range s.Sources {
 		out.Sources[six(a)] = nil
 		for _, p := range list {

@@ -281,6 +281,7 @@ const (
 	SetIPIPNodes     = 0x40000
 	SetChained       = 0x80000
 	SetGateways      = 0x100000
+	SetFloating      = 0x200000
 	SetChanging      = 0x40
 )
 

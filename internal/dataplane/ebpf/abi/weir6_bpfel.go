@@ -540,7 +540,9 @@ type Weir6Scratch struct {
 		HandOn    Weir6IpAddr
 		Maglev    uint32
 		FrontKind uint32
+		Floating  uint32
 	}
+	_      [4]byte
 	Policy struct {
 		_               structs.HostLayout
 		Src             Weir6IpAddr
@@ -759,6 +761,7 @@ const (
 	Weir6MapWeirEgressRules    = "weir_egress_rules"
 	Weir6MapWeirEventRate      = "weir_event_rate"
 	Weir6MapWeirEvents         = "weir_events"
+	Weir6MapWeirFloating       = "weir_floating"
 	Weir6MapWeirFlows          = "weir_flows"
 	Weir6MapWeirFlowsNew       = "weir_flows_new"
 	Weir6MapWeirFragRings      = "weir_frag_rings"
@@ -922,6 +925,7 @@ type Weir6MapSpecs struct {
 	WeirEgressRules    *ebpf.MapSpec `ebpf:"weir_egress_rules"`
 	WeirEventRate      *ebpf.MapSpec `ebpf:"weir_event_rate"`
 	WeirEvents         *ebpf.MapSpec `ebpf:"weir_events"`
+	WeirFloating       *ebpf.MapSpec `ebpf:"weir_floating"`
 	WeirFlows          *ebpf.MapSpec `ebpf:"weir_flows"`
 	WeirFlowsNew       *ebpf.MapSpec `ebpf:"weir_flows_new"`
 	WeirFragRings      *ebpf.MapSpec `ebpf:"weir_frag_rings"`
@@ -1027,6 +1031,7 @@ type Weir6Maps struct {
 	WeirEgressRules    *ebpf.Map `ebpf:"weir_egress_rules"`
 	WeirEventRate      *ebpf.Map `ebpf:"weir_event_rate"`
 	WeirEvents         *ebpf.Map `ebpf:"weir_events"`
+	WeirFloating       *ebpf.Map `ebpf:"weir_floating"`
 	WeirFlows          *ebpf.Map `ebpf:"weir_flows"`
 	WeirFlowsNew       *ebpf.Map `ebpf:"weir_flows_new"`
 	WeirFragRings      *ebpf.Map `ebpf:"weir_frag_rings"`
@@ -1100,6 +1105,7 @@ func (m *Weir6Maps) Close() error {
 		m.WeirEgressRules,
 		m.WeirEventRate,
 		m.WeirEvents,
+		m.WeirFloating,
 		m.WeirFlows,
 		m.WeirFlowsNew,
 		m.WeirFragRings,

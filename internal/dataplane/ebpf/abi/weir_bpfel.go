@@ -568,8 +568,8 @@ type WeirScratch struct {
 		HandOn    WeirIpAddr
 		Maglev    uint32
 		FrontKind uint32
+		Floating  uint32
 	}
-	_      [4]byte
 	Policy struct {
 		_               structs.HostLayout
 		Src             WeirIpAddr
@@ -788,6 +788,7 @@ const (
 	WeirMapWeirEgressRules    = "weir_egress_rules"
 	WeirMapWeirEventRate      = "weir_event_rate"
 	WeirMapWeirEvents         = "weir_events"
+	WeirMapWeirFloating       = "weir_floating"
 	WeirMapWeirFlows          = "weir_flows"
 	WeirMapWeirFlowsNew       = "weir_flows_new"
 	WeirMapWeirFragRings      = "weir_frag_rings"
@@ -959,6 +960,7 @@ type WeirMapSpecs struct {
 	WeirEgressRules    *ebpf.MapSpec `ebpf:"weir_egress_rules"`
 	WeirEventRate      *ebpf.MapSpec `ebpf:"weir_event_rate"`
 	WeirEvents         *ebpf.MapSpec `ebpf:"weir_events"`
+	WeirFloating       *ebpf.MapSpec `ebpf:"weir_floating"`
 	WeirFlows          *ebpf.MapSpec `ebpf:"weir_flows"`
 	WeirFlowsNew       *ebpf.MapSpec `ebpf:"weir_flows_new"`
 	WeirFragRings      *ebpf.MapSpec `ebpf:"weir_frag_rings"`
@@ -1066,6 +1068,7 @@ type WeirMaps struct {
 	WeirEgressRules    *ebpf.Map `ebpf:"weir_egress_rules"`
 	WeirEventRate      *ebpf.Map `ebpf:"weir_event_rate"`
 	WeirEvents         *ebpf.Map `ebpf:"weir_events"`
+	WeirFloating       *ebpf.Map `ebpf:"weir_floating"`
 	WeirFlows          *ebpf.Map `ebpf:"weir_flows"`
 	WeirFlowsNew       *ebpf.Map `ebpf:"weir_flows_new"`
 	WeirFragRings      *ebpf.Map `ebpf:"weir_frag_rings"`
@@ -1141,6 +1144,7 @@ func (m *WeirMaps) Close() error {
 		m.WeirEgressRules,
 		m.WeirEventRate,
 		m.WeirEvents,
+		m.WeirFloating,
 		m.WeirFlows,
 		m.WeirFlowsNew,
 		m.WeirFragRings,

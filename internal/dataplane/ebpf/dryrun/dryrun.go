@@ -36,7 +36,7 @@ type Instance struct {
 // listed is a private one, empty.
 var liveMaps = []string{
 	"weir_settings", "weir_addrs", "weir_routes", "weir_services", "weir_ranges", "weir_backends", "weir_maglev", "weir_live",
-	"weir_peers", "weir_peer_cidrs", "weir_policy", "weir_hosts", "weir_hosts_staged", "weir_staged", "weir_clients", "weir_links", "weir_dsr_optout", "weir_announced", "weir_uplinks", "weir_ports", "weir_sources", "weir_gateways", "weir_egress_policies", "weir_egress_rules", "weir_name_sets", "weir_name_pods", "weir_name_patterns", "weir_name_servers",
+	"weir_peers", "weir_peer_cidrs", "weir_policy", "weir_hosts", "weir_hosts_staged", "weir_staged", "weir_clients", "weir_links", "weir_dsr_optout", "weir_announced", "weir_uplinks", "weir_ports", "weir_sources", "weir_floating", "weir_gateways", "weir_egress_policies", "weir_egress_rules", "weir_name_sets", "weir_name_pods", "weir_name_patterns", "weir_name_servers",
 }
 
 // copiedMaps are those of which a dry run may copy single entries into its own.

@@ -34,6 +34,7 @@ type familyTables[A abi.Address] struct {
 	announced *maptable.Table[A, uint8]
 	egress    *egressTables[A]
 	sources   *maptable.Table[abi.SourceKey[A], A]
+	floating  *maptable.Table[A, A]
 	uplinks   *maptable.Table[uint32, abi.WeirLinkKey]
 
 	peersFresh bool // peers were read from the map and not compared with a state yet
@@ -70,6 +71,7 @@ func newFamily[A abi.Address](m map[string]*ebpf.Map, c *counts) *familyTables[A
 	t.announced = maptable.New[A, uint8]("weir_announced", m["weir_announced"], abi.ShowAddr[A], &c.quiet)
 	t.egress = newEgress[A](m, c)
 	t.sources = maptable.New[abi.SourceKey[A], A]("weir_sources", m["weir_sources"], abi.ShowSource[A], &c.reevaluated)
+	t.floating = maptable.New[A, A]("weir_floating", m["weir_floating"], abi.ShowAddr[A], &c.reevaluated)
 	t.uplinks = maptable.New[uint32, abi.WeirLinkKey]("weir_uplinks", m["weir_uplinks"], func(i uint32) string { return fmt.Sprint("interface ", i) }, &c.quiet)
 	return t
 }
@@ -80,7 +82,7 @@ func (t *familyTables[A]) Load() error {
 	var zero uint32
 	err := t.settings.Lookup(&zero, unsafe.Pointer(&t.current))
 	return errors.Join(err, t.addrs.Load(), t.staged.Load(), t.routes.Load(), t.peers.Load(), t.peerCIDRs.Load(),
-		t.clients.Load(), t.links.Load(), t.dsrOptOut.Load(), t.ranges.Load(), t.announced.Load(), t.uplinks.Load(), t.egress.load(), t.sources.Load(), t.services.Load())
+		t.clients.Load(), t.links.Load(), t.dsrOptOut.Load(), t.ranges.Load(), t.announced.Load(), t.uplinks.Load(), t.egress.load(), t.sources.Load(), t.floating.Load(), t.services.Load())
 }
 
 func (t *familyTables[A]) desire(s *nodestate.State, changed nodestate.Keys, ifindex func(nodestate.Addr) int) {
@@ -99,6 +101,9 @@ func (t *familyTables[A]) desire(s *nodestate.State, changed nodestate.Keys, ifi
 	}
 	if changed.Has(nodestate.TableSources) || changed.Has(nodestate.TableAddrs) || len(s.Sources) > 0 && (changed.Has(nodestate.TableRoutes) || changed.Has(nodestate.TableSettings)) {
 		t.sources.Desire(renderSources[A](s, ifindex))
+	}
+	if changed.Has(nodestate.TableFloating) {
+		t.floating.Desire(renderFloating[A](s))
 	}
 	if changed.Has(nodestate.TableRoutes) {
 		t.routes.Desire(renderRoutes[A](s))
@@ -162,6 +167,7 @@ func (t *familyTables[A]) writeRoutes() {
 	t.dsrOptOut.Write(nil)
 	t.routes.Write(nil)
 	t.sources.Write(nil)
+	t.floating.Write(nil)
 	t.egress.write()
 }
 
@@ -190,6 +196,7 @@ func (t *familyTables[A]) removeServices() {
 func (t *familyTables[A]) removeEvaluated(held bool) (left bool) {
 	t.routes.Remove(nil)
 	t.sources.Remove(nil)
+	t.floating.Remove(nil)
 	t.egress.remove()
 	t.dsrOptOut.Remove(nil)
 	t.links.Remove(nil)
@@ -205,7 +212,7 @@ func (t *familyTables[A]) removeEvaluated(held bool) (left bool) {
 
 // pending reports whether anything is to be written or removed on which flows that are open depend.
 func (t *familyTables[A]) pending() bool {
-	return t.addrs.Pending() || t.routes.Pending() || t.sources.Pending() || t.egress.pending() || t.peers.Pending() || t.peerCIDRs.Pending() || t.links.Pending() || t.services.Pending()
+	return t.addrs.Pending() || t.routes.Pending() || t.sources.Pending() || t.floating.Pending() || t.egress.pending() || t.peers.Pending() || t.peerCIDRs.Pending() || t.links.Pending() || t.services.Pending()
 }
 
 func (t *familyTables[A]) errors() []error {
@@ -217,7 +224,7 @@ func (t *familyTables[A]) errors() []error {
 		settings = append(settings, &dataplane.KeyError{Table: "sockets", Key: "udp", Err: t.socketsErr})
 	}
 	return slices.Concat(settings, t.addrs.Errors(), t.staged.Errors(), t.routes.Errors(), t.peers.Errors(), t.peerCIDRs.Errors(),
-		t.clients.Errors(), t.links.Errors(), t.dsrOptOut.Errors(), t.ranges.Errors(), t.announced.Errors(), t.uplinks.Errors(), t.egress.errors(), t.sources.Errors(), t.services.Errors())
+		t.clients.Errors(), t.links.Errors(), t.dsrOptOut.Errors(), t.ranges.Errors(), t.announced.Errors(), t.uplinks.Errors(), t.egress.errors(), t.sources.Errors(), t.floating.Errors(), t.services.Errors())
 }
 
 // Entries implements Family.

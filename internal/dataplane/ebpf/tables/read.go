@@ -75,6 +75,9 @@ func (t *familyTables[A]) read(s *nodestate.State) error {
 	}
 	t.egress.read(s)
 	t.readSources(s)
+	for k, to := range t.floating.Tracker.All() {
+		s.Floating[abi.FromAddr(k)] = abi.FromAddr(to)
+	}
 	t.readRanges(s)
 	for k := range t.announced.Tracker.All() {
 		s.Announced[abi.FromAddr(k)] = true
@@ -130,6 +133,7 @@ func readSettings[A abi.Address](s *nodestate.State, v abi.Settings[A]) {
 	s.Settings.RPFStrict = v.Flags&abi.SetRPFStrict != 0
 	s.Settings.Chained = v.Flags&abi.SetChained != 0
 	s.Settings.Gateways = v.Flags&abi.SetGateways != 0
+	s.Settings.Floating = v.Flags&abi.SetFloating != 0
 	s.Settings.ToHost = model.ToHostAccept
 	switch {
 	case v.Flags&abi.SetToHostDrop != 0:

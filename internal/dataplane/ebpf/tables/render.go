@@ -133,6 +133,16 @@ func (t *familyTables[A]) readSources(s *nodestate.State) {
 	}
 }
 
+func renderFloating[A abi.Address](s *nodestate.State) iter.Seq2[A, A] {
+	return func(yield func(A, A) bool) {
+		for a, to := range s.Floating {
+			if abi.Carries[A](a) && !yield(abi.ToAddr[A](a), abi.ToAddr[A](to)) {
+				return
+			}
+		}
+	}
+}
+
 func renderPeers[A abi.Address](s *nodestate.State) iter.Seq2[A, uint64] {
 	return func(yield func(A, uint64) bool) {
 		for a, c := range s.Peers.All() {

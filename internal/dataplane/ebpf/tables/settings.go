@@ -143,6 +143,7 @@ func renderSettings[A abi.Address](s *nodestate.State, m Machine) abi.Settings[A
 			abi.FlagIf(c.RPFStrict, abi.SetRPFStrict) |
 			abi.FlagIf(c.Chained, abi.SetChained) |
 			abi.FlagIf(c.Gateways, abi.SetGateways) |
+			abi.FlagIf(c.Floating, abi.SetFloating) |
 			abi.FlagIf(c.ToHost == model.ToHostDrop, abi.SetToHostDrop) |
 			abi.FlagIf(c.ToHost == model.ToHostReturn, abi.SetToHostReturn) |
 			abi.SetPorts, // tables keep weir_ports

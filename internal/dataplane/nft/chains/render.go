@@ -33,6 +33,7 @@ func RenderElements(f table.Family, t *table.Table, s *nodestate.State, numbers 
 	renderAddrs(f, t, s, numbers, at)
 	renderRoutes(f, t, s)
 	renderSources(f, t, s)
+	renderFloating(f, t, s)
 	renderRemote(f, t, s, numbers)
 	egress.Render(f, t, s, numbers, func(to netip.Addr) []string { return asGatewayRules(f, s, to) })
 }

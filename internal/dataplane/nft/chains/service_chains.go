@@ -37,6 +37,7 @@ func serviceChains(f table.Family, t *table.Table, s *nodestate.State) {
 		t.Chains[name] = table.Chain{Type: knftables.NATType, Hook: hook, Priority: translatePriority, Rules: expr.Expand(f, s, rules...)}
 	}
 	nat("translate", knftables.PreroutingHook,
+		ifFloating(s, "jump "+floatingChain),
 		"meta l4proto != { tcp, udp, sctp } return",
 		"iifname $pods goto inside",
 		"meta mark and $mask != 0 $ip saddr @"+expr.SetLocal+" drop", // see admitRules
@@ -45,7 +46,7 @@ func serviceChains(f table.Family, t *table.Table, s *nodestate.State) {
 		"udp dport $vxlan iifname != $tunnel meta mark and $mask != 0 fib daddr type local return", // see tunnelOuter
 		"meta priority set "+front+" map @"+services.MapServicesOutside+" "+toAsked(s),
 		"$ip daddr vmap @"+expr.MapPortals)
-	nat("translate-own", knftables.OutputHook, expr.OwnSocket+"accept", "$ports $ip daddr $loopback goto "+loopbackChain, "$ports goto inside")
+	nat("translate-own", knftables.OutputHook, expr.OwnSocket+"accept", ifFloating(s, "$ip daddr @"+expr.SetFloating+" goto "+floatChain), "$ports $ip daddr $loopback goto "+loopbackChain, "$ports goto inside")
 	// With a loopback address as its source a packet reaches no pod, and what asks there by such a
 	// source, which is what a process has that chose none, means a process of the node.
 	chain(loopbackChain,
@@ -89,6 +90,7 @@ func serviceChains(f table.Family, t *table.Table, s *nodestate.State) {
 		fmt.Sprintf("tcp flags & (fin | syn | rst | ack) != syn meta priority and %#x != %#x drop", services.HashList|services.HandList, services.HashList|services.HandList),
 		"meta priority vmap @"+services.MapLists)
 	handOnChains(f, t, s)
+	floatingChains(f, t, s)
 	chain("refuse",
 		"$ports $ip daddr @"+expr.SetPorted+" "+atPort+" vmap @"+services.MapRefusedPorts,
 		"$ports "+front+" vmap @"+services.MapRefused)
@@ -105,5 +107,57 @@ func serviceChains(f table.Family, t *table.Table, s *nodestate.State) {
 		services.MapRefused:  {Key: frontend, Value: "verdict"}, services.MapRefusedPorts: {Key: portal, Value: "verdict"},
 	} {
 		table.AddSet(f, t, name, set)
+	}
+}
+
+// Chains of floating addresses: what comes in for one, and translation.
+const (
+	floatingChain = "floating-in"
+	floatChain    = "float"
+)
+
+// ifFloating is a rule where there are floating addresses, so that without them no packet pays.
+func ifFloating(s *nodestate.State, rule string) string {
+	if !s.Settings.Floating {
+		return ""
+	}
+	return rule
+}
+
+// floatingChains translate what is for floating addresses, of every protocol: what begins at pods
+// and at the node itself, and what comes from outside where the pod is.
+func floatingChains(f table.Family, t *table.Table, s *nodestate.State) {
+	if !s.Settings.Floating {
+		return
+	}
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
+	chain(floatingChain,
+		"iifname $pods $ip daddr @"+expr.SetFloating+" goto "+floatChain,
+		"iifname $pods return",
+		"$ip daddr != @"+expr.SetFloatsHere+" return",
+		"meta mark and $mask != 0 $ip saddr @"+expr.SetLocal+" drop", // see admitRules
+		"goto "+floatChain)
+	chain(floatChain,
+		"tcp flags & (fin | syn | rst | ack) != syn drop", // in the middle of a connection that nobody knows
+		"dnat to $ip daddr map @"+expr.MapFloating)
+	for _, set := range []string{expr.SetFloating, expr.SetFloatsHere} {
+		table.AddSet(f, t, set, table.Set{Key: "$addr"})
+	}
+	table.AddSet(f, t, expr.MapFloating, table.Set{Key: "$addr", Value: "$addr"})
+}
+
+// renderFloating makes the elements of floating addresses.
+func renderFloating(f table.Family, t *table.Table, s *nodestate.State) {
+	if !s.Settings.Floating {
+		return
+	}
+	for a, to := range s.Floating {
+		if f.Has(a) {
+			t.Add(expr.SetFloating, a.String(), "")
+			t.Add(expr.MapFloating, a.String(), to.String())
+			if s.FloatingAt(a, true).IsValid() {
+				t.Add(expr.SetFloatsHere, a.String(), "")
+			}
+		}
 	}
 }

@@ -11,6 +11,9 @@ package expr
 const (
 	SetWorkloads  = "workloads"     // pods' interfaces
 	MapGrants     = "source-grants" // pods' interfaces → which sources they may send with that are not their own
+	SetFloating   = "floating"      // floating addresses
+	SetFloatsHere = "floats-here"   // those of pods of this node
+	MapFloating   = "floating-to"   // floating addresses → the pods' own
 	SetGranted    = "granted"       // prefixes of such sources
 	MapSenders    = "senders"       // addresses of this node → the chain that asks by which interface they come
 	SetPods       = "pods"          // addresses of this node's pods

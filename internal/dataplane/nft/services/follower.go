@@ -79,6 +79,7 @@ type Follower struct {
 	picks          map[string]int       // how many lists use each chain
 	proxied        bool                 // a kube-proxy carries Services (kube_proxy.go)
 	endings        endings              // flows that are to end
+	floating       floatingFlows        // those of floating addresses that go elsewhere
 
 	dsr           bool // what Services do that do not say
 	seenFrontends nodestate.Map[nodestate.Frontend, nodestate.Service]
@@ -108,6 +109,7 @@ func New(f table.Family, n *marks.Numbers) *Follower {
 
 // Follow desires what differs from the state that was followed before.
 func (v *Follower) Follow(s *nodestate.State, to Sink) {
+	v.floating.follow(s)
 	faces := map[nodestate.Frontend][]nodestate.Frontend{} // touched, by id
 	if v.proxied != s.Settings.KubeProxy {
 		v.proxied = s.Settings.KubeProxy

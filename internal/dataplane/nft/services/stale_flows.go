@@ -117,12 +117,19 @@ func unspecified(six bool) netip.Addr {
 
 // EndFlows deletes the entries of flows that are to end. What fails is tried again.
 func (v *Follower) EndFlows() error {
-	if len(v.endings) == 0 {
+	if len(v.endings) == 0 && !v.floating.changed {
 		return nil
 	}
 	of := netlink.InetFamily(netlink.FAMILY_V4)
 	if v.f.Six {
 		of = netlink.FAMILY_V6
+	}
+	if v.floating.changed {
+		if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, of, &v.floating); err != nil {
+			return fmt.Errorf("ending the flows of floating addresses that other pods have: %w", err)
+		}
+		v.floating.changed = false
+		clear(v.floating.left)
 	}
 	if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, of, maps.Clone(v.endings)); err != nil {
 		return fmt.Errorf("ending the flows of %d backends that are gone: %w", len(v.endings), err)
