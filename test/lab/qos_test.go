@@ -31,6 +31,7 @@ add rule inet qos in tcp dport `+fmt.Sprint(whoPort)+` ip dscp != ef counter`)
 
 		first, second := b.cli1.begin(t, "stream", at(p.addr, echoPort)), b.cli2.begin(t, "stream", at(p.addr, echoPort))
 		allRefused(t, b.cli1.to(at(p.addr, whoPort)), b.cli2.to(at(p.addr, whoPort)))
+		time.Sleep(time.Second) // for some blocks
 		unbroken(t, first)
 		b.cli2.soon(t, at(p.addr, whoPort), true)
 		unbroken(t, second)

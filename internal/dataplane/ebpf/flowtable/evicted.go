@@ -24,6 +24,7 @@ type Evicted struct {
 	tables []*TableGC // in the order in which an entry moves
 	begun  uint64     // when the round began
 	rounds []int      // of the tables, then; nil = they do not begin together
+	failed error      // to count what was removed in this round
 	most   atomic.Uint64
 	known  atomic.Bool
 }
@@ -60,7 +61,7 @@ func (e *Evicted) Count() (n uint64, known bool) { return e.most.Load(), e.known
 
 // Begin begins a round, in which the tables are swept in their order.
 func (e *Evicted) Begin() error {
-	e.rounds = nil
+	e.rounds, e.failed = nil, nil
 	for _, s := range e.tables {
 		if s.Begun {
 			return nil // in the middle: the next round counts
@@ -79,6 +80,9 @@ func (e *Evicted) Begin() error {
 
 // End ends a round.
 func (e *Evicted) End() error {
+	if e.failed != nil {
+		return e.failed
+	}
 	var live uint64
 	for i, s := range e.tables {
 		if e.rounds == nil || s.rounds != e.rounds[i]+1 {
@@ -113,20 +117,23 @@ func (e *Evicted) read(which uint32) (n uint64, err error) {
 }
 
 // removed counts flows that the sweep took out. They are counted in the map, so that they are known
-// after a restart of the agent.
-func (e *Evicted) removed(n int) error {
+// after a restart of the agent. What fails does not hold the sweep up: End returns it.
+func (e *Evicted) removed(n int) bool {
 	if n == 0 {
-		return nil
+		return true
 	}
+	const which = uint32(abi.CountFlowsExpired)
 	var cpus []uint64
-	if err := e.counts.Lookup(abi.CountFlowsExpired, &cpus); err != nil {
-		return fmt.Errorf("reading map weir_counts: %w", err)
+	if err := e.counts.Lookup(which, &cpus); err != nil {
+		e.failed = fmt.Errorf("reading map weir_counts: %w", err)
+		return false
 	}
 	cpus[0] += uint64(n)
-	if err := e.counts.Update(abi.CountFlowsExpired, cpus, ebpf.UpdateExist); err != nil {
-		return fmt.Errorf("writing map weir_counts: %w", err)
+	if err := e.counts.Update(which, cpus, ebpf.UpdateExist); err != nil {
+		e.failed = fmt.Errorf("writing map weir_counts: %w", err)
+		return false
 	}
-	return nil
+	return true
 }
 
 // accounted reports whether an entry stands for a flow that is accounted for and has not ended.

@@ -156,10 +156,7 @@ func (s *TableGC) Step() (over bool, err error) {
 			}
 		}
 	}
-	if s.evicted != nil {
-		if err := s.evicted.removed(s.gone); err != nil {
-			return over, err
-		}
+	if s.evicted != nil && s.evicted.removed(s.gone) {
 		s.gone = 0
 	}
 	if over {

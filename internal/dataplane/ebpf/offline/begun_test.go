@@ -120,7 +120,7 @@ func TestNoFlowIsLostUnseen(t *testing.T) {
 		full, err := counters.Read(o.Maps["weir_counts"], abi.CountRecordsLost)
 		nettest.Must(t, err)
 		s := c.Status()
-		evicted, _ := evictedOf(t, o)
+		evicted, _ := evictedOf(t, o, false)
 		lost := full + s.Lost["interval"] + s.Lost["old"] + evicted
 		unseen := int64(count) - int64(s.Kept) - int64(lost)
 		if begun != uint64(count) || unseen != 0 || size.half == roomy && evicted > 0 {
@@ -147,8 +147,8 @@ func TestNoFlowIsLostUnseen(t *testing.T) {
 }
 
 // evictedOf sweeps the tables of flows and returns how many flows were evicted and how many are
-// there.
-func evictedOf(t *testing.T, o *Node) (evicted uint64, live int) {
+// there. With late the sweep finds all of them expired.
+func evictedOf(t *testing.T, o *Node, late bool) (evicted uint64, live int) {
 	t.Helper()
 	sweeps, err := flowtable.NewTableGCs(o.Maps, 1)
 	nettest.Must(t, err)
@@ -158,6 +158,14 @@ func evictedOf(t *testing.T, o *Node) (evicted uint64, live int) {
 	nettest.Must(t, e.Begin())
 	for _, s := range sweeps {
 		defer s.Close()
+		if late {
+			clock, err := flowtable.NewKernelClock()
+			nettest.Must(t, err)
+			defer clock.Close()
+			s.Now, err = clock.Now()
+			nettest.Must(t, err)
+			s.Now += 1 << 20
+		}
 		for over := false; !over; {
 			over, err = s.Step()
 			nettest.Must(t, err)
@@ -185,21 +193,27 @@ func TestEvictedFlowsAreCounted(t *testing.T) {
 	nettest.Must(t, o.Apply(dryRunState()))
 	program := o.Programs["weir_from_workload"]
 	beginning(t, program, table/8, syn)
-	if evicted, live := evictedOf(t, o); evicted != 0 || live != table/8 {
+	if evicted, live := evictedOf(t, o, false); evicted != 0 || live != table/8 {
 		t.Errorf("%d flows have room, and %d of them were evicted, %d are there", table/8, evicted, live)
 	}
 	beginning(t, program, table/8, rst)
-	if evicted, _ := evictedOf(t, o); evicted != 0 {
+	if evicted, _ := evictedOf(t, o, false); evicted != 0 {
 		t.Errorf("%d flows were evicted where all had ended", evicted)
 	}
 	beginning(t, program, count, syn)
-	evicted, _ := evictedOf(t, o)
+	evicted, _ := evictedOf(t, o, false)
 	// Of the entries that are left some are of answers whose flow is gone, and the reverse.
 	if least := uint64(count - table); evicted < least || evicted > count {
 		t.Errorf("of %d flows in a table of %d entries %d were evicted", count, table, evicted)
 	}
-	again, _ := evictedOf(t, o)
+	again, _ := evictedOf(t, o, false)
 	if again != evicted {
 		t.Errorf("%d flows were evicted, and by another sweep %d", evicted, again)
+	}
+	// What the sweep removes is not evicted.
+	for range 2 {
+		if after, live := evictedOf(t, o, true); after != evicted || live != 0 {
+			t.Errorf("%d flows were evicted, and after the rest had expired %d; %d are left", evicted, after, live)
+		}
 	}
 }
