@@ -39,19 +39,38 @@ func (s *State) ClassOf(addr netip.Addr) Class {
 	if c, ok := s.Peers.Get(addr); ok {
 		return c
 	}
-	if len(s.PeerCIDRs) == 0 {
-		return 0
+	c, _ := longest(s.PeerCIDRs, addr)
+	return c
+}
+
+// RouteTo is the route of the longest prefix that has an address.
+func (s *State) RouteTo(addr netip.Addr) (Route, bool) { return longest(s.Routes, addr) }
+
+// HomeOf is the primary address of the node where an address lives; invalid when it is this one, or
+// none is known.
+func (s *State) HomeOf(addr netip.Addr) netip.Addr {
+	if v, ok := s.Addrs[addr]; ok {
+		return v.Node
+	}
+	r, _ := s.RouteTo(addr)
+	return r.Node
+}
+
+// longest is what the longest prefix that has an address leads to.
+func longest[V any](m map[netip.Prefix]V, addr netip.Addr) (v V, ok bool) {
+	if len(m) == 0 {
+		return v, false
 	}
 	for bits := addr.BitLen(); bits >= 0; bits-- {
 		p, err := addr.Prefix(bits)
 		if err != nil {
-			return 0
+			return v, false
 		}
-		if c, ok := s.PeerCIDRs[p]; ok {
-			return c
+		if v, ok = m[p]; ok {
+			return v, true
 		}
 	}
-	return 0
+	return v, false
 }
 
 // ServiceAt is the Service of what is sent to f: that of the frontend, or, at an address of a node,

@@ -195,7 +195,7 @@ func (n *Node) mustTranslateSource(in In, a nodestate.Addr, fwd *flow, service, 
 	}
 	switch in.Hook {
 	case FromWorkload:
-		_, inRoute := n.routeOf(fwd.dst)
+		_, inRoute := n.state.RouteTo(fwd.dst)
 		b := n.state.Addrs[fwd.dst]
 		return a.NATOutgoing && !fwd.granted && b.Kind != nodestate.AddrPod && !b.KeepSource && !inRoute
 	case FromUplink, FromTunnel:
@@ -206,7 +206,7 @@ func (n *Node) mustTranslateSource(in In, a nodestate.Addr, fwd *flow, service, 
 
 // leavesToStack: does another CNI plugin's network carry the flow out of the node?
 func (n *Node) leavesToStack(in In, fwd *flow) bool {
-	_, inRoute := n.routeOf(fwd.dst)
+	_, inRoute := n.state.RouteTo(fwd.dst)
 	return n.state.Settings.Chained && in.Hook == FromWorkload && !fwd.handOn && fwd.path.action == Neigh && n.kind(fwd.dst) != nodestate.AddrPod && !inRoute
 }
 
@@ -217,7 +217,7 @@ func (n *Node) untracked(in In, fwd *flow) bool {
 	case FromUplink, FromTunnel:
 		return fwd.path.action == Pass
 	case ToUplink:
-		_, inRoute := n.routeOf(fwd.dst)
+		_, inRoute := n.state.RouteTo(fwd.dst)
 		return n.leavesPods(in, fwd) && n.kind(fwd.dst) != nodestate.AddrPod && !inRoute
 	}
 	return false
@@ -286,7 +286,7 @@ func (n *Node) replyFree(k flowKey, fwd *flow) bool {
 
 // stackRoutes: does the host's stack route there by itself, and not to weir0?
 func (n *Node) stackRoutes(dst netip.Addr) bool {
-	_, inRoute := n.routeOf(dst)
+	_, inRoute := n.state.RouteTo(dst)
 	return !inRoute && n.kind(dst) != nodestate.AddrPod
 }
 

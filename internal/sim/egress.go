@@ -14,7 +14,7 @@ import (
 // outsideCluster: do no table know the address?
 func (n *Node) outsideCluster(dst netip.Addr) bool {
 	_, known := n.state.Addrs[dst]
-	_, inRoute := n.routeOf(dst)
+	_, inRoute := n.state.RouteTo(dst)
 	return !known && !inRoute
 }
 
@@ -22,7 +22,7 @@ func (n *Node) outsideCluster(dst netip.Addr) bool {
 // the cluster?
 func (n *Node) transits(in In, src, dst netip.Addr) bool {
 	a, known := n.state.Addrs[src]
-	_, inRoute := n.routeOf(src)
+	_, inRoute := n.state.RouteTo(src)
 	return in.Hook == FromTunnel && (known && a.Kind == nodestate.AddrPod || !known && inRoute) && n.outsideCluster(dst)
 }
 

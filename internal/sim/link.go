@@ -94,7 +94,7 @@ func (n *Node) behind(p *packet.Packet) (to netip.Addr, learned bool) {
 		}
 		return src, false
 	}
-	if r, ok := n.routeOf(src); ok {
+	if r, ok := n.state.RouteTo(src); ok {
 		return r.Node, r.Learned
 	}
 	return src, false

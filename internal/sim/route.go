@@ -10,20 +10,6 @@ import (
 	"github.com/weir-net/weir/internal/reason"
 )
 
-// routeOf is the longest prefix of the routes that holds dst.
-func (n *Node) routeOf(dst netip.Addr) (nodestate.Route, bool) {
-	for bits := dst.BitLen(); bits >= 0; bits-- {
-		p, err := dst.Prefix(bits)
-		if err != nil {
-			break
-		}
-		if r, ok := n.state.Routes[p]; ok {
-			return r, true
-		}
-	}
-	return nodestate.Route{}, false
-}
-
 // route is the path to dst, or why there is none.
 func (n *Node) route(dst netip.Addr) (path, bool, reason.Reason) {
 	if a, ok := n.state.Addrs[dst]; ok {
@@ -43,7 +29,7 @@ func (n *Node) route(dst netip.Addr) (path, bool, reason.Reason) {
 		w, ok := n.fib(dst)
 		return w, ok, reason.NoRoute
 	}
-	if r, ok := n.routeOf(dst); ok {
+	if r, ok := n.state.RouteTo(dst); ok {
 		switch {
 		case r.Node.IsValid():
 			w, ok := n.remote(dst, r.Node, routed(r.Tunnel, r.IPIP, r.Learned))
@@ -102,7 +88,7 @@ func (n *Node) home(dst netip.Addr) (node netip.Addr, tunnel bool) {
 		}
 		return a.Node, !a.SameLink
 	}
-	if r, ok := n.routeOf(dst); ok && r.Node.IsValid() {
+	if r, ok := n.state.RouteTo(dst); ok && r.Node.IsValid() {
 		return r.Node, !r.SameLink
 	}
 	return netip.Addr{}, false

@@ -90,7 +90,7 @@ func (n *Node) ownerOf(k flowKey, c claim) owner {
 		o.handed = answer
 		return o
 	case !known:
-		if r, ok := n.routeOf(who); ok {
+		if r, ok := n.state.RouteTo(who); ok {
 			return owner{node: r.Node, sameLink: r.SameLink, tunnel: r.Tunnel, handed: answer}
 		}
 		if answer {
@@ -165,7 +165,7 @@ func (n *Node) checkEntered(in In, k flowKey) (origin, bool) {
 	case known && a.Kind != nodestate.AddrPod:
 		return from, true
 	case !known:
-		r, ok := n.routeOf(k.src)
+		r, ok := n.state.RouteTo(k.src)
 		if !ok {
 			return from, true
 		}

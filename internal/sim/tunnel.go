@@ -45,7 +45,7 @@ func (n *Node) leadsToTunnel(in In, f *flow) bool {
 	case nodestate.AddrEndpoint, nodestate.AddrPod:
 		return false
 	case 0:
-		_, pool := n.routeOf(f.backend.Addr)
+		_, pool := n.state.RouteTo(f.backend.Addr)
 		return !pool
 	}
 	return true

@@ -257,12 +257,6 @@ func (i *inquiry) nodeOf(a netip.Addr) netip.Addr {
 	case nodestate.AddrNode:
 		return at.Node
 	}
-	var best netip.Prefix
-	var node netip.Addr
-	for p, r := range i.state.Routes {
-		if p.Contains(a) && (!best.IsValid() || p.Bits() > best.Bits()) {
-			best, node = p, r.Node
-		}
-	}
-	return node
+	r, _ := i.state.RouteTo(a)
+	return r.Node
 }

@@ -149,16 +149,8 @@ func (t Importer) InStack(e conntrack.Entry) bool {
 
 // inPodBlock reports whether an address is in a block of pods.
 func (t Importer) inPodBlock(a netip.Addr) bool {
-	for bits := a.BitLen(); bits >= 0; bits-- {
-		p, err := a.Prefix(bits)
-		if err != nil {
-			return false
-		}
-		if r, ok := t.State.Routes[p]; ok {
-			return r.Local || r.Node.IsValid()
-		}
-	}
-	return false
+	r, _ := t.State.RouteTo(a)
+	return r.Local || r.Node.IsValid()
 }
 
 // service is what is asked for by a packet.

@@ -41,7 +41,7 @@ func importForwarded[A abi.Address](t Importer, e conntrack.Entry, route conntra
 		f.There.Svc = abi.ToSvc[A](svc.ID)
 		f.There.Backend = abi.Backend[A]{Addr: abi.ToAddr[A](t.node(route.Node))} // answers come from there, whatever became of the backend
 		for _, b := range t.State.Backends.At(svc.ID) {                           // Which one the other node chose is not known; whether it has one is asked by it
-			if t.backendNode(b.Addr) == t.node(route.Node) {
+			if t.State.HomeOf(b.Addr) == t.node(route.Node) {
 				f.There.Backend = abi.Backend[A]{Addr: abi.ToAddr[A](b.Addr), Port: abi.Be16(b.Port)}
 			}
 		}
@@ -79,24 +79,6 @@ func routeByKernel[A abi.Address](v *abi.FlowValue[A], t Importer, to netip.Addr
 func (t Importer) node(a netip.Addr) netip.Addr {
 	if v := t.State.Addrs[a]; v.Kind == nodestate.AddrNode {
 		return v.Node
-	}
-	return netip.Addr{}
-}
-
-// backendNode is the primary address of the node where a backend lives; invalid when it is this one
-// or none.
-func (t Importer) backendNode(a netip.Addr) netip.Addr {
-	if v, ok := t.State.Addrs[a]; ok {
-		return v.Node
-	}
-	for bits := a.BitLen(); bits >= 0; bits-- {
-		p, err := a.Prefix(bits)
-		if err != nil {
-			break
-		}
-		if r, ok := t.State.Routes[p]; ok {
-			return r.Node
-		}
 	}
 	return netip.Addr{}
 }

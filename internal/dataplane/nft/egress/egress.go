@@ -198,20 +198,6 @@ func source(f table.Family, s *nodestate.State, gateway netip.Addr) netip.Addr {
 	return gateway
 }
 
-// home is the node on which a pod lives; invalid = none is known.
-func home(s *nodestate.State, a netip.Addr) netip.Addr {
-	if at, known := s.Addrs[a]; known {
-		return at.Node
-	}
-	var best netip.Prefix
-	for p := range s.Routes {
-		if p.Contains(a) && (!best.IsValid() || p.Bits() > best.Bits()) {
-			best = p
-		}
-	}
-	return s.Routes[best].Node
-}
-
 // policyName is the name of a policy's chain.
 func policyName(id nodestate.EgressPolicyID) string {
 	return fmt.Sprintf("%s%016x", policyPrefix, uint64(id))

@@ -100,7 +100,7 @@ func (w *Flows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 		if s.Addrs[g].Kind == nodestate.AddrEndpoint {
 			return flow.Mark&marks.TunnelBit == 0 && back == source(w.f, s, g)
 		}
-		number, ok := w.nodes.Of(home(s, g))
+		number, ok := w.nodes.Of(s.HomeOf(g))
 		return ok && flow.Mark&^uint32(marks.EpochMask) == mark(number, true)
 	})
 }

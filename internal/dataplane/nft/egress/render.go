@@ -27,7 +27,7 @@ func Render(f table.Family, t *table.Table, s *nodestate.State, nodes *marks.Num
 	if !s.Settings.Gateways {
 		return
 	}
-	r := renderer{f: f, t: t, s: s, nodes: nodes, own: ownNumbers(f, s), groups: groupNumbers(s), homes: map[netip.Addr]netip.Addr{}}
+	r := renderer{f: f, t: t, s: s, nodes: nodes, own: ownNumbers(f, s), groups: groupNumbers(s)}
 	for a, v := range s.Addrs {
 		if f.Has(a) && v.Kind == nodestate.AddrEndpoint && v.Gateways {
 			t.Add(expr.SetGateways, a.String(), "")
@@ -53,7 +53,6 @@ type renderer struct {
 	nodes  *marks.Numbers
 	own    map[netip.Addr]int // numbers of the gateways on this node
 	groups map[nodestate.GatewayGroup]uint32
-	homes  map[netip.Addr]netip.Addr
 }
 
 func (r *renderer) chain(name string, rules ...string) {
@@ -163,7 +162,7 @@ func (r *renderer) list(list []netip.Addr) string {
 		if number, own := r.own[g]; own {
 			r.chain(by, fmt.Sprintf("ct mark set %#x", mark(number, false)), "meta mark set meta mark and $rest accept")
 			here = append(here, source(r.f, r.s, g).String())
-		} else if number, ok := r.numberOf(g); ok {
+		} else if number, ok := r.nodes.Of(r.s.HomeOf(g)); ok {
 			m := mark(number, true)
 			r.chain(by, fmt.Sprintf("ct mark set %#x", m), "meta mark set ct mark and $goal or $routed accept")
 			onNodes = append(onNodes, marks.Hex(m))
@@ -193,16 +192,6 @@ func unique(list []string) []string {
 	list = slices.Clone(list)
 	slices.Sort(list)
 	return slices.Compact(list)
-}
-
-// numberOf is the number of the node of a gateway.
-func (r *renderer) numberOf(g netip.Addr) (int, bool) {
-	at, known := r.homes[g]
-	if !known {
-		at = home(r.s, g)
-		r.homes[g] = at
-	}
-	return r.nodes.Of(at)
 }
 
 // share are the rules that give a flow that begins one of some gateways, by a hash of its ends.

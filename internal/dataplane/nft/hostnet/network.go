@@ -221,16 +221,8 @@ func (m *Network) tunnelRoute(s *nodestate.State, node netip.Addr) route {
 
 // covered reports whether the longest prefix that holds a pod's address leads where the pod is.
 func covered(s *nodestate.State, a netip.Addr, v nodestate.Addr) bool {
-	for bits := a.BitLen(); bits >= 0; bits-- {
-		p, err := a.Prefix(bits)
-		if err != nil {
-			return false
-		}
-		if r, ok := s.Routes[p]; ok {
-			return r.Node == v.Node && r.Tunnel == v.Tunnel && r.IPIP == v.IPIP && r.Learned == v.Learned
-		}
-	}
-	return false
+	r, ok := s.RouteTo(a)
+	return ok && r.Node == v.Node && r.Tunnel == v.Tunnel && r.IPIP == v.IPIP && r.Learned == v.Learned
 }
 
 // routeTo is the kernel's route to a node, and so to its pods.
