@@ -7,13 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"testing"
 	"time"
 
 	"github.com/google/nftables"
-	"github.com/vishvananda/netlink"
 
 	"github.com/weir-net/weir/internal/kernel"
 )
@@ -22,34 +20,16 @@ import (
 // rules would translate anew to another source port, is not given one, and goes on when its entry
 // is back.
 func TestHoldOpenConnection(t *testing.T) {
-	table := opened(t)
-	lo, err := netlink.LinkByName("lo")
-	if err == nil {
-		err = netlink.LinkSetUp(lo)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	server, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	go func() {
-		if c, err := server.Accept(); err == nil {
-			defer c.Close()
-			io.Copy(c, c)
-		}
-	}()
+	table, server := opened(t), echoServer(t)
 	ctx := context.Background()
-	_, port, _ := net.SplitHostPort(server.Addr().String())
+	_, port, _ := net.SplitHostPort(server.String())
 	if err := kernel.NFT(ctx, fmt.Sprintf(`table ip t {
 		set clients { type inet_service; size 65536; flags dynamic; }
 		chain arrived { type filter hook input priority 0; tcp dport %s add @clients { tcp sport }; }
 		chain to { type nat hook output priority -100; ip daddr 127.0.0.2 tcp dport 7 dnat to %s; }
 		chain from { type nat hook postrouting priority 100; ct status dnat meta l4proto tcp snat to 127.0.0.1:20000-29999 fully-random; }
 	}
-	`, port, server.Addr()), nftTime); err != nil {
+	`, port, server), nftTime); err != nil {
 		t.Fatal(err)
 	}
 	defer kernel.NFT(ctx, "delete table ip t\n", nftTime)

@@ -21,32 +21,11 @@ import (
 // nat that there were, after Keep, and does not without it. What Keep made goes when nothing is
 // translated any more.
 func TestKeep(t *testing.T) {
-	table := opened(t)
-	lo, err := netlink.LinkByName("lo")
-	if err == nil {
-		err = netlink.LinkSetUp(lo)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	server, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	go func() {
-		for {
-			c, err := server.Accept()
-			if err != nil {
-				return
-			}
-			go io.Copy(c, c)
-		}
-	}()
+	table, server := opened(t), echoServer(t)
 	ctx := context.Background()
 	there := func() bool { return kernel.NFT(ctx, "list chain ip "+keptTable+" keep\n", nftTime) == nil }
 	for _, keep := range []bool{true, false} {
-		rules := fmt.Sprintf("table ip t { chain c { type nat hook output priority -100; ip daddr 127.0.0.2 tcp dport 7 dnat to %s; }; }\n", server.Addr())
+		rules := fmt.Sprintf("table ip t { chain c { type nat hook output priority -100; ip daddr 127.0.0.2 tcp dport 7 dnat to %s; }; }\n", server)
 		if err := kernel.NFT(ctx, rules, nftTime); err != nil {
 			t.Fatal(err)
 		}
@@ -99,4 +78,31 @@ func TestKeep(t *testing.T) {
 	if err := errors.Join(Keep(), Unkeep(false)); err != nil || there() {
 		t.Errorf("it stays (%v)", err)
 	}
+}
+
+// echoServer answers with what it gets, at an address of the loopback interface, which it puts up.
+func echoServer(t *testing.T) net.Addr {
+	t.Helper()
+	lo, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetUp(lo)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	go func() {
+		for {
+			c, err := server.Accept()
+			if err != nil {
+				return
+			}
+			go io.Copy(c, c)
+		}
+	}()
+	return server.Addr()
 }

@@ -25,10 +25,9 @@ var latencyTests = map[string]string{
 // latency has `weir bench` measure in a lab with Weir, and notes how long the median operation of
 // a round takes to a Service, as a multiple of what it takes to a pod: the median over the rounds.
 func (c cluster) latency(ctx context.Context, figures map[string][]float64) error {
-	const name = "weir-clouds"
-	defer labProgram(context.Background(), "--name", name, "down").Run()
-	if err := labProgram(ctx, "--name", name, "up", "--on", c.on).Run(); err != nil {
-		return fmt.Errorf("bringing up a lab with %s: %w", c.on, err)
+	defer labDown()
+	if err := c.labUp(ctx); err != nil {
+		return err
 	}
 	dir, err := os.MkdirTemp("", "weir-clouds-")
 	if err != nil {
@@ -43,7 +42,7 @@ func (c cluster) latency(ctx context.Context, figures map[string][]float64) erro
 	for test := range latencyTests {
 		rows = append(rows, "pod2pod/"+test, "pod2svc/"+test)
 	}
-	if err := labProgram(ctx, "--name", name, "exec", "client1", "--", weir, "bench", "run", "--client-node", "worker1", "--server-node", "worker2", "--duration", "1s",
+	if err := labProgram(ctx, "--name", labName, "exec", "client1", "--", weir, "bench", "run", "--client-node", "worker1", "--server-node", "worker2", "--duration", "1s",
 		"--warm-up", "100ms", "--rounds", fmt.Sprint(latencyRounds), "--rows", strings.Join(rows, ","), "--output", file).Run(); err != nil {
 		return fmt.Errorf("weir bench in a lab with %s: %w", c.on, err)
 	}

@@ -174,15 +174,14 @@ func (c cluster) tests(all []cells.Cell) (out []cells.Cell) {
 
 // inLab runs the test of package test/lab in a lab of its own, which is removed in the end.
 func (c cluster) inLab(ctx context.Context, all []cells.Cell, results map[string]string, figures map[string][]float64) error {
-	const name = "weir-clouds"
-	defer labProgram(context.Background(), "--name", name, "down").Run()
-	if err := labProgram(ctx, "--name", name, "up", "--on", c.on, "--no-install").Run(); err != nil {
-		return fmt.Errorf("bringing up a lab with %s: %w", c.on, err)
+	defer labDown()
+	if err := c.labUp(ctx, "--no-install"); err != nil {
+		return err
 	}
 	if err := os.Remove("out/lab.json"); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	r := cells.Runner{Tags: "lab", Args: []string{"-lab=" + name, c.flag + "=" + name}}
+	r := cells.Runner{Tags: "lab", Args: []string{"-lab=" + labName, c.flag + "=" + labName}}
 	if err := r.Run(ctx, c.tests(all), results); err != nil {
 		return err
 	}
@@ -241,6 +240,19 @@ func (o options) runSpecs(ctx context.Context, on, which string) string {
 	}
 	return "passed"
 }
+
+// labName is that of the labs of this program, of which one is up at a time.
+const labName = "weir-clouds"
+
+// labUp brings up a lab with the plugin; labDown is to be called after an error, too.
+func (c cluster) labUp(ctx context.Context, args ...string) error {
+	if err := labProgram(ctx, append([]string{"--name", labName, "up", "--on", c.on}, args...)...).Run(); err != nil {
+		return fmt.Errorf("bringing up a lab with %s: %w", c.on, err)
+	}
+	return nil
+}
+
+func labDown() { _ = labProgram(context.Background(), "--name", labName, "down").Run() }
 
 // labProgram is a call of the lab's program.
 func labProgram(ctx context.Context, args ...string) *exec.Cmd {

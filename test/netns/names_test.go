@@ -130,9 +130,6 @@ func (f *fixture) connects(what, server, name string, first, names, connected, d
 	}
 	if a.Counters["connected"] != connected || a.Counters["denied"] != denied || a.Counters["late"]+a.Counters["not found"] > 0 {
 		f.t.Errorf("%s: %v, want %d connected and %d denied: %s", what, a.Counters, connected, denied, a.Err)
-		if f.n1.dataplane() == "nft" {
-			f.t.Log(run(f.t, "ip netns exec %s nft list ruleset | grep -A2 'chain un' || true", f.n1.netns))
-		}
 	}
 }
 

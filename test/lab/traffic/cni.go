@@ -46,11 +46,7 @@ func cniCommand() *cobra.Command {
 		defer os.RemoveAll(dir)
 		var res CNIResult
 		call := func(command string, i int, into *[]float64) error {
-			cmd := exec.Command(plugin)
-			cmd.Stdin = bytes.NewReader(stdin)
-			cmd.Env = append(os.Environ(), "CNI_COMMAND="+command, fmt.Sprintf("CNI_CONTAINERID=%s-%d", prefix, i), "CNI_IFNAME=eth0",
-				"CNI_NETNS="+filepath.Join(dir, fmt.Sprint(i)), "CNI_PATH="+filepath.Dir(plugin),
-				fmt.Sprintf("CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=%s;K8S_POD_NAME=%s-%d;K8S_POD_INFRA_CONTAINER_ID=x", namespace, prefix, i))
+			cmd := pluginCommand(plugin, stdin, command, dir, namespace, prefix, i, i)
 			began := time.Now()
 			out, err := cmd.CombinedOutput()
 			*into = append(*into, float64(time.Since(began).Microseconds())/1000)
@@ -89,6 +85,17 @@ func cniCommand() *cobra.Command {
 	c.Flags().StringVar(&prefix, "prefix", "", "")
 	c.Flags().IntVar(&count, "count", 100, "")
 	return c
+}
+
+// pluginCommand is a call of the plugin for container PREFIX-i of pod PREFIX-pod, whose network
+// namespace is the file i of dir.
+func pluginCommand(plugin string, stdin []byte, command, dir, namespace, prefix string, pod, i int) *exec.Cmd {
+	cmd := exec.Command(plugin)
+	cmd.Stdin = bytes.NewReader(stdin)
+	cmd.Env = append(os.Environ(), "CNI_COMMAND="+command, fmt.Sprintf("CNI_CONTAINERID=%s-%d", prefix, i), "CNI_IFNAME=eth0",
+		"CNI_NETNS="+filepath.Join(dir, fmt.Sprint(i)), "CNI_PATH="+filepath.Dir(plugin),
+		fmt.Sprintf("CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=%s;K8S_POD_NAME=%s-%d;K8S_POD_INFRA_CONTAINER_ID=x", namespace, prefix, pod))
+	return cmd
 }
 
 // makeNetns makes a network namespace that a file refers to.

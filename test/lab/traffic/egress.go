@@ -3,13 +3,11 @@
 package main
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -176,12 +174,7 @@ func sockaddr(to string) (unix.Sockaddr, error) {
 }
 
 func (a *adder) call(command string, pod, i int) error {
-	cmd := exec.Command(a.plugin)
-	cmd.Stdin = bytes.NewReader(a.stdin)
-	cmd.Env = append(os.Environ(), "CNI_COMMAND="+command, fmt.Sprintf("CNI_CONTAINERID=%s-%d", a.prefix, i), "CNI_IFNAME=eth0",
-		"CNI_NETNS="+filepath.Join(a.dir, fmt.Sprint(i)), "CNI_PATH="+filepath.Dir(a.plugin),
-		fmt.Sprintf("CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=%s;K8S_POD_NAME=%s-%d;K8S_POD_INFRA_CONTAINER_ID=x", a.namespace, a.prefix, pod))
-	if out, err := cmd.CombinedOutput(); err != nil {
+	if out, err := pluginCommand(a.plugin, a.stdin, command, a.dir, a.namespace, a.prefix, pod, i).CombinedOutput(); err != nil {
 		return fmt.Errorf("%s of pod %d, call %d: %w: %s", command, pod, i, err, out)
 	}
 	return nil
