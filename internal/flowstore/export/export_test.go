@@ -115,7 +115,7 @@ func TestExporter(t *testing.T) {
 		p.set(nil, true) // it takes connections, and says nothing
 		time.Sleep(10 * time.Minute)
 		p.set(nil, false)
-		time.Sleep(2 * sendTime)
+		time.Sleep(sendTime + 2*retryMost) // the send that hangs, and at most 1.5 of the longest wait
 		if want := 5003 + queueMost + 5000 - lost; p.got != want {
 			t.Errorf("when it is back: %d, want %d", p.got, want)
 		}
