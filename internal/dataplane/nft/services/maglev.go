@@ -73,8 +73,8 @@ func sameMembers(a, b []netip.AddrPort) bool {
 // hashed reports whether frontends that ask for it choose by the table.
 func (p *port) hashed() bool { return p.table != nil }
 
-// hashLists are the lists of frontends that choose by the table: of clients outside, whom another node handed
-// on, and of all others.
+// hashLists are the lists of frontends that choose by the table: of clients outside, whom another
+// node handed on, and of all others.
 func (p *port) hashLists() []list {
 	return []list{{p.number | HashList, p.cluster}, {p.number | HashList | LocalList, p.local}, {p.number | HashList | HandList, p.cluster}}
 }
