@@ -50,6 +50,8 @@ type Config struct {
 	Environ []string
 	// FanOutMinNodes is the number of nodes from which on there is a fan-out.
 	FanOutMinNodes fanout.MinNodes
+	// PolicyDefaults has the webhook of internal/admission know the controller's certificates.
+	PolicyDefaults bool
 	// Grace is how long a node must be gone until what it had is given back.
 	Grace time.Duration
 	// Interval is the time between two looks at the cluster.
