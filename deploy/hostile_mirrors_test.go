@@ -56,8 +56,8 @@ func mirrors(t *testing.T, c cluster) {
 	c.taken(t, user, "create", object(v3API, "IPAMConfiguration", "", "default", map[string]any{"strictAffinity": true, "maxBlocksPerHost": int64(4)}))
 }
 
-// The controller shows addresses of load balancers, and writes nothing that is a node's. Nobody takes
-// anything out of these.
+// The controller shows addresses of load balancers, and writes nothing that is a node's. Nobody
+// takes anything out of these.
 func controllerMirrors(t *testing.T, c cluster) {
 	own, n1, user := c.as(controllerUser, ""), c.as(agentUser, "n1"), c.Clients.Dynamic
 	balancers := func() []*unstructured.Unstructured {

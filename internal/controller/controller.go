@@ -3,12 +3,13 @@
 // Package controller does for the whole cluster what no node can do for itself: it gives back the
 // blocks of nodes that are gone, removes their NodeStatus, points at pools that overlap, makes the
 // first pool of a new installation and the objects that clients expect, says in the status of
-// cluster-wide policies whether they are enforced as written, and in that of pools whether addresses
-// are given of them, shows clients the addresses of load balancers, keeps tiers that have policies and
-// pools that have addresses, writes events about Services that ask for what they may not have and
-// about objects that are not in force as written, keeps the certificate authorities of Weir's own
-// connections, and has parts that give addresses to load balancers (internal/loadbalancer) and that
-// look after the fan-out (package fanout). One instance leads at a time.
+// cluster-wide policies whether they are enforced as written, and in that of pools whether
+// addresses are given of them, shows clients the addresses of load balancers, keeps tiers that have
+// policies and pools that have addresses, writes events about Services that ask for what they may
+// not have and about objects that are not in force as written, keeps the certificate authorities of
+// Weir's own connections, and has parts that give addresses to load balancers
+// (internal/loadbalancer) and that look after the fan-out (package fanout). One instance leads at a
+// time.
 package controller
 
 import (

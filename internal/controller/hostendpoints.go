@@ -145,8 +145,8 @@ func (c *Controller) wantedHostEndpoints(ctx context.Context) (wanted map[string
 			wanted[h.GetName()] = h
 		}
 	}
-	// Those that are named after interfaces last: their nodes say what these are called, and take no
-	// other one's name by that.
+	// Those that are named after interfaces last: their nodes say what these are called, and take
+	// no other one's name by that.
 	for _, byName := range []bool{false, true} {
 		for i := range nodes.Items {
 			for _, t := range templates {

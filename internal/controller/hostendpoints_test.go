@@ -145,8 +145,8 @@ func TestAutoHostEndpoints(t *testing.T) {
 }
 
 // A template that names interfaces makes a host endpoint for each of a node that matches, with its
-// addresses and those of the node in the template's networks, as the node's agent reports them; of a
-// node that reports none what is there stays.
+// addresses and those of the node in the template's networks, as the node's agent reports them; of
+// a node that reports none what is there stays.
 func TestHostEndpointsOfInterfaces(t *testing.T) {
 	name := func(n string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Name: n, Labels: map[string]string{"role": "worker"}}

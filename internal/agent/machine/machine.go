@@ -200,8 +200,8 @@ type Facts struct {
 	Gateways []netip.Addr
 }
 
-// Interfaces are those that the node's status has: with addresses, as far as others can have them as
-// peers, the first ones by index.
+// Interfaces are those that the node's status has: with addresses, as far as others can have them
+// as peers, the first ones by index.
 func (f Facts) Interfaces() []weirv1.NodeInterface {
 	var out []weirv1.NodeInterface
 	for _, l := range f.Links {

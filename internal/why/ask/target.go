@@ -132,8 +132,8 @@ func ofOneFamily(from, to *end) (a, b netip.Addr, err error) {
 	return a, b, fmt.Errorf("%s %v and %s %v have no addresses of one family", from.text, from.addrs, to.text, to.addrs)
 }
 
-// sendsWith returns the addresses of a connection of a pod with a source that is not its own, and the
-// pod's own address.
+// sendsWith returns the addresses of a connection of a pod with a source that is not its own, and
+// the pod's own address.
 func sendsWith(from, to *end, text string) (own, source, destination netip.Addr, err error) {
 	source, err = netip.ParseAddr(text)
 	switch {
