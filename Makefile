@@ -16,7 +16,7 @@ LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 GO_BUILD := GOGC=400 go build -trimpath -gcflags all=-dwarf=false -tags grpcnotrace
 BUILD_LAB := cd lab && $(GO_BUILD) -ldflags "-s -w" -o ../bin/weir-lab ./cmd/weir-lab
 
-.PHONY: all help check lint check-root soak house image setup build aws-vpc-cni azure-cni hubble-cli otelcol browser lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-bgp e2e-wireguard e2e-clouds e2e-egress e2e-migrate e2e-policyapi e2e-routing e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate bench-flows clean
+.PHONY: all help check lint check-root soak house image setup build aws-vpc-cni azure-cni hubble-cli otelcol browser lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-bgp e2e-wireguard e2e-calicoctl e2e-clouds e2e-egress e2e-migrate e2e-policyapi e2e-routing e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate bench-flows clean
 
 all: build
 
@@ -204,6 +204,11 @@ lab-e2e: e2e-build aws-vpc-cni azure-cni hubble-cli browser ## Weir as a whole i
 # INSTALL="--fanout=always" has agents fed by a fan-out, here and in lab-e2e and e2e-policyapi: arguments of weir install.
 e2e: e2e-build ## Kubernetes' end-to-end specs in labs (root)
 	go run ./test/e2e --install "$(INSTALL)" $(E2E)
+
+# Of the release of Calico that labs have; building it takes some minutes the first time.
+e2e-calicoctl: apiserver ## calicoctl against what clients of the Calico API are shown (root)
+	@bin/weir-lab build calicoctl
+	WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver WEIR_CALICOCTL=$$(bin/weir-lab build calicoctl | tail -1) go test -v -count 1 -run '^TestCalicoctl$$' ./internal/ipam/mirror
 
 # Those of them that are conformance specs or quick, in one plain lab. Its agents are fed by a fan-out, those of lab-e2e read the API
 # server, so that make test has both; INSTALL= has it otherwise.

@@ -91,6 +91,8 @@ type Options struct {
 	// Hubble has agents serve Hubble's API by TLS at port 4244 of their nodes, with certificates of
 	// an authority of Weir's.
 	Hubble bool
+	// PolicyDefaults has the API server ask the controller, by a webhook, what policies leave out.
+	PolicyDefaults bool
 	// UI installs the page in the browser for all users of the cluster. UIOrigins are further
 	// origins by which browsers reach it, with commas between; UITLS is the Secret of type
 	// kubernetes.io/tls of Namespace with its certificate, empty = one of Weir's authority.

@@ -69,6 +69,7 @@ func TestHostileAdmission(t *testing.T) {
 		{"the token of the controller writes policies or turns a tier around", hostile.Controller, controllerPolicies},
 		{"the token of the controller changes admission or rights", hostile.Controller, controllerRights},
 		{"the token of the controller takes the addresses of a live node away", hostile.Controller, controllerBlocks},
+		{"the token of the controller changes what clients are shown of the addresses of nodes", hostile.Controller, controllerMirrors},
 		{"the token of the controller takes the lease of another component", hostile.Controller, controllerLeases},
 		{"the token of the controller opens a node by its host endpoint", hostile.Controller, controllerHostEndpoints},
 		{"the token of the controller makes a pool or settings of its own mind", hostile.Controller, controllerPools},
@@ -118,7 +119,8 @@ func (c cluster) install(t *testing.T) {
 	c.pool(t) // pools decide whether blocks count
 	// Policies of admission count some moments after they were written, each in its time.
 	for by, u := range map[string]*unstructured.Unstructured{"weir-controller-objects": object("coordination.k8s.io/v1", "Lease", Namespace, "probe", nil),
-		wantsPool: poolOf("probe", "0.0.0.0/0", 0), wantsBlock: blockOf("n1", "10.0.0.0/8", "probe")} {
+		wantsPool: poolOf("probe", "0.0.0.0/0", 0), wantsBlock: blockOf("n1", "10.0.0.0/8", "probe"),
+		wantsRelease: mirroredBlock("n1", "probe", "10.244.83.0/30", []any{nil, nil, nil, nil})} {
 		apitest.Eventually(t, time.Minute, "the policy of admission "+by, func() error {
 			as := c.Clients.Dynamic
 			if u.GetKind() == "Lease" {

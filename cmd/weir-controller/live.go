@@ -6,6 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"net/http"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -18,18 +19,19 @@ import (
 	"github.com/weir-net/weir/internal/relay/tunnel"
 )
 
-// live hands questions of users on to agents. Every instance does so, whether it leads or not.
+// live hands questions of users on to agents, and answers the API server's about policies, where
+// webhook is given. Every instance does so, whether it leads or not.
 type live struct {
 	*relay.Relay
 	serving *peerauth.Serving
 	proxy   *peerauth.FrontProxy
 }
 
-func newLive(kube kubernetes.Interface, log *slog.Logger) *live {
+func newLive(kube kubernetes.Interface, log *slog.Logger, webhook http.Handler) *live {
 	proxy := &peerauth.FrontProxy{Kube: kube, Log: log, Now: time.Now}
 	return &live{
 		Relay: relay.New(relay.Config{Kube: kube, Log: log, Proxy: proxy, Reviewer: peerauth.NewReviewer(kube, peerauth.AgentUser(deploy.Namespace), tunnel.Audience),
-			StoreReviewer: peerauth.NewReviewer(kube, names.User, tunnel.Audience)}),
+			StoreReviewer: peerauth.NewReviewer(kube, names.User, tunnel.Audience), Admission: webhook}),
 		serving: &peerauth.Serving{Kube: kube, Namespace: deploy.Namespace, Name: tunnel.ServerName, Log: log, Now: time.Now},
 		proxy:   proxy,
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/weir-net/weir/api/client/clientset"
 	"github.com/weir-net/weir/api/podenv"
 	"github.com/weir-net/weir/deploy"
+	"github.com/weir-net/weir/internal/admission"
 	"github.com/weir-net/weir/internal/controller"
 	"github.com/weir-net/weir/internal/controller/fanout"
 	"github.com/weir-net/weir/internal/httplimit"
@@ -40,6 +41,7 @@ func main() {
 	podCIDR := flag.String("pod-cidr", podenv.Configured("POD_CIDR", "pod_cidr"), "addresses of the first IPPool, or of the first two: IPv4,IPv6; empty = make none ($POD_CIDR)")
 	vxlanMode := flag.String("vxlan-mode", cmp.Or(podenv.Configured("VXLAN_MODE", "vxlan_mode"), "CrossSubnet"), "vxlanMode of the first IPPool ($VXLAN_MODE)")
 	minNodes := flag.String("fanout-min-nodes", podenv.Configured("FANOUT_MIN_NODES", "fanout_min_nodes"), "`number` of nodes from which on Deployment weir-fanout has replicas, or never; empty = 100 ($FANOUT_MIN_NODES)")
+	policyDefaults := flag.Bool("policy-defaults", false, "answer the API server at -live-addr what policies leave out (MutatingWebhookConfiguration "+admission.Configuration+"), and keep the authority by which it knows this program there")
 	flag.Parse()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	klog.SetSlogLogger(log)
@@ -49,7 +51,7 @@ func main() {
 	if err == nil {
 		err = run(ctx, log, *kubeconfig, *health, *listen, controller.Config{
 			Log: log, Identity: client.Instance(), Namespace: deploy.Namespace, PodCIDR: *podCIDR, VXLANMode: *vxlanMode,
-			Environ: os.Environ(), FanOutMinNodes: from, Grace: *grace, Interval: controller.DefaultInterval,
+			Environ: os.Environ(), FanOutMinNodes: from, PolicyDefaults: *policyDefaults, Grace: *grace, Interval: controller.DefaultInterval,
 		})
 	}
 	if err != nil && ctx.Err() == nil {
@@ -77,7 +79,11 @@ func run(ctx context.Context, log *slog.Logger, kubeconfig, health, listen strin
 		}
 	}
 	c := controller.New(cfg)
-	relay := newLive(clients.Kube, log)
+	var webhook http.Handler
+	if cfg.PolicyDefaults {
+		webhook = admission.Handler()
+	}
+	relay := newLive(clients.Kube, log, webhook)
 	server := healthServer(c, relay.Relay)
 	defer server.Close()
 	if listen != "" {

@@ -81,6 +81,7 @@ func newInstall(o *options) *cobra.Command {
 	flags.BoolVar(&f.UIAPIs, "ui-apis", f.UIAPIs, "with --ui and --flows: serve Hubble's Observer API and Goldmane's Flows and Statistics over the store of flow records, too, at port 4245 of Service weir-ui, to the same users")
 	flags.StringVar(&f.UIClientCA, "ui-client-ca", f.UIClientCA, "with --ui-apis: `ConfigMap` in namespace kube-system with authorities, ca.crt, whose clients need no token and see the flows of all namespaces")
 	flags.StringVar(&f.UITLS, "ui-tls", f.UITLS, "`Secret` in namespace kube-system with the page's certificate, of type kubernetes.io/tls (default: one of Weir's own authority)")
+	flags.BoolVar(&f.PolicyDefaults, "policy-defaults", f.PolicyDefaults, "have what policies of projectcalico.org leave out filled in when they are written, types and the label projectcalico.org/tier, by a webhook that the controller answers; it gets the right to write this webhook (see docs/design/security.md)")
 	flags.StringVar(&f.apiServer, "api-server", "", "`host:port` at which nodes reach the API server without any Service (default: taken from the cluster)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "print the manifests, change nothing")
 	flags.StringVarP(&f.output, "output", "o", "yaml", "format of --dry-run")
@@ -445,7 +446,7 @@ func withOwnPolicyDefinitions(ctx context.Context, d dynamic.Interface, all []*u
 
 func uninstall(ctx context.Context, out io.Writer, d dynamic.Interface, purge bool) error {
 	o := deploy.Defaults()
-	o.WireGuardGo, o.Flows, o.UI = true, true, true // what is there by options alone
+	o.WireGuardGo, o.Flows, o.Hubble, o.UI, o.PolicyDefaults = true, true, true, true, true // what is there by options alone
 	all, err := deploy.Objects(o)
 	if err != nil {
 		return err

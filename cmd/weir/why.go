@@ -55,6 +55,7 @@ It asks the agents as weir status --live does: by the controller, for which Clus
 	fs.StringVarP(&f.Namespace, "namespace", "n", "default", "`namespace` of names that say none")
 	fs.StringVar(&f.Node, "node", "", "`node` at which a packet from outside comes in; default: the one that has the target's address")
 	fs.StringVar(&f.Backend, "backend", "", "this endpoint of the Service, as `ADDRESS:PORT`; default: whichever is chosen")
+	fs.StringVar(&f.SourceAddr, "source-address", "", "`address` with which the pod sends, which is not its own: whether it was granted (cni.projectcalico.org/allowedSourcePrefixes)")
 	fs.Uint16Var(&f.SourcePort, "source-port", 0, "source port, for rules that ask for it and for a connection that is there; default: one of those that clients use")
 	fs.StringVarP(&output, "output", "o", "text", "text or json")
 	return cmd

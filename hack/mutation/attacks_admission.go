@@ -77,6 +77,7 @@ func written() []mutant {
 		{"the token of the controller changes admission or rights", "10-rbac.yaml", "  resources: [felixconfigurations]\n  verbs: [get, create]\n",
 			"  resources: [felixconfigurations]\n  verbs: [get, create]\n- apiGroups: [admissionregistration.k8s.io]\n  resources: [mutatingwebhookconfigurations]\n  verbs: [create]\n"},
 		{"the token of the controller takes the addresses of a live node away", "24-controller-limits.yaml", "params.metadata.name != (", "params.metadata.name != '-' + ("},
+		{"the token of the controller changes what clients are shown of the addresses of nodes", "28-ipam-mirrors.yaml", "!variables.controller || variables.ofBalancers", "true"},
 		{"the token of the controller takes the lease of another component", "24-controller-limits.yaml", "object.metadata.name == 'weir-controller'\n", "object.metadata.name != ''\n"},
 		{"the token of the controller opens a node by its host endpoint", "24-controller-limits.yaml", "variables.kind != 'hostendpoints' || variables.of", "variables.kind != '' || variables.of"},
 		{"the token of the controller gives an automatic host endpoint a name of its choice", "24-controller-limits.yaml", "variables.kind != 'hostendpoints' || request.operation == 'DELETE' ||", "variables.kind != '' ||"},

@@ -150,7 +150,7 @@ func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus
 	for _, p := range snap.machine.Subnets {
 		st.Subnets = append(st.Subnets, p.String())
 	}
-	st.NoIPIP = a.noIPIP(snap)
+	st.Interfaces, st.NoIPIP = snap.machine.Interfaces(), a.noIPIP(snap)
 	st.EgressGateways = a.egressGateways(snap)
 	st.WireGuard = wireGuardStatus(a.wireguard.Status())
 	st.BGP = bgp.NodeStatus(snap.state, a.bgp.Status())

@@ -3,11 +3,13 @@
 // Package controller does for the whole cluster what no node can do for itself: it gives back the
 // blocks of nodes that are gone, removes their NodeStatus, points at pools that overlap, makes the
 // first pool of a new installation and the objects that clients expect, says in the status of
-// cluster-wide policies whether they are enforced as written, keeps tiers that have policies and
-// pools that have addresses, writes events about Services that ask for what they may not have and
-// about objects that are not in force as written, keeps the certificate authorities of Weir's own
-// connections, and has parts that give addresses to load balancers (internal/loadbalancer) and that
-// look after the fan-out (package fanout). One instance leads at a time.
+// cluster-wide policies whether they are enforced as written, and in that of pools whether
+// addresses are given of them, shows clients the addresses of load balancers, keeps tiers that have
+// policies and pools that have addresses, writes events about Services that ask for what they may
+// not have and about objects that are not in force as written, keeps the certificate authorities of
+// Weir's own connections, and has parts that give addresses to load balancers
+// (internal/loadbalancer) and that look after the fan-out (package fanout). One instance leads at a
+// time.
 package controller
 
 import (
@@ -50,6 +52,8 @@ type Config struct {
 	Environ []string
 	// FanOutMinNodes is the number of nodes from which on there is a fan-out.
 	FanOutMinNodes fanout.MinNodes
+	// PolicyDefaults has the webhook of internal/admission know the controller's certificates.
+	PolicyDefaults bool
 	// Grace is how long a node must be gone until what it had is given back.
 	Grace time.Duration
 	// Interval is the time between two looks at the cluster.
@@ -220,8 +224,8 @@ func (c *Controller) Reconcile(ctx context.Context) error {
 		c.keepAuthorities(ctx),
 		c.ensureDefaults(ctx),
 		c.standing(ctx),
-		c.reportOverlaps(ctx),
-		c.collectNodes(ctx),
+		c.reportPools(ctx),
+		c.lookAtBlocks(ctx),
 		c.reportPolicies(ctx),
 		c.hostEndpoints(ctx),
 		c.reportRefusals(ctx),

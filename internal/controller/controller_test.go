@@ -24,6 +24,7 @@ import (
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	ipamv3 "github.com/weir-net/weir/api/ipam/v3"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/peerauth"
 )
@@ -42,6 +43,7 @@ func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", UID: "0b7d0f0e-3f7f-4a5c-9a55-0c3b1a2d4e5f"}})
 	f := &fixture{t: t, kube: kubefake.NewClientset(objects...), clock: time.Unix(1e9, 0)}
 	kinds := map[schema.GroupVersionResource]string{
+		ipamv3.IPAMBlocks: "IPAMBlockList", ipamv3.IPAMHandles: "IPAMHandleList", ipamv3.BlockAffinities: "BlockAffinityList",
 		poolResource: "IPPoolList", felixResource: "FelixConfigurationList", weirv1.IPAMBlocks: "IPAMBlockList", weirv1.NodeStatuses: "NodeStatusList",
 		policyResources[0]: "ClusterNetworkPolicyList", policyResources[1]: "AdminNetworkPolicyList", policyResources[2]: "BaselineAdminNetworkPolicyList",
 		hostEndpointResource: "HostEndpointList", tierResource: "TierList", reservationResource: "IPReservationList", controllersResource: "KubeControllersConfigurationList",
@@ -249,6 +251,31 @@ func TestOverlapIsReportedOnce(t *testing.T) {
 	events, err := f.kube.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(events.Items) != 1 || events.Items[0].InvolvedObject.Name != "b" || !strings.Contains(events.Items[0].Message, "IPPool c") {
 		t.Errorf("%v %v", events.Items, err)
+	}
+	off := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": map[string]any{"name": "off"}, "spec": map[string]any{"cidr": "10.2.0.0/16", "disabled": true}}}
+	if _, err := f.dynamic.Resource(poolResource).Create(t.Context(), off, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		f.dynamic.ClearActions()
+		if err := f.after(time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, a := range f.dynamic.Actions() {
+		if a.GetSubresource() == "status" && a.GetResource() == poolResource {
+			t.Error("a status that did not change is written again")
+		}
+	}
+	for name, reason := range map[string]string{"a": reasonAllocatable, "b": reasonOverlap, "c": reasonAllocatable, "off": reasonDisabled} {
+		u, err := f.dynamic.Resource(poolResource).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := conditionsOf(u)
+		if err != nil || len(got) != 1 || got[0].Type != "Allocatable" || got[0].Reason != reason || (got[0].Status == metav1.ConditionTrue) != (reason == reasonAllocatable) {
+			t.Errorf("pool %s: %+v %v, want %s", name, got, err, reason)
+		}
 	}
 }
 

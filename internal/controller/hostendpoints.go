@@ -4,12 +4,15 @@ package controller
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"reflect"
+	"regexp"
 	"slices"
+	"strings"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	corev1 "k8s.io/api/core/v1"
@@ -17,7 +20,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/selector"
 )
@@ -122,6 +127,10 @@ func (c *Controller) wantedHostEndpoints(ctx context.Context) (wanted map[string
 		}
 	}
 	templates := c.hostTemplates(node.HostEndpoint.Templates)
+	interfaces, err := c.interfaces(ctx, templates)
+	if err != nil {
+		return nil, nil, err
+	}
 	nodes, err := c.cfg.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		return nil, nil, fmt.Errorf("list nodes: %w", err)
@@ -129,27 +138,49 @@ func (c *Controller) wantedHostEndpoints(ctx context.Context) (wanted map[string
 	wanted, unsure = map[string]*unstructured.Unstructured{}, map[string]bool{}
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
-		unsure[n.Name] = len(templates) < len(node.HostEndpoint.Templates)
+		// An agent that is older, or new, reports no interfaces.
+		unsure[n.Name] = len(templates) < len(node.HostEndpoint.Templates) || interfaces != nil && len(interfaces[n.Name]) == 0
 		if node.HostEndpoint.CreateDefaultHostEndpoint != v3.DefaultHostEndpointsDisabled {
 			h := autoHostEndpoint(n, n.Name+hostEndpointSuffix, model.AllInterfaces, nodeAddresses(n, nil), nil)
 			wanted[h.GetName()] = h
 		}
 	}
-	for i := range nodes.Items {
-		for _, t := range templates {
-			h := t.of(&nodes.Items[i])
-			if h == nil {
-				continue
+	// Those that are named after interfaces last: their nodes say what these are called, and take
+	// no other one's name by that.
+	for _, byName := range []bool{false, true} {
+		for i := range nodes.Items {
+			for _, t := range templates {
+				if (t.pattern != nil) != byName {
+					continue
+				}
+				for _, h := range t.of(&nodes.Items[i], interfaces[nodes.Items[i].Name]) {
+					if other := wanted[h.GetName()]; other != nil {
+						c.once("template "+h.GetName(), "two automatic host endpoints would have one name: that of a template is not made; give it another generateName",
+							"name", h.GetName(), "nodes", nodeOf(h)+" "+nodeOf(other), "generateName", t.GenerateName)
+						continue
+					}
+					wanted[h.GetName()] = h
+				}
 			}
-			if other := wanted[h.GetName()]; other != nil {
-				c.once("template "+h.GetName(), "two automatic host endpoints would have one name: that of a template is not made; give it another generateName",
-					"name", h.GetName(), "nodes", nodeOf(h)+" "+nodeOf(other), "generateName", t.GenerateName)
-				continue
-			}
-			wanted[h.GetName()] = h
 		}
 	}
 	return wanted, unsure, nil
+}
+
+// interfaces are those of each node, as their agents report them; nil where no template asks.
+func (c *Controller) interfaces(ctx context.Context, templates []hostTemplate) (map[string][]weirv1.NodeInterface, error) {
+	if !slices.ContainsFunc(templates, func(t hostTemplate) bool { return t.pattern != nil }) {
+		return nil, nil
+	}
+	statuses, err := c.statuses.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string][]weirv1.NodeInterface{}
+	for i := range statuses {
+		out[statuses[i].Name] = statuses[i].Status.Interfaces
+	}
+	return out, nil
 }
 
 func nodeOf(h *unstructured.Unstructured) string {
@@ -158,15 +189,15 @@ func nodeOf(h *unstructured.Unstructured) string {
 }
 
 // hostTemplate makes host endpoints of nodes: of the interface with their addresses in some
-// networks.
+// networks, or of each interface whose name matches.
 type hostTemplate struct {
 	*v3.Template
-	nodes *selector.Selector
-	nets  []netip.Prefix
+	nodes   *selector.Selector
+	nets    []netip.Prefix
+	pattern *regexp.Regexp // nil = names do not matter
 }
 
-// hostTemplates reads templates. One that cannot be understood, and one that asks for interfaces by
-// their names, which the API does not report, makes none, and the log says so.
+// hostTemplates reads templates. One that cannot be understood makes none, and the log says so.
 func (c *Controller) hostTemplates(list []v3.Template) (out []hostTemplate) {
 	for i := range list {
 		t := hostTemplate{Template: &list[i]}
@@ -182,12 +213,16 @@ func (c *Controller) hostTemplates(list []v3.Template) (out []hostTemplate) {
 			}
 			t.nets = append(t.nets, p.Masked())
 		}
+		if t.InterfaceSelector != "" {
+			var wrong error
+			if t.pattern, wrong = regexp.Compile(t.InterfaceSelector); wrong != nil {
+				err = fmt.Errorf("interfacePattern: %w", wrong)
+			}
+		}
 		switch {
 		case err != nil:
-		case t.InterfaceSelector != "":
-			err = errors.New("interfacePattern (interfaceSelector) is not supported: the names of nodes' interfaces are not known here")
-		case len(t.nets) == 0:
-			err = errors.New("no interfaceCIDRs")
+		case len(t.nets) == 0 && t.pattern == nil:
+			err = errors.New("neither interfaceCIDRs nor interfacePattern")
 		case t.GenerateName == "":
 			err = errors.New("no generateName")
 		}
@@ -200,18 +235,50 @@ func (c *Controller) hostTemplates(list []v3.Template) (out []hostTemplate) {
 	return out
 }
 
-// of is the host endpoint of a node, nil where the template is not for it or it has no address in
-// the networks.
-func (t *hostTemplate) of(n *corev1.Node) *unstructured.Unstructured {
+// of are the host endpoints of a node, none where the template is not for it. Where names do not
+// matter it is the one of the node's addresses in the networks; otherwise each interface has one,
+// with these addresses and its own.
+func (t *hostTemplate) of(n *corev1.Node, interfaces []weirv1.NodeInterface) (out []*unstructured.Unstructured) {
 	label := func(key string) (string, bool) {
 		v, ok := n.Labels[key]
 		return v, ok
 	}
-	ips := nodeAddresses(n, t.nets)
-	if len(ips) == 0 || !t.nodes.MatchesFunc(label) {
+	if !t.nodes.MatchesFunc(label) {
 		return nil
 	}
-	return autoHostEndpoint(n, n.Name+"-"+t.GenerateName+hostEndpointSuffix, "", ips, t.Labels)
+	var ips []any
+	if len(t.nets) > 0 {
+		ips = nodeAddresses(n, t.nets)
+	}
+	if t.pattern == nil {
+		if len(ips) > 0 {
+			out = append(out, autoHostEndpoint(n, n.Name+"-"+t.GenerateName+hostEndpointSuffix, "", ips, t.Labels))
+		}
+		return out
+	}
+	for _, i := range interfaces {
+		if !t.pattern.MatchString(i.Name) {
+			continue
+		}
+		own := slices.Clone(ips)
+		for _, text := range i.Addresses {
+			if a, err := netip.ParseAddr(text); err == nil && !slices.Contains(own, any(a.String())) {
+				own = append(own, a.String())
+			}
+		}
+		out = append(out, autoHostEndpoint(n, interfaceHostEndpoint(n.Name, t.GenerateName, i.Name), i.Name, own, t.Labels))
+	}
+	return out
+}
+
+// interfaceHostEndpoint names the host endpoint of an interface as Calico does, where that is a
+// name that objects may have and no other node could take by what it calls its interfaces.
+func interfaceHostEndpoint(node, template, iface string) string {
+	name := node + "-" + template + "-" + iface + hostEndpointSuffix
+	if strings.Contains(iface, "-") || len(validation.IsDNS1123Subdomain(name)) > 0 {
+		return fmt.Sprintf("%s-%x%s", node, sha256.Sum256([]byte(template+"/"+iface)), hostEndpointSuffix)
+	}
+	return name
 }
 
 // nodeAddresses are those in a node's status, of these networks where there are some.

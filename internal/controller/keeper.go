@@ -27,6 +27,7 @@ type keeper struct {
 	finalizer string
 	retry     time.Duration // between two looks while an object waits, or a look failed
 	reason    string        // of the event that says what it waits for
+	condition string        // in the status, which says that it is deleted
 	// users returns what uses a deleted object, "" when nothing does. It is asked once for each
 	// look at which there is such an object.
 	users    func(context.Context) (func(*unstructured.Unstructured) (string, error), error)
@@ -36,11 +37,11 @@ type keeper struct {
 
 func (c *Controller) keepers() []*keeper {
 	return []*keeper{
-		{c: c, resource: tierResource, finalizer: deploy.TierFinalizer, retry: 2 * time.Second, reason: "TierHasPolicies", users: c.policiesOfTiers,
+		{c: c, resource: tierResource, finalizer: deploy.TierFinalizer, retry: 2 * time.Second, reason: "TierHasPolicies", condition: "Ready", users: c.policiesOfTiers,
 			message: func(user string) string {
 				return "the tier was deleted and still has policies, such as " + user + ": it stays in force until the last of them is gone or in another tier"
 			}},
-		{c: c, resource: poolResource, finalizer: deploy.PoolFinalizer, retry: 5 * time.Second, reason: "PoolHasAddresses", users: c.addressesOfPools,
+		{c: c, resource: poolResource, finalizer: deploy.PoolFinalizer, retry: 5 * time.Second, reason: "PoolHasAddresses", condition: conditionAllocatable, users: c.addressesOfPools,
 			message: func(user string) string {
 				return "the pool was deleted and is still used, such as by " + user + ": nothing more is given of it, and it stays until that is gone"
 			}},
@@ -115,7 +116,7 @@ func (k *keeper) look(ctx context.Context) (waiting bool, err error) {
 			waiting = true
 			errs = append(errs, err)
 			if by != "" {
-				errs = append(errs, k.say(ctx, u, by))
+				errs = append(errs, k.say(ctx, u, by), k.c.setCondition(ctx, k.resource, u, metav1.Condition{Type: k.condition, Status: metav1.ConditionFalse, Reason: reasonTerminating, Message: k.message(by)}))
 			}
 			continue
 		}

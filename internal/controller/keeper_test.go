@@ -5,9 +5,11 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
+	ipamv3 "github.com/weir-net/weir/api/ipam/v3"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/apitest"
@@ -104,9 +107,9 @@ func (k kept) goes(name, why string) {
 	})
 }
 
-// stays waits for the event that says that a deleted object is still used: the controller has
-// looked at it.
-func (k kept) stays(name, reason string) {
+// stays waits for the event and for the condition that say that a deleted object is still used: the
+// controller has looked at it.
+func (k kept) stays(name, reason, condition string) {
 	k.t.Helper()
 	apitest.Eventually(k.t, time.Minute, "the event about "+name, func() error {
 		events, err := k.s.Clients.Kube.CoreV1().Events("default").List(k.t.Context(), metav1.ListOptions{})
@@ -118,9 +121,24 @@ func (k kept) stays(name, reason string) {
 		}
 		return nil
 	})
-	if !k.there(name) {
-		k.t.Errorf("%s went, and is still used", name)
+	apitest.Eventually(k.t, time.Minute, "the condition of "+name, func() error { return k.is(name, condition, metav1.ConditionFalse, reasonTerminating) })
+}
+
+// is reports whether an object has a condition.
+func (k kept) is(name, condition string, status metav1.ConditionStatus, reason string) error {
+	k.t.Helper()
+	u, err := k.api.Get(k.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		return err // it went, and is still used
 	}
+	have, err := conditionsOf(u)
+	if err != nil {
+		return err
+	}
+	if len(have) != 1 || have[0].Type != condition || have[0].Status != status || have[0].Reason != reason {
+		return fmt.Errorf("the conditions are %+v", have)
+	}
+	return nil
 }
 
 // TestHostileTierIsKept deletes tiers at a real API server, while the controller runs with its own
@@ -140,7 +158,7 @@ func TestHostileTierIsKept(t *testing.T) {
 	s.Create(policy)
 	k.delete("security", "empty")
 	k.goes("empty", "without policies")
-	k.stays("security", "TierHasPolicies")
+	k.stays("security", "TierHasPolicies", "Ready")
 	policies := s.Clients.Dynamic.Resource(tieredResources[0]).Namespace("default")
 	if err := policies.Delete(t.Context(), "gate", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -165,16 +183,30 @@ func TestHostilePoolIsKept(t *testing.T) {
 	hostile.Record(t, "a pool is deleted and gone while its pods have addresses of it", hostile.Operator, hostile.ControlPlane, hostile.Both)
 	s, end := leading(t)
 	k := kept{t, s, s.Clients.Dynamic.Resource(poolResource), deploy.PoolFinalizer}
-	k.create(poolObject("empty", "10.64.0.0/16"), poolObject("used", "10.65.0.0/16"), poolObject("used6", "fd00:65::/64"))
-	blocks := map[string]*unstructured.Unstructured{"used": blockObject("10-65-0-0-26", "10.65.0.0/26"),
+	k.create(poolObject("empty", "10.64.0.0/16"), poolObject("used", "10.65.0.0/16"), poolObject("used6", "fd00:65::/64"), poolObject("balancers", "10.66.0.0/16"))
+	apitest.Eventually(t, time.Minute, "the status of a pool", func() error { return k.is("used", conditionAllocatable, metav1.ConditionTrue, reasonAllocatable) })
+	balancers := apitest.Object("weir.dev/v1", "IPAMBlock", "10-66-0-0-26", map[string]any{"cidr": "10.66.0.0/26", "node": weirv1.LoadBalancers,
+		"allocations": []any{map[string]any{"address": "10.66.0.7", "service": "shop/web", "uid": "uid-1"}}})
+	s.Create(balancers)
+	shown := func(r schema.GroupVersionResource, name string) {
+		t.Helper()
+		apitest.Eventually(t, time.Minute, "what clients see of load balancers", func() error {
+			_, err := s.Clients.Dynamic.Resource(r).Get(t.Context(), name, metav1.GetOptions{})
+			return err
+		})
+	}
+	shown(ipamv3.IPAMBlocks, "10-66-0-0-26")
+	shown(ipamv3.BlockAffinities, "load-balancer-10-66-0-0-26")
+	shown(ipamv3.IPAMHandles, strings.ToLower("lb-KiDoLvquRUGKZw6Mn4oTyTfTNefzU40vw4plVTdUU"))
+	blocks := map[string]*unstructured.Unstructured{"balancers": balancers, "used": blockObject("10-65-0-0-26", "10.65.0.0/26"),
 		"used6": blockObject("fd00-0065-0000-0000-0000-0000-0000-0000-122", "fd00:65::/122")}
 	for _, b := range blocks {
 		s.Create(b)
 	}
-	k.delete("empty", "used", "used6")
+	k.delete("empty", "used", "used6", "balancers")
 	k.goes("empty", "without blocks")
 	for name, b := range blocks {
-		k.stays(name, "PoolHasAddresses")
+		k.stays(name, "PoolHasAddresses", conditionAllocatable)
 		if err := s.Clients.Dynamic.Resource(weirv1.IPAMBlocks).Delete(t.Context(), b.GetName(), metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}

@@ -14,10 +14,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/ipam/mirror"
 )
 
+// lookAtBlocks does what the blocks of nodes and of load balancers are read for.
+func (c *Controller) lookAtBlocks(ctx context.Context) error {
+	blocks, err := c.blocks.List(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.collectNodes(ctx, blocks), mirror.ShowBalancers(ctx, c.cfg.Dynamic, blocks))
+}
+
 // collectNodes gives back what belongs to nodes that have been gone for the grace period.
-func (c *Controller) collectNodes(ctx context.Context) error {
+func (c *Controller) collectNodes(ctx context.Context, blocks []weirv1.IPAMBlock) error {
 	// From the API server's memory: what is missing there is looked up again before anything is
 	// removed.
 	nodes, err := c.cfg.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
@@ -28,10 +38,6 @@ func (c *Controller) collectNodes(ctx context.Context) error {
 	exists := map[string]bool{}
 	for i := range nodes.Items {
 		exists[nodes.Items[i].Name] = true
-	}
-	blocks, err := c.blocks.List(ctx)
-	if err != nil {
-		return err
 	}
 	statuses, err := c.statuses.List(ctx)
 	if err != nil {

@@ -42,6 +42,9 @@ func (c *Controller) keepAuthorities(ctx context.Context) error {
 	if err := c.keepHubble(ctx); err != nil {
 		return err
 	}
+	if err := c.publishToWebhook(ctx, bundle); err != nil {
+		return err
+	}
 	services := c.cfg.Dynamic.Resource(apiServiceResource)
 	have, err := services.Get(ctx, live.APIService, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

@@ -4,6 +4,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -87,8 +88,21 @@ type namedPool struct {
 	cidr   netip.Prefix
 }
 
-// reportOverlaps writes an event for each pool that overlaps an older one: agents do not use it.
-func (c *Controller) reportOverlaps(ctx context.Context) error {
+// The condition that says whether addresses are given of a pool, with the names that Calico gives
+// it and its reasons. It is about what the objects say; that agents refuse a pool which covers
+// nodes is in their NodeStatus.
+const (
+	conditionAllocatable = "Allocatable"
+	reasonAllocatable    = "OK"
+	reasonOverlap        = "CIDROverlap"
+	reasonDisabled       = "PoolDisabled"
+	reasonTerminating    = "Terminating"
+)
+
+// reportPools says in the status of each pool whether addresses are given of it, but for those that
+// are deleted (keeper), and writes an event for each that overlaps an older one: agents do not use
+// it.
+func (c *Controller) reportPools(ctx context.Context) error {
 	list, err := c.cfg.Dynamic.Resource(poolResource).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("list IPPools: %w", err)
@@ -108,7 +122,12 @@ func (c *Controller) reportOverlaps(ctx context.Context) error {
 		return strings.Compare(a.object.GetName(), b.object.GetName())
 	})
 	found := map[string]bool{}
+	var errs []error
 	for i, p := range pools {
+		allocatable := metav1.Condition{Type: conditionAllocatable, Status: metav1.ConditionTrue, Reason: reasonAllocatable}
+		if disabled, _, _ := unstructured.NestedBool(p.object.Object, "spec", "disabled"); disabled {
+			allocatable.Status, allocatable.Reason, allocatable.Message = metav1.ConditionFalse, reasonDisabled, "spec.disabled is true"
+		}
 		for _, older := range pools[:i] {
 			if !p.cidr.Overlaps(older.cidr) {
 				continue
@@ -117,15 +136,20 @@ func (c *Controller) reportOverlaps(ctx context.Context) error {
 				p.cidr, older.cidr, older.object.GetName())
 			key := string(p.object.GetUID()) + "/" + string(older.object.GetUID())
 			found[key] = true
+			allocatable.Status, allocatable.Reason, allocatable.Message = metav1.ConditionFalse, reasonOverlap, message
 			if c.reported[key] {
 				break
 			}
 			c.log.Warn("IPPool "+p.object.GetName()+": "+message, "pool", p.object.GetName())
 			if err := c.event(ctx, p.object, "PoolOverlaps", message); err != nil {
-				return err
+				errs = append(errs, err)
+				break
 			}
 			c.reported[key] = true
 			break
+		}
+		if p.object.GetDeletionTimestamp() == nil {
+			errs = append(errs, c.setCondition(ctx, poolResource, p.object, allocatable))
 		}
 	}
 	for key := range c.reported {
@@ -133,7 +157,7 @@ func (c *Controller) reportOverlaps(ctx context.Context) error {
 			delete(c.reported, key)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // event writes a warning about a cluster-wide object; such events live in namespace "default".

@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/weir-net/weir/deploy"
+	"github.com/weir-net/weir/internal/admission"
 	"github.com/weir-net/weir/internal/apitest"
 	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/controller"
@@ -50,7 +51,7 @@ func TestHostileLiveByAPIServer(t *testing.T) {
 		return
 	}
 	s := apitest.Start(t)
-	installed(t, s)
+	installed(t, s, deploy.Defaults())
 	own := s.As(controllerUser, "")
 	c := controller.New(controller.Config{Kube: own.Kube, Dynamic: own.Dynamic, Log: slog.New(slog.DiscardHandler), Namespace: deploy.Namespace, Grace: time.Minute, Interval: time.Second})
 	apitest.Eventually(t, 0, "the controller's work", func() error { return c.Reconcile(t.Context()) })
@@ -135,7 +136,7 @@ func TestHostileLiveByAPIServer(t *testing.T) {
 }
 
 // installed makes what is installed, without the programs, and two nodes.
-func installed(t *testing.T, s *apitest.Server) {
+func installed(t *testing.T, s *apitest.Server, o deploy.Options) {
 	t.Helper()
 	lo, err := netlink.LinkByName("lo")
 	if err == nil {
@@ -147,7 +148,7 @@ func installed(t *testing.T, s *apitest.Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := deploy.Objects(deploy.Defaults())
+	objects, err := deploy.Objects(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +187,7 @@ func serveRelay(t *testing.T, kube kubernetes.Interface) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := New(Config{Kube: kube, Log: log, Proxy: proxy, Reviewer: peerauth.NewReviewer(kube, agentUser, tunnel.Audience)})
+	r := New(Config{Kube: kube, Log: log, Proxy: proxy, Reviewer: peerauth.NewReviewer(kube, agentUser, tunnel.Audience), Admission: admission.Handler()})
 	go r.Serve(t.Context(), l, serving.Config())
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/weir-net/weir/internal/admission"
 	"github.com/weir-net/weir/internal/httplimit"
 	"github.com/weir-net/weir/internal/peerauth"
 	"github.com/weir-net/weir/internal/relay/agents"
@@ -33,6 +34,8 @@ type Config struct {
 	Proxy *peerauth.FrontProxy
 	// Reviewer knows agents by their tokens, StoreReviewer the store of flow records by its.
 	Reviewer, StoreReviewer *peerauth.Reviewer
+	// Admission answers at admission.Path, to whoever asks; nil = nobody.
+	Admission http.Handler
 	// ReviewEvery is the time between two looks at whether the token of a connected agent still
 	// counts; 0 = agents.DefaultReviewEvery.
 	ReviewEvery time.Duration
@@ -105,6 +108,9 @@ func (r *Relay) Handler() http.Handler {
 	mux.Handle(tunnel.Path, r.agents)
 	if r.cfg.StoreReviewer != nil {
 		mux.Handle(tunnel.StorePath, r.stores)
+	}
+	if r.cfg.Admission != nil {
+		mux.Handle("POST "+admission.Path, r.cfg.Admission)
 	}
 	r.routes(mux)
 	return mux

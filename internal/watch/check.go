@@ -4,6 +4,7 @@ package watch
 
 import (
 	"fmt"
+	"regexp"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -66,9 +67,9 @@ func checkKubeControllers(u *unstructured.Unstructured) []weirv1.Problem {
 	for i := range templates {
 		t, _ := templates[i].(map[string]any)
 		for _, name := range []string{"interfacePattern", "interfaceSelector"} {
-			if text, _ := t[name].(string); text != "" {
-				f.Add(fmt.Sprintf("spec.controllers.node.hostEndpoint.templates[%d].%s", i, name), text,
-					"is not supported, so the template makes no host endpoint: the names of nodes' interfaces are not known to weir-controller", "name the networks in interfaceCIDRs")
+			text, _ := t[name].(string)
+			if _, err := regexp.Compile(text); err != nil {
+				f.Add(fmt.Sprintf("spec.controllers.node.hostEndpoint.templates[%d].%s", i, name), text, "is no regular expression, so the template makes no host endpoint: "+err.Error(), "correct it")
 			}
 		}
 	}

@@ -37,7 +37,7 @@ func TestCheckNamesTheField(t *testing.T) {
 		{`{apiVersion: projectcalico.org/v3, kind: IPAMConfiguration, spec: {strictAffinity: true, autoAllocateBlocks: true, maxBlocksPerHost: 4}}`, ""},
 		{`{apiVersion: projectcalico.org/v3, kind: IPAMConfiguration, spec: {strictAffinity: true, autoAllocateBlocks: false}}`, "spec.autoAllocateBlocks"},
 		{`{apiVersion: projectcalico.org/v3, kind: KubeControllersConfiguration, spec: {controllers: {node: {syncLabels: Disabled}}}}`, "spec.controllers.node.syncLabels"},
-		{`{apiVersion: projectcalico.org/v3, kind: KubeControllersConfiguration, spec: {controllers: {node: {hostEndpoint: {templates: [{interfaceCIDRs: [10.0.0.0/8]}, {interfacePattern: eth0}]}}}}}`,
+		{`{apiVersion: projectcalico.org/v3, kind: KubeControllersConfiguration, spec: {controllers: {node: {hostEndpoint: {templates: [{interfaceCIDRs: [10.0.0.0/8]}, {interfacePattern: "eth("}]}}}}}`,
 			"spec.controllers.node.hostEndpoint.templates[1].interfacePattern"},
 		{`{apiVersion: projectcalico.org/v3, kind: IPPool, spec: {cidr: 10.0.0.0/16, allowedUses: [Tunnel]}}`, "spec.allowedUses"},
 		{`{apiVersion: projectcalico.org/v3, kind: BGPPeer, spec: {peerIP: 192.0.2.9}}`, "spec.asNumber"},

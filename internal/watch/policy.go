@@ -14,6 +14,7 @@ import (
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/policy/defaults"
 	"github.com/weir-net/weir/internal/watch/parse"
 )
 
@@ -46,10 +47,10 @@ func (f *finding) networkPolicy(kind string, np *networkingv1.NetworkPolicy) *mo
 	return out
 }
 
-// policyTypes applies the API's default: Ingress always, Egress when there are egress rules.
+// policyTypes are the directions that policyTypes list, or the default.
 func (f *finding) policyTypes(np *networkingv1.NetworkPolicy) (ingress, egress bool) {
 	if len(np.Spec.PolicyTypes) == 0 {
-		return true, len(np.Spec.Egress) > 0
+		return defaults.KubernetesDirections(len(np.Spec.Egress))
 	}
 	for i, t := range np.Spec.PolicyTypes {
 		switch t {

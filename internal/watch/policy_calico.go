@@ -18,6 +18,7 @@ import (
 	policyv3 "github.com/weir-net/weir/api/policy/v3"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/policy/defaults"
 	"github.com/weir-net/weir/internal/selector"
 	"github.com/weir-net/weir/internal/watch/parse"
 )
@@ -134,10 +135,7 @@ func (p *calicoPolicy) unknownEnd(out *model.Policy) {
 }
 
 func (p *calicoPolicy) convert(name model.Name) *model.Policy {
-	out := &model.Policy{Kind: p.kind, Name: name, Created: p.created, Tier: p.tier, Order: math.Inf(1)}
-	if out.Tier == "" {
-		out.Tier = model.TierDefault
-	}
+	out := &model.Policy{Kind: p.kind, Name: name, Created: p.created, Tier: defaults.Tier(p.tier), Order: math.Inf(1)}
 	if p.order != nil {
 		out.Order = *p.order
 	}
@@ -166,11 +164,10 @@ func deny(p *model.Policy, why string) {
 	}
 }
 
-// directions applies the default of types: the directions of which there are rules, ingress where
-// there are none.
+// directions are those that types list, or the default.
 func (p *calicoPolicy) directions() (ingress, egress bool) {
 	if len(p.types) == 0 {
-		return len(p.ingress) > 0 || len(p.egress) == 0, len(p.egress) > 0
+		return defaults.Directions(len(p.ingress), len(p.egress))
 	}
 	for i, t := range p.types {
 		switch t {

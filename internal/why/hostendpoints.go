@@ -77,8 +77,7 @@ func (i *inquiry) untrackedEnds(ctx context.Context) (out []wire.End, settled bo
 
 // ofPods reports whether the packet is from or for a pod of this node.
 func (i *inquiry) ofPods() bool {
-	p := i.in.Packet
-	return i.state.Addrs[p.IP.Src].Kind == nodestate.AddrEndpoint || i.state.Addrs[p.IP.Dst].Kind == nodestate.AddrEndpoint
+	return i.state.Addrs[i.sender()].Kind == nodestate.AddrEndpoint || i.state.Addrs[i.in.Packet.IP.Dst].Kind == nodestate.AddrEndpoint
 }
 
 // arrivalEnds explains what host endpoints say to what comes in by an uplink, before Services.

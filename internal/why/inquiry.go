@@ -92,11 +92,11 @@ func (i *inquiry) run(ctx context.Context) error {
 func (i *inquiry) openConnection() (refused bool, err error) {
 	q := &i.ask
 	i.in = sim.In{Hook: hooks[q.Hook]}
-	own := i.state.Addrs[q.Source]
+	own := i.state.Addrs[i.sender()]
 	switch q.Hook {
 	case wire.FromWorkload:
 		if own.Kind != nodestate.AddrEndpoint {
-			return false, fmt.Errorf("%s is the address of no pod of node %s", q.Source, i.answer.Node)
+			return false, fmt.Errorf("%s is the address of no pod of node %s", i.sender(), i.answer.Node)
 		}
 		i.in.IfIndex = i.plane.IfIndex(own)
 	case wire.ToUplink:
@@ -123,6 +123,18 @@ func (i *inquiry) openConnection() (refused bool, err error) {
 		err = i.addressFrame(own.MAC)
 	}
 	return refused, err
+}
+
+// sender is the address by which the tables know who sends: the pod's own, where it sends with
+// another one.
+func (i *inquiry) sender() netip.Addr {
+	switch {
+	case i.ask.Received != nil:
+		return i.in.Packet.IP.Src
+	case i.ask.Sender.IsValid():
+		return i.ask.Sender
+	}
+	return i.ask.Source
 }
 
 // firstPacket is the packet that opens a connection to an address.

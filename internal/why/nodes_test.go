@@ -323,6 +323,36 @@ func TestWhyOnTwoNodes(t *testing.T) {
 	}
 }
 
+// TestWhySources: a pod sends with a source that it was granted, past its egress policy; without a
+// grant it is dropped for that, and what is missing is named.
+func TestWhySources(t *testing.T) {
+	p := newWhyPair(t, model.EncapNever)
+	p.set = func(s *model.Settings) { s.IPv6Support, s.SourceSpoofing = true, true }
+	shop, web := p.batch.Namespaces["shop"], p.podOf("n1")
+	shop.SourceGrants, web.Sources = prefixesOf("203.0.113.0/24"), prefixesOf("203.0.113.0/25", "198.51.100.0/24")
+	ask := func(source, want, note string) []*wire.Answer {
+		t.Helper()
+		said, answers := p.ask(t, "n1", wire.Request{Hook: wire.FromWorkload, Source: netip.MustParseAddr(source), Sender: netip.MustParseAddr(whyWeb), Destination: netip.MustParseAddr(whyClient), Port: 443})
+		if said != want || !slices.ContainsFunc(answers[0].Notes, func(n string) bool { return strings.Contains(n, note) }) {
+			t.Errorf("%s: %s, %q; want %s, %s", source, said, answers[0].Notes, want, note)
+		}
+		return answers
+	}
+	p.apply(t)
+	ask("203.0.113.7", "n1 left direct", "pod shop/web sends with 203.0.113.7, which is not its own: it asks for 203.0.113.0/25 (cni.projectcalico.org/allowedSourcePrefixes), and namespace shop grants 203.0.113.0/24 (weir.dev/allowed-source-prefixes)")
+	ask("198.51.100.7", "n1 dropped SPOOFED", "it asks for 198.51.100.0/24, which namespace shop does not grant")
+	ask("203.0.113.200", "n1 dropped SPOOFED", "it does not ask for that")
+	p.put(&model.Policy{Kind: model.KindNetworkPolicy, Name: model.Name{Namespace: "shop", Name: "closed"}, AppliesEgress: true,
+		Subject: model.Selector{Namespace: "shop", Pods: &model.LabelSelector{Requirements: []model.Requirement{{Key: "app", Op: model.In, Values: []string{"web"}}}}}})
+	p.apply(t)
+	if a := ask("203.0.113.7", "n1 dropped POLICY_EGRESS by default-deny shop/closed egress", "it asks for 203.0.113.0/25"); len(a[0].Policies) != 1 || a[0].Policies[0].Explanation.Pod.Name != "web" {
+		t.Errorf("policy: %+v", a[0].Policies)
+	}
+	p.set = func(s *model.Settings) { s.SourceSpoofing = false }
+	p.apply(t)
+	ask("203.0.113.7", "n1 dropped SPOOFED", "workloadSourceSpoofing is not Any")
+}
+
 // whyWays are those by which nodes reach each other's pods.
 var whyWays = []struct {
 	path  string

@@ -46,6 +46,9 @@ func (i *inquiry) explainPods(ctx context.Context) error {
 		dst = i.in.Packet
 	}
 	from, to := src.IP.Src, dst.IP.Dst
+	if granted, err := i.noteSource(ctx); err != nil || !granted {
+		return err // it is dropped before policy
+	}
 	if i.handedOn() {
 		return nil // the other node evaluates policy
 	}
@@ -102,7 +105,8 @@ func (i *inquiry) explainBackends(ctx context.Context, from netip.Addr, ports no
 // ends explains what policy says at the ends of a connection that are pods of this node, as the
 // programs evaluate them.
 func (i *inquiry) ends(ctx context.Context, from, to netip.Addr, ports nodestate.Ports) ([]wire.End, error) {
-	a, b := i.state.Addrs[from], i.state.Addrs[to]
+	sender := i.sender()
+	a, b := i.state.Addrs[sender], i.state.Addrs[to]
 	var out []wire.End
 	var err error
 	look := func(endpoint, peer netip.Addr, iso nodestate.Isolation, in bool) {
@@ -115,7 +119,7 @@ func (i *inquiry) ends(ctx context.Context, from, to netip.Addr, ports nodestate
 		out = append(out, e)
 	}
 	if a.Kind == nodestate.AddrEndpoint {
-		look(from, to, a.Egress, false)
+		look(sender, to, a.Egress, false)
 	}
 	if err == nil && b.Kind == nodestate.AddrEndpoint && a.Kind != nodestate.AddrHost {
 		look(to, from, b.Ingress, true)

@@ -46,10 +46,10 @@ func (i *inquiry) runProgram() error {
 	if err := i.copyFlow(r); err != nil {
 		return err
 	}
-	if err := r.CopyShare(i.in.Packet.IP.Src); err != nil {
+	if err := r.CopyShare(i.sender()); err != nil {
 		return err
 	}
-	if a := i.state.Addrs[i.in.Packet.IP.Src]; a.Kind == nodestate.AddrEndpoint {
+	if a := i.state.Addrs[i.sender()]; a.Kind == nodestate.AddrEndpoint {
 		if err := r.CopyNamed(i.plane.IfIndex(a), i.in.Packet.IP.Dst); err != nil {
 			return err
 		}

@@ -25,6 +25,7 @@ var mayImport = map[string][]string{
 	"internal/sim":                     {"internal/maglev", "internal/model", "internal/nodestate", "internal/packet", "internal/reason"},
 	"internal/reason":                  {},
 	"internal/noeffect":                {},
+	"internal/policy/defaults":         {"internal/model"},
 	"internal/selector":                {},
 	"internal/delta":                   {},
 	"internal/kernel":                  {},
@@ -44,13 +45,13 @@ var mayImport = map[string][]string{
 	"internal/dataplane/nft":           {"internal/model", "internal/nodestate", "internal/dataplane", "internal/delta", "internal/kernel", "internal/conntrack", "internal/jhash", "internal/maglev", "internal/reason", "internal/nfteval", "internal/dataplane/shape"},
 	"internal/nfteval":                 {"internal/jhash", "internal/kernel"},
 	"internal/why/wire":                {"internal/calc", "internal/model", "internal/nodestate"},
-	"internal/watch":                   {"api", "internal/model", "internal/noeffect", "internal/selector"},
+	"internal/watch":                   {"api", "internal/model", "internal/noeffect", "internal/policy/defaults", "internal/selector"},
 	"internal/watch/bgp":               {"api", "internal/model", "internal/selector", "internal/watch/parse"},
 	"internal/watch/parse":             {"api", "internal/model", "internal/selector"},
 }
 
 // standardOnly are packages that import nothing but the standard library and ours.
-var standardOnly = []string{"internal/jhash", "internal/maglev", "internal/model", "internal/nodestate", "internal/calc", "internal/packet", "internal/sim", "internal/delta", "internal/noeffect", "internal/reason", "internal/selector", "internal/nodeview", "internal/sleep", "internal/fanout/digest"}
+var standardOnly = []string{"internal/jhash", "internal/maglev", "internal/model", "internal/nodestate", "internal/calc", "internal/packet", "internal/sim", "internal/delta", "internal/noeffect", "internal/policy/defaults", "internal/reason", "internal/selector", "internal/nodeview", "internal/sleep", "internal/fanout/digest"}
 
 // never lists what packages may not reach, by however many steps of our own packages.
 var never = map[string][]string{

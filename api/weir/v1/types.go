@@ -91,8 +91,8 @@ type IPAMBlockList struct {
 }
 
 // NodeStatus is what the agent of the node of the same name says about it. Other nodes read
-// LinkAddress, Subnets, the keys of WireGuard, NoIPIP and whether there is EgressGateways, `weir
-// status` the rest.
+// LinkAddress, Subnets, the keys of WireGuard, NoIPIP and whether there is EgressGateways, the
+// controller reads Interfaces, `weir status` the rest.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=nodestatuses,singular=nodestatus,categories=weir
@@ -128,6 +128,12 @@ type NodeStatusStatus struct {
 	// Subnets are the on-link subnets of the uplinks.
 	// +listType=set
 	Subnets []string `json:"subnets,omitempty"`
+	// Interfaces are those of the node that have addresses, without pods' and Weir's own: templates
+	// of host endpoints name them.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=32
+	Interfaces []NodeInterface `json:"interfaces,omitempty"`
 	// NoIPIP: the node cannot take IP in IP, as its data plane is nftables and its kernel has no
 	// device for it. Other nodes send it VXLAN where a pool has an ipipMode.
 	NoIPIP bool `json:"noIPIP,omitempty"`
@@ -171,6 +177,22 @@ type NodeStatusStatus struct {
 	// +listType=atomic
 	UnsupportedFields []string `json:"unsupportedFields,omitempty"`
 }
+
+// NodeInterface is an interface of a node.
+type NodeInterface struct {
+	// +kubebuilder:validation:MaxLength=15
+	Name string `json:"name"`
+	// Addresses are the first 16 of the interface, without link-local ones of IPv6.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Addresses []string `json:"addresses"`
+}
+
+// Bounds of NodeStatus.
+const (
+	MaxInterfaces         = 32
+	MaxInterfaceAddresses = 16
+)
 
 // EgressGatewaysStatus is what a node knows of egress gateways.
 type EgressGatewaysStatus struct {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/announce"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
@@ -199,6 +200,30 @@ type Facts struct {
 	Gateways []netip.Addr
 }
 
+// Interfaces are those that the node's status has: with addresses, as far as others can have them
+// as peers, the first ones by index.
+func (f Facts) Interfaces() []weirv1.NodeInterface {
+	var out []weirv1.NodeInterface
+	for _, l := range f.Links {
+		i := weirv1.NodeInterface{Name: l.Name}
+		for _, a := range l.Addrs {
+			if isPeer(a) && len(i.Addresses) < weirv1.MaxInterfaceAddresses {
+				i.Addresses = append(i.Addresses, a.String())
+			}
+		}
+		if len(i.Addresses) > 0 && len(out) < weirv1.MaxInterfaces {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// isPeer reports whether others can have an address as their peer. Of IPv6's link-local ones each
+// link has its own; those of IPv4 are as any other (NodeLocal DNSCache).
+func isPeer(a netip.Addr) bool {
+	return !(a.IsLoopback() || a.Is6() && a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified())
+}
+
 // excluded are interfaces whose addresses are not the node's: those of kube-proxy's IPVS mode are
 // the Services' (interfaceExclude).
 var excluded = map[string]bool{"kube-ipvs0": true}
@@ -224,9 +249,7 @@ func (l *Watcher) Facts(node []netip.Addr, isUplink func(string) bool, podPrefix
 		}
 		for _, p := range f.Addrs {
 			a := p.Addr()
-			// Of IPv6's link-local ones each link has its own; those of IPv4 are as any other
-			// (NodeLocal DNSCache).
-			if a.IsLoopback() || a.Is6() && a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified() {
+			if !isPeer(a) {
 				continue
 			}
 			m.Addrs = append(m.Addrs, a)

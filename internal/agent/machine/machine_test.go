@@ -3,11 +3,15 @@
 package machine
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/model"
 )
 
 func prefixes(texts ...string) []netip.Prefix {
@@ -46,6 +50,9 @@ func TestMachine(t *testing.T) {
 	if want := prefixes("10.9.0.0/16", "172.31.1.0/24"); !slices.Equal(m.Subnets, want) {
 		t.Errorf("subnets %v, want %v", m.Subnets, want)
 	}
+	if got := fmt.Sprint(m.Interfaces()); got != "[{eth0 [172.31.1.8]} {eth1 [10.9.0.2]} {docker0 [172.17.0.1]} {nodelocaldns [169.254.20.10]}]" {
+		t.Errorf("reported interfaces %s", got)
+	}
 	other := l.Facts(at("172.31.1.9"), isUplink, "cali")
 	if !slices.Equal(other.Missing, at("172.31.1.9")) || other.MTU != 9000 || other.MAC != nil {
 		t.Errorf("with an address that is nowhere: %+v", other)
@@ -71,5 +78,21 @@ func TestMachine(t *testing.T) {
 	}
 	if m := l.Facts(nil, isUplink, "cali"); !slices.Contains(m.Subnets, netip.MustParsePrefix("fd00:9::/64")) || !slices.Contains(m.Addrs, at("fd00:9::2")[0]) {
 		t.Errorf("of IPv6: %+v", m)
+	}
+}
+
+// What is reported of interfaces is bounded.
+func TestManyInterfaces(t *testing.T) {
+	var m Facts
+	for i := range 2 * weirv1.MaxInterfaces {
+		l := model.LocalInterface{Name: fmt.Sprint("eth", i)}
+		for k := range i {
+			l.Addrs = append(l.Addrs, netip.AddrFrom4([4]byte{10, 0, byte(i), byte(k)}))
+		}
+		m.Links = append(m.Links, l)
+	}
+	got := m.Interfaces()
+	if len(got) != weirv1.MaxInterfaces || got[0].Name != "eth1" || len(got[weirv1.MaxInterfaces-1].Addresses) != weirv1.MaxInterfaceAddresses {
+		t.Errorf("reported %v", got)
 	}
 }

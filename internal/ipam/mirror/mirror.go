@@ -4,7 +4,8 @@
 // IPAMBlock and a BlockAffinity for each block of the node, and one IPAMHandle. They are written
 // after the fact, one write in five seconds, and decide nothing: the records of the node do. A
 // client that takes an allocation out of an IPAMBlock asks the node to release the address, which
-// it does unless a pod has it; everything else that others write is written over.
+// it does unless a pod has it; everything else that others write is written over. Addresses of load
+// balancers are shown likewise (ShowBalancers).
 package mirror
 
 import (

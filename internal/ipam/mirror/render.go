@@ -32,13 +32,17 @@ func at(block netip.Prefix, i int) netip.Addr {
 	return netip.AddrFrom16(a).Unmap()
 }
 
-// blockSpec is the mirror of a block with the allocations that are in it. Its SequenceNumber is not
-// set.
+// allocation is an address with who has it.
+type allocation struct {
+	address netip.Addr
+	handle  string
+	of      map[string]string
+	since   time.Time // zero = not known
+}
+
+// blockSpec is the mirror of a block of a node with the allocations that are in it.
 func blockSpec(node string, block netip.Prefix, all []ipam.Record) ipamv3.IPAMBlockSpec {
-	affinity, handle := affinityOf(node), HandleOf(node)
-	size := 1 << (block.Addr().BitLen() - block.Bits())
-	out := ipamv3.IPAMBlockSpec{CIDR: block.String(), Affinity: &affinity, Allocations: make([]*int, size),
-		Unallocated: []int{}, Attributes: []ipamv3.AllocationAttribute{}, SequenceNumberForAllocation: map[string]int64{}}
+	var in []allocation
 	for _, r := range all {
 		if !block.Contains(r.Address) {
 			continue
@@ -50,10 +54,21 @@ func blockSpec(node string, block netip.Prefix, all []ipam.Record) ipamv3.IPAMBl
 		if !r.Time.IsZero() {
 			of["timestamp"] = r.Time.UTC().Format(time.RFC3339)
 		}
-		i, index := position(block, r.Address), len(out.Attributes)
+		in = append(in, allocation{r.Address, HandleOf(node), of, r.Time})
+	}
+	return render(affinityOf(node), block, in)
+}
+
+// render is the mirror of a block with the allocations in it. Its SequenceNumber is not set.
+func render(affinity string, block netip.Prefix, all []allocation) ipamv3.IPAMBlockSpec {
+	size := 1 << (block.Addr().BitLen() - block.Bits())
+	out := ipamv3.IPAMBlockSpec{CIDR: block.String(), Affinity: &affinity, Allocations: make([]*int, size),
+		Unallocated: []int{}, Attributes: []ipamv3.AllocationAttribute{}, SequenceNumberForAllocation: map[string]int64{}}
+	for _, a := range all {
+		i, index := position(block, a.address), len(out.Attributes)
 		out.Allocations[i] = &index
-		out.Attributes = append(out.Attributes, ipamv3.AllocationAttribute{HandleID: &handle, Secondary: of})
-		out.SequenceNumberForAllocation[strconv.Itoa(i)] = sequence(r.Time)
+		out.Attributes = append(out.Attributes, ipamv3.AllocationAttribute{HandleID: &a.handle, Secondary: a.of})
+		out.SequenceNumberForAllocation[strconv.Itoa(i)] = sequence(a.since)
 	}
 	for i, a := range out.Allocations {
 		if a == nil {

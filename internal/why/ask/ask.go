@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -38,6 +39,7 @@ type Options struct {
 	Namespace  string        // of names that say none
 	Node       string        // at which a packet from outside comes in; empty = the one that has the target's address
 	Backend    string        // of the Service, as ADDRESS:PORT; empty = whichever is chosen
+	SourceAddr string        // with which a pod sends; empty = its own
 	SourcePort uint16        // 0 = one of those that clients use
 	Within     time.Duration // how long the nodes have in all
 }
@@ -66,7 +68,7 @@ func Nodes(ctx context.Context, kube kubernetes.Interface, asker *agentapi.Clien
 			return nil, fmt.Errorf("the packet was sent on by %d nodes; this looks like a loop", maxNodes)
 		}
 		node = answer.Next.Node
-		q.Hook, q.Received = "", &answer.Next.Handover
+		q.Hook, q.Sender, q.Received = "", netip.Addr{}, &answer.Next.Handover
 	}
 	s.Conclude()
 	return s, nil

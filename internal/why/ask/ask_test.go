@@ -3,6 +3,7 @@
 package ask
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -44,6 +45,30 @@ func TestTargets(t *testing.T) {
 	for _, port := range []string{"nope", "0", "65536", "-1"} {
 		if p, n, err := svc.portOf(destination{port: port}, four); err == nil {
 			t.Errorf("port %s: %s %d", port, p, n)
+		}
+	}
+}
+
+// A pod is asked about with another source by its own address of that family; nobody else is.
+func TestSourceAddress(t *testing.T) {
+	addrs := func(text ...string) (out []netip.Addr) {
+		for _, a := range text {
+			out = append(out, netip.MustParseAddr(a))
+		}
+		return out
+	}
+	pod := &end{text: "pod a/b", addrs: addrs("10.0.0.1", "fd00::1"), hook: whywire.FromWorkload}
+	to := &end{text: "c", addrs: addrs("192.0.2.1", "2001:db8::1")}
+	for source, want := range map[string]string{"203.0.113.7": "10.0.0.1 203.0.113.7 192.0.2.1", "2001:db8:7::7": "fd00::1 2001:db8:7::7 2001:db8::1", "10.0.0.1": "invalid IP 10.0.0.1 192.0.2.1"} {
+		own, a, b, err := sendsWith(pod, to, source)
+		if got := fmt.Sprint(own, " ", a, " ", b); err != nil || got != want {
+			t.Errorf("%s: %s %v, want %s", source, got, err, want)
+		}
+	}
+	for source, from := range map[string]*end{"x": pod, "fe80::1%eth0": pod, "203.0.113.7": {text: "node n", addrs: pod.addrs, hook: whywire.ToUplink},
+		"203.0.113.8": {text: "pod a/six", addrs: addrs("fd00::1"), hook: whywire.FromWorkload}} {
+		if own, _, _, err := sendsWith(from, to, source); err == nil {
+			t.Errorf("%s of %s: %s", source, from.text, own)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -92,6 +93,11 @@ func resolve(ctx context.Context, kube kubernetes.Interface, source, target stri
 	if q.Source, q.Destination, err = ofOneFamily(from, to); err != nil {
 		return nil, "", err
 	}
+	if o.SourceAddr != "" {
+		if q.Sender, q.Source, q.Destination, err = sendsWith(from, to, o.SourceAddr); err != nil {
+			return nil, "", err
+		}
+	}
 	if q.Protocol, q.Port, err = to.portOf(t, q.Destination); err != nil {
 		return nil, "", err
 	}
@@ -124,6 +130,27 @@ func ofOneFamily(from, to *end) (a, b netip.Addr, err error) {
 		}
 	}
 	return a, b, fmt.Errorf("%s %v and %s %v have no addresses of one family", from.text, from.addrs, to.text, to.addrs)
+}
+
+// sendsWith returns the addresses of a connection of a pod with a source that is not its own, and
+// the pod's own address.
+func sendsWith(from, to *end, text string) (own, source, destination netip.Addr, err error) {
+	source, err = netip.ParseAddr(text)
+	switch {
+	case err != nil || source.Is4In6() || source.Zone() != "":
+		return own, source, destination, fmt.Errorf("--source-address %q is no address", text)
+	case from.hook != whywire.FromWorkload:
+		return own, source, destination, fmt.Errorf("--source-address: %s is no pod with a network of its own, which alone may be granted other addresses", from.text)
+	}
+	of := *from
+	of.addrs = slices.DeleteFunc(slices.Clone(from.addrs), func(a netip.Addr) bool { return a.Is4() != source.Is4() })
+	if own, destination, err = ofOneFamily(&of, to); err != nil {
+		return own, source, destination, err
+	}
+	if slices.Contains(from.addrs, source) {
+		own = netip.Addr{}
+	}
+	return own, source, destination, nil
 }
 
 // source finds where a connection begins.

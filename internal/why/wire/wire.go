@@ -39,6 +39,9 @@ type Request struct {
 	Port        uint16         `json:"port"`
 	Backend     netip.AddrPort `json:"backend"` // of a Service: this one; invalid = any
 	Received    *Handover      `json:"received,omitempty"`
+	// Sender is the pod's own address, of from_workload, where Source is another one that it sends
+	// with; invalid = Source is its own.
+	Sender netip.Addr `json:"sender,omitzero"`
 }
 
 // Handover is a packet that goes to another node.
@@ -66,6 +69,9 @@ func (q *Request) Check() error {
 		return errors.New("an address with a zone is one link's alone")
 	case q.Destination.IsMulticast() || q.Destination.IsUnspecified() || q.Source.IsMulticast() || q.Source.IsUnspecified():
 		return fmt.Errorf("nobody has the address %v or %v alone", q.Source, q.Destination)
+	}
+	if s := q.Sender; s.IsValid() && (q.Hook != FromWorkload || s == q.Source || s.Is4() != q.Source.Is4() || s.Is4In6() || s.Zone() != "") {
+		return fmt.Errorf("%v is not the own address, of the same family, of a pod that sends with %v", s, q.Source)
 	}
 	switch q.Protocol {
 	case model.ProtocolTCP, model.ProtocolUDP, model.ProtocolSCTP:

@@ -17,17 +17,20 @@ func TestCheck(t *testing.T) {
 	}
 	received := Handover{Hook: FromTunnel, From: b, Frame: make([]byte, 60)}
 	for name, change := range map[string]func(*Request){
-		"no addresses":             func(q *Request) { q.Source = netip.Addr{} },
-		"two families":             func(q *Request) { q.Source = six },
-		"mapped":                   func(q *Request) { q.Source, q.Destination = netip.AddrFrom16(a.As16()), netip.AddrFrom16(b.As16()) },
-		"a zone":                   func(q *Request) { q.Source, q.Destination = six, netip.MustParseAddr("fe80::1%eth0") },
-		"multicast":                func(q *Request) { q.Destination = netip.MustParseAddr("224.0.0.1") },
-		"a protocol without ports": func(q *Request) { q.Protocol = 47 },
-		"ICMP of the other family": func(q *Request) { q.Protocol = model.ProtocolICMPv6 },
-		"no hook":                  func(q *Request) { q.Hook = "" },
-		"a foreign hook":           func(q *Request) { q.Hook = "to_workload" },
-		"the tunnel":               func(q *Request) { q.Hook = FromTunnel },
-		"a hook and a frame":       func(q *Request) { q.Received = &received },
+		"no addresses":                func(q *Request) { q.Source = netip.Addr{} },
+		"two families":                func(q *Request) { q.Source = six },
+		"mapped":                      func(q *Request) { q.Source, q.Destination = netip.AddrFrom16(a.As16()), netip.AddrFrom16(b.As16()) },
+		"a zone":                      func(q *Request) { q.Source, q.Destination = six, netip.MustParseAddr("fe80::1%eth0") },
+		"multicast":                   func(q *Request) { q.Destination = netip.MustParseAddr("224.0.0.1") },
+		"a protocol without ports":    func(q *Request) { q.Protocol = 47 },
+		"ICMP of the other family":    func(q *Request) { q.Protocol = model.ProtocolICMPv6 },
+		"a sender of another family":  func(q *Request) { q.Sender = six },
+		"a sender that is the source": func(q *Request) { q.Sender = a },
+		"a sender on a node":          func(q *Request) { q.Hook, q.Sender = ToUplink, netip.MustParseAddr("10.0.0.3") },
+		"no hook":                     func(q *Request) { q.Hook = "" },
+		"a foreign hook":              func(q *Request) { q.Hook = "to_workload" },
+		"the tunnel":                  func(q *Request) { q.Hook = FromTunnel },
+		"a hook and a frame":          func(q *Request) { q.Received = &received },
 		"a frame that is too long": func(q *Request) {
 			q.Hook, q.Received = "", &Handover{Hook: FromTunnel, From: b, Frame: make([]byte, maxFrame+1)}
 		},
@@ -51,6 +54,10 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	q := good
+	if q.Sender = netip.MustParseAddr("10.0.0.3"); q.Check() != nil {
+		t.Error(q.Check())
+	}
+	q = good
 	q.Hook, q.Received = "", &received
 	if err := q.Check(); err != nil {
 		t.Error(err)

@@ -17,7 +17,7 @@ const (
 )
 
 // calico is Calico's node daemon, its plugins (one program for CNI and IPAM, by the name that it is
-// called by), and what installs these.
+// called by), and what installs these; and calicoctl, for a test.
 func calico() Group {
 	return Group{
 		Name: "calico", Module: calicoModule, Version: calicoModuleVersion,
@@ -27,6 +27,7 @@ func calico() Group {
 			{Name: "calico-node", Package: calicoModule + "/node/cmd/calico-node", Other: "calico"},
 			{Name: "calico", Package: calicoModule + "/cni-plugin/cmd/calico", Other: "calico"},
 			{Name: "install", Package: calicoModule + "/cni-plugin/cmd/install", Other: "calico"},
+			{Name: "calicoctl", Package: calicoModule + "/calicoctl/calicoctl", Other: "calico", OnRequest: true},
 		},
 	}
 }
