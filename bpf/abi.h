@@ -9,7 +9,7 @@
 #include <linux/types.h>
 #include "addr.h"
 
-#define WEIR_ABI 6
+#define WEIR_ABI 7
 
 /* Bits of skb->mark that Weir uses; the rest belong to others. */
 #define MARK_MASK 0x0ff00000u
@@ -61,7 +61,7 @@ _Static_assert(sizeof(struct named_key) == 20, "named_key");
 _Static_assert(sizeof(struct named_value) == 136, "named_value");
 _Static_assert(sizeof(struct name_question) == 28, "name_question");
 _Static_assert(sizeof(struct name_reader) == 16, "name_reader");
-_Static_assert(sizeof(struct flow_record) == 200, "flow_record");
+_Static_assert(sizeof(struct flow_record) == 204, "flow_record");
 _Static_assert(sizeof(struct settings) == (96 + ADDR_MORE + 7) / 8 * 8, "settings");
 
 #endif

@@ -92,7 +92,7 @@ enum flow_from {
 #define FROM_IS_POD(from) (((from) & 7) == FROM_POD)
 
 /* The order is by use, not by subject. A packet of an open flow reads and writes the fields up to
- * `account` alone: 64 bytes of IPv4, with the counters of flow records. An element of IPv4's map
+ * `tcp_end` alone: 64 bytes of IPv4, with the counters of flow records. An element of IPv4's map
  * has 64 bytes before its value and 192 in all, so these are one cache line. What follows only the
  * slow path reads. An entry of another layout is carried over by the names of its fields
  * (migrate.go). */
@@ -117,10 +117,9 @@ struct flow_value {
 	 * bytes of IP in the lower 36, of this direction, since it was reported last; */
 	__u64 count;
 	__u32 since; /* when that was, clock units; */
-	__u8 flags_seen; /* flags of TCP, and what stands for them of SCTP, of this direction; */
-	__u8 staged; /* enum event_staged, */
-	__u8 ends; /* and EVENT_EGRESS .. EVENT_HOST_OUT of the last evaluation */
-	__u8 account; /* enum account_flag */
+	/* up to where segments of TCP with data came: the highest sequence number after one, host byte
+	 * order; 0 = none came */
+	__u32 tcp_end;
 	struct svc_key svc; /* id of the service, zero when none */
 	/* the one chosen; without a Service its first 8 bytes are the number of the pattern of domain
 	 * names by which policy allowed the flow, low word first, 0 = by none: see flow_named */
@@ -133,7 +132,12 @@ struct flow_value {
 	/* Of the handshake of TCP, from SYN to the client's ACK, microseconds: account_rtt; 0 = not
 	 * known. */
 	__u32 rtt;
-	__u32 room[3]; /* so that elements fill whole cache lines */
+	__u32 retransmitted; /* of count: segments that bring nothing beyond tcp_end */
+	__u8 flags_seen; /* flags of TCP, and what stands for them of SCTP, of this direction; */
+	__u8 staged; /* enum event_staged, */
+	__u8 ends; /* and EVENT_EGRESS .. EVENT_HOST_OUT of the last evaluation */
+	__u8 account; /* enum account_flag */
+	__u32 room; /* so that elements fill whole cache lines */
 };
 
 enum account_flag {
@@ -185,6 +189,7 @@ struct flow_record {
 	__u32 at[2]; /* when this was written, the same */
 	__u32 count[2]; /* as flow_value.count, low word first */
 	__u32 rtt; /* as flow_value.rtt */
+	__u32 retransmitted; /* since the last record, as flow_value.retransmitted */
 };
 
 /* --- fragments ----------------------------------------------------------------------------------

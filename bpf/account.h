@@ -95,6 +95,7 @@ static __noinline int account_fill(struct flow_record *r, const struct flow_key 
 	r->started[0] = f->started[0];
 	r->started[1] = f->started[1];
 	r->rtt = f->rtt;
+	r->retransmitted = f->retransmitted;
 	return 0;
 }
 
@@ -131,6 +132,7 @@ static __noinline int account_report(const struct flow_key *k, struct flow_value
 		return 0;
 	}
 	account_fill(r, k, f);
+	f->retransmitted = 0;
 	now = bpf_ktime_get_ns();
 	r->end = f->account & ACCOUNT_REPORTED ? end : end | RECORD_FIRST;
 	f->account |= ACCOUNT_REPORTED;
@@ -149,6 +151,34 @@ static __always_inline __u64 account_size(struct __sk_buff *skb)
 	__u32 segments = skb->len > ACCOUNT_ONE_PACKET ? skb->gso_segs : 0;
 
 	return ((__u64)(segments ?: 1) << ACCOUNT_PACKETS_AT) + skb->len - ETH_SIZE;
+}
+
+/* Looks how far a segment of TCP of an open flow gets, before its headers are changed: one with data
+ * that brings nothing beyond what came before was sent again, or was overtaken. Of two processors
+ * on one flow the later store stands: a segment may be missing in the count, or be one too many. */
+static __always_inline void account_segment(struct __sk_buff *skb, const struct pkt *p,
+					    struct flow_value *f)
+{
+	void *head = (void *)(long)skb->data + ETH_SIZE;
+	__u32 off = p->l4_off & IP_L4_MASK, end;
+	struct tcphdr *tcp = (void *)(long)skb->data + off;
+	__s32 data;
+
+	if (!account_interval || p->l4 != L4_TCP)
+		return;
+	if ((void *)(tcp + 1) > (void *)(long)skb->data_end ||
+	    head + sizeof(ip_head) > (void *)(long)skb->data_end)
+		return;
+	/* Ethernet pads short frames; longer ones than a header can say have no length there. */
+	end = ip_bytes(head);
+	data = (end ? ETH_SIZE + end : skb->len) - off - tcp->doff * 4;
+	if (data <= 0)
+		return;
+	end = bpf_ntohl(tcp->seq) + data;
+	if (f->tcp_end && (__s32)(end - f->tcp_end) <= 0)
+		__sync_fetch_and_add(&f->retransmitted, 1);
+	else
+		f->tcp_end = end;
 }
 
 /* The frontend that the socket asked for whose packet this is, where connect() gave it a backend: a
@@ -240,8 +270,10 @@ static __noinline int account_scratch(struct __sk_buff *skb, struct flow_value *
 {
 	struct scratch *w = scratch_get();
 
-	if (w && f)
-		account_packet(skb, &w->pkt.key, f);
+	if (!w || !f)
+		return 0;
+	account_segment(skb, &w->pkt, f);
+	account_packet(skb, &w->pkt.key, f);
 	return 0;
 }
 
@@ -273,6 +305,7 @@ static __noinline int account_state(struct __sk_buff *skb, struct flow_value *f)
 	if (!w || !f)
 		return 0;
 	f->flags_seen |= w->pkt.tcp;
+	account_segment(skb, &w->pkt, f);
 	account_packet(skb, &w->pkt.key, f);
 	if (!(f->state & STATE_CLOSING) || (f->account & ACCOUNT_ENDED))
 		return 0;

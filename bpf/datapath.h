@@ -448,10 +448,12 @@ static __always_inline int datapath_parsed(struct __sk_buff *skb, struct pkt *p,
 		f->seen = now;
 	}
 	/* Of IPv6 the packet is in scratch.pkt, and there is no stack to spare. */
-	if (WEIR_FAMILY == 4)
+	if (WEIR_FAMILY == 4) {
+		account_segment(skb, p, f);
 		account_packet(skb, &p->key, f);
-	else if (account_interval)
+	} else if (account_interval) {
 		account_scratch(skb, f);
+	}
 	return forward_flow(skb, p, f, s);
 }
 

@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/weir-net/weir/internal/flows"
 	"github.com/weir-net/weir/internal/flowstore/export"
@@ -29,6 +30,17 @@ func (e exporters) offer(f *flows.Flow) {
 	for _, to := range e {
 		to.Offer(f)
 	}
+}
+
+// lost are the records that programs did not get, of those that lost some after a time.
+func (e exporters) lost(since time.Time) map[string]map[string]uint64 {
+	out := map[string]map[string]uint64{}
+	for _, to := range e {
+		if lost := to.Lost(since); lost != nil {
+			out[to.To()] = lost
+		}
+	}
+	return out
 }
 
 func exportersOf(s settings, log *slog.Logger) (out exporters, err error) {

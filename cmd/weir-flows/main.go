@@ -110,7 +110,7 @@ func run(ctx context.Context, log *slog.Logger, s settings) error {
 	collector := &collect.Collector{Store: store, Log: log}
 	set := agents.New(agents.Config{Log: log, Reviewer: peerauth.NewReviewer(clients.Kube, peerauth.AgentUser(names.Namespace), names.ServerName), Refused: refused,
 		Asking: func(ctx context.Context, a *agents.Agent) { collector.Follow(ctx, a.Peer.Node, a.Conn) }})
-	answers := &answer.Server{Store: store, Nodes: set.Nodes, Age: s.age, Log: log}
+	answers := &answer.Server{Store: store, Nodes: set.Nodes, Age: s.age, Exports: exporters.lost, Log: log}
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), answers, refused)
 	for _, e := range exporters {
 		registry.MustRegister(e)

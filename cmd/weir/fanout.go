@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weir-net/weir/api/client/clientset"
+	uicommand "github.com/weir-net/weir/cmd/weir/ui"
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/fanout/names"
 	fanoutreport "github.com/weir-net/weir/internal/fanout/report"
@@ -39,39 +41,20 @@ func (r *report) readFanOut(ctx context.Context, c *clientset.Clients, now time.
 	return r.readReplicas(ctx, c, now)
 }
 
-// readStore says how the store of flow records is, where there is one.
-func (r *report) readStore(ctx context.Context, source statuses) error {
-	line, fault, err := flowscommand.Status(ctx, source.clients.Kube, source.store)
-	if line != "" {
-		r.components = append(r.components, line)
+// readStore says how the store of flow records is, where there is one, and the page in the browser.
+func (r *report) readStore(ctx context.Context, source statuses, now time.Time) error {
+	store, err := flowscommand.ReadStatus(ctx, source.clients.Kube, source.store, now)
+	line, fault, errPage := uicommand.Status(ctx, source.clients.Kube)
+	for _, of := range [][2]string{{store.Line, store.Fault}, {line, fault}} {
+		if of[0] != "" {
+			r.components = append(r.components, of[0])
+		}
+		if of[1] != "" {
+			r.faults = append(r.faults, of[1])
+		}
 	}
-	if fault != "" {
-		r.faults = append(r.faults, fault)
-	}
-	return err
-}
-
-// uiName is the Deployment of the page in the browser.
-const uiName = "weir-ui"
-
-// readPage says whether the page in the browser is served, where it is to be.
-func (r *report) readPage(ctx context.Context, c *clientset.Clients) error {
-	dep, err := c.Kube.AppsV1().Deployments(deploy.Namespace).Get(ctx, uiName, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("get Deployment %s: %w", uiName, err)
-	}
-	want := int32(1)
-	if dep.Spec.Replicas != nil {
-		want = *dep.Spec.Replicas
-	}
-	r.components = append(r.components, fmt.Sprintf("%s %d/%d ready", uiName, dep.Status.ReadyReplicas, want))
-	if want > 0 && dep.Status.ReadyReplicas == 0 {
-		r.faults = append(r.faults, "Deployment "+uiName+" is not ready: nobody reaches the page in the browser, nor the APIs of Hubble and Goldmane there; see `kubectl -n "+deploy.Namespace+" logs deploy/"+uiName+"`")
-	}
-	return nil
+	r.lost = append(r.lost, store.Lost...)
+	return errors.Join(err, errPage)
 }
 
 // readReplicas reads what the replicas of the fan-out report of the agents that they serve.

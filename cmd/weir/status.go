@@ -24,6 +24,7 @@ import (
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/flows/ask"
+	flowscommand "github.com/weir-net/weir/internal/flows/command"
 	"github.com/weir-net/weir/internal/kinds"
 	"github.com/weir-net/weir/internal/relay/live"
 	"github.com/weir-net/weir/internal/terminal"
@@ -101,6 +102,7 @@ type report struct {
 	fallbacks    []string            // clients of direct server return
 	bgp          bgpReport
 	egress       egressReport
+	lost         []string // flow records, in the last hour
 }
 
 type nodeReport struct {
@@ -159,7 +161,7 @@ func readReport(ctx context.Context, source statuses, only string, now time.Time
 			return nil, fmt.Errorf("there is no node %q", only)
 		}
 	}
-	if err := errors.Join(r.readComponents(ctx, c, now), r.readStore(ctx, source), r.readPage(ctx, c)); err != nil {
+	if err := errors.Join(r.readComponents(ctx, c, now), r.readStore(ctx, source, now)); err != nil {
 		return nil, err
 	}
 	if err := r.readAPIService(ctx, c); err != nil {
@@ -306,6 +308,7 @@ func (r *report) readNode(n *corev1.Node, s *weirv1.NodeStatus, now time.Time, s
 	}
 	r.bgp.note(st)
 	r.egress.note(n.Name, st)
+	r.lost = append(r.lost, flowscommand.LostByNode(n.Name, st.FlowRecords, now)...)
 	for _, p := range st.Problems {
 		r.problems = addOnce(r.problems, p.String())
 	}
@@ -439,6 +442,7 @@ func (r *report) print(out io.Writer) error {
 	firstOf(out, "Clients whose direct answers (DSR) did not arrive, and go through the node that they asked", r.fallbacks)
 	r.egress.print(out)
 	firstOf(out, "Most frequent drops", r.drops)
+	firstOf(out, "Flow records lost in the last hour (docs/guides/flows.md#what-is-lost)", r.lost)
 	if r.healthy() {
 		fmt.Fprintf(out, "\nWeir is healthy on %d of %d nodes%s.\n", len(r.nodes), len(r.nodes), r.asOf())
 		return nil

@@ -7,9 +7,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
-	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/weir-net/weir/api/client"
 	"github.com/weir-net/weir/api/client/clientset"
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/apitest"
 )
 
@@ -25,11 +27,13 @@ import (
 // and nobody has to repair, the first lines are.
 func TestStatusListsAll(t *testing.T) {
 	t.Parallel()
-	r := &report{}
+	r, now := &report{}, time.Now()
+	losing := &weirv1.NodeStatus{Status: weirv1.NodeStatusStatus{FlowRecords: &weirv1.FlowRecordsStatus{Lost: []weirv1.LostFlowRecords{{Why: "ring", Records: 5, LastTime: metav1.NewTime(now)}}}}}
 	for i := range 40 {
 		r.problems = append(r.problems, fmt.Sprintf("problem-%d.", i))
 		r.unsupported = append(r.unsupported, fmt.Sprintf("unsupported-%d.", i))
 		r.drops = append(r.drops, fmt.Sprintf("drop-%d.", i))
+		r.readNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i)}}, losing, now, time.Minute)
 	}
 	var out bytes.Buffer
 	if err := r.print(&out); err != nil {
@@ -44,6 +48,9 @@ func TestStatusListsAll(t *testing.T) {
 	}
 	if strings.Contains(out.String(), "drop-15.") || !strings.Contains(out.String(), "and 25 more") {
 		t.Errorf("drops:\n%s", out.String())
+	}
+	if _, lost, _ := strings.Cut(out.String(), "Flow records lost in the last hour"); !strings.Contains(lost, "node-14: 5 (ring)") || strings.Contains(lost, "node-15") {
+		t.Errorf("lost flow records:\n%s", out.String())
 	}
 }
 
@@ -79,32 +86,6 @@ func TestStatusOfWhatNoAgentReads(t *testing.T) {
 	for _, want := range []string{"spec.healthChecks", "crd.projectcalico.org are left over"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("nothing says %q: %s", want, got)
-		}
-	}
-}
-
-// The page in the browser has a line where it is installed, and is a fault where nobody reaches it.
-func TestStatusOfThePage(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		ready int32
-		there bool
-		line  string
-		fault bool
-	}{"none": {}, "ready": {ready: 1, there: true, line: "weir-ui 1/1 ready"}, "not ready": {there: true, line: "weir-ui 0/1 ready", fault: true}} {
-		kube := fake.NewClientset()
-		if c.there {
-			d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: uiName}, Status: appsv1.DeploymentStatus{ReadyReplicas: c.ready}}
-			if _, err := kube.AppsV1().Deployments("kube-system").Create(t.Context(), d, metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		r := &report{}
-		if err := r.readPage(t.Context(), &clientset.Clients{Kube: kube}); err != nil {
-			t.Fatal(err)
-		}
-		if strings.Join(r.components, ", ") != c.line || (len(r.faults) > 0) != c.fault {
-			t.Errorf("%s: %q, %q", name, r.components, r.faults)
 		}
 	}
 }

@@ -28,6 +28,10 @@ type FlowRecord struct {
 	First            bool // the first record of this direction; the data plane may not know (nftables)
 	// Handshake is how long that of TCP took, of either direction; 0 = not known.
 	Handshake time.Duration
+	// Retransmitted are the segments of TCP with data, of this direction, that brought nothing
+	// beyond those before; RetransmittedKnown = the data plane counts them.
+	Retransmitted      uint64
+	RetransmittedKnown bool
 	End       FlowEnd
 	Service   nodestate.Frontend // its id, zero when none
 	// Asked is the frontend that the client's socket asked for, where it got the backend by

@@ -107,6 +107,9 @@ func (c *Collector) Add(r dataplane.FlowRecord) {
 		f.Sent.add(r.Packets, r.Bytes)
 		f.Path = string(r.Path)
 	}
+	if r.RetransmittedKnown && r.Proto == model.ProtocolTCP {
+		f.retransmitted(r.Reply, r.Retransmitted)
+	}
 	f.DSR, f.SNAT, f.HandedOn = f.DSR || r.DSR, f.SNAT || r.SNAT, f.HandedOn || r.HandOn
 	if r.Proto == model.ProtocolTCP {
 		f.TCPFlags = flagNames(f.TCPFlags, r.TCPFlags)
@@ -114,6 +117,17 @@ func (c *Collector) Add(r dataplane.FlowRecord) {
 			c.OnHandshake(r.Path, r.Handshake)
 		}
 		f.Handshake = uint32(max(int64(f.Handshake), min(r.Handshake.Microseconds(), math.MaxInt32)))
+	}
+}
+
+func (f *Flow) retransmitted(reply bool, segments uint64) {
+	if f.Retransmitted == nil {
+		f.Retransmitted = &Retransmitted{}
+	}
+	if reply {
+		f.Retransmitted.Received += segments
+	} else {
+		f.Retransmitted.Sent += segments
 	}
 }
 

@@ -61,6 +61,9 @@ type Flow struct {
 	// Handshake is how many microseconds that of TCP took, from SYN to the client's ACK: a round
 	// trip between both ends. 0 = not known. Of a sum it is that of the slowest.
 	Handshake uint32 `json:"handshakeMicroseconds,omitempty"`
+	// Retransmitted are segments of TCP with data that brought nothing beyond those before; nil = not
+	// counted. Of a sum they are those of the records that counted them.
+	Retransmitted *Retransmitted `json:"retransmitted,omitempty"`
 	// Records is of how many records this one is the sum, with so many Connections that ended: a
 	// store makes what is old coarser. Such a record has no source port, TCPFlags and Ended. 0 = it
 	// is as a node made it.
@@ -75,6 +78,12 @@ type Counters struct {
 }
 
 func (c *Counters) add(packets, bytes uint64) { c.Packets, c.Bytes = c.Packets+packets, c.Bytes+bytes }
+
+// Retransmitted are segments of the client and of the server, of those in Sent and Received.
+type Retransmitted struct {
+	Sent     uint64 `json:"sent"`
+	Received uint64 `json:"received"`
+}
 
 // Peer is one end.
 type Peer struct {

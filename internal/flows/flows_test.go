@@ -5,6 +5,7 @@ package flows
 import (
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -106,6 +107,31 @@ func TestHandshakes(t *testing.T) {
 	}
 	if want := map[dataplane.FlowPath][]time.Duration{dataplane.PathLocal: {1500 * time.Microsecond}}; !maps.EqualFunc(told, want, slices.Equal) {
 		t.Errorf("told: %v", told)
+	}
+}
+
+// Retransmissions of each direction are those of its records together. Of other protocols, and of
+// data planes that do not count them, there are none to be known.
+func TestRetransmissions(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(*dataplane.FlowRecord)
+		want   *Retransmitted
+	}{
+		"TCP": {func(*dataplane.FlowRecord) {}, &Retransmitted{Sent: 4, Received: 5}}, "none": {func(r *dataplane.FlowRecord) { r.Retransmitted = 0 }, &Retransmitted{}},
+		"UDP": {func(r *dataplane.FlowRecord) { r.Proto = model.ProtocolUDP }, nil}, "not counted": {func(r *dataplane.FlowRecord) { r.RetransmittedKnown = false }, nil},
+	} {
+		col := New("n1", time.Minute, kept, newNames())
+		for i, reply := range []bool{false, true, false} {
+			r := record(reply, 9, 900)
+			r.Retransmitted, r.RetransmittedKnown = []uint64{1, 5, 3}[i], true
+			c.change(&r)
+			col.Add(r)
+		}
+		col.Flush()
+		if got := all(col, Filter{}); len(got) != 1 || !reflect.DeepEqual(got[0].Retransmitted, c.want) {
+			t.Errorf("%s: %+v", name, got[0].Retransmitted)
+		}
 	}
 }
 

@@ -93,6 +93,15 @@ func compareSums(a, b Sum, denied bool) int {
 	return cmp.Or(first, second, cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Verdict, b.Verdict), cmp.Compare(a.Rule, b.Rule))
 }
 
+// NodeLost is how many records of a node are not there.
+type NodeLost struct {
+	Node    string `json:"node"`
+	Records uint64 `json:"records"`
+}
+
+// MostNodes bounds StoreStatus.Old.
+const MostNodes = 10
+
 // StoreStatus is how a store of records is. Losses, and what is coarse, are of the time of the
 // question.
 type StoreStatus struct {
@@ -102,6 +111,12 @@ type StoreStatus struct {
 	Nodes   int               `json:"nodes"`            // that are followed now
 	Silent  []string          `json:"silent,omitempty"` // nodes that were followed, and are not now
 	Lost    map[string]uint64 `json:"lost,omitempty"`   // records that are not there, by why
+	// Old are the nodes whose agents had records no more when the store asked for them, with how
+	// many: the MostNodes that lost most.
+	Old []NodeLost `json:"old,omitempty"`
+	// Exports are the records that other programs did not get, since the store started, of those
+	// where it was so in the time of the question: by protocol and why.
+	Exports map[string]map[string]uint64 `json:"exports,omitempty"`
 	// Counted are records that it lost since it started, by why.
 	Counted map[string]uint64 `json:"counted,omitempty"`
 	// Coarse is up to when records are sums, over up to CoarseSeconds (Flow.Records).

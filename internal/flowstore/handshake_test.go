@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// rowBefore is a row of versions that did not know how long handshakes take.
+// rowBefore is a row of versions that knew neither how long handshakes take nor of retransmissions.
 type rowBefore struct {
 	End             int64  `parquet:"end,split"`
 	Lasted          int64  `parquet:"lasted,split"`
@@ -31,8 +31,8 @@ type rowBefore struct {
 	ReceivedBytes   int64  `parquet:"receivedBytes,split"`
 }
 
-// A segment of a version that did not know how long handshakes take is read, and merged with
-// others.
+// A segment of a version that knew neither how long handshakes take nor of retransmissions is read,
+// and merged with others.
 func TestSegmentsWithoutHandshakes(t *testing.T) {
 	t.Parallel()
 	now := epoch.Add(10 * time.Minute)
@@ -64,7 +64,7 @@ func TestSegmentsWithoutHandshakes(t *testing.T) {
 	must(err)
 	must(os.WriteFile(filepath.Join(dir, zoneFile), text, 0o600))
 	for _, f := range records {
-		f.Handshake = 0
+		f.Handshake, f.Retransmitted = 0, nil
 	}
 	again := mustOpen(t, o)
 	same(t, "of the version before", found(t, again, Query{}), records)
@@ -73,19 +73,24 @@ func TestSegmentsWithoutHandshakes(t *testing.T) {
 	again.Flush()
 	p, err := again.mergedPart(t.Context(), again.segments, false)
 	must(err)
-	known := 0
+	var known, some [2]int
 	for i := range p.rows {
 		if p.rows[i].Handshake > 0 {
-			known++
+			known[0]++
+		}
+		if p.rows[i].SentAgain > 0 && p.rows[i].ReceivedAgain > 0 {
+			known[1]++
 		}
 	}
-	some := 0
 	for _, f := range newer {
 		if f.Handshake > 0 {
-			some++
+			some[0]++
+		}
+		if f.Retransmitted != nil {
+			some[1]++
 		}
 	}
-	if len(p.rows) != 100 || some == 0 || known != some {
-		t.Errorf("merged there are %d rows, %d with the time of a handshake, of %d", len(p.rows), known, some)
+	if len(p.rows) != 100 || some[0] == 0 || some[1] == 0 || known != some {
+		t.Errorf("merged there are %d rows, %v with the time of a handshake and with retransmissions, of %v", len(p.rows), known, some)
 	}
 }

@@ -270,6 +270,7 @@ func addTo(p *part, sums map[sumKey]int32, r *table.Row) {
 	}
 	of.Records, of.Connections = of.Records+r.Records, of.Connections+r.Connections
 	of.Handshake = max(of.Handshake, r.Handshake)
+	of.SentAgain, of.ReceivedAgain = table.AddAgain(of.SentAgain, r.SentAgain), table.AddAgain(of.ReceivedAgain, r.ReceivedAgain)
 	of.Sent.Packets, of.Sent.Bytes = of.Sent.Packets+r.Sent.Packets, of.Sent.Bytes+r.Sent.Bytes
 	of.Received.Packets, of.Received.Bytes = of.Received.Packets+r.Received.Packets, of.Received.Bytes+r.Received.Bytes
 }

@@ -45,7 +45,10 @@ type (
 		SentBytes       int64  `parquet:"sentBytes,split"`
 		ReceivedPackets int64  `parquet:"receivedPackets,split"`
 		ReceivedBytes   int64  `parquet:"receivedBytes,split"`
-		Handshake       int32  `parquet:"handshake,split"` // segments of versions before have none
+		// Segments of versions before have none of these.
+		Handshake     int32 `parquet:"handshake,split"`
+		SentAgain     int32 `parquet:"sentAgain,split"`
+		ReceivedAgain int32 `parquet:"receivedAgain,split"`
 	}
 	tableCoarse struct {
 		tableRow

@@ -106,7 +106,7 @@ func putRow(r *table.Row, to *tableRow) {
 	*to = tableRow{
 		End: r.End, Lasted: r.Lasted, Sport: int32(r.Sport), Dport: int32(r.Dport), What: r.What, How: r.How, At: r.At,
 		SentPackets: int64(r.Sent.Packets), SentBytes: int64(r.Sent.Bytes), ReceivedPackets: int64(r.Received.Packets), ReceivedBytes: int64(r.Received.Bytes),
-		Handshake: int32(min(r.Handshake, math.MaxInt32)),
+		Handshake: int32(min(r.Handshake, math.MaxInt32)), SentAgain: int32(r.SentAgain), ReceivedAgain: int32(r.ReceivedAgain),
 	}
 	to.Source4, to.Source6 = putAddr(r.Source)
 	to.Destination4, to.Destination6 = putAddr(r.Destination)

@@ -20,7 +20,8 @@ type columns struct {
 	Source6, Destination6          []string
 	SentPackets, SentBytes         []int64
 	ReceivedPackets, ReceivedBytes []int64
-	Handshake                      []int32 // nil in segments of versions before
+	Handshake                      []int32 // nil in segments of versions before, as the next ones
+	SentAgain, ReceivedAgain       []int32
 	Records, Connections           []int64 // of sums
 	peers, whats, hows, nodes      int     // how many there are
 }
@@ -38,6 +39,9 @@ func (c *columns) row(i int) (table.Row, error) {
 	}
 	if c.Handshake != nil {
 		r.Handshake = uint32(max(c.Handshake[i], 0))
+	}
+	if c.SentAgain != nil && c.ReceivedAgain != nil {
+		r.SentAgain, r.ReceivedAgain = uint32(max(c.SentAgain[i], 0)), uint32(max(c.ReceivedAgain[i], 0))
 	}
 	if c.Records != nil {
 		if c.Records[i] < 1 || c.Records[i] > math.MaxUint32 || c.Connections[i] < 0 || c.Connections[i] > math.MaxUint32 {
@@ -197,8 +201,11 @@ func (c *columns) read(o opened, rows []int32, addresses, sums bool) (err error)
 	if !addresses {
 		return nil
 	}
-	if _, has := o.Schema().Lookup("handshake"); has {
-		if c.Handshake, err = column(o, "handshake", rows, int32s); err != nil {
+	for name, to := range map[string]*[]int32{"handshake": &c.Handshake, "sentAgain": &c.SentAgain, "receivedAgain": &c.ReceivedAgain} {
+		if _, has := o.Schema().Lookup(name); !has {
+			continue
+		}
+		if *to, err = column(o, name, rows, int32s); err != nil {
 			return err
 		}
 	}

@@ -95,6 +95,9 @@ func random(seed uint64, n int) []*flows.Flow {
 			Path: pick("", "local", "vxlan"), Return: pick("", "direct"), HandedOn: r.IntN(9) == 0, DSR: r.IntN(9) == 0, SNAT: r.IntN(9) == 0, TCPFlags: pick("", "SYN ACK"), Handshake: uint32(max(r.IntN(5000)-1000, 0)),
 			Sent: flows.Counters{Packets: r.Uint64N(1000), Bytes: r.Uint64N(1 << 40)}, Received: flows.Counters{Packets: r.Uint64N(1000), Bytes: r.Uint64()},
 		}
+		if f.Protocol == "tcp" && r.IntN(4) > 0 {
+			f.Retransmitted = &flows.Retransmitted{Sent: uint64(r.IntN(3)), Received: uint64(r.IntN(900))}
+		}
 		if r.IntN(4) > 0 {
 			f.Start = f.End.Add(-time.Duration(r.IntN(1_000_000_000)) * time.Millisecond)
 		}

@@ -36,6 +36,10 @@ type position struct {
 	wire.Position
 	Lost map[string]uint64 `json:"lost,omitempty"` // what the agent said there
 	Seen int64             `json:"seen"`           // when, milliseconds since 1970
+	// Old are records that the agent had no more when it was asked for them, OldAt is when it was so
+	// last, milliseconds since 1970.
+	Old   uint64 `json:"old,omitempty"`
+	OldAt int64  `json:"oldAt,omitempty"`
 }
 
 // Take takes those records of an agent that it does not have yet, and returns how many of the
@@ -58,10 +62,10 @@ func (s *Store) Take(b *Batch) (taken int, err error) {
 		p = &position{Position: b.At, Lost: maps.Clone(b.Lost)}
 		s.positions[b.Node] = p
 	case p.Boot != b.At.Boot:
-		s.lose(LostOld, min(b.At.Next, lostMost))
+		s.loseOld(p, min(b.At.Next, lostMost), now)
 		p.Position, p.Lost = b.At, nil
 	case b.At.Next > p.Next:
-		s.lose(LostOld, min(b.At.Next-p.Next, lostMost))
+		s.loseOld(p, min(b.At.Next-p.Next, lostMost), now)
 		p.Next = b.At.Next
 	}
 	before := p.Lost
@@ -179,6 +183,28 @@ func (s *Store) lose(why string, n uint64) {
 		s.lost[why] += n
 		s.unsaved[why] += n
 	}
+}
+
+// loseOld counts records that a node's agent had no more.
+func (s *Store) loseOld(p *position, n uint64, now time.Time) {
+	if n > 0 {
+		s.lose(LostOld, n)
+		p.Old, p.OldAt = p.Old+n, now.UnixMilli()
+	}
+}
+
+// Old are the nodes whose agents had records no more when they were asked for them, where that was
+// so after a time, with how many these were while the store knows the node.
+func (s *Store) Old(since time.Time) map[string]uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := map[string]uint64{}
+	for node, p := range s.positions {
+		if p.Old > 0 && p.OldAt > since.UnixMilli() {
+			out[node] = p.Old
+		}
+	}
+	return out
 }
 
 // turn has the active part written, with how far each agent's records were taken and what was lost

@@ -79,6 +79,9 @@ func TestTake(t *testing.T) {
 	if at := s.Next("n1"); at != (wire.Position{Boot: "b", Next: 13}) {
 		t.Errorf("next is %+v", at)
 	}
+	if old := s.Old(now.Add(-time.Second)); !maps.Equal(old, map[string]uint64{"n1": 18}) || len(s.Old(now)) != 0 {
+		t.Errorf("of these agents records were lost: %v", old)
+	}
 	if at := s.Next("n2"); at != (wire.Position{}) {
 		t.Errorf("of a node that it does not know: %+v", at)
 	}

@@ -299,6 +299,8 @@ type Decision struct {
 	Return   string         `json:"return,omitempty"`
 	Sent     flows.Counters `json:"sent"`
 	Received flows.Counters `json:"received"`
+
+	Retransmitted *flows.Retransmitted `json:"retransmitted,omitempty"`
 }
 
 // extend adds the extensions, which cost more than the rest. They are a google.protobuf.Struct and
@@ -306,7 +308,7 @@ type Decision struct {
 // knows this one.
 func extend(f *flow.Flow, r *flows.Flow) error {
 	text, err := json.Marshal(Decision{Reason: r.Reason, Rule: r.Rule, Egress: r.Egress, Ingress: r.Ingress, Start: r.Start.UTC(), Ended: r.Ended,
-		Asked: r.Asked, Path: r.Path, Return: r.Return, Sent: r.Sent, Received: r.Received})
+		Asked: r.Asked, Path: r.Path, Return: r.Return, Sent: r.Sent, Received: r.Received, Retransmitted: r.Retransmitted})
 	if err != nil {
 		return err
 	}

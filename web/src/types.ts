@@ -14,7 +14,7 @@ export interface Flow {
   id: string; start: string; end: string; at: number; node: string; verdict: "allowed" | "denied" | "dropped"; reason?: string; ended?: string;
   protocol: string; icmp?: string; source: Peer; destination: Peer; service?: string; asked?: string;
   egress?: PolicyEnd; ingress?: PolicyEnd; rule?: Rule; path?: string; return?: string; handedOn?: boolean; dsr?: boolean; snat?: boolean;
-  sent: Counters; received: Counters; tcpFlags?: string; handshakeMicroseconds?: number;
+  sent: Counters; received: Counters; tcpFlags?: string; handshakeMicroseconds?: number; retransmitted?: { sent: number; received: number };
 }
 
 export interface NodeRecords { node: string; error?: string; status?: { interval: number; oldest: string; kept: number; lost: Record<string, number> } }

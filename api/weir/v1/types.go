@@ -169,6 +169,8 @@ type NodeStatusStatus struct {
 	// DSRFallback are the outside clients that get their answers by the node that they ask, because
 	// direct ones (direct server return) did not arrive.
 	DSRFallback *DSRFallback `json:"dsrFallback,omitempty"`
+	// FlowRecords says which flow records the node lost; absent = none, or none are kept.
+	FlowRecords *FlowRecordsStatus `json:"flowRecords,omitempty"`
 	// Problems name objects whose content is not in force as written, the field, and what to do.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=100
@@ -193,6 +195,27 @@ const (
 	MaxInterfaces         = 32
 	MaxInterfaceAddresses = 16
 )
+
+// FlowRecordsStatus is what a node knows of its flow records.
+type FlowRecordsStatus struct {
+	// Lost are flow records that the agent could not make, by why. Those that newer ones replaced in
+	// its memory are not among them.
+	// +listType=map
+	// +listMapKey=why
+	// +kubebuilder:validation:MaxItems=16
+	Lost []LostFlowRecords `json:"lost,omitempty"`
+}
+
+// LostFlowRecords are those that were lost for one reason.
+type LostFlowRecords struct {
+	// Why is the label of metric weir_flow_records_lost_total.
+	// +kubebuilder:validation:MaxLength=32
+	Why string `json:"why"`
+	// Records is how many were lost since the agent began.
+	Records int64 `json:"records"`
+	// LastTime is when the last of them were.
+	LastTime metav1.Time `json:"lastTime"`
+}
 
 // EgressGatewaysStatus is what a node knows of egress gateways.
 type EgressGatewaysStatus struct {

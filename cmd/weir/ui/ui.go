@@ -22,8 +22,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/weir-net/weir/api/client/clientset"
+	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/agentapi"
 	"github.com/weir-net/weir/internal/httplimit"
 	page "github.com/weir-net/weir/internal/ui"
@@ -43,6 +47,28 @@ const (
 	answerWithin = 2 * time.Minute
 	endWithin    = 2 * time.Second
 )
+
+// deployment is the Deployment of the page that the cluster serves.
+const deployment = "weir-ui"
+
+// Status says whether the cluster serves the page, where it is to, and what is wrong with it.
+func Status(ctx context.Context, kube kubernetes.Interface) (line, fault string, err error) {
+	dep, err := kube.AppsV1().Deployments(deploy.Namespace).Get(ctx, deployment, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return "", "", nil
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("get Deployment %s: %w", deployment, err)
+	}
+	want := int32(1)
+	if dep.Spec.Replicas != nil {
+		want = *dep.Spec.Replicas
+	}
+	if want > 0 && dep.Status.ReadyReplicas == 0 {
+		fault = "Deployment " + deployment + " is not ready: nobody reaches the page in the browser, nor the APIs of Hubble and Goldmane there; see `kubectl -n " + deploy.Namespace + " logs deploy/" + deployment + "`"
+	}
+	return fmt.Sprintf("%s %d/%d ready", deployment, dep.Status.ReadyReplicas, want), fault, nil
+}
 
 // New returns the command.
 func New(p Program) *cobra.Command {

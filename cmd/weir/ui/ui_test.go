@@ -16,6 +16,10 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
 	"github.com/weir-net/weir/internal/flows"
 	"github.com/weir-net/weir/internal/flows/ask"
 	"github.com/weir-net/weir/internal/hostile"
@@ -143,5 +147,28 @@ func TestHostileArgumentsOfBrowser(t *testing.T) {
 	closed()
 	if _, err := os.Stat(filepath.Dir(file)); !os.IsNotExist(err) {
 		t.Errorf("it is left: %v", err)
+	}
+}
+
+// The page in the browser has a line where it is installed, and is a fault where nobody reaches it.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		ready int32
+		there bool
+		line  string
+		fault bool
+	}{"none": {}, "ready": {ready: 1, there: true, line: "weir-ui 1/1 ready"}, "not ready": {there: true, line: "weir-ui 0/1 ready", fault: true}} {
+		kube := fake.NewClientset()
+		if c.there {
+			d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: deployment}, Status: appsv1.DeploymentStatus{ReadyReplicas: c.ready}}
+			if _, err := kube.AppsV1().Deployments("kube-system").Create(t.Context(), d, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		line, fault, err := Status(t.Context(), kube)
+		if err != nil || line != c.line || (fault != "") != c.fault {
+			t.Errorf("%s: %q, %q, %v", name, line, fault, err)
+		}
 	}
 }

@@ -49,6 +49,8 @@ type Log struct {
 	Log      *slog.Logger
 	// Serve answers questions about records in another way than ServeHTTP, until ctx ends.
 	Serve func(context.Context) error
+
+	losses losses
 }
 
 // Run works until ctx ends, or returns Restart.

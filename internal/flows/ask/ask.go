@@ -144,6 +144,9 @@ func (s *Shown) showRecords(all []*flows.Flow) error {
 			if f.Handshake > 0 {
 				text += fmt.Sprintf("; handshake %v", time.Duration(f.Handshake)*time.Microsecond)
 			}
+			if again := f.Retransmitted; again != nil {
+				text += fmt.Sprintf("; retransmitted %d and %d", again.Sent, again.Received)
+			}
 		}
 		if _, err := fmt.Fprintln(s.Out, text); err != nil {
 			return err

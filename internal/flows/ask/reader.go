@@ -230,26 +230,27 @@ func silentLine(nodes []string) string {
 	return text
 }
 
-// lineWithin is how long a store may take to say how it is.
-const lineWithin = 5 * time.Second
+// statusWithin is how long a store may take to say how it is.
+const statusWithin = 5 * time.Second
 
-// Line says how the store is, for people.
-func (s *Store) Line(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(ctx, lineWithin)
+// Status asks the store how it is; what it says of losses is about what is since then.
+func (s *Store) Status(ctx context.Context, since time.Time) (*flows.StoreStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusWithin)
 	defer cancel()
-	answer, err := s.Read(ctx, flows.Question{Status: true}, func(*flows.Flow) error { return nil })
+	answer, err := s.Read(ctx, flows.Question{Filter: flows.Filter{Since: since}, Status: true}, func(*flows.Flow) error { return nil })
 	if err != nil {
-		return fmt.Sprintf("it does not say how it is: %v", err)
+		return nil, err
 	}
-	st := answer.Store
+	return answer.Store, nil
+}
+
+// StatusLine says how a store is, for people.
+func StatusLine(st *flows.StoreStatus) string {
 	text := fmt.Sprintf("%d records", st.Records)
 	if !st.Oldest.IsZero() {
 		text += " from " + st.Oldest.Local().Format(time.DateTime) + " on"
 	}
 	text += fmt.Sprintf(", %.1f MiB on its disk, of %d nodes", float64(st.Bytes)/(1<<20), st.Nodes)
-	if lost := LostLine(st.Lost); lost != "" {
-		text += "; lost: " + lost
-	}
 	if len(st.Silent) > 0 {
 		text += "; " + silentLine(st.Silent)
 	}

@@ -14,15 +14,10 @@ import (
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
-
 	"github.com/weir-net/weir/internal/agentapi"
 	"github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/flows"
 	"github.com/weir-net/weir/internal/flows/ask"
-	"github.com/weir-net/weir/internal/flowstore/names"
 )
 
 // answering is who answers with lines; nil = nobody.
@@ -103,33 +98,5 @@ func TestExportFile(t *testing.T) {
 	}
 	if err := run(file, answering(t, flows.Line{Store: &flows.StoreStatus{}})); !errors.Is(err, os.ErrExist) {
 		t.Errorf("another file: %v", err)
-	}
-}
-
-// How the store is: not there, not ready, ready, or silent.
-func TestStatus(t *testing.T) {
-	t.Parallel()
-	if line, fault, err := Status(t.Context(), fake.NewClientset(), nil); line+fault != "" || err != nil {
-		t.Errorf("without a store: %q %q %v", line, fault, err)
-	}
-	store := func(lines ...flows.Line) *ask.Store {
-		return &ask.Store{Ask: func(_ context.Context, _ wire.Question, out io.Writer) error { return answering(t, lines...)(out) }}
-	}
-	for _, c := range []struct {
-		ready int32
-		store *ask.Store
-		line  string
-		fault bool
-	}{
-		{0, nil, "weir-flows 0/1 ready", true},
-		{1, store(flows.Line{Store: &flows.StoreStatus{Records: 5, Bytes: 1 << 20, Nodes: 2, Lost: map[string]uint64{"old": 3}, Silent: []string{"a", "b", "c", "d"}}}),
-			"weir-flows 1/1 ready, 5 records, 1.0 MiB on its disk, of 2 nodes; lost: 3 (old); 4 nodes whose records it had are not connected: a, b, c, …", false},
-		{1, store(), "weir-flows 1/1 ready, it does not say how it is: no store of flow records answers", false},
-	} {
-		kube := fake.NewClientset(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: names.Namespace, Name: names.Name}, Status: appsv1.DeploymentStatus{ReadyReplicas: c.ready}})
-		line, fault, err := Status(t.Context(), kube, c.store)
-		if line != c.line || (fault != "") != c.fault || err != nil {
-			t.Errorf("%q %q %v", line, fault, err)
-		}
 	}
 }

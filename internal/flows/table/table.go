@@ -21,6 +21,17 @@ import (
 // NoStart is row.Lasted of a record without a start.
 const NoStart = math.MinInt64
 
+// AgainMost bounds Row.SentAgain and Row.ReceivedAgain.
+const AgainMost = math.MaxInt32
+
+// AddAgain is the sum of two of Row.SentAgain or of Row.ReceivedAgain.
+func AddAgain(a, b uint32) uint32 {
+	if a == 0 || b == 0 {
+		return a + b
+	}
+	return uint32(min(uint64(a)+uint64(b)-1, AgainMost))
+}
+
 // Values of Row.At: the record's node is that of an end, or that of the table, from AtOther on.
 const (
 	AtSource int32 = iota
@@ -42,6 +53,8 @@ type Row struct {
 	At           int32
 	Sport, Dport uint16
 	Handshake    uint32 // microseconds; 0 = not known
+	// SentAgain and ReceivedAgain are flows.Flow.Retransmitted, each and 1; 0 = not counted.
+	SentAgain, ReceivedAgain uint32
 	// Records is of how many records it is the sum, with so many Connections that ended; 0 = it is
 	// one.
 	Records, Connections uint32
@@ -93,6 +106,9 @@ func (n *Numbers) Add(f *flows.Flow) Row {
 		Records: f.Records, Connections: f.Connections, Handshake: f.Handshake, From: n.Peer(&f.Source), To: n.Peer(&f.Destination),
 		What: n.What(&What{Verdict: f.Verdict, Reason: f.Reason, Service: f.Service, Asked: f.Asked, Egress: f.Egress, Ingress: f.Ingress, Rule: f.Rule}),
 		How:  n.How(How{Ended: f.Ended, Protocol: f.Protocol, ICMP: f.ICMP, Path: f.Path, Return: f.Return, TCPFlags: f.TCPFlags, HandedOn: f.HandedOn, DSR: f.DSR, SNAT: f.SNAT}),
+	}
+	if again := f.Retransmitted; again != nil {
+		r.SentAgain, r.ReceivedAgain = uint32(min(again.Sent, AgainMost-1))+1, uint32(min(again.Received, AgainMost-1))+1
 	}
 	if !f.Start.IsZero() {
 		r.Lasted = r.End - f.Start.UnixMilli()
@@ -270,6 +286,9 @@ func (t *Tables) Flow(r *Row) *flows.Flow {
 		Ended: h.Ended, Protocol: h.Protocol, ICMP: h.ICMP, Path: h.Path, Return: h.Return, TCPFlags: h.TCPFlags, HandedOn: h.HandedOn, DSR: h.DSR, SNAT: h.SNAT,
 		Source: t.Peers[r.From], Destination: t.Peers[r.To], Sent: r.Sent, Received: r.Received,
 		Records: r.Records, Connections: r.Connections, Handshake: r.Handshake,
+	}
+	if r.SentAgain > 0 || r.ReceivedAgain > 0 {
+		f.Retransmitted = &flows.Retransmitted{Sent: uint64(max(r.SentAgain, 1) - 1), Received: uint64(max(r.ReceivedAgain, 1) - 1)}
 	}
 	if r.Lasted != NoStart {
 		f.Start = time.UnixMilli(r.End - r.Lasted).UTC()

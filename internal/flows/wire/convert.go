@@ -25,6 +25,7 @@ func (b *Batch) add(r *table.Row) {
 	b.SentPackets, b.SentBytes = append(b.SentPackets, r.Sent.Packets), append(b.SentBytes, r.Sent.Bytes)
 	b.ReceivedPackets, b.ReceivedBytes = append(b.ReceivedPackets, r.Received.Packets), append(b.ReceivedBytes, r.Received.Bytes)
 	b.Handshake = append(b.Handshake, r.Handshake)
+	b.SentAgain, b.ReceivedAgain = append(b.SentAgain, r.SentAgain), append(b.ReceivedAgain, r.ReceivedAgain)
 }
 
 // encoding has the same bytes for the same entry of a table: readers know entries by them.
@@ -91,6 +92,9 @@ func (b *Batch) row(i int) (table.Row, error) {
 	}
 	if b.Handshake != nil {
 		r.Handshake = min(b.Handshake[i], math.MaxInt32)
+	}
+	if b.SentAgain != nil && b.ReceivedAgain != nil {
+		r.SentAgain, r.ReceivedAgain = min(b.SentAgain[i], table.AgainMost), min(b.ReceivedAgain[i], table.AgainMost)
 	}
 	in := func(n int32, of int) bool { return n >= 0 && int(n) < of }
 	if !in(r.From, len(b.Peers)) || !in(r.To, len(b.Peers)) || !in(r.What, len(b.Whats)) || !in(r.How, len(b.Hows)) || !in(r.At, int(table.AtOther)+len(b.Nodes)) ||

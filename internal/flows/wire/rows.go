@@ -30,8 +30,10 @@ func (b *Batch) Rows(node string) (*Rows, error) {
 			return nil, fmt.Errorf("%w: a column has %d entries of %d", errBatch, column, n)
 		}
 	}
-	if b.Handshake != nil && len(b.Handshake) != n {
-		return nil, fmt.Errorf("%w: a column has %d entries of %d", errBatch, len(b.Handshake), n)
+	for _, column := range [][]uint32{b.Handshake, b.SentAgain, b.ReceivedAgain} { // nil of agents before
+		if column != nil && len(column) != n {
+			return nil, fmt.Errorf("%w: a column has %d entries of %d", errBatch, len(column), n)
+		}
 	}
 	out := &Rows{rows: make([]table.Row, n), batch: b, node: node}
 	for i := range out.rows {

@@ -55,8 +55,11 @@ type Batch struct {
 	ReceivedPackets []uint64 `protobuf:"varint,33,rep,packed,name=received_packets,json=receivedPackets,proto3" json:"received_packets,omitempty"`
 	ReceivedBytes   []uint64 `protobuf:"varint,34,rep,packed,name=received_bytes,json=receivedBytes,proto3" json:"received_bytes,omitempty"`
 	Handshake       []uint32 `protobuf:"varint,35,rep,packed,name=handshake,proto3" json:"handshake,omitempty"` // microseconds, 0 = not known; none at all where the agent does not say
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Segments of TCP that were sent again, each and 1; 0 = not counted; none at all as above.
+	SentAgain     []uint32 `protobuf:"varint,36,rep,packed,name=sent_again,json=sentAgain,proto3" json:"sent_again,omitempty"`
+	ReceivedAgain []uint32 `protobuf:"varint,37,rep,packed,name=received_again,json=receivedAgain,proto3" json:"received_again,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Batch) Reset() {
@@ -246,6 +249,20 @@ func (x *Batch) GetReceivedBytes() []uint64 {
 func (x *Batch) GetHandshake() []uint32 {
 	if x != nil {
 		return x.Handshake
+	}
+	return nil
+}
+
+func (x *Batch) GetSentAgain() []uint32 {
+	if x != nil {
+		return x.SentAgain
+	}
+	return nil
+}
+
+func (x *Batch) GetReceivedAgain() []uint32 {
+	if x != nil {
+		return x.ReceivedAgain
 	}
 	return nil
 }
@@ -724,7 +741,7 @@ var File_internal_flows_wire_wire_proto protoreflect.FileDescriptor
 
 const file_internal_flows_wire_wire_proto_rawDesc = "" +
 	"\n" +
-	"\x1einternal/flows/wire/wire.proto\x12\x12weir.flows.wire.v1\"\x95\x05\n" +
+	"\x1einternal/flows/wire/wire.proto\x12\x12weir.flows.wire.v1\"\xdb\x05\n" +
 	"\x05Batch\x12\x12\n" +
 	"\x04boot\x18\x01 \x01(\tR\x04boot\x12\x14\n" +
 	"\x05first\x18\x02 \x01(\x04R\x05first\x127\n" +
@@ -749,7 +766,10 @@ const file_internal_flows_wire_wire_proto_rawDesc = "" +
 	"sent_bytes\x18  \x03(\x04R\tsentBytes\x12)\n" +
 	"\x10received_packets\x18! \x03(\x04R\x0freceivedPackets\x12%\n" +
 	"\x0ereceived_bytes\x18\" \x03(\x04R\rreceivedBytes\x12\x1c\n" +
-	"\thandshake\x18# \x03(\rR\thandshake\x1a7\n" +
+	"\thandshake\x18# \x03(\rR\thandshake\x12\x1d\n" +
+	"\n" +
+	"sent_again\x18$ \x03(\rR\tsentAgain\x12%\n" +
+	"\x0ereceived_again\x18% \x03(\rR\rreceivedAgain\x1a7\n" +
 	"\tLostEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xf9\x01\n" +

@@ -7,6 +7,7 @@ package answer
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -31,7 +32,10 @@ type Server struct {
 	Store *flowstore.Store
 	Nodes func() []string // that are followed now
 	Age   time.Duration   // for which records are kept
-	Log   *slog.Logger
+	// Exports are what other programs did not get, by protocol and why, of those where it was so
+	// after a time; nil = records are sent to nobody.
+	Exports func(since time.Time) map[string]map[string]uint64
+	Log     *slog.Logger
 
 	once  sync.Once
 	slots chan struct{}
@@ -105,12 +109,28 @@ func (s *Server) Status(since, until time.Time) flows.StoreStatus {
 	every := time.Duration(0)
 	out.Coarse, every = s.Store.CoarseUntil(since, until)
 	out.CoarseSeconds = every.Seconds()
+	out.Old = mostLost(s.Store.Old(since))
+	if s.Exports != nil {
+		out.Exports = s.Exports(since)
+	}
 	for _, node := range s.Store.Seen(time.Now().Add(-s.Age)) {
 		if _, is := slices.BinarySearch(nodes, node); !is {
 			out.Silent = append(out.Silent, node)
 		}
 	}
 	return out
+}
+
+// mostLost are the nodes that lost most.
+func mostLost(old map[string]uint64) []flows.NodeLost {
+	out := make([]flows.NodeLost, 0, len(old))
+	for node, n := range old {
+		out = append(out, flows.NodeLost{Node: node, Records: n})
+	}
+	slices.SortFunc(out, func(a, b flows.NodeLost) int {
+		return cmp.Or(cmp.Compare(b.Records, a.Records), cmp.Compare(a.Node, b.Node))
+	})
+	return out[:min(len(out), flows.MostNodes)]
 }
 
 // lines writes lines, and an empty one where there was none for a while.

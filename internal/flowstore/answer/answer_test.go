@@ -51,6 +51,12 @@ func serving(t *testing.T) (server *Server, store *ask.Store, now time.Time) {
 	s.Flush()
 	take("n2", "b", 0, records[60:]...)
 	server = &Server{Store: s, Nodes: func() []string { return []string{"n1"} }, Age: time.Hour, Log: slog.New(slog.DiscardHandler)}
+	server.Exports = func(since time.Time) map[string]map[string]uint64 {
+		if since.After(now) {
+			return nil
+		}
+		return map[string]map[string]uint64{"otlp": {"queue": 2}}
+	}
 	h := httptest.NewServer(server)
 	t.Cleanup(h.Close)
 	return server, &ask.Store{Ask: func(ctx context.Context, q wire.Question, out io.Writer) error {
@@ -100,6 +106,13 @@ func TestAnswers(t *testing.T) {
 		if c.question.Limit == 7 && now.Sub(got[0].End) > 2*time.Second {
 			t.Errorf("the latest is of %s", got[0].End)
 		}
+	}
+	st, err := store.Status(t.Context(), now.Add(-time.Hour))
+	if err != nil || len(st.Old) != 1 || st.Old[0].Records != 4 || st.Exports["otlp"]["queue"] != 2 {
+		t.Errorf("%v: %+v", err, st)
+	}
+	if st, err = store.Status(t.Context(), now.Add(time.Hour)); err != nil || len(st.Old)+len(st.Exports) != 0 {
+		t.Errorf("of another time: %v: %+v", err, st)
 	}
 	a, err := store.Read(t.Context(), flows.Question{Top: 1}, func(*flows.Flow) error { return nil })
 	if want := (flows.Sum{From: "shop/web", To: "db/pg", Protocol: "tcp", Port: 5432, Verdict: flows.Allowed, Packets: 90, Bytes: 4500}); err != nil || len(a.Sums) != 1 || a.Sums[0] != want {

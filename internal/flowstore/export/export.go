@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -65,6 +66,7 @@ type Exporter struct {
 	mu   sync.Mutex
 	sent uint64
 	lost map[string]uint64
+	last time.Time // that records were lost
 }
 
 // New returns one that sends nothing before Run. to names the protocol in metrics.
@@ -87,6 +89,7 @@ func (e *Exporter) count(sent int, why string, lost int) {
 	e.sent += uint64(sent)
 	if lost > 0 {
 		e.lost[why] += uint64(lost)
+		e.last = time.Now()
 	}
 }
 
@@ -168,6 +171,19 @@ func (e *Exporter) try(ctx context.Context, batch []*flows.Flow) bool {
 		return false
 	}
 	return true
+}
+
+// To is the protocol.
+func (e *Exporter) To() string { return e.to }
+
+// Lost are the records that did not get there, by why; nil where none were lost after a time.
+func (e *Exporter) Lost(since time.Time) map[string]uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.last.After(since) {
+		return nil
+	}
+	return maps.Clone(e.lost)
 }
 
 func describe(name, help string, labels ...string) *prometheus.Desc {

@@ -112,6 +112,9 @@ func TestExporter(t *testing.T) {
 		if p.got != 5003 || lost < 5000-batchMost || lost > 5000 {
 			t.Errorf("while it is away: %d, %v", p.got, counts(t, e))
 		}
+		if got := e.Lost(began.Add(-1)); got[LostQueue] != uint64(lost) || e.Lost(time.Now()) != nil {
+			t.Errorf("lost since the offer: %v", got)
+		}
 		p.set(nil, true) // it takes connections, and says nothing
 		time.Sleep(10 * time.Minute)
 		p.set(nil, false)

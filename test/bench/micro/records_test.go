@@ -45,6 +45,9 @@ func BenchmarkRecords(b *testing.B) {
 		b.Fatal(err)
 	}
 	const there, back = "tcp 10.244.1.2:1000 > 10.96.0.11:80", "tcp 10.244.2.2:8080 > 10.244.1.2:1000"
+	// Data whose end has sequence number 0, which stands for none that came: so the same packet is
+	// in order each time.
+	const data = " . ttl=255 seq=4294967196 fill=100"
 	for _, c := range []struct {
 		name, program string
 		link          int
@@ -53,6 +56,8 @@ func BenchmarkRecords(b *testing.B) {
 	}{
 		{"established, pod to Service", fromWorkload, off.links.podA, []string{there + " . ttl=255"}, hot},
 		{"established, answer to it", fromUplink, off.links.uplink, []string{back + " . ttl=255"}, hot},
+		{"established with data, pod to Service", fromWorkload, off.links.podA, []string{there + data}, hot},
+		{"established with data, answer to it", fromUplink, off.links.uplink, []string{back + data}, hot},
 		{"new flow, pod to remote pod", fromWorkload, off.links.podA, syns(singles, always(podA.String()), "10.244.2.2:8080"), 1},
 	} {
 		frames := make([][]byte, len(c.packets))

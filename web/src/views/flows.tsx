@@ -139,6 +139,7 @@ function Details({ f, filters, close }: { f: Flow; filters: Filters; close: () =
     ["Received", `${count(f.received.packets)} packets, ${bytes(f.received.bytes)}`],
     ["Flags of TCP", f.tcpFlags],
     ["Handshake", f.handshakeMicroseconds && `${f.handshakeMicroseconds / 1000} ms`],
+    ["Retransmitted", f.retransmitted && `${count(f.retransmitted.sent)} segments sent, ${count(f.retransmitted.received)} received`],
     ["Path", [f.path, f.return && "answers " + f.return, f.handedOn && "handed on", f.dsr && "DSR", f.snat && "source NAT"].filter(Boolean).join(", ")],
     ["Ended", f.ended ?? (f.verdict === "allowed" ? "it goes on" : undefined)],
   ];

@@ -4,7 +4,7 @@ package abi
 
 // enum abi_macros.
 const (
-	Number          = 0x6
+	Number          = 0x7
 	MarkMask        = 0xff00000
 	MarkDone        = 0xba00000
 	MarkAgain       = 0xbb00000

@@ -16,37 +16,39 @@ type FlowKey[A Address] struct {
 	Pad          [3]uint8
 }
 
-// In maps without flow records the fields from Count to Account are not there, nor those after
+// In maps without flow records the fields from Count to TcpEnd are not there, nor those after
 // Backend: see Unmarshal and Marshal.
 type FlowValue[A Address] struct {
-	Epoch        uint32
-	Seen         uint32
-	Saddr, Daddr A
-	Sport, Dport uint16
-	Action       uint8
-	State        uint8
-	Flags        uint8
-	From         uint8
-	Source       A
-	Ifindex      uint32
-	Nexthop      A
-	Rule         uint32
-	Mac          [6]uint8
-	Mtu          uint16
-	Count        uint64 // see flow records in bpf/abi_flow.h, and Counted
-	Since        uint32
-	FlagsSeen    uint8
-	Staged       uint8
-	Ends         uint8
-	Account      uint8
-	Svc          SvcKey[A]
-	Backend      Backend[A]
-	Asked        SvcKey[A]
-	Started      [2]uint32
-	Rules        [2]uint32
-	StagedRules  [2]uint32
-	Rtt          uint32
-	Room         [3]uint32
+	Epoch         uint32
+	Seen          uint32
+	Saddr, Daddr  A
+	Sport, Dport  uint16
+	Action        uint8
+	State         uint8
+	Flags         uint8
+	From          uint8
+	Source        A
+	Ifindex       uint32
+	Nexthop       A
+	Rule          uint32
+	Mac           [6]uint8
+	Mtu           uint16
+	Count         uint64 // see flow records in bpf/abi_flow.h, and Counted
+	Since         uint32
+	TcpEnd        uint32
+	Svc           SvcKey[A]
+	Backend       Backend[A]
+	Asked         SvcKey[A]
+	Started       [2]uint32
+	Rules         [2]uint32
+	StagedRules   [2]uint32
+	Rtt           uint32
+	Retransmitted uint32
+	FlagsSeen     uint8
+	Staged        uint8
+	Ends          uint8
+	Account       uint8
+	Room          uint32
 }
 
 // plainFlow is FLOW_PLAIN_SIZE of bpf/flow_fields.h: the size of entries without flow records.

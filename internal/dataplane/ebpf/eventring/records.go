@@ -87,7 +87,7 @@ func toRecord(v abi.WeirFlowRecord, now time.Time, mono int64) dataplane.FlowRec
 		Src: abi.Unwiden(v.Seen.Saddr), Dst: abi.Unwiden(v.Seen.Daddr), Sport: abi.Be16(v.Seen.Sport), Dport: abi.Be16(v.Seen.Dport), Proto: model.Protocol(v.Proto),
 		ToSrc: abi.Unwiden(v.Sent.Saddr), ToDst: abi.Unwiden(v.Sent.Daddr), ToSport: abi.Be16(v.Sent.Sport), ToDport: abi.Be16(v.Sent.Dport),
 		Packets: packets, Bytes: bytes, TCPFlags: v.FlagsSeen, Started: wall(v.Started, now, mono), Until: wall(v.At, now, mono), End: ends[v.End&^abi.RecordFirst], First: v.End&abi.RecordFirst != 0,
-		Handshake: time.Duration(v.Rtt) * time.Microsecond,
+		Handshake: time.Duration(v.Rtt) * time.Microsecond, Retransmitted: uint64(v.Retransmitted), RetransmittedKnown: true,
 	}
 	if v.SvcProto != 0 {
 		r.Service = nodestate.Frontend{Addr: abi.Unwiden(v.SvcAddr), Port: abi.Be16(v.SvcPort), Proto: model.Protocol(v.SvcProto)}
@@ -159,7 +159,7 @@ func Expired[A abi.Address](key, value []byte, now time.Time) (r dataplane.FlowR
 		Src: abi.FromAddr(k.Saddr), Dst: abi.FromAddr(k.Daddr), Sport: abi.Be16(k.Sport), Dport: abi.Be16(k.Dport), Proto: model.Protocol(k.Proto),
 		ToSrc: abi.FromAddr(v.Saddr), ToDst: abi.FromAddr(v.Daddr), ToSport: abi.Be16(v.Sport), ToDport: abi.Be16(v.Dport),
 		TCPFlags: v.FlagsSeen, Started: wall(v.Started, now, mono), Until: now, End: dataplane.FlowExpired, First: v.Account&abi.AccountReported == 0,
-		Handshake: time.Duration(v.Rtt) * time.Microsecond,
+		Handshake: time.Duration(v.Rtt) * time.Microsecond, Retransmitted: uint64(v.Retransmitted), RetransmittedKnown: true,
 	}
 	if v.State&abi.StateClosing != 0 {
 		r.End = dataplane.FlowClosed

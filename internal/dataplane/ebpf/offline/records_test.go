@@ -213,6 +213,52 @@ func TestFlowRecordsOfHandshakes(t *testing.T) {
 	}
 }
 
+// data is a segment with so many bytes from a sequence number on.
+func data(seq uint32, bytes int, answer bool) []byte {
+	b := append(segment(ack, answer), make([]byte, bytes)...)
+	binary.BigEndian.PutUint16(b[16:], uint16(40+bytes))
+	binary.BigEndian.PutUint32(b[38:], seq)
+	return b
+}
+
+// A record counts the segments of each direction that bring nothing new, across the wrap of the
+// sequence numbers, whatever the other direction's are, and each once; not those without data, nor
+// those that bring some that is new.
+func TestFlowRecordsOfRetransmissions(t *testing.T) {
+	nettest.NeedRoot(t, "loading programs")
+	const begin = 1<<32 - 300 // wraps within the third segment
+	for name, c := range map[string]struct {
+		segments    [][]byte
+		there, back uint64
+	}{
+		"in order":         {[][]byte{data(begin, 100, false), data(begin+100, 100, false), data(begin+200, 200, false), data(100, 100, false), data(7000, 100, true), data(7100, 100, true)}, 0, 0},
+		"again":            {[][]byte{data(begin, 100, false), data(begin, 100, false), data(begin+100, 300, false), data(begin+200, 200, false), data(100, 80, false)}, 2, 0},
+		"overtaken":        {[][]byte{data(begin, 100, true), data(begin+200, 300, true), data(begin+100, 100, true), data(200, 100, true)}, 0, 1},
+		"more than before": {[][]byte{data(begin, 100, false), data(begin, 200, false), data(begin+100, 300, false)}, 0, 0},
+		"without data":     {[][]byte{data(begin, 100, false), data(begin+100, 0, false), data(begin+99, 0, false), data(begin+100, 0, false)}, 0, 0},
+		"padded":           {[][]byte{data(begin, 100, false), append(data(begin, 0, false), make([]byte, 6)...), data(begin+100, 1, false), data(begin+100, 1, false)}, 1, 0},
+		"both":             {[][]byte{data(5, 100, false), data(5, 100, true), data(5, 100, false), data(5, 100, true), data(5, 90, true)}, 1, 2},
+	} {
+		o, err := Load(Options{AccountInterval: 1 << 30})
+		nettest.Must(t, err)
+		nettest.Must(t, o.Apply(dryRunState()))
+		ring, err := eventring.NewRecords(o.Maps["weir_records"])
+		nettest.Must(t, err)
+		p := o.Programs["weir_from_workload"]
+		establish(t, p)
+		for _, s := range c.segments {
+			send(t, p, s, 1)
+		}
+		send(t, p, segment(rst, false), 1)
+		got := recordsOf(t, ring)
+		if len(got) != 2 || !got[0].RetransmittedKnown || got[0].Retransmitted != c.there || got[1].Retransmitted != c.back {
+			t.Errorf("%s: want %d there, %d back: %+v", name, c.there, c.back, got)
+		}
+		ring.Close()
+		o.Close()
+	}
+}
+
 // What nobody meets again is reported by who removes it; without accounting nothing is counted.
 func TestFlowRecordsOfExpired(t *testing.T) {
 	nettest.NeedRoot(t, "loading programs")

@@ -244,6 +244,10 @@ func logOf(f *flows.Flow, now time.Time) *logspb.LogRecord {
 	if f.Handshake > 0 {
 		a.number("weir.flow.tcp.handshake_us", uint64(f.Handshake))
 	}
+	if again := f.Retransmitted; again != nil {
+		a.number("weir.flow.sent.retransmitted", again.Sent)
+		a.number("weir.flow.received.retransmitted", again.Received)
+	}
 	a.flag("weir.flow.handed_on", f.HandedOn)
 	a.flag("weir.flow.dsr", f.DSR)
 	a.flag("weir.flow.snat", f.SNAT)
