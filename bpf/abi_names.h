@@ -44,9 +44,10 @@ struct name_set_key {
 };
 
 /* map weir_name_pods: hash __u32 (a pod's interface) -> struct name_pod; pods with an egress set
- * that is in weir_name_sets */
+ * that is in weir_name_sets, or that would have one if staged policies were in force */
 struct name_pod {
 	__u64 sets[2]; /* of its addresses of IPv4 and IPv6; 0 = none with names */
+	__u64 staged[2]; /* the same of what it would have */
 	__u32 extra; /* seconds that an address counts after its time to live */
 	__u32 pad;
 };
@@ -66,7 +67,7 @@ struct named_key {
 struct named_slot {
 	__u64 pattern; /* 0 = free */
 	__u32 until; /* seconds of the monotonic clock */
-	__u32 pad;
+	__u32 staged; /* staged policies alone have the pattern: it gives its place to any other */
 };
 
 #define NAMED_SLOTS 8
@@ -79,7 +80,8 @@ struct named_value {
 
 /* map weir_name_used: hash __u32 (a pod's interface; 0 = all) -> __u32; entries of weir_names: as
  * the agent counted them, and begun since. While there are NAMED_FEW of all or more, no pod gets
- * more than NAMED_EACH; and none ever gets more than NAMED_MOST. */
+ * more than NAMED_EACH; and none ever gets more than NAMED_MOST. Addresses for staged policies
+ * alone take half of that at most. */
 #define NAMED_EACH 1024
 #define NAMED_FEW 65536
 #define NAMED_MOST 32768

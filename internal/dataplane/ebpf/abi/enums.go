@@ -44,6 +44,7 @@ const (
 	AddrTunnel      = 0x4
 	AddrPrimary     = 0x8
 	AddrLearned     = 0x8
+	AddrStagedNames = 0x8
 	AddrNodePorts   = 0x10
 	AddrKeepSource  = 0x20
 	AddrIPIP        = 0x80

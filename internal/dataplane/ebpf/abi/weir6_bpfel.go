@@ -372,10 +372,11 @@ type Weir6NameMatch struct {
 }
 
 type Weir6NamePod struct {
-	_     structs.HostLayout
-	Sets  [2]uint64
-	Extra uint32
-	Pad   uint32
+	_      structs.HostLayout
+	Sets   [2]uint64
+	Staged [2]uint64
+	Extra  uint32
+	Pad    uint32
 }
 
 type Weir6NameQuestion struct {
@@ -417,7 +418,7 @@ type Weir6NamedSlot struct {
 	_       structs.HostLayout
 	Pattern uint64
 	Until   uint32
-	Pad     uint32
+	Staged  uint32
 }
 
 type Weir6NamedValue struct {

@@ -370,10 +370,11 @@ type WeirNameMatch struct {
 }
 
 type WeirNamePod struct {
-	_     structs.HostLayout
-	Sets  [2]uint64
-	Extra uint32
-	Pad   uint32
+	_      structs.HostLayout
+	Sets   [2]uint64
+	Staged [2]uint64
+	Extra  uint32
+	Pad    uint32
 }
 
 type WeirNameQuestion struct {
@@ -418,6 +419,8 @@ type WeirNameWork struct {
 	Q        WeirNameQuestion
 	Pieces   WeirNameQuestion
 	Count    uint32
+	Staged   uint32
+	_        [4]byte
 	Patterns [8]uint64
 	Ttl      uint32
 	Addrs    uint32
@@ -433,6 +436,8 @@ type WeirNameWork struct {
 		Group [2]uint32
 		Name  [320]uint8
 	}
+	Named WeirNamedKey
+	Until uint32
 	Fresh [17]uint64
 }
 
@@ -446,7 +451,7 @@ type WeirNamedSlot struct {
 	_       structs.HostLayout
 	Pattern uint64
 	Until   uint32
-	Pad     uint32
+	Staged  uint32
 }
 
 type WeirNamedValue struct {
