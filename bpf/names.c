@@ -220,9 +220,10 @@ static __always_inline __s32 names_left(const struct named_slot *s, __u32 now)
 	return s->staged ? -1 : (__s32)(s->until - now);
 }
 
-/* Notes that a name of the pattern at index led to the address of work.named, until work.until. The
- * place of what is over, or would be next, is taken; by a staged pattern only that of what is over,
- * or staged too. A function of its own, so that the verifier looks at it once. */
+/* Notes that a name of the pattern at index led to the address of work.named, until
+ * work.said.until. The place of what is over, or would be next, is taken; by a staged pattern only
+ * that of what is over, or staged too. A function of its own, so that the verifier looks at it
+ * once. */
 __noinline int names_note(__u32 index)
 {
 	struct name_work *w = names_work();
@@ -258,12 +259,12 @@ __noinline int names_note(__u32 index)
 	OPAQUE(take);
 	take &= NAMED_SLOTS - 1;
 	if (v->slots[take].pattern == pattern) {
-		if ((__s32)(w->until - v->slots[take].until) > 0)
-			v->slots[take].until = w->until;
+		if ((__s32)(w->said.until - v->slots[take].until) > 0)
+			v->slots[take].until = w->said.until;
 		v->slots[take].staged = staged;
 	} else if (!staged || least < 0) {
 		v->slots[take].pattern = pattern;
-		v->slots[take].until = w->until;
+		v->slots[take].until = w->said.until;
 		v->slots[take].staged = staged;
 	}
 	bpf_spin_unlock(&v->lock);
@@ -274,7 +275,7 @@ __noinline int names_note(__u32 index)
 __noinline int names_put(__u32 index)
 {
 	struct name_work *w = names_work();
-	__u32 ttl;
+	__u32 ttl, *used;
 
 	if (!w || index >= NAME_ADDRS)
 		return 0;
@@ -284,7 +285,7 @@ __noinline int names_put(__u32 index)
 	__builtin_memcpy(w->named.addr, w->addr[index].addr, 16);
 	ttl = w->addr[index].ttl < w->ttl ? w->addr[index].ttl : w->ttl;
 	ttl = ttl < NAME_TTL_LEAST ? NAME_TTL_LEAST : ttl > NAME_TTL_MOST ? NAME_TTL_MOST : ttl;
-	w->until = w->now + ttl + w->pod.extra;
+	w->said.until = w->now + ttl + w->pod.extra;
 	if (!bpf_map_lookup_elem(&weir_names, &w->named) && !names_entry(w)) {
 		names_count(NAMES_FULL);
 		return 0;
@@ -294,6 +295,9 @@ __noinline int names_put(__u32 index)
 			break;
 		names_note(i);
 	}
+	used = names_used(w->ifindex);
+	if (w->said.len && used && *used <= NAMED_EACH)
+		bpf_map_update_elem(&weir_name_said, &w->named, &w->said, BPF_ANY);
 	return 0;
 }
 
@@ -405,6 +409,8 @@ static __always_inline int names_answer(struct __sk_buff *skb, struct name_work 
 	next = names_read(skb, w->msg + DNS_HEADER);
 	if (next <= 0)
 		return NAME_HAND;
+	w->said.len = w->key.len ? w->key.len / 8 - 1 : 0;
+	__builtin_memcpy(w->said.name, w->head.name, sizeof(w->said.name));
 	names_match();
 	if (names_records(skb, next + 4, bpf_ntohs(head.answers)) || w->hints)
 		return NAME_HAND;

@@ -54,7 +54,7 @@ struct name_work {
 		__u8 name[NAME_BYTES + 64];
 	} head;
 	struct named_key named; /* the address that is noted, */
-	__u32 until; /* and when it is over */
+	struct name_said said; /* and of which name it is said until when */
 	__u64 fresh[sizeof(struct named_value) / 8]; /* an empty one: no lock may be here */
 };
 MAP(weir_name_work, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct name_work, 1, 0);

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/packet"
@@ -71,6 +72,9 @@ func TestStagedNames(t *testing.T) {
 	a.answer(message(t, true, "a.staged.test.", record{"a.staged.test.", "198.18.0.1", 60}))
 	if got := a.told("198.18.0.1"); !slices.Equal(got, []uint64{200}) {
 		t.Fatalf("the pod knows %v", got)
+	}
+	if got := flowtable.AskedName(a.node.Maps["weir_name_said"], podIfindex, netip.MustParseAddr("198.18.0.1")); got != "a.staged.test" {
+		t.Errorf("the pod asked for %q", got)
 	}
 	for i, c := range []struct {
 		to     string

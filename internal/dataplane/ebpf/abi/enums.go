@@ -26,6 +26,7 @@ const (
 	NamedFew        = 0x10000
 	NamedMost       = 0x8000
 	NameHandedMost  = 0x100
+	NameHandedEach  = 0x40
 )
 
 // enum account_flag.

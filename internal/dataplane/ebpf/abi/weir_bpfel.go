@@ -393,6 +393,13 @@ type WeirNameReader struct {
 	Done    uint32
 }
 
+type WeirNameSaid struct {
+	_     structs.HostLayout
+	Until uint32
+	Len   uint32
+	Name  [256]uint8
+}
+
 type WeirNameSetKey struct {
 	_       structs.HostLayout
 	Set     uint64
@@ -404,6 +411,12 @@ type WeirNameStream struct {
 	First uint32
 	Next  uint32
 	State uint32
+}
+
+type WeirNameWaits struct {
+	_     structs.HostLayout
+	Last  uint32
+	Count uint32
 }
 
 type WeirNameWork struct {
@@ -437,7 +450,8 @@ type WeirNameWork struct {
 		Name  [320]uint8
 	}
 	Named WeirNamedKey
-	Until uint32
+	Said  WeirNameSaid
+	_     [4]byte
 	Fresh [17]uint64
 }
 
@@ -818,10 +832,12 @@ const (
 	WeirMapWeirNamePatterns   = "weir_name_patterns"
 	WeirMapWeirNamePods       = "weir_name_pods"
 	WeirMapWeirNameReader     = "weir_name_reader"
+	WeirMapWeirNameSaid       = "weir_name_said"
 	WeirMapWeirNameServers    = "weir_name_servers"
 	WeirMapWeirNameSets       = "weir_name_sets"
 	WeirMapWeirNameStreams    = "weir_name_streams"
 	WeirMapWeirNameUsed       = "weir_name_used"
+	WeirMapWeirNameWaits      = "weir_name_waits"
 	WeirMapWeirNameWork       = "weir_name_work"
 	WeirMapWeirNames          = "weir_names"
 	WeirMapWeirPeerCidrs      = "weir_peer_cidrs"
@@ -990,10 +1006,12 @@ type WeirMapSpecs struct {
 	WeirNamePatterns   *ebpf.MapSpec `ebpf:"weir_name_patterns"`
 	WeirNamePods       *ebpf.MapSpec `ebpf:"weir_name_pods"`
 	WeirNameReader     *ebpf.MapSpec `ebpf:"weir_name_reader"`
+	WeirNameSaid       *ebpf.MapSpec `ebpf:"weir_name_said"`
 	WeirNameServers    *ebpf.MapSpec `ebpf:"weir_name_servers"`
 	WeirNameSets       *ebpf.MapSpec `ebpf:"weir_name_sets"`
 	WeirNameStreams    *ebpf.MapSpec `ebpf:"weir_name_streams"`
 	WeirNameUsed       *ebpf.MapSpec `ebpf:"weir_name_used"`
+	WeirNameWaits      *ebpf.MapSpec `ebpf:"weir_name_waits"`
 	WeirNameWork       *ebpf.MapSpec `ebpf:"weir_name_work"`
 	WeirNames          *ebpf.MapSpec `ebpf:"weir_names"`
 	WeirPeerCidrs      *ebpf.MapSpec `ebpf:"weir_peer_cidrs"`
@@ -1098,10 +1116,12 @@ type WeirMaps struct {
 	WeirNamePatterns   *ebpf.Map `ebpf:"weir_name_patterns"`
 	WeirNamePods       *ebpf.Map `ebpf:"weir_name_pods"`
 	WeirNameReader     *ebpf.Map `ebpf:"weir_name_reader"`
+	WeirNameSaid       *ebpf.Map `ebpf:"weir_name_said"`
 	WeirNameServers    *ebpf.Map `ebpf:"weir_name_servers"`
 	WeirNameSets       *ebpf.Map `ebpf:"weir_name_sets"`
 	WeirNameStreams    *ebpf.Map `ebpf:"weir_name_streams"`
 	WeirNameUsed       *ebpf.Map `ebpf:"weir_name_used"`
+	WeirNameWaits      *ebpf.Map `ebpf:"weir_name_waits"`
 	WeirNameWork       *ebpf.Map `ebpf:"weir_name_work"`
 	WeirNames          *ebpf.Map `ebpf:"weir_names"`
 	WeirPeerCidrs      *ebpf.Map `ebpf:"weir_peer_cidrs"`
@@ -1174,10 +1194,12 @@ func (m *WeirMaps) Close() error {
 		m.WeirNamePatterns,
 		m.WeirNamePods,
 		m.WeirNameReader,
+		m.WeirNameSaid,
 		m.WeirNameServers,
 		m.WeirNameSets,
 		m.WeirNameStreams,
 		m.WeirNameUsed,
+		m.WeirNameWaits,
 		m.WeirNameWork,
 		m.WeirNames,
 		m.WeirPeerCidrs,

@@ -62,6 +62,9 @@ type View struct {
 	// the one by which a connection began (0 = none). Both may be nil.
 	Named func(ifindex int, a netip.Addr) []dataplane.NamedBy
 	Began func(connection uint32) nodestate.NameID
+	// Asked is the name that the pod at an interface asked for and that led to an address; empty =
+	// none is known. It may be nil.
+	Asked func(ifindex int, a netip.Addr) string
 
 	host      int // index of weir0
 	listening bool

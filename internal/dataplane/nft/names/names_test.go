@@ -74,6 +74,34 @@ func answerOf(ttl uint32, addrs ...netip.Addr) *answers.Answer {
 
 func addrAt(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}) }
 
+// TestAskedNames holds that the name of the question is known of each address that it led to, of a
+// pod's first addresses, and as long as the address.
+func TestAskedNames(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	p := &Plane{memory: memory{pods: map[int]*pod{atPod: {told: map[netip.Addr][]slot{}}}}}
+	learn := func(name string, at netip.Addr) {
+		a := answerOf(60, at)
+		a.Names = []string{name, "cdn.test"}
+		p.memory.learn(atPod, a, []nodestate.NameID{1}, false, 0, now)
+	}
+	learn("a.test", addrAt(0))
+	if got, other := p.AskedName(atPod, addrAt(0)), p.AskedName(atPod+1, addrAt(0)); got != "a.test" || other != "" {
+		t.Errorf("asked as %q, by another pod %q", got, other)
+	}
+	for i := 1; i <= askedMost; i++ {
+		learn("b.test", addrAt(i))
+	}
+	learn("c.test", addrAt(0))
+	if got, more := p.AskedName(atPod, addrAt(0)), p.AskedName(atPod, addrAt(askedMost)); got != "c.test" || more != "" || len(p.memory.pods[atPod].told) != askedMost+1 {
+		t.Errorf("asked again as %q, beyond what is kept %q", got, more)
+	}
+	p.memory.expire(now.Add(time.Hour))
+	if n := len(p.memory.pods[atPod].asked); n != 0 {
+		t.Errorf("%d names stay", n)
+	}
+}
+
 // TestStagedNames holds that patterns which staged policies alone have take no place from those in
 // force: neither of an address that has all that it may, nor of a pod.
 func TestStagedNames(t *testing.T) {

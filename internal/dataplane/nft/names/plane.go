@@ -171,7 +171,7 @@ func (p *Plane) forget(numbers map[nodestate.NameID]uint32) (gone []element) {
 			}
 			if known.told[addr] = keep; len(keep) == 0 {
 				gone = append(gone, p.elementsOf(change{ifindex: index, addr: addr, gone: []nodestate.NameID{0}})...)
-				delete(known.told, addr)
+				known.forget(addr)
 				p.memory.all--
 			}
 		}
@@ -347,6 +347,17 @@ func (p *Plane) NamesOf(ifindex int, a netip.Addr) []dataplane.NamedBy {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.memory.of(ifindex, a, time.Now())
+}
+
+// AskedName returns the name that the pod at an interface asked for and that led to an address;
+// empty = none is known.
+func (p *Plane) AskedName(ifindex int, a netip.Addr) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if known := p.memory.pods[ifindex]; known != nil {
+		return known.asked[a]
+	}
+	return ""
 }
 
 // Counts returns how many answers became what of, in the words of dataplane.Reporter.Names.

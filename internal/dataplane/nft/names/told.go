@@ -13,12 +13,14 @@ import (
 
 // What pods are told is bounded as on nodes with eBPF (bpf/abi.h).
 const (
-	slots    = 8     // patterns of an address of a pod
-	podMost  = 32768 // addresses of a pod
-	podFew   = 1024  // the same while all pods have allFew
-	allFew   = 65536
-	ttlLeast = 10 * time.Second
-	ttlMost  = 7 * 24 * time.Hour
+	slots   = 8     // patterns of an address of a pod
+	podMost = 32768 // addresses of a pod
+	podFew  = 1024  // the same while all pods have allFew
+	allFew  = 65536
+	// askedMost is of how many addresses of a pod the name that was asked for is known.
+	askedMost = podFew
+	ttlLeast  = 10 * time.Second
+	ttlMost   = 7 * 24 * time.Hour
 	// grace is for how long the kernel has what is over: what is told again meanwhile, and ends no
 	// later than that, is not written again.
 	grace = time.Second
@@ -43,6 +45,9 @@ func (s slot) comesBefore(o slot) bool {
 type pod struct {
 	addrs []netip.Addr
 	told  map[netip.Addr][]slot
+	// asked are the names that the pod asked for and that led to addresses of told, last; of
+	// askedMost of them at most.
+	asked map[netip.Addr]string
 }
 
 // memory is what pods were told, as the kernel has it too.
@@ -79,6 +84,7 @@ func (m *memory) learn(ifindex int, a *answers.Answer, patterns []nodestate.Name
 			m.all++
 		}
 		ttl := min(max(time.Duration(one.TTL)*time.Second, ttlLeast), ttlMost)
+		p.noteAsked(addr, a.Names)
 		c := change{ifindex: ifindex, addr: addr}
 		p.told[addr] = note(have, patterns, staged, now.Add(ttl+extra), now, &c)
 		if len(c.set) > 0 {
@@ -154,12 +160,29 @@ func latest(have []slot) (last time.Time) {
 	return last
 }
 
+// noteAsked notes which name was asked for: the first of an answer.
+func (p *pod) noteAsked(addr netip.Addr, names []string) {
+	if _, known := p.asked[addr]; len(names) == 0 || !known && len(p.asked) >= askedMost {
+		return
+	}
+	if p.asked == nil {
+		p.asked = map[netip.Addr]string{}
+	}
+	p.asked[addr] = names[0]
+}
+
+// forget forgets an address.
+func (p *pod) forget(addr netip.Addr) {
+	delete(p.told, addr)
+	delete(p.asked, addr)
+}
+
 // expire forgets what is over.
 func (m *memory) expire(now time.Time) {
 	for _, p := range m.pods {
 		for addr, have := range p.told {
 			if latest(have).Add(grace).Before(now) {
-				delete(p.told, addr)
+				p.forget(addr)
 				m.all--
 			}
 		}

@@ -48,9 +48,18 @@ func TestNames(t *testing.T) {
 			}
 			return pattern
 		}
+		v.Asked = func(ifindex int, at netip.Addr) string {
+			if ifindex != 7 || at != to {
+				return ""
+			}
+			return "a.test"
+		}
 		out, back, is := recordsOf(v, a, time.Time{}, time.Now())
 		if !is || out.Name != c.by || out.Egress.Rule != c.rule || back.Name != 0 {
 			t.Errorf("%s: name %d by rule %d (%v), answers %d", name, out.Name, out.Egress.Rule, is, back.Name)
+		}
+		if out.AskedName != "a.test" || back.AskedName != "" {
+			t.Errorf("%s: asked as %q, answers %q", name, out.AskedName, back.AskedName)
 		}
 		if denied := c.by == 0; !out.Egress.Staged || out.Egress.StagedDenied != denied || denied && out.Egress.StagedRule != stagedRule {
 			t.Errorf("%s: staged %+v", name, out.Egress)
