@@ -60,6 +60,7 @@ _Static_assert(sizeof(struct name_key) == 260, "name_key");
 _Static_assert(sizeof(struct named_key) == 20, "named_key");
 _Static_assert(sizeof(struct named_value) == 136, "named_value");
 _Static_assert(sizeof(struct name_question) == 28, "name_question");
+_Static_assert(sizeof(struct name_said) == 264, "name_said");
 _Static_assert(sizeof(struct name_reader) == 16, "name_reader");
 _Static_assert(sizeof(struct flow_record) == 204, "flow_record");
 _Static_assert(sizeof(struct settings) == (96 + ADDR_MORE + 7) / 8 * 8, "settings");

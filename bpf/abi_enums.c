@@ -29,6 +29,7 @@ enum abi_macros {
 	NAMED_FEW_ = NAMED_FEW,
 	NAMED_MOST_ = NAMED_MOST,
 	NAME_HANDED_MOST_ = NAME_HANDED_MOST,
+	NAME_HANDED_EACH_ = NAME_HANDED_EACH,
 };
 
 struct abi_enums {

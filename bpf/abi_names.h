@@ -44,9 +44,10 @@ struct name_set_key {
 };
 
 /* map weir_name_pods: hash __u32 (a pod's interface) -> struct name_pod; pods with an egress set
- * that is in weir_name_sets */
+ * that is in weir_name_sets, or that would have one if staged policies were in force */
 struct name_pod {
 	__u64 sets[2]; /* of its addresses of IPv4 and IPv6; 0 = none with names */
+	__u64 staged[2]; /* the same of what it would have */
 	__u32 extra; /* seconds that an address counts after its time to live */
 	__u32 pad;
 };
@@ -66,7 +67,7 @@ struct named_key {
 struct named_slot {
 	__u64 pattern; /* 0 = free */
 	__u32 until; /* seconds of the monotonic clock */
-	__u32 pad;
+	__u32 staged; /* staged policies alone have the pattern: it gives its place to any other */
 };
 
 #define NAMED_SLOTS 8
@@ -77,9 +78,18 @@ struct named_value {
 	struct named_slot slots[NAMED_SLOTS];
 };
 
+/* map weir_name_said: hash struct named_key -> struct name_said; what name a pod asked for that led
+ * to an address, last; of pods with at most NAMED_EACH addresses. Policy does not look at it. */
+struct name_said {
+	__u32 until; /* seconds of the monotonic clock */
+	__u32 len; /* of the name */
+	__u8 name[NAME_BYTES]; /* in lower case, without the last dot */
+};
+
 /* map weir_name_used: hash __u32 (a pod's interface; 0 = all) -> __u32; entries of weir_names: as
  * the agent counted them, and begun since. While there are NAMED_FEW of all or more, no pod gets
- * more than NAMED_EACH; and none ever gets more than NAMED_MOST. */
+ * more than NAMED_EACH; and none ever gets more than NAMED_MOST. Addresses for staged policies
+ * alone take half of that at most. */
 #define NAMED_EACH 1024
 #define NAMED_FEW 65536
 #define NAMED_MOST 32768
@@ -97,7 +107,7 @@ struct name_question {
 /* map weir_name_reader: array of one struct name_reader, the agent that reads what programs cannot.
  * They send it packets, with the index of the pod's interface in the last four bytes of the
  * Ethernet source address, while it was there at most NAME_BEAT_NS ago and has fewer than
- * NAME_HANDED_MOST of them to read. */
+ * NAME_HANDED_MOST of them to read, and NAME_HANDED_EACH of the pod. */
 struct name_reader {
 	__u64 beat; /* nanoseconds of the monotonic clock: when it was there last */
 	__u32 ifindex; /* of its device; 0 = there is none */
@@ -106,8 +116,16 @@ struct name_reader {
 
 #define NAME_BEAT_NS 1000000000
 #define NAME_HANDED_MOST 256
+#define NAME_HANDED_EACH 64
 
 /* map weir_name_handed: array of one __u32, the packets that were sent to the agent */
+
+/* map weir_name_waits: LRU hash __u32 (a pod's interface) -> struct name_waits; the pod's packets
+ * that were sent to the agent since it had read all of them */
+struct name_waits {
+	__u32 last; /* what weir_name_handed was behind the last of them */
+	__u32 count;
+};
 
 /* map weir_name_streams: LRU hash struct name_question, with ID 0 -> struct name_stream; TCP
  * connections by which DNS servers answer pods; and packets in fragments of which the first went to

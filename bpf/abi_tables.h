@@ -25,6 +25,7 @@ enum addr_flag {
 	ADDR_TUNNEL = 4, /* node: it is reached through the tunnel. pod: the same, by VXLAN, */
 	ADDR_PRIMARY = 8, /* host: the node's own address (the one other nodes know) */
 	ADDR_LEARNED = 8, /* pod: as ROUTE_LEARNED */
+	ADDR_STAGED_NAMES = 8, /* endpoint: its egress set in weir_staged has domain names */
 	ADDR_NODE_PORTS = 16, /* host, node: node ports answer here */
 	ADDR_KEEP_SOURCE = 32, /* node: NAT_OUTGOING does not apply on the way there */
 	ADDR_IPIP = 128, /* pod, with ADDR_TUNNEL: by IP in IP */

@@ -77,6 +77,20 @@ static __always_inline int event_take(const struct scratch *w, int denied)
 	       event_left(0, denied, now, event_interval_ns, event_burst);
 }
 
+/* Does the egress set that a pod would have allow scratch.policy? The name by which the one in
+ * force does stays noted. */
+static __always_inline int event_egress(struct scratch *w, const struct addr_value *a, __u64 set)
+{
+	__u64 named = w->policy.named;
+	int allowed = policy_verdict(set, w->policy.proto, w->policy.dport);
+
+	if (!allowed && (a->flags & ADDR_STAGED_NAMES)) {
+		allowed = names_verdict(a->ifindex, set, w->policy.proto, w->policy.dport);
+		w->policy.named = named;
+	}
+	return allowed;
+}
+
 /* What the staged policies of both ends would have said of scratch.policy. */
 __noinline int event_staged(void)
 {
@@ -96,8 +110,7 @@ __noinline int event_staged(void)
 			w->policy.staged |= STAGED_EGRESS;
 			w->policy.rule = v->egress_rule;
 			w->policy.peer = w->policy.dst;
-			if (v->egress_set &&
-			    !policy_verdict(v->egress_set, w->policy.proto, w->policy.dport))
+			if (v->egress_set && !event_egress(w, a, v->egress_set))
 				w->policy.staged |= STAGED_EGRESS_DENIED;
 			w->policy.staged_rules[0] = w->policy.rule;
 		}

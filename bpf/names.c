@@ -91,30 +91,46 @@ whole:
 	return end;
 }
 
-/* Adds a pattern that a name matches, if the pod's set has it. */
+/* Does one of the two sets of a pod have the pattern? */
+static __always_inline int names_has(const __u64 *sets, __u64 pattern)
+{
+	struct name_set_key key = { .set = sets[0], .pattern = pattern };
+
+	if (key.set && bpf_map_lookup_elem(&weir_name_sets, &key))
+		return 1;
+	key.set = sets[1];
+	return key.set && bpf_map_lookup_elem(&weir_name_sets, &key);
+}
+
+/* Adds a pattern that a name matches, if the pod's set has it, or the one that staged policies
+ * would give it. Where there is no room, those of the set come first. */
 __noinline int names_add(__u64 pattern)
 {
 	struct name_work *w = names_work();
-	struct name_set_key key = { .pattern = pattern };
-	__u32 n;
+	__u32 n, take, staged;
 
 	if (!w)
 		return 0;
-	key.set = w->pod.sets[0];
-	if (!bpf_map_lookup_elem(&weir_name_sets, &key)) {
-		key.set = w->pod.sets[1];
-		if (!bpf_map_lookup_elem(&weir_name_sets, &key))
-			return 0;
-	}
-	n = w->count;
-	if (n >= NAME_MATCHES)
+	staged = !names_has(w->pod.sets, pattern);
+	if (staged && !names_has(w->pod.staged, pattern))
 		return 0;
+	n = take = w->count;
 	for (__u32 i = 0; i < NAME_MATCHES; i++) {
-		if (i < n && w->patterns[i] == pattern)
+		if (i >= n)
+			break;
+		if (w->patterns[i] == pattern)
 			return 0; /* of another name of the chain */
+		if (n >= NAME_MATCHES && !staged && (w->staged & 1u << i))
+			take = i;
 	}
-	w->patterns[n & (NAME_MATCHES - 1)] = pattern;
-	w->count = n + 1;
+	if (take >= NAME_MATCHES)
+		return 0;
+	if (take == n)
+		w->count = n + 1;
+	OPAQUE(take);
+	take &= NAME_MATCHES - 1;
+	w->patterns[take] = pattern;
+	w->staged = (w->staged & ~(1u << take)) | staged << take;
 	return 0;
 }
 
@@ -176,81 +192,112 @@ static __always_inline __u32 *names_used(__u32 ifindex)
 	return bpf_map_lookup_elem(&weir_name_used, &ifindex);
 }
 
-/* Makes an entry for an address of the pod, where it may have one more. */
-static __always_inline struct named_value *names_entry(struct name_work *w,
-						       const struct named_key *key)
+/* Makes an entry for the address of work.named, where the pod may have one more. What staged
+ * policies alone ask for leaves room to what is in force. */
+static __always_inline int names_entry(struct name_work *w)
 {
-	__u32 *used = names_used(key->ifindex), *all = names_used(0);
+	__u32 *used = names_used(w->named.ifindex), *all = names_used(0), most;
 
-	if (!used || !all || *used >= (*all >= NAMED_FEW ? NAMED_EACH : NAMED_MOST))
-		return NULL;
+	if (!used || !all)
+		return 0;
+	most = *all >= NAMED_FEW ? NAMED_EACH : NAMED_MOST;
+	if (w->staged == (1u << w->count) - 1)
+		most /= 2;
+	if (*used >= most)
+		return 0;
 	__builtin_memset(&w->fresh, 0, sizeof(w->fresh));
-	if (!bpf_map_update_elem(&weir_names, key, &w->fresh, BPF_NOEXIST)) {
+	if (!bpf_map_update_elem(&weir_names, &w->named, &w->fresh, BPF_NOEXIST)) {
 		__sync_fetch_and_add(used, 1);
 		__sync_fetch_and_add(all, 1);
 	}
-	return bpf_map_lookup_elem(&weir_names, key);
+	return !!bpf_map_lookup_elem(&weir_names, &w->named);
 }
 
-/* Notes that a name of a pattern led to the addresses of an entry, until then. The place of what is
- * over, or would be next, is taken. */
-static __always_inline void names_note(struct named_value *v, __u64 pattern, __u32 until)
+/* For how many seconds a place is not to be taken: for none, less than 0, where staged policies
+ * alone ask for it. */
+static __always_inline __s32 names_left(const struct named_slot *s, __u32 now)
 {
-	__u32 take = 0, first = 0;
+	return s->staged ? -1 : (__s32)(s->until - now);
+}
 
+/* Notes that a name of the pattern at index led to the address of work.named, until
+ * work.said.until. The place of what is over, or would be next, is taken; by a staged pattern only
+ * that of what is over, or staged too. A function of its own, so that the verifier looks at it
+ * once. */
+__noinline int names_note(__u32 index)
+{
+	struct name_work *w = names_work();
+	struct named_value *v;
+	__u32 take = 0, staged;
+	__u64 pattern;
+	__s32 least;
+
+	if (!w)
+		return 0;
+	index &= NAME_MATCHES - 1;
+	OPAQUE(index);
+	index &= NAME_MATCHES - 1;
+	pattern = w->patterns[index];
+	staged = w->staged >> index & 1;
+	v = bpf_map_lookup_elem(&weir_names, &w->named);
+	if (!v)
+		return 0;
 	bpf_spin_lock(&v->lock);
-	first = v->slots[0].until;
+	least = names_left(&v->slots[0], w->now);
 #pragma unroll
 	for (__u32 i = 0; i < NAMED_SLOTS; i++) {
 		if (v->slots[i].pattern == pattern) {
 			take = i;
 			break;
 		}
-		if ((__s32)(v->slots[i].until - first) < 0) {
+		if (names_left(&v->slots[i], w->now) < least) {
 			take = i;
-			first = v->slots[i].until;
+			least = names_left(&v->slots[i], w->now);
 		}
 	}
 	take &= NAMED_SLOTS - 1;
 	OPAQUE(take);
 	take &= NAMED_SLOTS - 1;
-	if (v->slots[take].pattern != pattern) {
+	if (v->slots[take].pattern == pattern) {
+		if ((__s32)(w->said.until - v->slots[take].until) > 0)
+			v->slots[take].until = w->said.until;
+		v->slots[take].staged = staged;
+	} else if (!staged || least < 0) {
 		v->slots[take].pattern = pattern;
-		v->slots[take].until = until;
-	} else if ((__s32)(until - v->slots[take].until) > 0) {
-		v->slots[take].until = until;
+		v->slots[take].until = w->said.until;
+		v->slots[take].staged = staged;
 	}
 	bpf_spin_unlock(&v->lock);
+	return 0;
 }
 
 /* Notes an address of the answer with all patterns of its names. */
 __noinline int names_put(__u32 index)
 {
 	struct name_work *w = names_work();
-	struct named_key key = {};
-	struct named_value *v;
-	__u32 ttl;
+	__u32 ttl, *used;
 
 	if (!w || index >= NAME_ADDRS)
 		return 0;
 	OPAQUE(index);
 	index &= NAME_ADDRS - 1;
-	key.ifindex = w->ifindex;
-	__builtin_memcpy(key.addr, w->addr[index].addr, 16);
+	w->named.ifindex = w->ifindex;
+	__builtin_memcpy(w->named.addr, w->addr[index].addr, 16);
 	ttl = w->addr[index].ttl < w->ttl ? w->addr[index].ttl : w->ttl;
 	ttl = ttl < NAME_TTL_LEAST ? NAME_TTL_LEAST : ttl > NAME_TTL_MOST ? NAME_TTL_MOST : ttl;
-	v = bpf_map_lookup_elem(&weir_names, &key);
-	if (!v)
-		v = names_entry(w, &key);
-	if (!v) {
+	w->said.until = w->now + ttl + w->pod.extra;
+	if (!bpf_map_lookup_elem(&weir_names, &w->named) && !names_entry(w)) {
 		names_count(NAMES_FULL);
 		return 0;
 	}
 	for (__u32 i = 0; i < NAME_MATCHES; i++) {
 		if (i >= w->count)
 			break;
-		names_note(v, w->patterns[i], w->now + ttl + w->pod.extra);
+		names_note(i);
 	}
+	used = names_used(w->ifindex);
+	if (w->said.len && used && *used <= NAMED_EACH)
+		bpf_map_update_elem(&weir_name_said, &w->named, &w->said, BPF_ANY);
 	return 0;
 }
 
@@ -327,7 +374,7 @@ static __always_inline int names_answer(struct __sk_buff *skb, struct name_work 
 
 	__builtin_memset(q, 0, sizeof(*q));
 	q->ifindex = skb->ifindex;
-	w->count = w->addrs = w->size = w->hints = 0;
+	w->count = w->staged = w->addrs = w->size = w->hints = 0;
 	pod = bpf_map_lookup_elem(&weir_name_pods, &q->ifindex);
 	if (!pod)
 		return NAME_PASS;
@@ -362,6 +409,8 @@ static __always_inline int names_answer(struct __sk_buff *skb, struct name_work 
 	next = names_read(skb, w->msg + DNS_HEADER);
 	if (next <= 0)
 		return NAME_HAND;
+	w->said.len = w->key.len ? w->key.len / 8 - 1 : 0;
+	__builtin_memcpy(w->said.name, w->head.name, sizeof(w->said.name));
 	names_match();
 	if (names_records(skb, next + 4, bpf_ntohs(head.answers)) || w->hints)
 		return NAME_HAND;

@@ -24,6 +24,8 @@ MAP(weir_name_counts, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, __u64, NAME_COUNTS, 0);
 MAP(weir_name_sets, BPF_MAP_TYPE_HASH, struct name_set_key, __u64, 65536, BPF_F_NO_PREALLOC);
 MAP(weir_name_pods, BPF_MAP_TYPE_HASH, __u32, struct name_pod, 4096, BPF_F_NO_PREALLOC);
 MAP(weir_names, BPF_MAP_TYPE_HASH, struct named_key, struct named_value, 262144, BPF_F_NO_PREALLOC);
+MAP(weir_name_said, BPF_MAP_TYPE_HASH, struct named_key, struct name_said, 32768,
+    BPF_F_NO_PREALLOC);
 MAP(weir_name_asked, BPF_MAP_TYPE_LRU_HASH, struct name_question, __u32, 16384, 0);
 
 /* weir_names_learn, which weir_to_workload calls for what pods with names get. */

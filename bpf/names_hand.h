@@ -16,6 +16,7 @@
 
 MAP(weir_name_reader, BPF_MAP_TYPE_ARRAY, __u32, struct name_reader, 1, 0);
 MAP(weir_name_handed, BPF_MAP_TYPE_ARRAY, __u32, __u32, 1, 0);
+MAP(weir_name_waits, BPF_MAP_TYPE_LRU_HASH, __u32, struct name_waits, 4096, 0);
 MAP(weir_name_streams, BPF_MAP_TYPE_LRU_HASH, struct name_question, struct name_stream, 16384, 0);
 
 enum name_step {
@@ -24,6 +25,28 @@ enum name_step {
 	NAME_HAND, /* the agent is to read it */
 	NAME_LOST, /* nobody can */
 };
+
+/* May so many frames more of the pod at an interface go to the agent, which has read as much as
+ * done? Counts them, up to what is handed then. Processors that count at once may miss a few. */
+static __always_inline int names_waits(__u32 ifindex, __u32 frames, __u32 handed, __u32 done)
+{
+	struct name_waits *v = bpf_map_lookup_elem(&weir_name_waits, &ifindex);
+	struct name_waits fresh = { .last = handed + frames, .count = frames };
+
+	if (frames > NAME_HANDED_EACH)
+		return 0;
+	if (!v) {
+		bpf_map_update_elem(&weir_name_waits, &ifindex, &fresh, BPF_ANY);
+		return 1;
+	}
+	if ((__s32)(done - v->last) >= 0)
+		v->count = 0; /* all of the pod's are read */
+	if (v->count + frames > NAME_HANDED_EACH)
+		return 0;
+	v->count += frames;
+	v->last = handed + frames;
+	return 1;
+}
 
 /* Leads the packet to the agent. 0 = there is none that would send it on at once. */
 static __always_inline int names_hand(struct __sk_buff *skb)
@@ -51,7 +74,8 @@ static __always_inline int names_hand(struct __sk_buff *skb)
 	    bpf_check_mtu(skb, to, &len, 0, 0) < 0)
 		return 0;
 	__builtin_memcpy(from.ifindex, &ifindex, 4);
-	if (bpf_skb_store_bytes(skb, ETH_ALEN, &from, sizeof(from), 0))
+	if (!names_waits(ifindex, frames, *handed, r->done) ||
+	    bpf_skb_store_bytes(skb, ETH_ALEN, &from, sizeof(from), 0))
 		return 0;
 	__sync_fetch_and_add(handed, frames);
 	return bpf_redirect(to, 0);

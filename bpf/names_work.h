@@ -39,6 +39,7 @@ struct name_work {
 	struct name_question q; /* the question; of a TCP segment with ID 0 its stream */
 	struct name_question pieces; /* of a fragment: the packet */
 	__u32 count; /* of patterns */
+	__u32 staged; /* a bit for each that staged policies alone have */
 	__u64 patterns[NAME_MATCHES]; /* of the set that names of the answer match */
 	__u32 ttl; /* the least of the chain of names */
 	__u32 addrs;
@@ -52,6 +53,8 @@ struct name_work {
 		__u32 group[2];
 		__u8 name[NAME_BYTES + 64];
 	} head;
+	struct named_key named; /* the address that is noted, */
+	struct name_said said; /* and of which name it is said until when */
 	__u64 fresh[sizeof(struct named_value) / 8]; /* an empty one: no lock may be here */
 };
 MAP(weir_name_work, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct name_work, 1, 0);

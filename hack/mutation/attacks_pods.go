@@ -80,6 +80,9 @@ var attacksPods = []mutant{
 		"	if s.held > streamsSize {", "	if s.held > 100*streamsSize {"},
 		"./internal/dataplane/answers", "^TestHostileEndlessStreams$"},
 	{fault{"a pod fills the node's table of the addresses of domain names", namesFile,
-		"*used >= (*all >= NAMED_FEW ? NAMED_EACH : NAMED_MOST))", "*used >= NAMED_MOST)"},
+		"*all >= NAMED_FEW ? NAMED_EACH : NAMED_MOST", "NAMED_MOST"},
 		driverPackage, "^TestHostileNamesShare$"},
+	{fault{"a pod's answers that wait for the agent take all places for them, so that those of others go on unread", "bpf/names_hand.h",
+		"	if (v->count + frames > NAME_HANDED_EACH)", "	if (v->count + frames > NAME_HANDED_MOST)"},
+		driverPackage, "^TestHostileUnreadAnswers$"},
 }

@@ -76,6 +76,34 @@ func TestNameTables(t *testing.T) {
 	}
 }
 
+// Names of staged policies have sets of their own, which bind no pod until they are in force.
+func TestStagedNameTables(t *testing.T) {
+	t.Parallel()
+	c := namesCluster()
+	p := &model.Policy{Kind: model.KindCalicoNetworkPolicy, Name: model.Name{Namespace: "default", Name: "p"}, Tier: model.TierDefault, AppliesEgress: true,
+		Subject: model.Selector{Namespace: "default"}, Egress: []model.Rule{{Action: model.Allow, Peers: []model.Peer{{Domains: []string{"a.test"}}}}}}
+	s := &model.StagedPolicy{Policy: *p}
+	s.Policy.Kind = model.KindStagedNetworkPolicy
+	c.Staged = map[model.PolicyID]*model.StagedPolicy{s.Policy.ID(): s}
+	k := New()
+	state, _ := k.Update(c, model.AllDirty())
+	would := state.Staged[namesPod].Egress
+	if set := state.Addrs[namesPod].Egress.Set; set != 0 || len(state.Names.Patterns) != 1 || !state.Names.SetsWithNames()[would.Set] {
+		t.Fatalf("bound by %x, names %+v, staged %+v", set, state.Names, would)
+	}
+	ids, to := []nodestate.NameID{state.Names.Patterns["a.test"]}, netip.MustParseAddr("198.18.0.1")
+	if v, by := state.DecideNamed(would, ids, to, model.ProtocolTCP, nodestate.Ports{Dst: 443}); !v.Allow || by != ids[0] {
+		t.Errorf("%+v by %d", v, by)
+	}
+	// In force it is the same set, so what pods were told meanwhile counts.
+	c.Staged = nil
+	c.Policies[p.ID()] = p
+	next, _ := k.Update(c, model.Dirty{Kinds: model.KindPolicies})
+	if next.Addrs[namesPod].Egress.Set == 0 || len(next.Staged) > 0 || next.Names.Patterns["a.test"] != ids[0] {
+		t.Errorf("in force: %+v, names %+v", next.Addrs[namesPod].Egress, next.Names)
+	}
+}
+
 // Of random policies the tables say of addresses with names what a walk through the rules says, in
 // which a rule is about all addresses that one of its names led to.
 func TestNamesAsRulesSay(t *testing.T) {

@@ -47,6 +47,17 @@ type FlowRecord struct {
 	// Name is the pattern of domain names by which the rule at the source allows; 0 = by none. A
 	// record of answers does not have it.
 	Name nodestate.NameID
+	// AskedName is the domain name that the client asked for, in lower case, where DNS led it to
+	// the destination and a pattern of its policy matches. A record of answers does not have it.
+	AskedName string
+}
+
+// AskedAddr is the address that the client asked: that of a Service, where it asked one.
+func (r *FlowRecord) AskedAddr() netip.Addr {
+	if r.Asked.Addr.IsValid() {
+		return r.Asked.Addr
+	}
+	return r.Dst
 }
 
 // FlowEnd says why a flow was reported.

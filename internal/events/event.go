@@ -53,6 +53,7 @@ type Peer struct {
 type End struct {
 	Rule   *Rule   `json:"rule,omitempty"`   // that decided; absent = no policy selects the pod, or the other end denied before
 	Domain string  `json:"domain,omitempty"` // the domain name, or the wildcard, by which that rule allows; of flow records, without a Service
+	Name   string  `json:"name,omitempty"`   // the domain name that the pod asked for and that led to the address it sends to; of flow records
 	Staged *Staged `json:"staged,omitempty"` // absent = no staged policy selects the pod
 }
 

@@ -100,6 +100,9 @@ func (c *Collector) Add(r dataplane.FlowRecord) {
 	if s := c.by.State(); r.Name != 0 && f.Egress != nil && s != nil {
 		f.Egress.Domain = s.Names.Texts[r.Name]
 	}
+	if r.AskedName != "" && f.Egress != nil {
+		f.Egress.Name = r.AskedName
+	}
 	if r.Reply {
 		f.Received.add(r.Packets, r.Bytes)
 		f.Return = string(r.Path)

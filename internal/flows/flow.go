@@ -143,6 +143,9 @@ func (f *Flow) String() string {
 	if f.Egress != nil && f.Egress.Domain != "" {
 		b += " for " + f.Egress.Domain
 	}
+	if f.Egress != nil && f.Egress.Name != "" && f.Egress.Name != f.Egress.Domain {
+		b += " asked as " + f.Egress.Name
+	}
 	if f.Reason != "" {
 		b += " " + f.Reason
 	}

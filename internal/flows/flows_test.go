@@ -78,7 +78,7 @@ func TestRecordsHaveDomains(t *testing.T) {
 		r := record(reply, 1, 60)
 		r.Service, r.Dst, r.Dport = nodestate.Frontend{}, r.ToDst, r.ToDport
 		if r.Egress.Rule, r.Ingress = 7, (dataplane.EventEnd{}); !reply {
-			r.Name = 9
+			r.Name, r.AskedName = 9, "a.example.com"
 		}
 		return r
 	}
@@ -86,7 +86,7 @@ func TestRecordsHaveDomains(t *testing.T) {
 	c.Add(to(false))
 	c.Flush()
 	got := all(c, Filter{})
-	if len(got) != 1 || got[0].Egress == nil || got[0].Egress.Domain != "*.example.com" || !strings.Contains(got[0].String(), " for *.example.com") {
+	if len(got) != 1 || got[0].Egress == nil || got[0].Egress.Domain != "*.example.com" || got[0].Egress.Name != "a.example.com" || !strings.Contains(got[0].String(), " for *.example.com asked as a.example.com") {
 		t.Errorf("%+v", got)
 	}
 }

@@ -3,6 +3,7 @@
 package hubble
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/netip"
 	"slices"
@@ -76,8 +77,10 @@ func (c converter) flowOf(r *flows.Flow) *flow.Flow {
 	if r.Source.Address.Is6() {
 		out.IP.IpVersion = flow.IPVersion_IPv6
 	}
-	if r.Egress != nil && r.Egress.Domain != "" {
-		out.DestinationNames = []string{r.Egress.Domain}
+	if r.Egress != nil {
+		if name := cmp.Or(r.Egress.Name, r.Egress.Domain); name != "" {
+			out.DestinationNames = []string{name}
+		}
 	}
 	out.EgressAllowedBy, out.EgressDeniedBy = policies(r, r.Egress, flow.TrafficDirection_EGRESS)
 	out.IngressAllowedBy, out.IngressDeniedBy = policies(r, r.Ingress, flow.TrafficDirection_INGRESS)

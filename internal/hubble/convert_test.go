@@ -33,7 +33,7 @@ func allowedFlow() *flows.Flow {
 	return &flows.Flow{
 		Start: began, End: began.Add(time.Second), Node: "n1", Verdict: flows.Allowed, Protocol: "tcp", Source: web, Destination: pg, Service: "db/pg port pg",
 		Asked: "10.96.0.9:5432", Path: "local", Return: "local", TCPFlags: "SYN ACK FIN", Ended: "closed", Rule: rule,
-		Egress:  &events.End{Rule: &events.Rule{Kind: "GlobalNetworkPolicy.projectcalico.org", Name: "egress", Tier: "platform", Detail: "egress[2]"}, Domain: "*.example.com"},
+		Egress:  &events.End{Rule: &events.Rule{Kind: "GlobalNetworkPolicy.projectcalico.org", Name: "egress", Tier: "platform", Detail: "egress[2]"}, Domain: "*.example.com", Name: "a.example.com"},
 		Ingress: &events.End{Rule: rule, Staged: &events.Staged{Verdict: "denied", Rule: &events.Rule{Kind: "StagedNetworkPolicy.projectcalico.org", Name: "db/next"}}},
 		Sent:    flows.Counters{Packets: 4, Bytes: 340}, Received: flows.Counters{Packets: 2, Bytes: 2000},
 	}
@@ -87,7 +87,7 @@ func TestAllowed(t *testing.T) {
 	if got, want := namesOf(f.GetEgressAllowedBy()), []string{"GlobalNetworkPolicy.projectcalico.org /egress"}; !slices.Equal(got, want) {
 		t.Errorf("egress: %q", got)
 	}
-	if got := f.GetDestinationNames(); !slices.Equal(got, []string{"*.example.com"}) {
+	if got := f.GetDestinationNames(); !slices.Equal(got, []string{"a.example.com"}) {
 		t.Errorf("names: %q", got)
 	}
 	if len(f.GetIngressDeniedBy())+len(f.GetEgressDeniedBy()) > 0 {

@@ -142,14 +142,14 @@ func (n *Node) reportEvent(in In, d *dropped) {
 
 // stage adds what the staged policies of both ends would say of a flow.
 func (n *Node) stage(e *Event, ports nodestate.Ports) {
-	would := func(end *End, iso nodestate.Isolation, peer netip.Addr) {
-		v := n.state.Decide(iso, peer, e.Proto, ports)
+	would := func(end *End, iso nodestate.Isolation, names []nodestate.NameID, peer netip.Addr) {
+		v, _ := n.state.DecideNamed(iso, names, peer, e.Proto, ports)
 		end.Staged, end.StagedDenied, end.StagedRule = true, !v.Allow, v.Rule
 	}
 	if s, ok := n.state.Staged[e.Src]; ok && e.Egress.Local {
-		would(&e.Egress, s.Egress, e.Dst)
+		would(&e.Egress, s.Egress, n.told[told{n.state.Addrs[n.sender].IfIndex, e.Dst}], e.Dst)
 	}
 	if s, ok := n.state.Staged[e.Dst]; ok && e.Ingress.Local && n.kind(e.Src) != nodestate.AddrHost {
-		would(&e.Ingress, s.Ingress, e.Src)
+		would(&e.Ingress, s.Ingress, nil, e.Src)
 	}
 }

@@ -105,7 +105,7 @@ spec: {allowedEgressDomains: ["other.*"]}
 		eventually(t, 0, "a record with the name", func() error {
 			all, err := b.flows(t, "--from", b.ns+"/"+c.from.pod, "--since", "1m")
 			for _, f := range all {
-				if f.Verdict == flows.Allowed && at(f.Destination.Address.String(), int32(f.Destination.Port)) == c.to && f.Egress != nil && f.Egress.Domain == c.domain && strings.HasPrefix(f.Egress.Rule.String(), c.rule) {
+				if f.Verdict == flows.Allowed && at(f.Destination.Address.String(), int32(f.Destination.Port)) == c.to && f.Egress != nil && f.Egress.Domain == c.domain && f.Egress.Name == c.name+"."+b.ns+".svc.cluster.local" && strings.HasPrefix(f.Egress.Rule.String(), c.rule) {
 					return nil
 				}
 			}

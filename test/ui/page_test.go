@@ -126,6 +126,11 @@ func seesFlows(t *testing.T, b *browser.Browser) {
 	live := connection(time.Now(), 0, app("fresh", "arrival", 1), app("shop", "web", 1), 8080, "shop/web port http", 1000)
 	of.add(live)
 	p.Has(".rows .row", "fresh/arrival-6b7f9c-0001")
+	named := connection(time.Now(), 0, app("fresh", "asker", 1), flows.Peer{Address: netip.MustParseAddr("203.0.113.80")}, 443, "", 1000)
+	named.Egress = &events.End{Rule: clients, Domain: "*.cdn.example", Name: "img.cdn.example"}
+	of.add(named)
+	p.Has(".rows .row", "img.cdn.example")
+	p.Is(`document.querySelector(".rows .to").title === "203.0.113.80"`)
 
 	// Filters: in the question, in the address, and back.
 	p.Type("input[name=from]", "shop/cart")

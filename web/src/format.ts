@@ -36,6 +36,9 @@ export function age(ms: number): string {
 
 export const peer = (p: Peer): string => (p.pod ? `${p.namespace}/${p.pod}` : p.address);
 
+/** Where a flow leads: the name that the client asked for, where the address alone says little. */
+export const destination = (f: Flow): string => (f.destination.pod ? undefined : f.egress?.name) ?? peer(f.destination);
+
 export function port(f: Flow): string {
   if (f.icmp) return f.protocol + " " + f.icmp;
   return f.destination.port ? `${f.protocol} ${f.destination.port}` : f.protocol;

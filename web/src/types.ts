@@ -3,7 +3,8 @@
 
 export interface Rule { kind: string; name?: string; tier?: string; detail?: string }
 
-export interface PolicyEnd { rule?: Rule; staged?: { verdict: string; rule?: Rule } }
+/** domain is the domain name or wildcard by which the rule allows, name the one that the pod asked for. */
+export interface PolicyEnd { rule?: Rule; domain?: string; name?: string; staged?: { verdict: string; rule?: Rule } }
 
 export interface Peer { address: string; port?: number; namespace?: string; pod?: string; workload?: string; node?: string }
 

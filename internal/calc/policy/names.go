@@ -30,10 +30,9 @@ type setNames struct {
 
 // bindNames finds or makes the sets of a set's names.
 func (s *sets) bindNames(t *set) {
-	if _, bound := s.domains[t]; bound {
-		return
+	if _, bound := s.domains[t]; !bound {
+		s.domains[t] = t.byNames()
 	}
-	s.domains[t] = t.byNames()
 	for _, n := range s.domains[t] {
 		s.byKey[n.set.name] = n.set // no key of a set of endpoints begins as a name does
 		s.owners[n.set] = s.owners[t]

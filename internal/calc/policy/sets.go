@@ -27,7 +27,7 @@ type sets struct {
 	users    map[*set][]netip.Addr
 	hosts    map[*set][]hostUser          // of host endpoints
 	owners   map[*set]map[string]struct{} // the namespaces of users
-	domains  map[*set][]*nameSet          // of sets in force that have domain names
+	domains  map[*set][]*nameSet          // of sets of egress that have domain names
 	atoms    *peer.Atoms
 	named    map[port.Name]bool // what ports of the other end rules ask for
 	own      map[string]ownExpression

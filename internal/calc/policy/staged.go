@@ -42,6 +42,9 @@ func (s *sets) bindStaged(a netip.Addr, ep *model.LocalEndpoint, inForce []*mode
 	p := pair{addr: a}
 	for dir := range directions {
 		p.sets[dir] = s.setOf(dir, policies, would, ep.Pod, a)
+		if t := p.sets[dir]; t != nil && dir == egress && would {
+			s.bindNames(t)
+		}
 	}
 	s.pairs = append(s.pairs, p)
 }

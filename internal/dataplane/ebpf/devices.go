@@ -153,6 +153,11 @@ func (d *Driver) callNames() error {
 		d.count.repaired("program", d.log, "what reads answers of DNS servers was not as it should be; put it right", "reads", on)
 	}
 	d.readsNames = on
+	if on {
+		d.names.Store(d.state)
+	} else {
+		d.names.Store(nil)
+	}
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -129,8 +130,10 @@ type Driver struct {
 	reading      sync.Mutex         // of records
 	records      *eventring.Records // nil = nobody has read any
 	expired      expired            // records of flows that nobody met again
-	loading      *loading           // programs are being loaded; nil = they are
-	endRun       func()             // ends Run
+	// names is the state, for records, while its policy has domain names; else nil.
+	names   atomic.Pointer[nodestate.State]
+	loading *loading // programs are being loaded; nil = they are
+	endRun  func()   // ends Run
 }
 
 var (

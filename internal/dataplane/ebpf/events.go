@@ -12,6 +12,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/counters"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/eventring"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 )
 
@@ -124,11 +125,25 @@ func (d *Driver) FlowRecords(give func(dataplane.FlowRecord)) error {
 		}
 		d.records = ring
 	}
-	err := d.records.Each(give)
-	for _, r := range d.expired.take() {
+	named := func(r dataplane.FlowRecord) {
+		r.AskedName = d.askedName(&r)
 		give(r)
 	}
+	err := d.records.Each(named)
+	for _, r := range d.expired.take() {
+		named(r)
+	}
 	return err
+}
+
+// askedName is the domain name that the client of a record asked for, where it is a pod of this
+// node.
+func (d *Driver) askedName(r *dataplane.FlowRecord) string {
+	s := d.names.Load()
+	if s == nil || r.Reply || !r.Egress.Local {
+		return ""
+	}
+	return flowtable.AskedName(d.loaded.Maps["weir_name_said"], d.ifindex(s.Addrs[r.Src]), r.AskedAddr())
 }
 
 // closeRecords lets go of the ring.

@@ -5,6 +5,7 @@ package ebpf
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"time"
@@ -232,7 +233,7 @@ func (d *Driver) removeNames(now uint32) error {
 		d.loaded.Swept = map[string]int{}
 	}
 	d.loaded.Swept["weir_names"] = n
-	return err
+	return errors.Join(err, flowtable.RemoveSaid(d.loaded.Maps["weir_name_said"], here, now))
 }
 
 // Pressures returns how full the maps are, sorted by name. A map that was not counted yet is left

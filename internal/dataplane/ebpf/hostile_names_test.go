@@ -3,12 +3,19 @@
 package ebpf
 
 import (
+	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"testing"
 
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/nettest"
+	"github.com/weir-net/weir/internal/nodestate"
 )
 
 // forgedAddr is where forged answers say that a name of the pod's policy is, namedAddr is where
@@ -116,5 +123,68 @@ func TestHostileAnswerInAnswer(t *testing.T) {
 	}
 	if got := a.told(forgedAddr); got != nil {
 		t.Errorf("it is a name's: %v", got)
+	}
+}
+
+// TestHostileUnreadAnswers: a pod whose answers wait for an agent that is slow takes a part of the
+// places for them, so that another pod's answer is read, too; and it has its places again once the
+// agent has read what was there.
+func TestHostileUnreadAnswers(t *testing.T) {
+	t.Parallel()
+	hostile.Record(t, "a pod's answers that wait for the agent take all places for them, so that those of others go on unread", hostile.Pod, hostile.EBPF, hostile.Both)
+	a := newAnswers(t, "*.example.com")
+	a.rightful()
+	ns := nettest.New(t, "waits")
+	victim := 0 // the interface of the other pod
+	ns.Do(t, "making an interface", func() error {
+		link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "victim"}, PeerName: "peer"}
+		err := netlink.LinkAdd(link)
+		victim = link.Index
+		return err
+	})
+	a.s.Addrs[podAddr.Next()] = nodestate.Addr{Kind: nodestate.AddrEndpoint, IfIndex: victim, Egress: nodestate.Isolation{Set: setOfPod}}
+	nettest.Must(t, a.node.Apply(a.s))
+	var many []record
+	for i := range 70 {
+		many = append(many, record{"b.example.com.", fmt.Sprint("192.0.2.", i), 300})
+	}
+	m := message(t, true, "b.example.com.", many...)
+	// handed has the pod at an interface ask, and get answers that programs cannot read; it returns
+	// how many of them go to the agent.
+	handed := func(ifindex, answers int, server, pod netip.Addr) (n int) {
+		ns.Do(t, "running the program", func() error {
+			var q abi.WeirNameQuestion
+			ctx := make([]byte, 192)
+			binary.NativeEndian.PutUint32(ctx[40:], uint32(ifindex))
+			for range answers {
+				q = a.question(server, 17)
+				q.Ifindex = uint32(ifindex)
+				if err := a.node.Maps["weir_name_asked"].Put(q, uint32(1)); err != nil {
+					return err
+				}
+				ret, err := a.node.Programs[object.NamesProgram].Run(&ebpf.RunOptions{Data: frame(server, pod, 53, false, m), Context: ctx})
+				if err != nil {
+					return err
+				}
+				if ret == tcActRedirect {
+					n++
+				}
+			}
+			return nil
+		})
+		return n
+	}
+	for server, pod := range map[netip.Addr]netip.Addr{dnsServer: podAddr, dnsServer6: podAddr6} {
+		a.reader(0)
+		if n := handed(podIfindex, 2*abi.NameHandedMost, server, pod); n != abi.NameHandedMost/4 {
+			t.Fatalf("%d of one pod's answers wait for the agent", n)
+		}
+		if n := handed(victim, 1, server, pod); n != 1 {
+			t.Error("the answer of another pod goes on unread")
+		}
+		a.reader(0) // has read all
+		if n := handed(podIfindex, 2*abi.NameHandedMost, server, pod); n != abi.NameHandedMost/4 {
+			t.Errorf("once all was read, %d answers of the pod go to the agent", n)
+		}
 	}
 }

@@ -28,6 +28,15 @@ func (a *answers) reader(ago int64) {
 	nettest.Must(a.t, a.node.Maps["weir_name_reader"].Put(uint32(0), abi.WeirNameReader{Beat: uint64(now.Nano() - ago), Ifindex: podIfindex, Done: handed}))
 }
 
+// readerHas has an agent be there that has so many packets to read, all of other pods.
+func (a *answers) readerHas(waiting uint32) {
+	a.t.Helper()
+	a.reader(0)
+	var r abi.WeirNameReader
+	nettest.Must(a.t, a.node.Maps["weir_name_reader"].Lookup(uint32(0), &r))
+	nettest.Must(a.t, a.node.Maps["weir_name_handed"].Put(uint32(0), r.Done+waiting))
+}
+
 // hands runs the program on a frame and reports whether it leads to the agent, with the index of
 // the pod's interface in it.
 func (a *answers) hands(data []byte) bool {
@@ -127,11 +136,16 @@ func TestNamesHandMessage(t *testing.T) {
 		if a.hands(f) {
 			t.Error("an answer that nobody asked for goes to the agent")
 		}
-		for i := range abi.NameHandedMost + 1 {
+		for i := range abi.NameHandedEach + 1 {
 			a.asked(server, 17)
-			if got, want := a.hands(f), i < abi.NameHandedMost; got != want {
+			if got, want := a.hands(f), i < abi.NameHandedEach; got != want {
 				t.Fatalf("answer %d goes to the agent, which has read none: %v", i, got)
 			}
+		}
+		a.readerHas(abi.NameHandedMost)
+		a.asked(server, 17)
+		if a.hands(f) {
+			t.Error("an answer goes to an agent that has to read as many as may wait for it")
 		}
 		a.reader(0)
 		a.asked(server, 17)

@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/net/dns/dnsmessage"
 
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/abi"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowtable"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
@@ -70,13 +71,17 @@ func newAnswers(t *testing.T, patterns ...string) *answers {
 	return a
 }
 
+// question is one of the pod's.
+func (a *answers) question(server netip.Addr, proto uint32) abi.WeirNameQuestion {
+	var id [2]byte
+	binary.BigEndian.PutUint16(id[:], dnsID)
+	return abi.WeirNameQuestion{Ifindex: podIfindex, Server: abi.Widen(server), Port: abi.Be16(podPort), Id: binary.NativeEndian.Uint16(id[:]), Proto: proto}
+}
+
 // asked notes a question of the pod, as the program at its interface does.
 func (a *answers) asked(server netip.Addr, proto uint32) {
 	a.t.Helper()
-	var id [2]byte
-	binary.BigEndian.PutUint16(id[:], dnsID)
-	k := abi.WeirNameQuestion{Ifindex: podIfindex, Server: abi.Widen(server), Port: abi.Be16(podPort), Id: binary.NativeEndian.Uint16(id[:]), Proto: proto}
-	nettest.Must(a.t, a.node.Maps["weir_name_asked"].Put(k, uint32(1)))
+	nettest.Must(a.t, a.node.Maps["weir_name_asked"].Put(a.question(server, proto), uint32(1)))
 	if proto == 6 { // by a new connection, of which the server has sent nothing
 		nettest.Must(a.t, a.node.Maps["weir_name_streams"].Put(streamOf(server), abi.WeirNameStream{First: 1<<32 - 1}))
 	}
@@ -350,6 +355,56 @@ func TestNamesOfOnePod(t *testing.T) {
 	nettest.Must(t, d.removeNames(now+2000))
 	if a.told("192.0.2.1") != nil || a.node.Maps["weir_name_used"].Lookup(uint32(podIfindex), &used) == nil {
 		t.Error("what is over stays")
+	}
+}
+
+// The name that a pod asked for is kept with each address that it led to, also through a chain of
+// names, for a pod's first addresses, and until it counts no more.
+func TestAskedNames(t *testing.T) {
+	t.Parallel()
+	a := newAnswers(t, "*.example.com")
+	asked := func(addr string) string {
+		return flowtable.AskedName(a.node.Maps["weir_name_said"], podIfindex, netip.MustParseAddr(addr))
+	}
+	a.answer(message(t, true, "Shop.Example.ORG.", record{"shop.example.org.", "b.cdn.example.com.", 60}, record{"b.cdn.example.com.", "192.0.2.1", 60}, record{"b.cdn.example.com.", "2001:db8::1", 60}))
+	for _, to := range []string{"192.0.2.1", "2001:db8::1"} {
+		if got := asked(to); got != "shop.example.org" {
+			t.Errorf("%s was asked for as %q", to, got)
+		}
+	}
+	a.answer(message(t, true, "b.example.com.", record{"b.example.com.", "192.0.2.1", 60}))
+	a.answer(message(t, true, "other.test.", record{"other.test.", "192.0.2.2", 60}))
+	if got, other := asked("192.0.2.1"), asked("192.0.2.2"); got != "b.example.com" || other != "" {
+		t.Errorf("asked again: %q; a name that policy does not have: %q", got, other)
+	}
+	longest := strings.Repeat(strings.Repeat("d", 49)+".", 4) + strings.Repeat("e", 41) + ".example.com" // 253 characters
+	a.answer(message(t, true, longest+".", record{longest + ".", "192.0.2.4", 60}))
+	if got := asked("192.0.2.4"); got != longest {
+		t.Errorf("the longest name: %q", got)
+	}
+	nettest.Must(t, a.node.Maps["weir_name_used"].Put(uint32(podIfindex), uint32(abi.NamedEach)))
+	a.answer(message(t, true, "c.example.com.", record{"c.example.com.", "192.0.2.3", 60}))
+	if a.told("192.0.2.3") == nil || asked("192.0.2.3") != "" {
+		t.Errorf("beyond what is kept of a pod: %q", asked("192.0.2.3"))
+	}
+	d := &Driver{loaded: &object.Collection{Collection: a.node.Collection}, state: a.s}
+	now, err := flowtable.MonotonicSeconds()
+	nettest.Must(t, err)
+	r := dataplane.FlowRecord{Src: podAddr, Dst: netip.MustParseAddr("192.0.2.1"), Egress: dataplane.EventEnd{Local: true}}
+	if got := d.askedName(&r); got != "" {
+		t.Errorf("a record while no policy has names: %q", got)
+	}
+	d.names.Store(a.s)
+	if got := d.askedName(&r); got != "b.example.com" {
+		t.Errorf("a record of a connection there: %q", got)
+	}
+	nettest.Must(t, d.removeNames(now+80))
+	if asked("192.0.2.1") == "" {
+		t.Error("a name is forgotten while it counts")
+	}
+	nettest.Must(t, d.removeNames(now+100))
+	if got := asked("192.0.2.1"); got != "" {
+		t.Errorf("what is over stays: %q", got)
 	}
 }
 

@@ -63,7 +63,7 @@ func (d *Driver) Learn(all []conntrack.Told) error {
 func (d *Driver) newView() *events.View {
 	v := events.NewView(d.state, d.network.HostIndex(), d.listening)
 	if d.names != nil {
-		v.Named, v.Began = d.names.NamesOf, d.names.BeganBy
+		v.Named, v.Began, v.Asked = d.names.NamesOf, d.names.BeganBy, d.names.AskedName
 	}
 	return v
 }

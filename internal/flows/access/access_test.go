@@ -210,12 +210,12 @@ func TestOneNamespace(t *testing.T) {
 	global := between("a", "b")
 	global.Rule = rule("GlobalNetworkPolicy", "everywhere")
 	named := between("a", "b")
-	named.Egress.Domain = "own.example.com"
+	named.Egress.Domain, named.Egress.Name = "own.example.com", "own.example.com"
 	if out = s.Show(named, flows.Filter{}); out.Egress.Domain != "own.example.com" {
 		t.Errorf("%+v", out.Egress)
 	}
 	named.Egress.Rule = rule("NetworkPolicy", "b/out")
-	if out = s.Show(named, flows.Filter{}); out.Egress.Domain != "" {
+	if out = s.Show(named, flows.Filter{}); out.Egress.Domain != "" || out.Egress.Name != "own.example.com" {
 		t.Errorf("the name of another namespace's rule: %+v", out.Egress)
 	}
 	if out = s.Show(global, flows.Filter{}); out.Rule.Name != "everywhere" {

@@ -182,7 +182,7 @@ func (s *Scope) end(e *events.End) *events.End {
 	if e == nil {
 		return nil
 	}
-	out := &events.End{Rule: s.rule(e.Rule)}
+	out := &events.End{Rule: s.rule(e.Rule), Name: e.Name} // what the pod asked for is no policy's
 	if out.Rule == e.Rule {
 		out.Domain = e.Domain
 	}

@@ -244,7 +244,7 @@ func appendEnd(b []byte, e *events.End) []byte {
 	if e == nil {
 		return append(b, 0)
 	}
-	b = appendText(appendRule(append(b, 1), e.Rule), e.Domain)
+	b = appendText(appendRule(append(b, 1), e.Rule), e.Domain, e.Name)
 	if e.Staged == nil {
 		return append(b, 0)
 	}
@@ -351,7 +351,7 @@ func Size(f *flows.Flow) (n int) {
 			continue
 		}
 		rule(e.Rule)
-		n += len(e.Domain)
+		n += len(e.Domain) + len(e.Name)
 		if e.Staged != nil {
 			n += len(e.Staged.Verdict)
 			rule(e.Staged.Rule)

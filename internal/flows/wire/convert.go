@@ -142,7 +142,7 @@ func putEnd(e *events.End) *End {
 	if e == nil {
 		return nil
 	}
-	out := &End{Rule: putRule(e.Rule), Domain: e.Domain}
+	out := &End{Rule: putRule(e.Rule), Domain: e.Domain, Name: e.Name}
 	if e.Staged != nil {
 		out.Staged = &Staged{Verdict: e.Staged.Verdict, Rule: putRule(e.Staged.Rule)}
 	}
@@ -153,7 +153,7 @@ func getEnd(e *End) *events.End {
 	if e == nil {
 		return nil
 	}
-	out := &events.End{Rule: getRule(e.GetRule()), Domain: e.GetDomain()}
+	out := &events.End{Rule: getRule(e.GetRule()), Domain: e.GetDomain(), Name: e.GetName()}
 	if s := e.GetStaged(); s != nil {
 		out.Staged = &events.Staged{Verdict: s.GetVerdict(), Rule: getRule(s.GetRule())}
 	}

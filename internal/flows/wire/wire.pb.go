@@ -451,6 +451,7 @@ type End struct {
 	Rule          *Rule                  `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
 	Staged        *Staged                `protobuf:"bytes,2,opt,name=staged,proto3" json:"staged,omitempty"`
 	Domain        string                 `protobuf:"bytes,3,opt,name=domain,proto3" json:"domain,omitempty"`
+	Name          string                 `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -502,6 +503,13 @@ func (x *End) GetStaged() *Staged {
 func (x *End) GetDomain() string {
 	if x != nil {
 		return x.Domain
+	}
+	return ""
+}
+
+func (x *End) GetName() string {
+	if x != nil {
+		return x.Name
 	}
 	return ""
 }
@@ -790,11 +798,12 @@ const file_internal_flows_wire_wire_proto_rawDesc = "" +
 	"\x05asked\x18\x04 \x01(\tR\x05asked\x12/\n" +
 	"\x06egress\x18\x05 \x01(\v2\x17.weir.flows.wire.v1.EndR\x06egress\x121\n" +
 	"\aingress\x18\x06 \x01(\v2\x17.weir.flows.wire.v1.EndR\aingress\x12,\n" +
-	"\x04rule\x18\a \x01(\v2\x18.weir.flows.wire.v1.RuleR\x04rule\"\x7f\n" +
+	"\x04rule\x18\a \x01(\v2\x18.weir.flows.wire.v1.RuleR\x04rule\"\x93\x01\n" +
 	"\x03End\x12,\n" +
 	"\x04rule\x18\x01 \x01(\v2\x18.weir.flows.wire.v1.RuleR\x04rule\x122\n" +
 	"\x06staged\x18\x02 \x01(\v2\x1a.weir.flows.wire.v1.StagedR\x06staged\x12\x16\n" +
-	"\x06domain\x18\x03 \x01(\tR\x06domain\"Z\n" +
+	"\x06domain\x18\x03 \x01(\tR\x06domain\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\"Z\n" +
 	"\x04Rule\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +

@@ -30,7 +30,7 @@ func whole(i int) *flows.Flow {
 		Start: end.Add(-3 * time.Second), End: end, Node: "n1", Verdict: flows.Denied, Reason: "POLICY_INGRESS", Ended: "closed", Protocol: "tcp", ICMP: "8/0",
 		Source:      flows.Peer{Address: netip.MustParseAddr("10.0.0.1"), Port: uint16(40000 + i), Namespace: "shop", Pod: "web-5d8-abcde", Workload: "Deployment web", Labels: map[string]string{"app": "web", "tier": "front"}, Node: "n1"},
 		Destination: flows.Peer{Address: netip.MustParseAddr("2001:db8::7"), Port: 443, Node: "n2"},
-		Service:     "shop/pg port pg", Asked: "10.96.0.9:443", Egress: &events.End{Rule: rule, Domain: "*.example.com"}, Ingress: &events.End{Rule: rule, Staged: &events.Staged{Verdict: "allowed", Rule: rule}}, Rule: rule,
+		Service:     "shop/pg port pg", Asked: "10.96.0.9:443", Egress: &events.End{Rule: rule, Domain: "*.example.com", Name: "a.example.com"}, Ingress: &events.End{Rule: rule, Staged: &events.Staged{Verdict: "allowed", Rule: rule}}, Rule: rule,
 		Path: "vxlan", Return: "direct", HandedOn: true, DSR: true, SNAT: true, Sent: flows.Counters{Packets: uint64(i), Bytes: 1 << 40}, Received: flows.Counters{Packets: 2, Bytes: 3}, TCPFlags: "SYN ACK", Handshake: uint32(300 + i), Retransmitted: &flows.Retransmitted{Sent: uint64(i), Received: 4},
 	}
 }

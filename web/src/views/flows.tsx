@@ -2,7 +2,7 @@
 // The records of flows as a table, the latest first. Only the rows that are in sight are in the
 // document, however many there are.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { bytes, clock, count, peer, port, whyHref } from "../format";
+import { bytes, clock, count, destination, peer, port, whyHref } from "../format";
 import { NoRecords, RuleLink, Sources, Verdict } from "../parts";
 import type { Filters } from "../place";
 import { useRecords } from "../records";
@@ -105,7 +105,7 @@ function Row({ f, i, y, filters, at, chosen, choose }: { f: Flow; i: number; y: 
       <span role="gridcell" class="time">{clock(f.at)}</span>
       <span role="gridcell" class="decided"><Verdict flow={f} filters={filters} /></span>
       <span role="gridcell" class="from">{peer(f.source)}</span>
-      <span role="gridcell" class="to">{peer(f.destination)}</span>
+      <span role="gridcell" class="to" title={f.destination.address}>{destination(f)}</span>
       <span role="gridcell" class="port">{port(f)}</span>
       <span role="gridcell" class="service">{f.service?.split(" ")[0] ?? ""}</span>
       <span role="gridcell" class="traffic">{f.verdict === "allowed" ? bytes(f.sent.bytes + f.received.bytes) : count(f.sent.packets) + " pkt"}</span>
@@ -130,6 +130,8 @@ function Details({ f, filters, close }: { f: Flow; filters: Filters; close: () =
     ["Reason", f.reason],
     ["Source", ends(f.source)],
     ["Destination", ends(f.destination)],
+    ["Asked as", f.egress?.name],
+    ["Allowed as", f.egress?.domain],
     ["Service", f.service && `${f.service}, asked at ${f.asked ?? "?"}`],
     ["Policy at the source", end(f.egress)],
     ["Policy at the destination", end(f.ingress)],
@@ -146,7 +148,7 @@ function Details({ f, filters, close }: { f: Flow; filters: Filters; close: () =
   return (
     <aside class="details card" aria-label="The chosen record">
       <button type="button" class="close" onClick={close} aria-label="Close the record">×</button>
-      <h2>{peer(f.source)} → {peer(f.destination)} {port(f)}</h2>
+      <h2>{peer(f.source)} → {destination(f)} {port(f)}</h2>
       <p class="links"><a href={whyHref(f)}>Why?</a></p>
       <dl>{all.filter(([, v]) => v).map(([k, v]) => <div key={k}><dt>{k}</dt><dd>{v}</dd></div>)}</dl>
     </aside>

@@ -26,6 +26,7 @@ const (
 	NamedFew        = 0x10000
 	NamedMost       = 0x8000
 	NameHandedMost  = 0x100
+	NameHandedEach  = 0x40
 )
 
 // enum account_flag.
@@ -44,6 +45,7 @@ const (
 	AddrTunnel      = 0x4
 	AddrPrimary     = 0x8
 	AddrLearned     = 0x8
+	AddrStagedNames = 0x8
 	AddrNodePorts   = 0x10
 	AddrKeepSource  = 0x20
 	AddrIPIP        = 0x80

@@ -375,10 +375,11 @@ type Weir6NameMatch struct {
 }
 
 type Weir6NamePod struct {
-	_     structs.HostLayout
-	Sets  [2]uint64
-	Extra uint32
-	Pad   uint32
+	_      structs.HostLayout
+	Sets   [2]uint64
+	Staged [2]uint64
+	Extra  uint32
+	Pad    uint32
 }
 
 type Weir6NameQuestion struct {
@@ -397,6 +398,13 @@ type Weir6NameReader struct {
 	Done    uint32
 }
 
+type Weir6NameSaid struct {
+	_     structs.HostLayout
+	Until uint32
+	Len   uint32
+	Name  [256]uint8
+}
+
 type Weir6NameSetKey struct {
 	_       structs.HostLayout
 	Set     uint64
@@ -410,6 +418,12 @@ type Weir6NameStream struct {
 	State uint32
 }
 
+type Weir6NameWaits struct {
+	_     structs.HostLayout
+	Last  uint32
+	Count uint32
+}
+
 type Weir6NamedKey struct {
 	_       structs.HostLayout
 	Ifindex uint32
@@ -420,7 +434,7 @@ type Weir6NamedSlot struct {
 	_       structs.HostLayout
 	Pattern uint64
 	Until   uint32
-	Pad     uint32
+	Staged  uint32
 }
 
 type Weir6NamedValue struct {
@@ -788,10 +802,12 @@ const (
 	Weir6MapWeirNamePatterns   = "weir_name_patterns"
 	Weir6MapWeirNamePods       = "weir_name_pods"
 	Weir6MapWeirNameReader     = "weir_name_reader"
+	Weir6MapWeirNameSaid       = "weir_name_said"
 	Weir6MapWeirNameServers    = "weir_name_servers"
 	Weir6MapWeirNameSets       = "weir_name_sets"
 	Weir6MapWeirNameStreams    = "weir_name_streams"
 	Weir6MapWeirNameUsed       = "weir_name_used"
+	Weir6MapWeirNameWaits      = "weir_name_waits"
 	Weir6MapWeirNames          = "weir_names"
 	Weir6MapWeirPeerCidrs      = "weir_peer_cidrs"
 	Weir6MapWeirPeers          = "weir_peers"
@@ -952,10 +968,12 @@ type Weir6MapSpecs struct {
 	WeirNamePatterns   *ebpf.MapSpec `ebpf:"weir_name_patterns"`
 	WeirNamePods       *ebpf.MapSpec `ebpf:"weir_name_pods"`
 	WeirNameReader     *ebpf.MapSpec `ebpf:"weir_name_reader"`
+	WeirNameSaid       *ebpf.MapSpec `ebpf:"weir_name_said"`
 	WeirNameServers    *ebpf.MapSpec `ebpf:"weir_name_servers"`
 	WeirNameSets       *ebpf.MapSpec `ebpf:"weir_name_sets"`
 	WeirNameStreams    *ebpf.MapSpec `ebpf:"weir_name_streams"`
 	WeirNameUsed       *ebpf.MapSpec `ebpf:"weir_name_used"`
+	WeirNameWaits      *ebpf.MapSpec `ebpf:"weir_name_waits"`
 	WeirNames          *ebpf.MapSpec `ebpf:"weir_names"`
 	WeirPeerCidrs      *ebpf.MapSpec `ebpf:"weir_peer_cidrs"`
 	WeirPeers          *ebpf.MapSpec `ebpf:"weir_peers"`
@@ -1058,10 +1076,12 @@ type Weir6Maps struct {
 	WeirNamePatterns   *ebpf.Map `ebpf:"weir_name_patterns"`
 	WeirNamePods       *ebpf.Map `ebpf:"weir_name_pods"`
 	WeirNameReader     *ebpf.Map `ebpf:"weir_name_reader"`
+	WeirNameSaid       *ebpf.Map `ebpf:"weir_name_said"`
 	WeirNameServers    *ebpf.Map `ebpf:"weir_name_servers"`
 	WeirNameSets       *ebpf.Map `ebpf:"weir_name_sets"`
 	WeirNameStreams    *ebpf.Map `ebpf:"weir_name_streams"`
 	WeirNameUsed       *ebpf.Map `ebpf:"weir_name_used"`
+	WeirNameWaits      *ebpf.Map `ebpf:"weir_name_waits"`
 	WeirNames          *ebpf.Map `ebpf:"weir_names"`
 	WeirPeerCidrs      *ebpf.Map `ebpf:"weir_peer_cidrs"`
 	WeirPeers          *ebpf.Map `ebpf:"weir_peers"`
@@ -1132,10 +1152,12 @@ func (m *Weir6Maps) Close() error {
 		m.WeirNamePatterns,
 		m.WeirNamePods,
 		m.WeirNameReader,
+		m.WeirNameSaid,
 		m.WeirNameServers,
 		m.WeirNameSets,
 		m.WeirNameStreams,
 		m.WeirNameUsed,
+		m.WeirNameWaits,
 		m.WeirNames,
 		m.WeirPeerCidrs,
 		m.WeirPeers,

@@ -373,10 +373,11 @@ type WeirNameMatch struct {
 }
 
 type WeirNamePod struct {
-	_     structs.HostLayout
-	Sets  [2]uint64
-	Extra uint32
-	Pad   uint32
+	_      structs.HostLayout
+	Sets   [2]uint64
+	Staged [2]uint64
+	Extra  uint32
+	Pad    uint32
 }
 
 type WeirNameQuestion struct {
@@ -395,6 +396,13 @@ type WeirNameReader struct {
 	Done    uint32
 }
 
+type WeirNameSaid struct {
+	_     structs.HostLayout
+	Until uint32
+	Len   uint32
+	Name  [256]uint8
+}
+
 type WeirNameSetKey struct {
 	_       structs.HostLayout
 	Set     uint64
@@ -406,6 +414,12 @@ type WeirNameStream struct {
 	First uint32
 	Next  uint32
 	State uint32
+}
+
+type WeirNameWaits struct {
+	_     structs.HostLayout
+	Last  uint32
+	Count uint32
 }
 
 type WeirNameWork struct {
@@ -421,6 +435,8 @@ type WeirNameWork struct {
 	Q        WeirNameQuestion
 	Pieces   WeirNameQuestion
 	Count    uint32
+	Staged   uint32
+	_        [4]byte
 	Patterns [8]uint64
 	Ttl      uint32
 	Addrs    uint32
@@ -436,6 +452,9 @@ type WeirNameWork struct {
 		Group [2]uint32
 		Name  [320]uint8
 	}
+	Named WeirNamedKey
+	Said  WeirNameSaid
+	_     [4]byte
 	Fresh [17]uint64
 }
 
@@ -449,7 +468,7 @@ type WeirNamedSlot struct {
 	_       structs.HostLayout
 	Pattern uint64
 	Until   uint32
-	Pad     uint32
+	Staged  uint32
 }
 
 type WeirNamedValue struct {
@@ -816,10 +835,12 @@ const (
 	WeirMapWeirNamePatterns   = "weir_name_patterns"
 	WeirMapWeirNamePods       = "weir_name_pods"
 	WeirMapWeirNameReader     = "weir_name_reader"
+	WeirMapWeirNameSaid       = "weir_name_said"
 	WeirMapWeirNameServers    = "weir_name_servers"
 	WeirMapWeirNameSets       = "weir_name_sets"
 	WeirMapWeirNameStreams    = "weir_name_streams"
 	WeirMapWeirNameUsed       = "weir_name_used"
+	WeirMapWeirNameWaits      = "weir_name_waits"
 	WeirMapWeirNameWork       = "weir_name_work"
 	WeirMapWeirNames          = "weir_names"
 	WeirMapWeirPeerCidrs      = "weir_peer_cidrs"
@@ -988,10 +1009,12 @@ type WeirMapSpecs struct {
 	WeirNamePatterns   *ebpf.MapSpec `ebpf:"weir_name_patterns"`
 	WeirNamePods       *ebpf.MapSpec `ebpf:"weir_name_pods"`
 	WeirNameReader     *ebpf.MapSpec `ebpf:"weir_name_reader"`
+	WeirNameSaid       *ebpf.MapSpec `ebpf:"weir_name_said"`
 	WeirNameServers    *ebpf.MapSpec `ebpf:"weir_name_servers"`
 	WeirNameSets       *ebpf.MapSpec `ebpf:"weir_name_sets"`
 	WeirNameStreams    *ebpf.MapSpec `ebpf:"weir_name_streams"`
 	WeirNameUsed       *ebpf.MapSpec `ebpf:"weir_name_used"`
+	WeirNameWaits      *ebpf.MapSpec `ebpf:"weir_name_waits"`
 	WeirNameWork       *ebpf.MapSpec `ebpf:"weir_name_work"`
 	WeirNames          *ebpf.MapSpec `ebpf:"weir_names"`
 	WeirPeerCidrs      *ebpf.MapSpec `ebpf:"weir_peer_cidrs"`
@@ -1096,10 +1119,12 @@ type WeirMaps struct {
 	WeirNamePatterns   *ebpf.Map `ebpf:"weir_name_patterns"`
 	WeirNamePods       *ebpf.Map `ebpf:"weir_name_pods"`
 	WeirNameReader     *ebpf.Map `ebpf:"weir_name_reader"`
+	WeirNameSaid       *ebpf.Map `ebpf:"weir_name_said"`
 	WeirNameServers    *ebpf.Map `ebpf:"weir_name_servers"`
 	WeirNameSets       *ebpf.Map `ebpf:"weir_name_sets"`
 	WeirNameStreams    *ebpf.Map `ebpf:"weir_name_streams"`
 	WeirNameUsed       *ebpf.Map `ebpf:"weir_name_used"`
+	WeirNameWaits      *ebpf.Map `ebpf:"weir_name_waits"`
 	WeirNameWork       *ebpf.Map `ebpf:"weir_name_work"`
 	WeirNames          *ebpf.Map `ebpf:"weir_names"`
 	WeirPeerCidrs      *ebpf.Map `ebpf:"weir_peer_cidrs"`
@@ -1172,10 +1197,12 @@ func (m *WeirMaps) Close() error {
 		m.WeirNamePatterns,
 		m.WeirNamePods,
 		m.WeirNameReader,
+		m.WeirNameSaid,
 		m.WeirNameServers,
 		m.WeirNameSets,
 		m.WeirNameStreams,
 		m.WeirNameUsed,
+		m.WeirNameWaits,
 		m.WeirNameWork,
 		m.WeirNames,
 		m.WeirPeerCidrs,

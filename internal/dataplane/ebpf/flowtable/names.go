@@ -66,6 +66,35 @@ func RemoveNames(names, used *ebpf.Map, here map[uint32]bool, now uint32) (int, 
 	return int(left[0]), errors.Join(errs...)
 }
 
+// RemoveSaid removes the names that pods asked for (weir_name_said) where they count no more, and
+// those of interfaces that are not here.
+func RemoveSaid(said *ebpf.Map, here map[uint32]bool, now uint32) error {
+	var key abi.WeirNamedKey
+	var value abi.WeirNameSaid
+	var gone []abi.WeirNamedKey
+	it := said.Iterate()
+	for it.Next(&key, &value) {
+		if !here[key.Ifindex] || value.Until+nameRest < now {
+			gone = append(gone, key)
+		}
+	}
+	errs := []error{it.Err()}
+	for _, k := range gone {
+		errs = append(errs, removeKey(said, k))
+	}
+	return errors.Join(errs...)
+}
+
+// AskedName returns the name that the pod at an interface asked for (weir_name_said), in lower
+// case, and that led it to an address; empty = none is known.
+func AskedName(said *ebpf.Map, ifindex int, to netip.Addr) string {
+	var v abi.WeirNameSaid
+	if said.Lookup(abi.WeirNamedKey{Ifindex: uint32(ifindex), Addr: abi.Widen(to)}, &v) != nil || int(v.Len) > len(v.Name) {
+		return ""
+	}
+	return string(v.Name[:v.Len])
+}
+
 func removeKey(m *ebpf.Map, key any) error {
 	if err := m.Delete(key); !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return err

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -77,26 +78,29 @@ const (
 	skbSize    = 192
 )
 
-// split makes messages of an answer: each address with each of its names. The least of the times to
-// live is that of each address.
+// split makes messages of an answer, all of its question: each address with each of its names. The
+// least of the times to live is that of each address.
 func split(a *answers.Answer) (out [][]byte) {
 	if len(a.Addrs) == 0 {
 		return nil
 	}
-	for names := a.Names; len(names) > 0; {
-		n, size := 0, 0
-		for n < len(names) && n < recordsMost/2 && (n == 0 || size+len(names[n]) < bytesMost/2) {
+	asked := a.Names[:1]
+	for names := a.Names[1:]; ; {
+		n, size := 0, len(asked[0])+20
+		for n < len(names) && n < recordsMost/2 && size+len(names[n]) < bytesMost/2 {
 			size += len(names[n]) + 20
 			n++
 		}
+		some := slices.Concat(asked, names[:n])
 		for addrs := a.Addrs; len(addrs) > 0; {
-			some := min(len(addrs), recordsMost-n, (bytesMost-size)/28)
-			out = append(out, message(names[:n], addrs[:some]))
-			addrs = addrs[some:]
+			most := min(len(addrs), recordsMost-len(some), (bytesMost-size)/28)
+			out = append(out, message(some, addrs[:most]))
+			addrs = addrs[most:]
 		}
-		names = names[n:]
+		if names = names[n:]; len(names) == 0 {
+			return out
+		}
 	}
-	return out
 }
 
 const (

@@ -51,7 +51,7 @@ var stateful = map[string]bool{
 	"weir_flows": true, "weir_flows_new": true, "weir_affinity": true, "weir_sockets": true, "weir_drops": true,
 	"weir_answers": true, "weir_frags": true, "weir_frag_slots": true, "weir_frag_rings": true,
 	"weir_dsr_tries": true, "weir_dsr_fallen": true, "weir_counts": true, "weir_shares": true, "weir_resolves": true, "weir_spent": true, "weir_streams": true, LimitStates: true, Conns: true,
-	"weir_names": true, "weir_name_used": true, "weir_name_asked": true, "weir_name_counts": true, "weir_name_streams": true,
+	"weir_names": true, "weir_name_used": true, "weir_name_asked": true, "weir_name_counts": true, "weir_name_streams": true, "weir_name_said": true,
 }
 
 // IsStateful reports whether only traffic makes what a map holds.
@@ -60,7 +60,7 @@ func IsStateful(name string) bool { return stateful[name] }
 // shared maps are the same for both families: what they hold has no addresses, or, of domain names,
 // those of both.
 var shared = []string{"weir_policy", "weir_ports", "weir_drops", "weir_answers", "weir_events", "weir_event_rate", "weir_records", "weir_hosts", "weir_hosts_staged", "weir_trace_rule",
-	"weir_name_patterns", "weir_name_sets", "weir_name_pods", "weir_name_servers", "weir_names", "weir_name_used", "weir_name_asked", "weir_name_counts", "weir_name_calls", "weir_name_streams", "weir_name_reader", "weir_name_handed",
+	"weir_name_patterns", "weir_name_sets", "weir_name_pods", "weir_name_servers", "weir_names", "weir_name_used", "weir_name_asked", "weir_name_counts", "weir_name_calls", "weir_name_streams", "weir_name_reader", "weir_name_handed", "weir_name_waits", "weir_name_said",
 	Queues, Limits, LimitStates, LimitedOfIPv6, Conns}
 
 // ProgramsOfIPv6 is the map by which the programs of IPv4, which are the ones attached, call those
@@ -92,7 +92,7 @@ func (l *Collection) CallIPv6(six *Collection) (int, error) {
 
 // unpinned maps hold nothing from one packet to the next, or, as the rings, nothing that
 // outlives its reader: weir_name_reader is the agent's that loaded the program which it is for.
-var unpinned = map[string]bool{"weir_events": true, "weir_records": true, "weir_event_rate": true, "weir_trace": true, "weir_trace_rule": true, "weir_scratch": true, "weir_reply": true, "weir_frag_saved": true, "weir_name_work": true, "weir_name_reader": true, "weir_name_handed": true, "weir_conn_work": true, ".rodata": true, ".bss": true, ".data": true}
+var unpinned = map[string]bool{"weir_events": true, "weir_records": true, "weir_event_rate": true, "weir_trace": true, "weir_trace_rule": true, "weir_scratch": true, "weir_reply": true, "weir_frag_saved": true, "weir_name_work": true, "weir_name_reader": true, "weir_name_handed": true, "weir_name_waits": true, "weir_conn_work": true, ".rodata": true, ".bss": true, ".data": true}
 
 // IsUnpinned reports whether a map has no pin.
 func IsUnpinned(name string) bool { return unpinned[name] }

@@ -47,7 +47,7 @@ func (t *nameTables) desire(s *nodestate.State, changed nodestate.Keys, ifindex 
 		t.sets.Desire(renderNameSets(&s.Names))
 		t.servers.Desire(renderServers(&s.Names))
 	}
-	if changed.Has(nodestate.TableNames) || changed.Has(nodestate.TableAddrs) {
+	if changed.Has(nodestate.TableNames) || changed.Has(nodestate.TableAddrs) || changed.Has(nodestate.TableStaged) {
 		t.pods.Desire(maps.All(renderNamePods(s, ifindex)))
 	}
 }
@@ -152,8 +152,15 @@ func renderNamePods(s *nodestate.State, ifindex func(nodestate.Addr) int) map[ui
 		return out
 	}
 	named := s.Names.SetsWithNames()
+	ofNames := func(set nodestate.SetID) uint64 {
+		if !named[set] {
+			return 0
+		}
+		return uint64(set)
+	}
 	for addr, a := range s.Addrs {
-		if a.Kind != nodestate.AddrEndpoint || !named[a.Egress.Set] {
+		set, staged := ofNames(a.Egress.Set), ofNames(s.Staged[addr].Egress.Set)
+		if a.Kind != nodestate.AddrEndpoint || set|staged == 0 {
 			continue
 		}
 		index := uint32(ifindex(a))
@@ -166,7 +173,7 @@ func renderNamePods(s *nodestate.State, ifindex func(nodestate.Addr) int) map[ui
 		if addr.Is6() {
 			six = 1
 		}
-		v.Sets[six] = uint64(a.Egress.Set)
+		v.Sets[six], v.Staged[six] = set, staged
 		out[index] = v
 	}
 	return out

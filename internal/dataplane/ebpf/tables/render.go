@@ -23,7 +23,9 @@ func renderAddrs[A abi.Address](s *nodestate.State, ifindex func(nodestate.Addr)
 				continue
 			}
 			v := renderAddr[A](a, isStaged(s, addr), s.Queued(a), ifindex)
-			v.Flags |= uint8(abi.FlagIf(a.Kind == nodestate.AddrEndpoint && named[a.Egress.Set], abi.AddrNames))
+			if a.Kind == nodestate.AddrEndpoint {
+				v.Flags |= uint8(abi.FlagIf(named[a.Egress.Set], abi.AddrNames) | abi.FlagIf(named[s.Staged[addr].Egress.Set], abi.AddrStagedNames))
+			}
 			if !yield(abi.ToAddr[A](addr), v) {
 				return
 			}

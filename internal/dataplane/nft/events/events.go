@@ -62,6 +62,9 @@ type View struct {
 	// the one by which a connection began (0 = none). Both may be nil.
 	Named func(ifindex int, a netip.Addr) []dataplane.NamedBy
 	Began func(connection uint32) nodestate.NameID
+	// Asked is the name that the pod at an interface asked for and that led to an address; empty =
+	// none is known. It may be nil.
+	Asked func(ifindex int, a netip.Addr) string
 
 	host      int // index of weir0
 	listening bool
@@ -288,11 +291,22 @@ func (q *question) decide(iso nodestate.Isolation, peer bool) nodestate.PolicyVa
 	return q.State.Decide(iso, addr, q.e.Proto, nodestate.Ports{Src: q.e.Sport, Dst: q.e.Dport})
 }
 
+// decideEgress is what a pod's egress set says of the destination, and the pattern of domain names
+// by which it allows that, or 0.
+func (q *question) decideEgress(iso nodestate.Isolation) (d nodestate.PolicyValue, by nodestate.NameID) {
+	if d = q.decide(iso, true); d.Allow || len(q.State.Names.Sets) == 0 {
+		return d, 0
+	}
+	return q.State.DecideNamed(iso, q.names(), q.e.Dst, q.e.Proto, nodestate.Ports{Src: q.e.Sport, Dst: q.e.Dport})
+}
+
 // consult asks a set that is in force.
 func (q *question) consult(iso nodestate.Isolation, peer bool, why reason.Reason) nodestate.PolicyValue {
-	d := q.decide(iso, peer)
-	if !d.Allow && why == reason.PolicyEgress && len(q.State.Names.Sets) > 0 {
-		d, q.by = q.State.DecideNamed(iso, q.names(), q.e.Dst, q.e.Proto, nodestate.Ports{Src: q.e.Sport, Dst: q.e.Dport})
+	var d nodestate.PolicyValue
+	if why == reason.PolicyEgress {
+		d, q.by = q.decideEgress(iso)
+	} else {
+		d = q.decide(iso, peer)
 	}
 	q.e.Log = q.e.Log || d.Log && !q.said.denied
 	if d.Log && !q.said.denied && d.Allow {
@@ -323,7 +337,7 @@ func (q *question) pods(src, dst nodestate.AddrKind) {
 		e.Egress.Local = true
 		e.Egress.Rule = q.consult(s.Addrs[q.sender].Egress, true, reason.PolicyEgress).Rule
 		if staged, ok := s.Staged[e.Src]; ok {
-			d := q.decide(staged.Egress, true)
+			d, _ := q.decideEgress(staged.Egress)
 			e.Egress.Staged, e.Egress.StagedDenied, e.Egress.StagedRule = true, !d.Allow, d.Rule
 		}
 	}

@@ -41,14 +41,14 @@ func (p *Plane) Learn(all []conntrack.Told) error {
 		}
 		addr := t.Addr.Unmap()
 		have, is := known.told[addr]
-		if !is && p.memory.full(known) {
+		if !is && p.memory.full(known, false) {
 			continue
 		}
 		if !is {
 			p.memory.all++
 		}
 		c := change{ifindex: t.IfIndex, addr: addr}
-		known.told[addr] = note(have, []nodestate.NameID{name}, now.Add(t.Left), now, &c)
+		known.told[addr] = note(have, []nodestate.NameID{name}, false, now.Add(t.Left), now, &c)
 		out = append(out, p.elementsOf(c)...)
 	}
 	return p.writer.write(out)

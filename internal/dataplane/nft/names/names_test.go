@@ -74,6 +74,83 @@ func answerOf(ttl uint32, addrs ...netip.Addr) *answers.Answer {
 
 func addrAt(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}) }
 
+// TestAskedNames holds that the name of the question is known of each address that it led to, of a
+// pod's first addresses, and as long as the address.
+func TestAskedNames(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	p := &Plane{memory: memory{pods: map[int]*pod{atPod: {told: map[netip.Addr][]slot{}}}}}
+	learn := func(name string, at netip.Addr) {
+		a := answerOf(60, at)
+		a.Names = []string{name, "cdn.test"}
+		p.memory.learn(atPod, a, []nodestate.NameID{1}, false, 0, now)
+	}
+	learn("a.test", addrAt(0))
+	if got, other := p.AskedName(atPod, addrAt(0)), p.AskedName(atPod+1, addrAt(0)); got != "a.test" || other != "" {
+		t.Errorf("asked as %q, by another pod %q", got, other)
+	}
+	for i := 1; i <= askedMost; i++ {
+		learn("b.test", addrAt(i))
+	}
+	learn("c.test", addrAt(0))
+	if got, more := p.AskedName(atPod, addrAt(0)), p.AskedName(atPod, addrAt(askedMost)); got != "c.test" || more != "" || len(p.memory.pods[atPod].told) != askedMost+1 {
+		t.Errorf("asked again as %q, beyond what is kept %q", got, more)
+	}
+	p.memory.expire(now.Add(time.Hour))
+	if n := len(p.memory.pods[atPod].asked); n != 0 {
+		t.Errorf("%d names stay", n)
+	}
+}
+
+// TestStagedNames holds that patterns which staged policies alone have take no place from those in
+// force: neither of an address that has all that it may, nor of a pod.
+func TestStagedNames(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	m := memory{pods: map[int]*pod{atPod: {told: map[netip.Addr][]slot{}}}}
+	names := func(from, n int) (out []nodestate.NameID) {
+		for i := range n {
+			out = append(out, nodestate.NameID(from+i))
+		}
+		return out
+	}
+	known := func() (out []nodestate.NameID) {
+		for _, n := range m.of(atPod, addrAt(1), now) {
+			out = append(out, n.Name)
+		}
+		slices.Sort(out)
+		return out
+	}
+	m.learn(atPod, answerOf(60, addrAt(1)), names(1, 5), false, 0, now)
+	m.learn(atPod, answerOf(600, addrAt(1)), names(11, 5), true, 0, now)
+	if got, want := known(), append(names(1, 5), 12, 13, 15); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	m.learn(atPod, answerOf(60, addrAt(1)), names(21, 3), false, 0, now)
+	if got, want := known(), append(names(1, 5), names(21, 3)...); !slices.Equal(got, want) {
+		t.Errorf("those in force came, and %v is known, want %v", got, want)
+	}
+	if changes, _ := m.learn(atPod, answerOf(600, addrAt(1)), names(11, 1), true, 0, now); len(changes) > 0 {
+		t.Errorf("a staged one takes a place: %+v", changes)
+	}
+	for n := range podMost {
+		m.learn(atPod, answerOf(60, addrAt(n)), names(11, 1), true, 0, now)
+	}
+	if n := len(m.pods[atPod].told); n != podMost/2 {
+		t.Errorf("%d addresses for staged policies", n)
+	}
+	if _, full := m.learn(atPod, answerOf(60, addrAt(podMost-1)), names(1, 1), false, 0, now); full > 0 {
+		t.Error("they leave no room to those in force")
+	}
+	p := &podPatterns{newPatterns(), newPatterns()}
+	p.inForce.add("*.test", 1)
+	p.staged.add("*.test", 1)
+	p.staged.add("a.test", 2)
+	if inForce, staged := p.matching([]string{"a.test"}); !slices.Equal(inForce, names(1, 1)) || !slices.Equal(staged, names(2, 1)) {
+		t.Errorf("in force %v, staged %v", inForce, staged)
+	}
+}
+
 // TestLearn holds how long an address counts, what is written of it when it is told again, and that
 // an address has eight patterns, of which the one that ends first gives its place.
 func TestLearn(t *testing.T) {
@@ -82,7 +159,7 @@ func TestLearn(t *testing.T) {
 	m := memory{pods: map[int]*pod{atPod: {told: map[netip.Addr][]slot{}}}}
 	learn := func(ttl uint32, names ...nodestate.NameID) []change {
 		t.Helper()
-		out, full := m.learn(atPod, answerOf(ttl, addrAt(1)), names, 0, now)
+		out, full := m.learn(atPod, answerOf(ttl, addrAt(1)), names, false, 0, now)
 		if full > 0 {
 			t.Fatal("no room")
 		}
@@ -127,7 +204,7 @@ func TestShares(t *testing.T) {
 		m.pods[i] = &pod{told: map[netip.Addr][]slot{}}
 		got := 0
 		for n := range podMost + 10 {
-			if _, full := m.learn(i, answerOf(60, addrAt(n)), []nodestate.NameID{1}, 0, now); full == 0 {
+			if _, full := m.learn(i, answerOf(60, addrAt(n)), []nodestate.NameID{1}, false, 0, now); full == 0 {
 				got++
 			}
 		}

@@ -37,6 +37,27 @@ func (p *patterns) add(text string, id nodestate.NameID) {
 	}
 }
 
+// addAll adds patterns, by their texts, but for those without a number.
+func (p *patterns) addAll(names []nodestate.NameID, texts map[nodestate.NameID]string, numbers map[nodestate.NameID]uint32) {
+	for _, name := range names {
+		if _, has := numbers[name]; has {
+			p.add(texts[name], name)
+		}
+	}
+}
+
+// podPatterns are those of a pod's policy, and those that it would have if staged policies were in
+// force.
+type podPatterns struct{ inForce, staged *patterns }
+
+// matching returns the patterns that one of the names matches; staged are those that the policy in
+// force does not have.
+func (p *podPatterns) matching(names []string) (inForce, staged []nodestate.NameID) {
+	inForce = p.inForce.matching(names)
+	staged = slices.DeleteFunc(p.staged.matching(names), func(id nodestate.NameID) bool { return slices.Contains(inForce, id) })
+	return inForce, staged
+}
+
 // matching returns the patterns that one of the names matches.
 func (p *patterns) matching(names []string) (out []nodestate.NameID) {
 	add := func(id nodestate.NameID) {

@@ -39,9 +39,9 @@ type Plane struct {
 	// byNumber is the other way round; it is not changed, but replaced.
 	byNumber map[uint32]nodestate.NameID
 	began    began
-	asks     map[netip.Addr]int // pods that have names, with their interfaces
-	knows    map[int]*patterns  // of their policy, by interface
-	rules    rules              // as they should be
+	asks     map[netip.Addr]int   // pods that have names, with their interfaces
+	knows    map[int]*podPatterns // by interface
+	rules    rules                // as they should be
 	written  map[table.Family]*rules
 	commits  uint32  // of tables of rules
 	beater   *beater // while answers are read
@@ -107,7 +107,7 @@ func (p *Plane) follow(s *nodestate.State) (gone []element) {
 		bySet[k.Set] = append(bySet[k.Set], k.Name)
 	}
 	p.six, p.extra = s.Settings.IPv6, time.Duration(s.Names.ExtraTTL)*time.Second
-	p.asks, p.knows = map[netip.Addr]int{}, map[int]*patterns{}
+	p.asks, p.knows = map[netip.Addr]int{}, map[int]*podPatterns{}
 	numbers := Numbers(&s.Names)
 	pods := map[int][]netip.Addr{}
 	if len(named) > 0 || len(p.memory.pods) > 0 {
@@ -117,18 +117,16 @@ func (p *Plane) follow(s *nodestate.State) (gone []element) {
 				continue
 			}
 			pods[index] = append(pods[index], a)
-			if !named[v.Egress.Set] {
+			staged := s.Staged[a].Egress.Set
+			if !named[v.Egress.Set] && !named[staged] {
 				continue
 			}
 			p.asks[a] = index
 			if p.knows[index] == nil {
-				p.knows[index] = newPatterns()
+				p.knows[index] = &podPatterns{newPatterns(), newPatterns()}
 			}
-			for _, name := range bySet[v.Egress.Set] {
-				if _, has := numbers[name]; has {
-					p.knows[index].add(s.Names.Texts[name], name)
-				}
-			}
+			p.knows[index].inForce.addAll(bySet[v.Egress.Set], s.Names.Texts, numbers)
+			p.knows[index].staged.addAll(bySet[staged], s.Names.Texts, numbers)
 		}
 	}
 	for index, known := range p.memory.pods {
@@ -173,7 +171,7 @@ func (p *Plane) forget(numbers map[nodestate.NameID]uint32) (gone []element) {
 			}
 			if known.told[addr] = keep; len(keep) == 0 {
 				gone = append(gone, p.elementsOf(change{ifindex: index, addr: addr, gone: []nodestate.NameID{0}})...)
-				delete(known.told, addr)
+				known.forget(addr)
 				p.memory.all--
 			}
 		}
@@ -252,7 +250,7 @@ func (p *Plane) adopt() error {
 			if _, is := known.told[f.addr]; !is {
 				p.memory.all++
 			}
-			known.told[f.addr] = note(known.told[f.addr], []nodestate.NameID{name}, until, now, &change{})
+			known.told[f.addr] = note(known.told[f.addr], []nodestate.NameID{name}, false, until, now, &change{})
 		}
 	}
 	p.left = nil
@@ -351,6 +349,17 @@ func (p *Plane) NamesOf(ifindex int, a netip.Addr) []dataplane.NamedBy {
 	return p.memory.of(ifindex, a, time.Now())
 }
 
+// AskedName returns the name that the pod at an interface asked for and that led to an address;
+// empty = none is known.
+func (p *Plane) AskedName(ifindex int, a netip.Addr) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if known := p.memory.pods[ifindex]; known != nil {
+		return known.asked[a]
+	}
+	return ""
+}
+
 // Counts returns how many answers became what of, in the words of dataplane.Reporter.Names.
 func (p *Plane) Counts() (map[string]uint64, error) {
 	p.mu.Lock()
@@ -376,14 +385,20 @@ func (p *Plane) Counts() (map[string]uint64, error) {
 }
 
 // learn notes an answer, and returns what has to be written of it.
-func (p *Plane) learn(ifindex int, a *answers.Answer, now time.Time) []element {
+func (p *Plane) learn(ifindex int, a *answers.Answer, now time.Time) (out []element) {
 	known := p.knows[ifindex]
 	if known == nil {
 		return nil
 	}
-	changes, full := p.memory.learn(ifindex, a, known.matching(a.Names), p.extra, now)
+	inForce, staged := known.matching(a.Names)
+	if len(a.Addrs) > 0 && len(inForce)+len(staged) > 0 {
+		p.noted.Add(1)
+	}
+	changes, full := p.memory.learn(ifindex, a, inForce, false, p.extra, now)
+	if more, without := p.memory.learn(ifindex, a, staged, true, p.extra, now); len(staged) > 0 {
+		changes, full = append(changes, more...), max(full, without)
+	}
 	p.full.Add(uint64(full))
-	var out []element
 	for _, c := range changes {
 		out = append(out, p.elementsOf(c)...)
 	}

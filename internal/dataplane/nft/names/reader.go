@@ -215,10 +215,6 @@ func (r *reader) message(p answers.Packet, m []byte, now time.Time) []element {
 	if !ok {
 		return nil
 	}
-	known := r.plane.knows[index]
-	if known != nil && len(a.Addrs) > 0 && len(known.matching(a.Names)) > 0 {
-		r.plane.noted.Add(1)
-	}
 	return r.plane.learn(index, a, now)
 }
 

@@ -13,12 +13,14 @@ import (
 
 // What pods are told is bounded as on nodes with eBPF (bpf/abi.h).
 const (
-	slots    = 8     // patterns of an address of a pod
-	podMost  = 32768 // addresses of a pod
-	podFew   = 1024  // the same while all pods have allFew
-	allFew   = 65536
-	ttlLeast = 10 * time.Second
-	ttlMost  = 7 * 24 * time.Hour
+	slots   = 8     // patterns of an address of a pod
+	podMost = 32768 // addresses of a pod
+	podFew  = 1024  // the same while all pods have allFew
+	allFew  = 65536
+	// askedMost is of how many addresses of a pod the name that was asked for is known.
+	askedMost = podFew
+	ttlLeast  = 10 * time.Second
+	ttlMost   = 7 * 24 * time.Hour
 	// grace is for how long the kernel has what is over: what is told again meanwhile, and ends no
 	// later than that, is not written again.
 	grace = time.Second
@@ -26,14 +28,26 @@ const (
 
 // slot says that a name of a pattern led to an address.
 type slot struct {
-	name  nodestate.NameID
-	until time.Time
+	name   nodestate.NameID
+	until  time.Time
+	staged bool // staged policies alone have the pattern: it gives its place to any other
+}
+
+// comesBefore reports whether a slot gives its place rather than another one.
+func (s slot) comesBefore(o slot) bool {
+	if s.staged != o.staged {
+		return s.staged
+	}
+	return s.until.Before(o.until)
 }
 
 // pod is what the pod at an interface was told.
 type pod struct {
 	addrs []netip.Addr
 	told  map[netip.Addr][]slot
+	// asked are the names that the pod asked for and that led to addresses of told, last; of
+	// askedMost of them at most.
+	asked map[netip.Addr]string
 }
 
 // memory is what pods were told, as the kernel has it too.
@@ -52,9 +66,9 @@ type change struct {
 	gone    []nodestate.NameID
 }
 
-// learn notes the addresses of an answer with the patterns of its names. full is how many found no
-// room.
-func (m *memory) learn(ifindex int, a *answers.Answer, patterns []nodestate.NameID, extra time.Duration, now time.Time) (changes []change, full int) {
+// learn notes the addresses of an answer with patterns of its names, which staged policies alone
+// may have. full is how many found no room.
+func (m *memory) learn(ifindex int, a *answers.Answer, patterns []nodestate.NameID, staged bool, extra time.Duration, now time.Time) (changes []change, full int) {
 	p := m.pods[ifindex]
 	if p == nil || len(patterns) == 0 {
 		return nil, 0
@@ -63,15 +77,16 @@ func (m *memory) learn(ifindex int, a *answers.Answer, patterns []nodestate.Name
 		addr := one.Addr.Unmap()
 		have, known := p.told[addr]
 		if !known {
-			if m.full(p) {
+			if m.full(p, staged) {
 				full++
 				continue
 			}
 			m.all++
 		}
 		ttl := min(max(time.Duration(one.TTL)*time.Second, ttlLeast), ttlMost)
+		p.noteAsked(addr, a.Names)
 		c := change{ifindex: ifindex, addr: addr}
-		p.told[addr] = note(have, patterns, now.Add(ttl+extra), now, &c)
+		p.told[addr] = note(have, patterns, staged, now.Add(ttl+extra), now, &c)
 		if len(c.set) > 0 {
 			changes = append(changes, c)
 		}
@@ -79,13 +94,22 @@ func (m *memory) learn(ifindex int, a *answers.Answer, patterns []nodestate.Name
 	return changes, full
 }
 
-// full reports whether a pod may have no further address.
-func (m *memory) full(p *pod) bool {
-	return len(p.told) >= podMost || m.all >= allFew && len(p.told) >= podFew
+// full reports whether a pod may have no further address. Those for staged policies alone take half
+// of its room at most.
+func (m *memory) full(p *pod, staged bool) bool {
+	most := podMost
+	if m.all >= allFew {
+		most = podFew
+	}
+	if staged {
+		most /= 2
+	}
+	return len(p.told) >= most
 }
 
-// note notes patterns in the slots of an address. What is over, or would be next, gives its place.
-func note(have []slot, patterns []nodestate.NameID, until, now time.Time, c *change) []slot {
+// note notes patterns in the slots of an address. What is over, or would be next, gives its place;
+// to staged patterns only what is over, or staged too.
+func note(have []slot, patterns []nodestate.NameID, staged bool, until, now time.Time, c *change) []slot {
 	last := latest(have)
 	for _, name := range patterns {
 		take := -1
@@ -103,13 +127,17 @@ func note(have []slot, patterns []nodestate.NameID, until, now time.Time, c *cha
 		default:
 			take = 0
 			for i, s := range have {
-				if s.until.Before(have[take].until) {
+				if s.comesBefore(have[take]) {
 					take = i
 				}
+			}
+			if s := have[take]; staged && !s.staged && s.until.After(now) {
+				continue
 			}
 			c.gone = append(c.gone, have[take].name)
 			have[take] = slot{name: name}
 		}
+		have[take].staged = staged
 		before := have[take].until
 		if !until.After(before.Add(grace)) {
 			continue
@@ -132,12 +160,29 @@ func latest(have []slot) (last time.Time) {
 	return last
 }
 
+// noteAsked notes which name was asked for: the first of an answer.
+func (p *pod) noteAsked(addr netip.Addr, names []string) {
+	if _, known := p.asked[addr]; len(names) == 0 || !known && len(p.asked) >= askedMost {
+		return
+	}
+	if p.asked == nil {
+		p.asked = map[netip.Addr]string{}
+	}
+	p.asked[addr] = names[0]
+}
+
+// forget forgets an address.
+func (p *pod) forget(addr netip.Addr) {
+	delete(p.told, addr)
+	delete(p.asked, addr)
+}
+
 // expire forgets what is over.
 func (m *memory) expire(now time.Time) {
 	for _, p := range m.pods {
 		for addr, have := range p.told {
 			if latest(have).Add(grace).Before(now) {
-				delete(p.told, addr)
+				p.forget(addr)
 				m.all--
 			}
 		}

@@ -143,9 +143,12 @@ func recordsOf(v *events.View, a conntrack.Accounted, since, now time.Time) (the
 		}
 		there.Egress, there.Ingress, there.Name = v.Ends(events.Header{Src: orig.Src, Dst: reply.Src, SrcPort: orig.SrcPort, DstPort: reply.SrcPort,
 			Proto: model.Protocol(orig.Proto), Message: uint16(orig.Type)<<8 | uint16(orig.Code)}, began)
+		if v.Asked != nil && there.Egress.Local {
+			there.AskedName = v.Asked(s.Addrs[orig.Src].IfIndex, orig.Dst)
+		}
 	}
 	back = there
-	back.Name, back.Reply, back.Packets, back.Bytes, back.TCPFlags, back.Path = 0, true, a.Received.Packets, a.Received.Bytes, flagsOf(a, false), pathTo(s, orig.Src)
+	back.Name, back.AskedName, back.Reply, back.Packets, back.Bytes, back.TCPFlags, back.Path = 0, "", true, a.Received.Packets, a.Received.Bytes, flagsOf(a, false), pathTo(s, orig.Src)
 	return there, back, true
 }
 

@@ -236,6 +236,10 @@ func logOf(f *flows.Flow, now time.Time) *logspb.LogRecord {
 	}
 	a.peer("source", &f.Source)
 	a.peer("destination", &f.Destination)
+	if f.Egress != nil {
+		a.text("weir.flow.domain", f.Egress.Domain)
+		a.text("weir.flow.domain.asked", f.Egress.Name)
+	}
 	a.text("weir.flow.service", f.Service)
 	a.text("weir.flow.asked", f.Asked)
 	a.text("weir.flow.path", f.Path)
