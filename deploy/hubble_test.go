@@ -16,8 +16,8 @@ import (
 )
 
 // Hubble's API at agents is by TLS where it is asked for, with a certificate of its own for each
-// agent, which the controller signs: it alone may write what that takes, and reads no other Secrets;
-// agents start without.
+// agent, which the controller signs: it alone may write what that takes, and reads no other
+// Secrets; agents start without.
 func TestHubbleOption(t *testing.T) {
 	all, err := Objects(Defaults())
 	if err != nil {

@@ -45,8 +45,8 @@ func (a asked) Ask(ctx context.Context, method, path string, body io.Reader) (*h
 	return w.Result(), nil
 }
 
-// certified has the certificates that Weir's controller makes: of the agents of nodes, each its own,
-// and of a client.
+// certified has the certificates that Weir's controller makes: of the agents of nodes, each its
+// own, and of a client.
 func certified(t *testing.T, dir string, nodes ...string) (agents []Files, client Files) {
 	t.Helper()
 	const namespace, reader = "kube-system", "reader"

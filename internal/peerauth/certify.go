@@ -93,8 +93,8 @@ func (k *Keeper) certify(ctx context.Context, object string, does func(leaf *x50
 	return nil
 }
 
-// SignRequest signs a serving certificate for names and the key of a request (PKCS #10), and returns
-// it with its authority's. Nothing else counts of what the request says.
+// SignRequest signs a serving certificate for names and the key of a request (PKCS #10), and
+// returns it with its authority's. Nothing else counts of what the request says.
 func (k *Keeper) SignRequest(ctx context.Context, request []byte, names []string) ([][]byte, error) {
 	name := names[0]
 	r, err := x509.ParseCertificateRequest(request)

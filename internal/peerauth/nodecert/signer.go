@@ -32,7 +32,8 @@ type Agent interface {
 
 // Signer has certificates signed for agents.
 type Signer struct {
-	// Sign signs for the key of a request and names, which alone count: peerauth.Keeper.SignRequest.
+	// Sign signs for the key of a request and names, which alone count:
+	// peerauth.Keeper.SignRequest.
 	Sign func(ctx context.Context, request []byte, names []string) ([][]byte, error)
 	// Names are those of a node's server, the one that its agent looks for first.
 	Names func(node string) []string
