@@ -153,9 +153,9 @@ static __always_inline __u64 account_size(struct __sk_buff *skb)
 	return ((__u64)(segments ?: 1) << ACCOUNT_PACKETS_AT) + skb->len - ETH_SIZE;
 }
 
-/* Looks how far a segment of TCP of an open flow gets, before its headers are changed: one with data
- * that brings nothing beyond what came before was sent again, or was overtaken. Of two processors
- * on one flow the later store stands: a segment may be missing in the count, or be one too many. */
+/* Looks how far a segment of TCP of an open flow gets, before its headers are changed: one with
+ * data that brings nothing beyond what came before was sent again, or was overtaken. Of two
+ * processors on one flow the later store stands, so that the count may be off by a segment. */
 static __always_inline void account_segment(struct __sk_buff *skb, const struct pkt *p,
 					    struct flow_value *f)
 {

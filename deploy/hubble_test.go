@@ -10,12 +10,14 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/weir-net/weir/internal/agent/flowapi"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/peerauth"
 )
 
-// Hubble's API at agents is by TLS where it is asked for, with files that the controller makes: it
-// alone may write these, and reads no other Secrets; agents start without them.
+// Hubble's API at agents is by TLS where it is asked for, with a certificate of its own for each
+// agent, which the controller signs: it alone may write what that takes, and reads no other
+// Secrets; agents start without.
 func TestHubbleOption(t *testing.T) {
 	all, err := Objects(Defaults())
 	if err != nil {
@@ -26,10 +28,10 @@ func TestHubbleOption(t *testing.T) {
 	}
 	o := Defaults()
 	o.Hubble = true
-	for _, of := range [][2]string{{"Secret", peerauth.HubbleName}, {"ConfigMap", peerauth.HubbleName}, {"Secret", "weir-hubble-server"}, {"Secret", "weir-hubble-client"}, {"Service", "weir-hubble"}} {
+	for _, of := range [][2]string{{"Secret", peerauth.HubbleName}, {"ConfigMap", peerauth.HubbleName}, {"Secret", "weir-hubble-client"}, {"Service", "weir-hubble"}} {
 		find(t, o, of[0], of[1])
 	}
-	want := "[map[apiGroups:[] resourceNames:[weir-hubble-ca weir-hubble-server weir-hubble-client] resources:[secrets] verbs:[get update]] map[apiGroups:[] resourceNames:[weir-hubble-ca] resources:[configmaps] verbs:[get update]]]"
+	want := "[map[apiGroups:[] resourceNames:[weir-hubble-ca weir-hubble-client] resources:[secrets] verbs:[get update]] map[apiGroups:[] resourceNames:[weir-hubble-ca] resources:[configmaps] verbs:[get update]]]"
 	if got := fmt.Sprint(rulesOf(t, o, "Role", "weir-hubble")); got != want {
 		t.Errorf("the controller's rights are %s", got)
 	}
@@ -44,20 +46,19 @@ func TestHubbleOption(t *testing.T) {
 		}
 	}
 	at := config.New("n1", environ, nil).AtStart().Hubble
-	if want := (config.Hubble{Port: 4244, CertFile: "/var/run/secrets/weir/hubble/tls.crt", KeyFile: "/var/run/secrets/weir/hubble/tls.key", CAFile: "/var/run/secrets/weir/hubble/ca.crt", ClientGroup: peerauth.ReadersGroup}); at != want {
+	if want := (config.Hubble{Port: 4244, CAFile: "/var/run/secrets/weir/hubble/ca.crt", ClientGroup: peerauth.ReadersGroup}); at != want {
 		t.Errorf("agents serve by %+v", at)
 	}
 	for _, v := range pod["volumes"].([]any) {
 		if v := v.(map[string]any); v["name"] == "hubble" {
-			for _, s := range v["projected"].(map[string]any)["sources"].([]any) {
-				for kind, of := range s.(map[string]any) {
-					if of.(map[string]any)["optional"] != true {
-						t.Errorf("agents do not start without %s %v", kind, of)
-					}
-				}
+			if v["configMap"].(map[string]any)["optional"] != true {
+				t.Error("agents do not start without the authority")
+			}
+			if name := flowapi.CertifiedAs("n1", at); name != "n1.default.hubble-grpc.cilium.io" {
+				t.Errorf("agents ask for a certificate of %q", name)
 			}
 			return
 		}
 	}
-	t.Error("agents mount no certificate")
+	t.Error("agents mount no authority")
 }

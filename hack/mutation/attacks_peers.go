@@ -17,6 +17,9 @@ const (
 var attacksPeers = []mutant{
 	{fault: fault{"the key of Weir's authority makes certificates for other servers", "internal/peerauth/authorities.go",
 		"PermittedDNSDomains: []string{domain}, PermittedDNSDomainsCritical: true,", ""}, pkg: peerauthPackage, run: "^TestHostileAuthorityForOtherNames$"},
+	{fault: fault{"an agent gets a certificate by which it answers hubble-relay as another node", "internal/peerauth/certify.go",
+		"	name := names[0]\n	r, err := x509.ParseCertificateRequest(request)", "	name := names[0]\n	r, err := x509.ParseCertificateRequest(request)\n	if err == nil {\n		names = append(names, r.DNSNames...)\n	}"},
+		pkg: "./internal/peerauth/nodecert", run: "^TestHostileRequests$"},
 	{fault: fault{"a token that has expired, or whose pod is gone, answers for a node", reviewFile, "	case !s.Authenticated:", "	case !s.Authenticated && s.User.Username == \"\":"},
 		pkg: peerauthPackage, run: "^TestHostileTokens$"},
 	{fault: fault{"a token for the API server that was stolen answers for a node", reviewFile,

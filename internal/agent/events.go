@@ -26,6 +26,7 @@ import (
 	"github.com/weir-net/weir/internal/hubble"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/peerauth/nodecert"
 	"github.com/weir-net/weir/internal/version"
 )
 
@@ -75,7 +76,7 @@ func (a *Agent) flowSettings() (now, atStart time.Duration, known bool) {
 func (a *Agent) keepFlows(atStart config.Effective) {
 	a.flows = &flowlog.Log{Collector: flows.New(a.opts.Node, atStart.FlowRecords, atStart.FlowsKept, eventNames{a.cluster, a.source}), Events: a.events, Driver: a.flowSource, Lost: func() (dataplane.LostEvents, error) { return a.driver.LostEvents() }, Settings: a.flowSettings, Restart: ErrRestart, Log: a.log}
 	a.flowAPI = &flowapi.API{Server: hubble.Server{Node: a.opts.Node, Records: a.flows.Collector, Version: "Weir " + version.Version, Began: a.started, Status: func() flows.Status { now, _ := a.flows.Status(); return now }},
-		Socket: filepath.Join(a.opts.RunDir, hubble.SocketName), At: atStart.Hubble, Nodes: a.cluster.nodes, Log: a.log.With("part", "hubble")}
+		Socket: filepath.Join(a.opts.RunDir, hubble.SocketName), At: atStart.Hubble, Nodes: a.cluster.nodes, Certificate: nodecert.Holder{Name: flowapi.CertifiedAs(a.opts.Node, atStart.Hubble), Now: time.Now}, Log: a.log.With("part", "hubble")}
 	a.flows.Serve, a.flows.Collector.OnHandshake = a.flowAPI.Serve, a.handshakes.Note
 }
 

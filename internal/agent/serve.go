@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -198,9 +199,12 @@ func (a *Agent) apiHandlers() map[string]http.HandlerFunc {
 	}
 }
 
-// serveControllers answers users' questions by the controller, until ctx ends.
+// serveControllers answers users' questions by the controller, and those about this node's
+// certificate, until ctx ends.
 func (a *Agent) serveControllers(ctx context.Context) error {
-	tunnel.Controller().Keep(ctx, remoteDialer(), trust.Folder(a.opts.PeersDir), api.Bounded(api.NewMux(a.apiHandlers())),
+	handlers := a.apiHandlers()
+	maps.Copy(handlers, a.flowAPI.Questions())
+	tunnel.Controller().Keep(ctx, remoteDialer(), trust.Folder(a.opts.PeersDir), api.Bounded(api.NewMux(handlers)),
 		func() []string { return a.cluster.snapshot().controllers }, a.log)
 	return nil
 }

@@ -26,6 +26,7 @@ func TestNumbersWaitForTheHeartbeat(t *testing.T) {
 		Conditions: []weirv1.Condition{{Type: weirv1.ConditionReady, Status: metav1.ConditionTrue, LastTransitionTime: now}}}
 	b := a.DeepCopy()
 	b.Endpoints, b.Services, b.LastHeartbeat, b.Drops = 50, 3, &later, []weirv1.Drop{{Reason: "SPOOFED"}}
+	b.FlowRecords = &weirv1.FlowRecordsStatus{Lost: []weirv1.LostFlowRecords{{Why: "ring", Records: 1, LastTime: later}}}
 	b.Conditions[0].LastTransitionTime = later
 	if !sameForOthers(a, b) {
 		t.Error("numbers are written at once")

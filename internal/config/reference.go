@@ -70,7 +70,7 @@ var docs = map[string]string{
 	"flowLogsFlushInterval":          "After how long an open flow is reported, and what was reported of a flow becomes one record ([flow records](../guides/flows.md)). The agent starts anew.",
 	"flowRecordsKept":                "How many [flow records](../guides/flows.md) the node keeps, the latest ones, some 1 KiB each.",
 	"hubblePort":                     "TCP port at which the agent serves [Hubble's API](../guides/hubble.md) by TLS while flow records are kept; 0: at the socket of the node alone.",
-	"hubbleCertFile":                 "File with the certificate for `FELIX_HubblePort`, which is not served without one.",
+	"hubbleCertFile":                 "File with the certificate for `FELIX_HubblePort`; empty, and no key either: the controller signs one for the name of the node, where [it is to](../guides/hubble.md#by-tcp).",
 	"hubbleKeyFile":                  "File with its key.",
 	"hubbleCAFile":                   "File with the authorities whose clients are answered there.",
 	"hubbleClientGroup":              "Organization that their certificates need; empty: any.",

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-net/weir/internal/peerauth"
 )
 
-// The leader makes the certificates for Hubble's API at agents where they are installed, and
-// nothing where they are not.
+// The leader makes the authority for Hubble's API at agents, and the certificate of its clients,
+// where they are installed, and nothing where they are not.
 func TestKeepHubble(t *testing.T) {
 	f := newFixture(t)
 	if err := f.keepAuthorities(t.Context()); err != nil {
@@ -21,7 +21,7 @@ func TestKeepHubble(t *testing.T) {
 	if secrets, err := f.kube.CoreV1().Secrets("kube-system").List(t.Context(), metav1.ListOptions{}); err != nil || len(secrets.Items) != 1 {
 		t.Errorf("not installed: %v, %v", err, secrets.Items)
 	}
-	for _, name := range []string{peerauth.HubbleName, hubbleServerSecret, hubbleReaderSecret} {
+	for _, name := range []string{peerauth.HubbleName, hubbleReaderSecret} {
 		meta := metav1.ObjectMeta{Namespace: "kube-system", Name: name}
 		if err := f.kube.Tracker().Add(&corev1.Secret{ObjectMeta: meta}); err != nil {
 			t.Fatal(err)
@@ -35,11 +35,9 @@ func TestKeepHubble(t *testing.T) {
 	if err := f.keepAuthorities(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{hubbleServerSecret, hubbleReaderSecret} {
-		have, err := f.kube.CoreV1().Secrets("kube-system").Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil || len(have.Data["tls.crt"]) == 0 || len(have.Data["tls.key"]) == 0 {
-			t.Errorf("%s: %v, %d keys", name, err, len(have.Data))
-		}
+	have, err := f.kube.CoreV1().Secrets("kube-system").Get(t.Context(), hubbleReaderSecret, metav1.GetOptions{})
+	if err != nil || len(have.Data["tls.crt"]) == 0 || len(have.Data["tls.key"]) == 0 {
+		t.Errorf("the clients' certificate: %v, %d keys", err, len(have.Data))
 	}
 	bundle, err := f.kube.CoreV1().ConfigMaps("kube-system").Get(t.Context(), peerauth.HubbleName, metav1.GetOptions{})
 	peers, err2 := f.kube.CoreV1().ConfigMaps("kube-system").Get(t.Context(), peerauth.ObjectName, metav1.GetOptions{})

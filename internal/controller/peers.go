@@ -67,25 +67,21 @@ func (c *Controller) keepAuthorities(ctx context.Context) error {
 	return nil
 }
 
-// Secrets with the certificates for Hubble's API at agents: of all agents, by a name of any node
-// (servername.All), and of a client that reads the records of all.
+// The Secret with the certificate of a client of Hubble's API at agents that reads the records of
+// all. Agents get theirs by package nodecert.
 const (
-	hubbleServerSecret = "weir-hubble-server"
 	hubbleReaderSecret = "weir-hubble-client"
 	hubbleReader       = "hubble-relay"
 )
 
-// keepHubble looks after the authority for Hubble's API at agents and the certificates of it, where
-// they are installed.
+// keepHubble looks after the authority for Hubble's API at agents and the certificate of its
+// clients, where they are installed.
 func (c *Controller) keepHubble(ctx context.Context) error {
 	k := &peerauth.Keeper{Kube: c.cfg.Kube, Namespace: c.cfg.Namespace, Object: peerauth.HubbleName, Domain: servername.Domain, Clients: true, Now: c.now}
 	if installed, err := k.Installed(ctx); err != nil || !installed {
 		return err
 	}
 	if _, err := k.Ensure(ctx); err != nil {
-		return err
-	}
-	if err := k.Certify(ctx, hubbleServerSecret, servername.All); err != nil {
 		return err
 	}
 	return k.CertifyReader(ctx, hubbleReaderSecret, hubbleReader)

@@ -61,8 +61,8 @@ type Flow struct {
 	// Handshake is how many microseconds that of TCP took, from SYN to the client's ACK: a round
 	// trip between both ends. 0 = not known. Of a sum it is that of the slowest.
 	Handshake uint32 `json:"handshakeMicroseconds,omitempty"`
-	// Retransmitted are segments of TCP with data that brought nothing beyond those before; nil = not
-	// counted. Of a sum they are those of the records that counted them.
+	// Retransmitted are segments of TCP with data that brought nothing beyond those before; nil =
+	// not counted. Of a sum they are those of the records that counted them.
 	Retransmitted *Retransmitted `json:"retransmitted,omitempty"`
 	// Records is of how many records this one is the sum, with so many Connections that ended: a
 	// store makes what is old coarser. Such a record has no source port, TCPFlags and Ended. 0 = it

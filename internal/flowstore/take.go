@@ -36,8 +36,8 @@ type position struct {
 	wire.Position
 	Lost map[string]uint64 `json:"lost,omitempty"` // what the agent said there
 	Seen int64             `json:"seen"`           // when, milliseconds since 1970
-	// Old are records that the agent had no more when it was asked for them, OldAt is when it was so
-	// last, milliseconds since 1970.
+	// Old are records that the agent had no more when it was asked for them, OldAt is when it was
+	// so last, milliseconds since 1970.
 	Old   uint64 `json:"old,omitempty"`
 	OldAt int64  `json:"oldAt,omitempty"`
 }

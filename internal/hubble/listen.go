@@ -43,24 +43,43 @@ const (
 
 // Files are what the API is protected by at a port: the server's certificate and its key, and the
 // authorities of clients. They are read for each connection, so that they can be renewed in place.
-// Group is the organization that clients' certificates need, too; empty = any.
-type Files struct{ Cert, Key, CA, Group string }
+// Group is the organization that clients' certificates need, too; empty = any. Without Cert and Key
+// the certificate is what Issued returns.
+type Files struct {
+	Cert, Key, CA, Group string
+	Issued               func() (*tls.Certificate, error)
+}
 
-// config is what files say now. Clients without a certificate of one of the authorities, made for
-// clients, do not get through the handshake.
-func (f Files) config() (*tls.Config, error) {
-	if f.Cert == "" || f.Key == "" || f.CA == "" {
-		return nil, errors.New("FELIX_HUBBLECERTFILE, FELIX_HUBBLEKEYFILE and FELIX_HUBBLECAFILE are needed: the API is not served by TCP without certificates")
+// pair is the server's certificate with its key.
+func (f Files) pair() (*tls.Certificate, error) {
+	if f.Cert == "" && f.Key == "" && f.Issued != nil {
+		return f.Issued()
+	}
+	if f.Cert == "" || f.Key == "" {
+		return nil, errors.New("FELIX_HUBBLECERTFILE and FELIX_HUBBLEKEYFILE are set both or not at all")
 	}
 	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 	if err != nil {
 		return nil, fmt.Errorf("read the certificate: %w", err)
 	}
+	return &pair, nil
+}
+
+// config is what files say now. Clients without a certificate of one of the authorities, made for
+// clients, do not get through the handshake.
+func (f Files) config() (*tls.Config, error) {
+	if f.CA == "" {
+		return nil, errors.New("FELIX_HUBBLECAFILE is needed: the API is not served by TCP to clients without certificates")
+	}
+	pair, err := f.pair()
+	if err != nil {
+		return nil, err
+	}
 	text, err := os.ReadFile(f.CA)
 	if err != nil {
 		return nil, fmt.Errorf("read the authorities of clients: %w", err)
 	}
-	out := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert,
+	out := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{*pair}, ClientAuth: tls.RequireAndVerifyClientCert,
 		ClientCAs: x509.NewCertPool(), NextProtos: []string{"h2"}}
 	if !out.ClientCAs.AppendCertsFromPEM(text) {
 		return nil, fmt.Errorf("%s has no certificate", f.CA)

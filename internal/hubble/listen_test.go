@@ -31,6 +31,7 @@ import (
 	"github.com/weir-net/weir/internal/hubble/api/observer"
 	"github.com/weir-net/weir/internal/hubble/api/peer"
 	"github.com/weir-net/weir/internal/hubble/servername"
+	"github.com/weir-net/weir/internal/peerauth/nodecert"
 )
 
 // authority signs certificates for a test.
@@ -112,7 +113,7 @@ func TestClientsOfPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	serving(t, func(ctx context.Context) error {
-		return s.serveTLS(ctx, grouped, Files{files.Cert, files.Key, files.CA, "readers"})
+		return s.serveTLS(ctx, grouped, Files{Cert: files.Cert, Key: files.Key, CA: files.CA, Group: "readers"})
 	})
 	at := l.Addr().String()
 	ask := func(creds credentials.TransportCredentials) error {
@@ -194,7 +195,7 @@ func TestFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, bad := range map[string]Files{
-		"HUBBLECAFILE": {Cert: f.Cert, Key: f.Key}, "certificate": {Cert: f.Key, Key: f.Key, CA: f.CA}, "no such file": {Cert: f.Cert, Key: f.Key, CA: f.CA + "x"}, "has no certificate": {Cert: f.Cert, Key: f.Key, CA: f.Key},
+		"HUBBLECAFILE": {Cert: f.Cert, Key: f.Key}, "both or not at all": {Cert: f.Cert, CA: f.CA}, "not signed": {CA: f.CA, Issued: new(nodecert.Holder).Certificate}, "certificate": {Cert: f.Key, Key: f.Key, CA: f.CA}, "no such file": {Cert: f.Cert, Key: f.Key, CA: f.CA + "x"}, "has no certificate": {Cert: f.Cert, Key: f.Key, CA: f.Key},
 	} {
 		if _, err := bad.config(); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v", what, err)

@@ -5,9 +5,16 @@ package hubble
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -23,37 +30,75 @@ import (
 	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/hubble/servername"
 	"github.com/weir-net/weir/internal/peerauth"
+	"github.com/weir-net/weir/internal/peerauth/nodecert"
 )
 
 // relayVariable is the environment's that names hubble-relay, to which hack/hubble.sh brings it.
 const relayVariable = "WEIR_HUBBLE_RELAY"
 
-// certified are files with the certificates that Weir's controller makes: of agents, and of a
-// client.
-func certified(t *testing.T, dir string) (agent, client Files) {
+// asked is an agent's questions, as the controller asks them.
+type asked struct{ http.Handler }
+
+func (a asked) Ask(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	a.ServeHTTP(w, httptest.NewRequestWithContext(ctx, method, path, body))
+	return w.Result(), nil
+}
+
+// certified has the certificates that Weir's controller makes: of the agents of nodes, each its
+// own, and of a client.
+func certified(t *testing.T, dir string, nodes ...string) (agents []Files, client Files) {
 	t.Helper()
-	const namespace = "kube-system"
+	const namespace, reader = "kube-system", "reader"
 	of := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
-	kube := fake.NewClientset(&corev1.Secret{ObjectMeta: of(peerauth.HubbleName)}, &corev1.ConfigMap{ObjectMeta: of(peerauth.HubbleName)}, &corev1.Secret{ObjectMeta: of("agents")}, &corev1.Secret{ObjectMeta: of("reader")})
+	kube := fake.NewClientset(&corev1.Secret{ObjectMeta: of(peerauth.HubbleName)}, &corev1.ConfigMap{ObjectMeta: of(peerauth.HubbleName)}, &corev1.Secret{ObjectMeta: of(reader)})
 	k := &peerauth.Keeper{Kube: kube, Namespace: namespace, Object: peerauth.HubbleName, Domain: servername.Domain, Clients: true, Now: time.Now}
 	bundle, err := k.Ensure(t.Context())
-	if err = errors.Join(err, k.Certify(t.Context(), "agents", servername.All), k.CertifyReader(t.Context(), "reader", "hubble-relay")); err != nil {
+	if err = errors.Join(err, k.CertifyReader(t.Context(), reader, "hubble-relay")); err != nil {
 		t.Fatal(err)
 	}
-	write := func(secret string) Files {
-		have, err := kube.CoreV1().Secrets(namespace).Get(t.Context(), secret, metav1.GetOptions{})
-		if err != nil {
+	have, err := kube.CoreV1().Secrets(namespace).Get(t.Context(), reader, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client = Files{Cert: filepath.Join(dir, "reader.crt"), Key: filepath.Join(dir, "reader.key"), CA: filepath.Join(dir, "ca.crt")}
+	for path, text := range map[string][]byte{client.Cert: have.Data["tls.crt"], client.Key: have.Data["tls.key"], client.CA: bundle} {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		f := Files{Cert: filepath.Join(dir, secret+".crt"), Key: filepath.Join(dir, secret+".key"), CA: filepath.Join(dir, secret+"-ca.crt"), Group: peerauth.ReadersGroup}
-		for path, text := range map[string][]byte{f.Cert: have.Data["tls.crt"], f.Key: have.Data["tls.key"], f.CA: bundle} {
-			if err := os.WriteFile(path, text, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return f
 	}
-	return write("agents"), write("reader")
+	signer := &nodecert.Signer{Sign: k.SignRequest, Names: servername.Certified, Log: slog.New(slog.DiscardHandler)}
+	for _, node := range nodes {
+		h := &nodecert.Holder{Name: servername.Of(node), Now: time.Now}
+		mux := http.NewServeMux()
+		for pattern, handler := range h.Questions() {
+			mux.HandleFunc(pattern, handler)
+		}
+		serving(t, func(ctx context.Context) error { signer.Keep(ctx, node, asked{mux}); return nil })
+		await.That(t, "the agent has a certificate", func() error { _, err := h.Certificate(); return err })
+		agents = append(agents, Files{CA: client.CA, Group: peerauth.ReadersGroup, Issued: h.Certificate})
+	}
+	return agents, client
+}
+
+// keyPair are files with an agent's certificate and its key.
+func keyPair(t *testing.T, dir string, issued func() (*tls.Certificate, error)) Files {
+	t.Helper()
+	cert, err := issued()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := Files{Cert: filepath.Join(dir, "agent.crt"), Key: filepath.Join(dir, "agent.key")}
+	for path, block := range map[string]*pem.Block{f.Cert: {Type: "CERTIFICATE", Bytes: cert.Certificate[0]}, f.Key: {Type: "PRIVATE KEY", Bytes: key}} {
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
 }
 
 // TestRelay: hubble-relay of its own project, as it is, finds the agents of two nodes by peer.Peer
@@ -76,7 +121,7 @@ func TestRelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	files, client := certified(t, dir)
+	files, client := certified(t, dir, "n1", "n2")
 	listeners := []net.Listener{first, second}
 	nodes := func() []Node {
 		return []Node{{"n1", []netip.Addr{at.Addr()}}, {"n2", []netip.Addr{netip.MustParseAddr("127.0.77.2")}}}
@@ -84,7 +129,7 @@ func TestRelay(t *testing.T) {
 	for i, node := range []string{"n1", "n2"} {
 		s := newTestServerOf(t, node)
 		s.Nodes, s.Port = nodes, at.Port()
-		serving(t, func(ctx context.Context) error { return s.serveTLS(ctx, listeners[i], files) })
+		serving(t, func(ctx context.Context) error { return s.serveTLS(ctx, listeners[i], files[i]) })
 		s.record(uint16(40001+i), 1+i)
 		s.Records.Flush()
 	}
@@ -149,19 +194,23 @@ func TestRelay(t *testing.T) {
 			}
 		}
 	}
-	agent := func(more ...string) (string, error) {
+	agent := func(node string, more ...string) (string, error) {
 		asking, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		c := exec.CommandContext(asking, os.Getenv(cliVariable), append([]string{"observe", "--last", "10", "--server", "tls://" + first.Addr().String(), "--tls-ca-cert-files", client.CA, "--tls-server-name", servername.Of("n1")}, more...)...)
+		c := exec.CommandContext(asking, os.Getenv(cliVariable), append([]string{"observe", "--last", "10", "--server", "tls://" + first.Addr().String(), "--tls-ca-cert-files", client.CA, "--tls-server-name", servername.Of(node)}, more...)...)
 		c.Env = append(os.Environ(), "HOME="+t.TempDir())
 		out, err := c.CombinedOutput()
 		return string(out), err
 	}
-	if out, err := agent("--tls-client-cert-file", client.Cert, "--tls-client-key-file", client.Key); err != nil || !strings.Contains(out, ":40001") {
+	if out, err := agent("n1", "--tls-client-cert-file", client.Cert, "--tls-client-key-file", client.Key); err != nil || !strings.Contains(out, ":40001") {
 		t.Errorf("with the client's certificate: %v: %s", err, out)
 	}
-	for what, more := range map[string][]string{"without a certificate": nil, "with that of agents": {"--tls-client-cert-file", files.Cert, "--tls-client-key-file", files.Key}} {
-		if out, err := agent(more...); err == nil || strings.Contains(out, ":40001") {
+	if out, err := agent("n2", "--tls-client-cert-file", client.Cert, "--tls-client-key-file", client.Key); err == nil || strings.Contains(out, ":40001") {
+		t.Errorf("n1's agent answers as n2's: %v: %s", err, out)
+	}
+	own := keyPair(t, dir, files[0].Issued)
+	for what, more := range map[string][]string{"without a certificate": nil, "with that of an agent": {"--tls-client-cert-file", own.Cert, "--tls-client-key-file", own.Key}} {
+		if out, err := agent("n1", more...); err == nil || strings.Contains(out, ":40001") {
 			t.Errorf("%s: %v: %s", what, err, out)
 		}
 	}

@@ -4,8 +4,9 @@
 // certificate authority (Keeper) and serves with certificates of it (Serving); agents trust what it
 // publishes (package trust) and prove themselves by a token of their service account with an
 // audience of its own (Reviewer). A client of the API server is known by what the API server says
-// of it (FrontProxy). No agent has a certificate or a key: what authenticates it is bound to its
-// pod and its node by the API server, and ends with these.
+// of it (FrontProxy). What authenticates an agent is bound to its pod and its node by the API
+// server, and ends with these. Where agents are servers to others, they get certificates for the
+// name of their node (package nodecert).
 package peerauth
 
 import (
@@ -122,15 +123,30 @@ func (as authorities) signer(now time.Time) *authority {
 
 // issue signs a serving certificate for a name.
 func (a *authority) issue(now time.Time, name string, life time.Duration) (*tls.Certificate, error) {
-	return a.sign(now, name, life, x509.Certificate{Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	return a.sign(now, name, life, serverNamed([]string{name}))
 }
 
-// sign completes a template and signs it.
+// serverNamed is what a server's certificate says.
+func serverNamed(names []string) x509.Certificate {
+	return x509.Certificate{Subject: pkix.Name{CommonName: names[0]}, DNSNames: names, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+}
+
+// sign completes a template and signs it, with a key that it makes.
 func (a *authority) sign(now time.Time, name string, life time.Duration, template x509.Certificate) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make the key of %s: %w", name, err)
 	}
+	cert, err := a.signKey(now, name, life, template, key.Public())
+	if err != nil {
+		return nil, err
+	}
+	cert.PrivateKey = key
+	return cert, nil
+}
+
+// signKey completes a template and signs it for a key that somebody else has.
+func (a *authority) signKey(now time.Time, name string, life time.Duration, template x509.Certificate, key crypto.PublicKey) (*tls.Certificate, error) {
 	serial, err := newSerial()
 	if err != nil {
 		return nil, err
@@ -140,7 +156,7 @@ func (a *authority) sign(now time.Time, name string, life time.Duration, templat
 		until = a.cert.NotAfter
 	}
 	template.SerialNumber, template.NotBefore, template.NotAfter, template.KeyUsage = serial, now.Add(-skew), until, x509.KeyUsageDigitalSignature
-	der, err := x509.CreateCertificate(rand.Reader, &template, a.cert, key.Public(), a.key)
+	der, err := x509.CreateCertificate(rand.Reader, &template, a.cert, key, a.key)
 	if err != nil {
 		return nil, fmt.Errorf("sign the certificate of %s: %w", name, err)
 	}
@@ -148,7 +164,7 @@ func (a *authority) sign(now time.Time, name string, life time.Duration, templat
 	if err != nil {
 		return nil, fmt.Errorf("read the certificate of %s: %w", name, err)
 	}
-	return &tls.Certificate{Certificate: [][]byte{der, a.cert.Raw}, PrivateKey: key, Leaf: leaf}, nil
+	return &tls.Certificate{Certificate: [][]byte{der, a.cert.Raw}, Leaf: leaf}, nil
 }
 
 const (

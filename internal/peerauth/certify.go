@@ -4,10 +4,13 @@ package peerauth
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -88,4 +91,33 @@ func (k *Keeper) certify(ctx context.Context, object string, does func(leaf *x50
 		return fmt.Errorf("update Secret %s/%s: %w", k.Namespace, object, err)
 	}
 	return nil
+}
+
+// SignRequest signs a serving certificate for names and the key of a request (PKCS #10), and
+// returns it with its authority's. Nothing else counts of what the request says.
+func (k *Keeper) SignRequest(ctx context.Context, request []byte, names []string) ([][]byte, error) {
+	name := names[0]
+	r, err := x509.ParseCertificateRequest(request)
+	if err != nil {
+		return nil, fmt.Errorf("read the request for the certificate of %s: %w", name, err)
+	}
+	if err := r.CheckSignature(); err != nil {
+		return nil, fmt.Errorf("the request for the certificate of %s: %w", name, err)
+	}
+	if key, is := r.PublicKey.(*ecdsa.PublicKey); !is || key.Curve != elliptic.P256() {
+		return nil, fmt.Errorf("the request for the certificate of %s: its key is not one of P-256", name)
+	}
+	as, err := read(ctx, k.Kube, k.Namespace, k.object())
+	if err != nil {
+		return nil, err
+	}
+	by := as.signer(k.Now())
+	if by == nil {
+		return nil, errors.New("all authorities have expired: the leader makes a new one")
+	}
+	cert, err := by.signKey(k.Now(), name, servingLife, serverNamed(names), r.PublicKey)
+	if err != nil {
+		return nil, err
+	}
+	return cert.Certificate, nil
 }

@@ -53,6 +53,8 @@ type place struct {
 
 	mu   sync.Mutex
 	gone map[string]bool // tokens that count no longer
+	// connected is called with each agent that connects, unless it is nil.
+	connected func(context.Context, *agents.Agent)
 }
 
 func newPlace(t *testing.T, every time.Duration) *place {
@@ -96,7 +98,15 @@ func newPlaceOf(t *testing.T, every time.Duration, conns *httplimit.Budget) *pla
 	}
 	p.addr = l.Addr().String()
 	p.Relay = New(Config{Kube: kube, Log: log, Proxy: front, Reviewer: peerauth.NewReviewer(kube, agentUser, tunnel.Audience),
-		StoreReviewer: peerauth.NewReviewer(kube, storeUser, tunnel.Audience), ReviewEvery: every})
+		StoreReviewer: peerauth.NewReviewer(kube, storeUser, tunnel.Audience), ReviewEvery: every,
+		Connected: func(ctx context.Context, a *agents.Agent) {
+			p.mu.Lock()
+			do := p.connected
+			p.mu.Unlock()
+			if do != nil {
+				do(ctx, a)
+			}
+		}})
 	if conns != nil {
 		p.conns = conns
 	}

@@ -36,6 +36,8 @@ type Config struct {
 	Reviewer, StoreReviewer *peerauth.Reviewer
 	// Admission answers at admission.Path, to whoever asks; nil = nobody.
 	Admission http.Handler
+	// Connected is called with each agent that has connected, as agents.Config.Asking.
+	Connected func(context.Context, *agents.Agent)
 	// ReviewEvery is the time between two looks at whether the token of a connected agent still
 	// counts; 0 = agents.DefaultReviewEvery.
 	ReviewEvery time.Duration
@@ -63,7 +65,7 @@ func New(cfg Config) *Relay {
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "weir_controller", Name: "agents_refused_total", Help: "Connections of agents that were refused, by why."}, []string{"reason"}),
 		asked:   prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "weir_controller", Name: "questions_total", Help: "Questions of users about nodes, by the code of the answer."}, []string{"question", "code"}),
 	}
-	r.agents = agents.New(agents.Config{Log: cfg.Log, Reviewer: cfg.Reviewer, ReviewEvery: cfg.ReviewEvery, Refused: r.refused})
+	r.agents = agents.New(agents.Config{Log: cfg.Log, Reviewer: cfg.Reviewer, ReviewEvery: cfg.ReviewEvery, Refused: r.refused, Asking: cfg.Connected})
 	r.stores = agents.New(agents.Config{Log: cfg.Log, Reviewer: cfg.StoreReviewer, ReviewEvery: cfg.ReviewEvery, Refused: r.refused})
 	r.count = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "weir_controller", Name: "agents_connected", Help: "Agents that this instance can ask."}, func() float64 {
 		return float64(len(r.agents.Nodes()))

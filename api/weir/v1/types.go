@@ -198,8 +198,8 @@ const (
 
 // FlowRecordsStatus is what a node knows of its flow records.
 type FlowRecordsStatus struct {
-	// Lost are flow records that the agent could not make, by why. Those that newer ones replaced in
-	// its memory are not among them.
+	// Lost are flow records that the agent could not make, by why. Those that newer ones replaced
+	// in its memory are not among them.
 	// +listType=map
 	// +listMapKey=why
 	// +kubebuilder:validation:MaxItems=16

@@ -8,6 +8,7 @@ package flowapi
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"strconv"
 
 	"golang.org/x/sync/errgroup"
@@ -15,6 +16,8 @@ import (
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/hubble"
+	"github.com/weir-net/weir/internal/hubble/servername"
+	"github.com/weir-net/weir/internal/peerauth/nodecert"
 )
 
 // API is what is served.
@@ -22,6 +25,8 @@ type API struct {
 	Server hubble.Server
 	Socket string
 	At     config.Hubble
+	// Certificate is what the port is served by where no files with one are named.
+	Certificate nodecert.Holder
 	// Nodes looks for those of the cluster; there are none once ctx has ended.
 	Nodes func(ctx context.Context) func() []hubble.Node
 	Log   *slog.Logger
@@ -39,8 +44,20 @@ func (a *API) Serve(ctx context.Context) error {
 	return g.Wait()
 }
 
+// CertifiedAs is the name that the controller is to sign a certificate for; empty = files have one,
+// or the port is not served.
+func CertifiedAs(node string, at config.Hubble) string {
+	if at.Port == 0 || at.CAFile == "" || at.CertFile != "" || at.KeyFile != "" {
+		return ""
+	}
+	return servername.Of(node)
+}
+
+// Questions are those of the controller about the certificate.
+func (a *API) Questions() map[string]http.HandlerFunc { return a.Certificate.Questions() }
+
 func (a *API) files() hubble.Files {
-	return hubble.Files{Cert: a.At.CertFile, Key: a.At.KeyFile, CA: a.At.CAFile, Group: a.At.ClientGroup}
+	return hubble.Files{Cert: a.At.CertFile, Key: a.At.KeyFile, CA: a.At.CAFile, Group: a.At.ClientGroup, Issued: a.Certificate.Certificate}
 }
 
 // Problems says why the port is not served, or serves nobody.
@@ -50,5 +67,5 @@ func (a *API) Problems(node string) []weirv1.Problem {
 		return nil
 	}
 	return []weirv1.Problem{weirv1.Problem{Object: "Node " + node, Field: "FELIX_HubblePort", Value: strconv.Itoa(int(a.At.Port)), Message: "Hubble's API is not served by TCP: " + err.Error(),
-		Action: "with weir install --hubble the controller makes the certificates (Secret weir-hubble-server, ConfigMap weir-hubble-ca in namespace kube-system) and the kubelet brings them within two minutes: see the controller's log; otherwise mount the files that FELIX_HubbleCertFile, KeyFile and CAFile name in DaemonSet weir-node"}.Clip()}
+		Action: "with weir install --hubble the controller signs the agent's certificate within a minute, and makes the authority (ConfigMap weir-hubble-ca in namespace kube-system), which the kubelet brings within two: see the controller's log; otherwise mount the files that FELIX_HubbleCertFile, KeyFile and CAFile name in DaemonSet weir-node"}.Clip()}
 }

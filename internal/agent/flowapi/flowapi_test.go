@@ -18,7 +18,7 @@ func TestProblems(t *testing.T) {
 	}
 	at := config.Hubble{Port: 4244, CertFile: filepath.Join(t.TempDir(), "tls.crt"), KeyFile: "tls.key", CAFile: "ca.crt"}
 	p := (&API{At: at}).Problems("n1")
-	if len(p) != 1 || p[0].Object != "Node n1" || p[0].Value != "4244" || !strings.Contains(p[0].Message, at.CertFile) || !strings.Contains(p[0].Action, "weir-hubble-server") {
+	if len(p) != 1 || p[0].Object != "Node n1" || p[0].Value != "4244" || !strings.Contains(p[0].Message, at.CertFile) || !strings.Contains(p[0].Action, "weir-hubble-ca") {
 		t.Errorf("without files: %v", p)
 	}
 }

@@ -11,9 +11,11 @@ import "strings"
 // Domain is what the names are below.
 const Domain = "default.hubble-grpc.cilium.io"
 
-// All is the name in a certificate that does for all nodes.
-const All = "*." + Domain
+// Peers is the name by which hubble-relay asks any agent for the list of nodes.
+const Peers = "hubble-peer." + Domain
 
-// Of is the name in a node's certificate: dots of the node's name are dashes, so that All
-// covers it.
+// Of is the name in a node's certificate: dots of the node's name are dashes.
 func Of(node string) string { return strings.ReplaceAll(node, ".", "-") + "." + Domain }
+
+// Certified are the names that a node's certificate has.
+func Certified(node string) []string { return []string{Of(node), Peers} }
