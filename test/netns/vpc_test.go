@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/weir-net/weir/internal/agent/chain"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nettest"
 )
@@ -240,8 +242,10 @@ func (n *vpcNode) newPod(name string) *pod {
 	return p
 }
 
-// clean takes Weir away from the node, as weir-agent clean-up does with the eBPF data plane.
-func (n *vpcNode) clean() {
+// clean takes Weir away from the node, as weir-agent clean-up does.
+func (n *vpcNode) clean(t *testing.T) {
 	n.driver.kill()
-	n.enter.Do(n.vpc.t, "removing Weir", func() error { return ebpf.Remove(filepath.Join(n.driver.bpffs, "weir")) })
+	n.enter.Do(n.vpc.t, "removing Weir", func() error {
+		return errors.Join(ebpf.Remove(filepath.Join(n.driver.bpffs, "weir")), nft.Remove(t.Context()))
+	})
 }

@@ -28,7 +28,11 @@ import (
 func RenderChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h policy.HostRules, room uint64, at Indexes) {
 	filterChains(f, t, s, epoch, h, at)
 	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
-	t.Chains["leave"] = table.Chain{Type: knftables.NATType, Hook: knftables.PostroutingHook, Priority: "srcnat", Rules: expr.Expand(f, s, masqueradeRules(f, s)...)}
+	leave := knftables.BaseChainPriority("srcnat")
+	if s.Settings.Chained { // before the source NAT of another CNI plugin, in whose place natOutgoing is
+		leave = "srcnat-1"
+	}
+	t.Chains["leave"] = table.Chain{Type: knftables.NATType, Hook: knftables.PostroutingHook, Priority: leave, Rules: expr.Expand(f, s, masqueradeRules(f, s)...)}
 	chain(asNodeChain, asNodeRules(f, s, s.Settings.SNATFirst, s.Settings.SNATLast)...)
 	first, last := outsidePorts(s)
 	chain(asNodeOutside, asNodeRules(f, s, first, last)...)
