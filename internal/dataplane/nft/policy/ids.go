@@ -74,7 +74,7 @@ func newEpochs() epochs { return epochs{newer: map[uint16]uint64{}} }
 
 // of returns the number of a policy, never 0: a flow with 0 was not evaluated.
 func (e *epochs) of(sum uint64) uint16 {
-	n := uint16(sum>>48^sum>>32^sum>>16^sum) | 1
+	n := uint16(sum>>48^sum>>32^sum>>16^sum)&marks.EpochMask | 1
 	for !e.free(n, sum) {
 		n++
 	}
