@@ -62,8 +62,8 @@ func buildVPC(t *testing.T) string {
 	return dir
 }
 
-// newVPC is one of a family. With IPv6 nodes and pods have addresses of that alone, as in clusters of
-// IPv6 of Amazon's.
+// newVPC is one of a family. With IPv6 nodes and pods have addresses of that alone, as in clusters
+// of IPv6 of Amazon's.
 func newVPC(t *testing.T, fam family) *vpc {
 	t.Helper()
 	v := &vpc{lan: newLAN(t, fam), programs: buildVPC(t)}

@@ -88,8 +88,8 @@ func (s *Spec) link(in Inputs, plugin string) {
 // ModeLink marks a File as a symbolic link to its Content.
 const ModeLink = 0o120000
 
-// nriValidator has containerd from 2.2 on refuse containers whose pod's annotation names a plugin of
-// NRI that is not there.
+// nriValidator has containerd from 2.2 on refuse containers whose pod's annotation names a plugin
+// of NRI that is not there.
 const nriValidator = `
 [plugins."io.containerd.nri.v1.nri".default_validator]
   enable = true

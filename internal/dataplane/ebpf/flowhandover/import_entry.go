@@ -136,8 +136,9 @@ func (t Importer) Ours(e conntrack.Entry) bool {
 	return same || t.State.Addrs[e.Reply.Dst].Kind == nodestate.AddrHost
 }
 
-// BeforeOthersNAT is a connection as programs see it: what a pod sends out of the cluster they leave
-// to the stack where another CNI plugin's network translates its source, which goes on doing that.
+// BeforeOthersNAT is a connection as programs see it: what a pod sends out of the cluster they
+// leave to the stack where another CNI plugin's network translates its source, which goes on doing
+// that.
 func (t Importer) BeforeOthersNAT(e conntrack.Entry) conntrack.Entry {
 	src := t.State.Addrs[e.Orig.Src]
 	if !t.State.Settings.Chained || src.Kind != nodestate.AddrEndpoint || src.NATOutgoing || e.Reply.Src == e.Orig.Src {
