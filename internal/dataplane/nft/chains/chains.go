@@ -106,12 +106,22 @@ func asAddrRules(a netip.Addr, first, last uint16) []string {
 	return []string{"$ports snat to " + to, "$icmp type echo-request snat to " + to, alone}
 }
 
+// keepInTunnel gives what leaves by the tunnel the source that it has, so that the source NAT of
+// another CNI plugin does not see it: the kernel asks no more chains once a flow has a source.
+func keepInTunnel(s *nodestate.State) string {
+	if !s.Settings.Chained {
+		return ""
+	}
+	return "oifname $tunnel snat to $ip saddr"
+}
+
 // masqueradeRules translate sources. A node without an address of the family translates none.
 func masqueradeRules(f table.Family, s *nodestate.State) []string {
 	if !f.Node(s).IsValid() {
 		return nil
 	}
 	rules := []string{
+		keepInTunnel(s),
 		egress.Leave(s),
 		"ct status dnat $ip saddr . $ip daddr @" + expr.SetHairpin + " goto " + asNodeChain,
 		"$ip saddr @" + expr.SetOutgoing + " $ip daddr != @" + expr.SetRouted + " $ip daddr != @" + expr.SetKeepSource + " goto " + asNodePod,
