@@ -74,6 +74,11 @@ func asks() []cells.Cell {
 				add(c.on, what, test+"/"+strings.ReplaceAll(sub, " ", "_"), "")
 			}
 		}
+		if strings.HasPrefix(c.on, "azure-cni") {
+			on("nftables", c.on, "on nftables", "", "its test is of eBPF")
+		} else {
+			on("nftables", c.on, "on nftables, and from one data plane to the other", test+"/nftables", "")
+		}
 		add(c.on, "upstream's specs: conformance, and Services", specs(c.on, conformance), "")
 		add(c.on, "upstream's specs: NetworkPolicy", specs(c.on, netpol), "")
 	}
@@ -85,7 +90,6 @@ func asks() []cells.Cell {
 			Test: "test/lab " + egressAtStart + "/" + plane})
 	}
 	aws := clusters[0].on
-	on("nftables", aws, "all of that on nftables, and from one data plane to the other", "test/lab TestOnAWS/nftables", "")
 	add(aws, "a pod that does not start without the agent (NRI)", "test/lab TestOnAWS/pod_that_requires_the_agent", "")
 	const both = "both"
 	on(both, aws, "between namespaces: both interfaces, source/destination check", "test/netns TestOnAWS", "")
