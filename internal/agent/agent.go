@@ -324,9 +324,6 @@ func (a *Agent) openDataPlane(lacks error, e config.Effective) error {
 	if errors.Is(err, ebpf.ErrRefused) {
 		nftables = a.planes.choose(e, err)
 	}
-	if nftables && e.Settings.Chained {
-		return errors.Join(errors.New("with another CNI plugin (FELIX_CNICHAINING) there is eBPF alone, and this node cannot have it, or has nftables of an earlier installation"), a.planes.lacking())
-	}
 	if nftables {
 		a.preloaded.Close()
 		a.driver, err = a.openNFTables()

@@ -4,7 +4,7 @@ package config
 
 import "testing"
 
-// TestChaining: with another CNI plugin there is eBPF, whatever a configuration says.
+// TestChaining: another CNI plugin and a data plane are chosen independently of each other.
 func TestChaining(t *testing.T) {
 	for _, c := range []struct {
 		env      []string
@@ -16,7 +16,7 @@ func TestChaining(t *testing.T) {
 		{[]string{"FELIX_BPFENABLED=false"}, false, true, 0},
 		{[]string{"FELIX_CNICHAINING=generic"}, true, false, 0},
 		{[]string{"FELIX_CNICHAINING=aws-vpc-cni"}, true, false, 0},
-		{[]string{"FELIX_CNICHAINING=generic", "FELIX_BPFENABLED=false"}, true, false, 1},
+		{[]string{"FELIX_CNICHAINING=generic", "FELIX_BPFENABLED=false"}, true, true, 0},
 		{[]string{"FELIX_CNICHAINING=Disabled"}, false, false, 0},
 		{[]string{"FELIX_CNICHAINING=calico"}, false, false, 1},
 	} {

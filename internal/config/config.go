@@ -237,12 +237,6 @@ func (r *Resolver) Resolve() Result {
 		d := model.DefaultSettings()
 		out.Settings.SNATPortFirst, out.Settings.SNATPortLast = d.SNATPortFirst, d.SNATPortLast
 	}
-	if out.Settings.Chained && out.NFTables {
-		out.NFTables = false
-		s := chosen["bpfEnabled"]
-		out.Problems = append(out.Problems, weirv1.Problem{Object: s.object, Field: s.path, Value: s.text,
-			Message: "is not in force: with another CNI plugin (FELIX_CNICHAINING) there is eBPF alone", Action: "remove it"})
-	}
 	out.Settings.AgentPorts = agentPorts(&out.Effective)
 	openWireGuard(&out.Settings)
 	if w := &out.Settings.WireGuard; w.Hosts && !w.IPv4.Enabled && !w.IPv6.Enabled {

@@ -14,6 +14,7 @@ type NodeRoute struct {
 	Tunnel  bool       // through the tunnel, whatever link there is
 	HandsOn bool       // what comes in the original direction goes there as it is; else the answers go
 	Came    bool       // the connection was handed on to this node through the tunnel
+	Routes  bool       // no node: answers go as the kernel's routes say, whatever routing rules of others do
 	Gateway bool       // the connection leaves the cluster by an egress gateway: of the node, through the tunnel, or without Tunnel by one of this node
 }
 

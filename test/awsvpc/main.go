@@ -29,6 +29,7 @@ import (
 type config struct {
 	Socket     string           // at which the plugin asks
 	VPC        []string         // CIDRs between which nothing is translated
+	IPv6       bool             // as with ENABLE_IPv6: pods have addresses of the primary interface's prefix alone
 	Interfaces []elasticNetwork // the primary one first
 }
 
@@ -97,14 +98,18 @@ func setUp(c *config) (*server, error) {
 		return nil, err
 	}
 	s := &server{vpc: c.VPC, given: map[string]given{}}
-	for device, e := range c.Interfaces {
+	interfaces := c.Interfaces
+	if c.IPv6 {
+		s.vpc, interfaces = nil, interfaces[:1]
+	}
+	for device, e := range interfaces {
 		a := net.ParseIP(e.Address)
 		if a == nil {
 			return nil, fmt.Errorf("interface %d: %q is no address", device, e.Address)
 		}
 		table := networkutils.CalculateRouteTableId(device, 0)
 		if device == 0 {
-			err = n.SetupHostNetwork(c.VPC, e.MAC, &a, false, false)
+			err = n.SetupHostNetwork(c.VPC, e.MAC, &a, false, c.IPv6)
 		} else {
 			var known bool
 			if table, known, err = n.GetRouteTableNumberForENI(0, e.Address, device, maxInterfaces, false); err == nil {
@@ -144,7 +149,11 @@ type given struct {
 }
 
 func (g given) metadata() []*rpc.IPAllocationMetadata {
-	return []*rpc.IPAllocationMetadata{{IPv4Addr: g.addr, DeviceNumber: g.device, RouteTableId: g.table}}
+	m := &rpc.IPAllocationMetadata{IPv4Addr: g.addr, DeviceNumber: g.device, RouteTableId: g.table}
+	if net.ParseIP(g.addr).To4() == nil {
+		m.IPv4Addr, m.IPv6Addr = "", g.addr
+	}
+	return []*rpc.IPAllocationMetadata{m}
 }
 
 // server answers the plugin. Pods get addresses of the interfaces in turn, of each the one that was

@@ -44,13 +44,14 @@ func specs(on, which string) string { return "test/e2e --on=" + on + " " + which
 // asks are all cells.
 func asks() []cells.Cell {
 	var out []cells.Cell
-	add := func(mode, what, test, why string) {
+	on := func(plane, mode, what, test, why string) {
 		family := "IPv4"
 		if strings.HasPrefix(what, "IPv6") {
 			family = "IPv6"
 		}
-		out = append(out, cells.Cell{Mode: mode, Family: family, Plane: "eBPF", What: what, Test: test, Why: why})
+		out = append(out, cells.Cell{Mode: mode, Family: family, Plane: plane, What: what, Test: test, Why: why})
 	}
+	add := func(mode, what, test, why string) { on("eBPF", mode, what, test, why) }
 	for _, c := range clusters {
 		test := "test/lab " + c.test
 		add(c.on, "pods that run are taken over, and kept when Weir goes", test, "")
@@ -73,6 +74,11 @@ func asks() []cells.Cell {
 				add(c.on, what, test+"/"+strings.ReplaceAll(sub, " ", "_"), "")
 			}
 		}
+		if strings.HasPrefix(c.on, "azure-cni") {
+			on("nftables", c.on, "on nftables", "", "its test is of eBPF")
+		} else {
+			on("nftables", c.on, "on nftables, and from one data plane to the other", test+"/nftables", "")
+		}
 		add(c.on, "upstream's specs: conformance, and Services", specs(c.on, conformance), "")
 		add(c.on, "upstream's specs: NetworkPolicy", specs(c.on, netpol), "")
 	}
@@ -84,10 +90,14 @@ func asks() []cells.Cell {
 			Test: "test/lab " + egressAtStart + "/" + plane})
 	}
 	aws := clusters[0].on
-	add(aws, "between namespaces: both interfaces, source/destination check", "test/netns TestOnAWS", "")
+	add(aws, "a pod that does not start without the agent (NRI)", "test/lab TestOnAWS/pod_that_requires_the_agent", "")
+	const both = "both"
+	on(both, aws, "between namespaces: both interfaces, source/destination check", "test/netns TestOnAWS", "")
+	on(both, aws, "between namespaces: from one data plane to the other", "test/netns TestSwitchOnAWS", "")
+	on(both, aws, "IPv6, between namespaces", "test/netns TestOnAWSIPv6", "")
 	add(aws, "`awsSrcDstCheck`, by EC2's protocol", "internal/controller/srcdst TestChecks", "")
 	add(aws, "security groups for pods", "", "branch interfaces have no stand-in")
-	add(aws, "IPv6", "", "labs of Amazon's VPC CNI have IPv4 alone")
+	add(aws, "IPv6 in a lab, and IPv4 by `egress-cni`", "", "labs of Amazon's VPC CNI have IPv4 alone")
 	azure := "azure-cni"
 	add(azure, "multi-tenancy (`transparent-vlan`), and Windows", "", "no lab")
 	add(azure, "IPv6", "", "labs of Azure CNI have IPv4 alone")

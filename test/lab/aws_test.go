@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // vpcNetwork is the subnet of the nodes, and of pods, in a lab with Amazon's VPC CNI.
@@ -76,9 +78,11 @@ func TestOnAWS(t *testing.T) {
 	}
 	o.network(t)
 	o.startTime(t, "srv0", "start of a pod until it is ready, without Weir: median (s)")
+	o.waitsForAgent(t)
 	began := time.Now()
 	l.mustWeir(t, "install", "--image", "weir.local/weir:dev", "--on", "aws-vpc-cni", "--pod-cidr", vpcNetwork, "--api-server", at(cpAddr, 6443))
 	note(t, "installation until all agents are ready (s)", time.Since(began).Seconds())
+	t.Run("pod that requires the agent", o.startsWithAgent)
 	for node, was := range written {
 		if is := l.ofAWS(t, node); is != was {
 			t.Errorf("%s: what Amazon's VPC CNI wrote is other than before:\n%s\nbefore:\n%s", node, is, was)
@@ -92,6 +96,7 @@ func TestOnAWS(t *testing.T) {
 	t.Run("policy", o.policies)
 	t.Run("why", o.reasons)
 	t.Run("new pods", o.newPods)
+	t.Run("nftables", func(t *testing.T) { o.onNFTables(t, o.network) })
 	l.mustWeir(t, "uninstall")
 	t.Run("network without Weir", o.network)
 	for node, was := range written {
@@ -119,6 +124,32 @@ func (o *onAWS) network(t *testing.T) {
 		o.client(1).reaches(t, at(to.addr, whoPort), to.pod, client1Addr) // as a load balancer with targets of type ip
 		o.host("worker1", worker1Addr).reaches(t, at(to.addr, whoPort), to.pod, worker1Addr)
 	}
+}
+
+// waitsForAgent creates a pod whose containers containerd starts where the agent holds the start of
+// pods, and nowhere else; startsWithAgent is that it starts then.
+func (o *onAWS) waitsForAgent(t *testing.T) {
+	pod := o.server("requires", "worker1", nil)
+	pod.Annotations = map[string]string{"required-plugins.noderesource.dev": `["weir"]`}
+	o.create(t, pod)
+	eventually(t, time.Minute, "a container is refused without the agent", func() error {
+		is, err := o.kube.CoreV1().Pods(o.ns).Get(t.Context(), "requires", metav1.GetOptions{})
+		if err != nil || len(is.Status.ContainerStatuses) != 1 {
+			return fmt.Errorf("it has no status yet: %w", err)
+		}
+		if w := is.Status.ContainerStatuses[0].State.Waiting; w == nil || !strings.Contains(w.Message, `required plugin "weir" not present`) {
+			return fmt.Errorf("it is %+v", is.Status.ContainerStatuses[0].State)
+		}
+		return nil
+	})
+}
+
+func (o *onAWS) startsWithAgent(t *testing.T) {
+	p, err := o.ready("requires", 6*time.Minute) // the kubelet tries again after up to five
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.cli2.reaches(t, at(p.addr, whoPort), "requires", o.cli2.addr)
 }
 
 // pools: one that only says which addresses are pods' may be the nodes' network, in which pods are,

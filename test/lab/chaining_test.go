@@ -85,6 +85,14 @@ func TestOnGeneric(t *testing.T) {
 		srv1.soon(t, at(srv2.addr, whoPort), true)
 	}
 	t.Run("taken over", works)
+	t.Run("nftables", func(t *testing.T) {
+		for _, c := range []struct{ enabled, plane string }{{"false", "nftables"}, {"true", "eBPF"}} {
+			l.patchFelix(t, `{"bpfEnabled":`+c.enabled+`}`, "bpfEnabled")
+			l.awaitPlane(t, c.plane)
+			l.agentsReady(t, 0, nil)
+			works(t)
+		}
+	})
 	t.Run("outside", func(t *testing.T) {
 		// The other network's source NAT, here as its administrator would write it.
 		nat := []string{"POSTROUTING", "-s", podNetwork, "!", "-d", podNetwork, "-o", "eth0", "-j", "MASQUERADE"}

@@ -63,7 +63,8 @@ type onCloud struct {
 	*space
 	srv1, srv2, cli1, cli2, closed, cli3 *place
 	svc1, svc2, svc3                     *corev1.Service
-	nri                                  bool // the nodes' container runtime holds pods until their policy is in force
+	nri                                  bool   // the nodes' container runtime holds pods until their policy is in force
+	prefix                               string // of the names of pods that start while Weir runs, and of their figures
 }
 
 // nodePort3 is that of svc3.
@@ -222,7 +223,7 @@ func (o *onCloud) startTime(t *testing.T, name, what string) (last *place) {
 // newPods start while Weir runs. Those that a policy isolates ask from their first moment on for
 // what they may not have.
 func (o *onCloud) newPods(t *testing.T) {
-	n := o.startTime(t, "srv3", "start of a pod until it is ready: median (s)")
+	n := o.startTime(t, o.prefix+"srv3", o.prefix+"start of a pod until it is ready: median (s)")
 	o.cli2.reaches(t, at(n.addr, whoPort), n.pod, o.cli2.addr)
 	n.reaches(t, at(o.svc2.Spec.ClusterIP, whoPort), "srv2", n.addr)
 
@@ -231,15 +232,15 @@ func (o *onCloud) newPods(t *testing.T) {
 	const count = 20
 	var names []string
 	for i := range count + 2 {
-		name, labels := fmt.Sprintf("asks-%d", i), map[string]string{"isolated": "yes"}
+		name, labels := fmt.Sprintf("%sasks-%d", o.prefix, i), map[string]string{"isolated": "yes"}
 		if i >= count { // which show that there is an answer to be had
-			name, labels = fmt.Sprintf("asks-free-%d", i), nil
+			name, labels = fmt.Sprintf("%sasks-free-%d", o.prefix, i), nil
 		}
 		names = append(names, name)
 		o.create(t, o.podSpec(name, []string{"worker1", "worker2"}[i%2], []string{"/t/" + filepath.Base(o.traffic), "dial", at(o.srv2.addr, whoPort),
 			"--count", fmt.Sprint(each), "--every", every.String(), "--timeout", "1s"}, labels))
 	}
-	o.exitCodes(t, len(names), "asks-")
+	o.exitCodes(t, len(names), o.prefix+"asks-")
 	var without, isolated []float64
 	for _, name := range names {
 		var r dialResult
@@ -248,7 +249,7 @@ func (o *onCloud) newPods(t *testing.T) {
 			t.Fatalf("%s says %s: %v", name, raw, err)
 		}
 		had := float64(r.Attempts-r.Failed) * float64(every.Milliseconds())
-		if strings.HasPrefix(name, "asks-free-") {
+		if strings.HasPrefix(name, o.prefix+"asks-free-") {
 			isolated = append(isolated, float64(r.Failed)*float64(every.Milliseconds()))
 			if had == 0 {
 				t.Errorf("%s, which no policy isolates, has no answer: %v", name, r)
@@ -261,10 +262,38 @@ func (o *onCloud) newPods(t *testing.T) {
 		}
 	}
 	o.noPolicy(t, "isolated")
-	note(t, "time without policy of a new pod: p99 (ms)", percentile(without, 0.99))
-	note(t, "time until a new pod without policy has a network: max (ms)", percentile(isolated, 1))
+	note(t, o.prefix+"time without policy of a new pod: p99 (ms)", percentile(without, 0.99))
+	note(t, o.prefix+"time until a new pod without policy has a network: max (ms)", percentile(isolated, 1))
 	if o.nri {
 		o.held(t, percentile(isolated, 1))
+	}
+}
+
+// onNFTables is all of that on the nftables data plane. Connections that translation and the
+// network's source NAT are about are open when nodes go over to it, and back.
+func (o *onCloud) onNFTables(t *testing.T, network func(*testing.T)) {
+	open := []*running{o.client(3).begin(t, "stream", at(cpAddr, nodePort1+nodeEcho)), o.client(3).begin(t, "stream", at(worker1Addr, nodePort1+nodeEcho)),
+		o.client(1).begin(t, "stream", at(worker2Addr, nodePort2+nodeEcho)), o.cli1.begin(t, "stream", at(o.svc2.Spec.ClusterIP, echoPort)),
+		o.cli2.begin(t, "stream", at(o.svc2.Spec.ClusterIP, echoPort))}
+	o.patchFelix(t, `{"bpfEnabled":false}`, "bpfEnabled")
+	o.awaitPlane(t, "nftables")
+	o.agentsReady(t, 0, nil)
+	o.prefix = "nft-"
+	defer func() { o.prefix = "" }()
+	t.Run("pods and Services", o.services)
+	t.Run("network", network)
+	t.Run("node ports", o.nodePorts)
+	t.Run("DSR", o.direct)
+	t.Run("policy", o.policies)
+	t.Run("why", o.reasons)
+	t.Run("new pods", o.newPods)
+	o.patchFelix(t, `{"bpfEnabled":true}`, "bpfEnabled")
+	o.awaitPlane(t, "eBPF")
+	o.agentsReady(t, 0, nil)
+	network(t)
+	o.nodePorts(t)
+	for _, s := range open {
+		unbroken(t, s)
 	}
 }
 
@@ -285,8 +314,8 @@ func (o *onCloud) held(t *testing.T, without float64) {
 		ready += all[`weir_nri_pod_held_seconds_count{result="ready"}`]
 		late += all[`weir_nri_pod_held_seconds_count{result="late"}`]
 	}
-	note(t, "pods that were held until their policy was in force", ready)
-	note(t, "pods that were held, and started before it was", late)
+	note(t, o.prefix+"pods that were held until their policy was in force", ready)
+	note(t, o.prefix+"pods that were held, and started before it was", late)
 	if ready == 0 || late == 0 && without > 0 {
 		t.Errorf("%v pods were held until they had a network, %v were not; one was without for %v ms", ready, late, without)
 	}

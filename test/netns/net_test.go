@@ -260,7 +260,7 @@ func (l *lan) service(name, clusterIP string, nodePort uint16, backends ...*pod)
 func (l *lan) endpoints(name string, backends ...*pod) {
 	var list []model.ServiceEndpoint
 	for _, b := range backends {
-		list = append(list, model.ServiceEndpoint{Addrs: b.obj.Addrs[:1], Node: b.obj.Node, Ready: true, Serving: true})
+		list = append(list, model.ServiceEndpoint{Addrs: b.local.Addrs[:1], Node: b.obj.Node, Ready: true, Serving: true})
 	}
 	l.slices(name, 8080, list)
 }

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/weir-net/weir/internal/agent/chain"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nettest"
 )
@@ -60,13 +62,21 @@ func buildVPC(t *testing.T) string {
 	return dir
 }
 
-func newVPC(t *testing.T) *vpc {
+// newVPC is one of a family. With IPv6 nodes and pods have addresses of that alone, as in clusters
+// of IPv6 of Amazon's.
+func newVPC(t *testing.T, fam family) *vpc {
 	t.Helper()
-	v := &vpc{lan: newLAN(t, ipv4), programs: buildVPC(t)}
+	v := &vpc{lan: newLAN(t, fam), programs: buildVPC(t)}
 	v.router = v.newNetns("vpc")
 	run(t, "ip netns exec %s sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.default.rp_filter=1 "+
 		"net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.default.send_redirects=0; ip -n %s addr add %s/32 dev lo", v.router, v.router, vpcGateway)
-	v.cluster.Pools = map[string]*model.Pool{"default": {Name: "default", CIDR: netip.MustParsePrefix(vpcNetwork), VXLAN: model.EncapNever, Disabled: true, BlockBits: 26, Workload: true}}
+	pool := &model.Pool{Name: "default", CIDR: fam.prefix(vpcNetwork), VXLAN: model.EncapNever, Disabled: true, BlockBits: 26, Workload: true}
+	if fam == ipv6 {
+		pool.BlockBits = 122
+		run(t, `ip netns exec %s sysctl -qw net.ipv6.conf.all.forwarding=1
+ip netns exec %s nft 'table ip6 vpc { chain sources { type filter hook prerouting priority raw; ip6 saddr fe80::/10 accept; fib saddr . iif oif 0 drop; }; }'`, v.router, v.router)
+	}
+	v.cluster.Pools = map[string]*model.Pool{"default": pool}
 	v.cluster.Settings.Chained, v.cluster.Settings.WorkloadRoutes, v.cluster.Settings.InterfacePrefix = true, true, "eni"
 	return v
 }
@@ -80,9 +90,20 @@ func (v *vpc) attach(ns, iface string, addrs ...string) string {
 		iface, ns, end, v.router, v.router, end, ns, iface, v.router, end, end)
 	mac := run(v.t, "ip netns exec %s cat /sys/class/net/%s/address", ns, iface)
 	for _, a := range addrs {
-		run(v.t, "ip -n %s route add %s/32 dev %s; ip -n %s neigh replace %s lladdr %s dev %s nud permanent", v.router, a, end, v.router, a, mac, end)
+		for _, a := range v.pairOf(netip.MustParseAddr(a)) {
+			run(v.t, "ip -n %s route add %s dev %s; ip -n %s neigh replace %s lladdr %s dev %s nud permanent", v.router, a, end, v.router, a, mac, end)
+		}
 	}
 	return mac
+}
+
+// reach gives an interface, which attach made last, the family's counterpart of an address, and the
+// router as its gateway.
+func (v *vpc) reach(ns, iface, addr string) {
+	if v.family == ipv6 {
+		gateway := run(v.t, "ip -n %s -6 -br addr show dev eni%d scope link | awk '{ print $3 }' | cut -d/ -f1", v.router, v.links)
+		run(v.t, "ip -n %s addr add %s/128 dev %s nodad; ip -n %s route add default via %s dev %s", ns, sixOf(addr), iface, ns, gateway, iface)
+	}
 }
 
 // machine is one of the VPC, or of outside where it has another network's address, that is no node.
@@ -90,6 +111,7 @@ func (v *vpc) machine(name, addr string) *host {
 	ns := v.newNetns(name)
 	v.attach(ns, "eth0", addr)
 	run(v.t, "ip -n %s addr add %s/32 dev eth0; ip -n %s route add %s dev eth0; ip -n %s route add default via %s dev eth0", ns, addr, ns, vpcGateway, ns, vpcGateway)
+	v.reach(ns, "eth0", addr)
 	return &host{worker: v.startWorker(name, ns, ""), lan: v.lan, netns: ns, addr: netip.MustParseAddr(addr)}
 }
 
@@ -113,7 +135,7 @@ type vpcNode struct {
 func (v *vpc) newNode(name string, number int) *vpcNode {
 	t := v.t
 	ns := v.newNetns(name)
-	run(t, "ip netns exec %s sysctl -qw net.ipv4.ip_forward=1", ns)
+	run(t, "ip netns exec %s sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1", ns)
 	var all []eni
 	for i := range 2 {
 		e := eni{Address: fmt.Sprintf("10.0.0.%d%d", number, i), Subnet: vpcNetwork}
@@ -121,11 +143,19 @@ func (v *vpc) newNode(name string, number int) *vpcNode {
 			e.Pods = append(e.Pods, fmt.Sprintf("10.0.0.%d", 100+10*number+4*i+p-2))
 		}
 		e.MAC = v.attach(ns, fmt.Sprintf("eth%d", i), append([]string{e.Address}, e.Pods...)...)
+		if i == 0 {
+			v.reach(ns, "eth0", e.Address)
+		}
+		e.Address = v.family.addr(e.Address)
+		for p := range e.Pods {
+			e.Pods[p] = v.family.addr(e.Pods[p])
+		}
 		all = append(all, e)
 	}
-	run(t, "ip -n %s addr add %s/24 dev eth0; ip -n %s route add default via %s dev eth0", ns, all[0].Address, ns, vpcGateway)
+	addr := netip.MustParseAddr(fmt.Sprintf("10.0.0.%d0", number))
+	run(t, "ip -n %s addr add %s/24 dev eth0; ip -n %s route add default via %s dev eth0", ns, addr, ns, vpcGateway)
 	dir := t.TempDir()
-	config, err := json.Marshal(map[string]any{"Socket": filepath.Join(dir, "run", "ipamd.sock"), "VPC": []string{vpcNetwork}, "Interfaces": all})
+	config, err := json.Marshal(map[string]any{"Socket": filepath.Join(dir, "run", "ipamd.sock"), "VPC": []string{vpcNetwork}, "IPv6": v.family == ipv6, "Interfaces": all})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,12 +164,11 @@ func (v *vpc) newNode(name string, number int) *vpcNode {
 	}
 	v.startDaemon(ns, filepath.Join(dir, "config.json"))
 	cg := v.newCgroup(name)
-	addr := netip.MustParseAddr(all[0].Address)
 	n := &node{host: host{worker: v.startWorker(name, ns, cg), lan: v.lan, netns: ns, addr: addr, mac: parseMAC(all[0].MAC)}, cgroup: cg}
 	out := &vpcNode{node: n, vpc: v, run: filepath.Join(dir, "run"), enter: nettest.Open(t, "/run/netns/"+ns), results: map[string][]byte{}}
 	n.local = out.find
 	v.nodes = append(v.nodes, n)
-	v.cluster.Nodes[name] = &model.Node{Name: name, Addrs: []netip.Addr{addr}, LinkAddress: n.mac, Subnets: []netip.Prefix{netip.MustParsePrefix(vpcNetwork)}}
+	v.cluster.Nodes[name] = &model.Node{Name: name, Addrs: []netip.Addr{netip.MustParseAddr(all[0].Address)}, LinkAddress: n.mac, Subnets: []netip.Prefix{v.family.prefix(vpcNetwork)}}
 	fmt.Sscan(run(t, "ip netns exec %s cat /sys/class/net/eth0/ifindex", ns), &n.uplink)
 	n.driver = startDriver(t, n)
 	return out
@@ -169,7 +198,7 @@ func (v *vpc) startDaemon(ns, config string) {
 // find tells what an agent finds on the node.
 func (n *vpcNode) find(l *model.Local) {
 	l.HostAddrs = append(l.HostAddrs, netip.MustParseAddr(strings.TrimSuffix(n.addr.String(), "0")+"1"))
-	l.Subnets = []netip.Prefix{netip.MustParsePrefix(vpcNetwork)}
+	l.Subnets = []netip.Prefix{n.vpc.family.prefix(vpcNetwork)}
 	l.Gateways = []netip.Addr{netip.MustParseAddr(vpcGateway)}
 	pods := map[netip.Addr]model.Name{}
 	for p := range n.vpc.cluster.Pods.All() {
@@ -231,7 +260,8 @@ func (n *vpcNode) newPod(name string) *pod {
 		t.Fatalf("aws-cni said %s, %v", raw, err)
 	}
 	addr := netip.MustParsePrefix(result.IPs[0].Address).Addr()
-	p := &pod{worker: n.vpc.startWorker(name, ns, n.cgroup), local: &model.LocalEndpoint{Addrs: []netip.Addr{addr}}}
+	// Tests name it by IPv4.
+	p := &pod{worker: n.vpc.startWorker(name, ns, n.cgroup), local: &model.LocalEndpoint{Addrs: []netip.Addr{netip.MustParseAddr(four(addr.String()))}}}
 	p.obj = &model.Pod{Name: model.Name{Namespace: "default", Name: name}, Labels: map[string]string{"app": name}, Node: n.name, Addrs: []netip.Addr{addr}, Created: 1000}
 	n.vpc.cluster.Pods.Put(p.obj)
 	for _, nw := range networks {
@@ -240,8 +270,10 @@ func (n *vpcNode) newPod(name string) *pod {
 	return p
 }
 
-// clean takes Weir away from the node, as weir-agent clean-up does with the eBPF data plane.
-func (n *vpcNode) clean() {
+// clean takes Weir away from the node, as weir-agent clean-up does.
+func (n *vpcNode) clean(t *testing.T) {
 	n.driver.kill()
-	n.enter.Do(n.vpc.t, "removing Weir", func() error { return ebpf.Remove(filepath.Join(n.driver.bpffs, "weir")) })
+	n.enter.Do(n.vpc.t, "removing Weir", func() error {
+		return errors.Join(ebpf.Remove(filepath.Join(n.driver.bpffs, "weir")), nft.Remove(t.Context()))
+	})
 }

@@ -112,6 +112,7 @@ type Driver struct {
 	state        *nodestate.State // nil before the first Apply
 	devices      devices
 	uplinks      map[int]string // by interface index, as found last
+	forwarding   map[int]string // pods' interfaces that forwardPods has looked at, likewise
 	pattern      *regexp.Regexp // that found them
 	absent       map[attach.Site]string
 	started      bool // the first Apply is over: what earlier runs left is dealt with
@@ -288,6 +289,7 @@ func (d *Driver) reconcile(devices bool) error {
 		errs = append(errs, &dataplane.KeyError{Table: "programs", Key: "doNotTrack", Err: err})
 	}
 	errs = append(errs, d.ensureLimits()...)
+	errs = append(errs, d.forwardPods()...)
 	d.beginImport()
 	attachErrs := d.attachAll(devices)
 	unfinished := slices.Contains(attachErrs, dataplane.ErrUnfinished)

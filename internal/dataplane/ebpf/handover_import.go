@@ -197,6 +197,7 @@ func (o *handoverImport) importFamily(f tables.ImportTables, six bool, now uint3
 		if e.Zone != 0 {
 			return
 		}
+		e = o.importer.BeforeOthersNAT(e)
 		if o.importer.InStack(e) {
 			some.Add(o.importInStack(f, e, now))
 			return

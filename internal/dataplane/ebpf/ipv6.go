@@ -172,6 +172,34 @@ func (d *Driver) carryIPv6(name string) error {
 // leastMTU6 is what every link of IPv6 carries, bytes.
 const leastMTU6 = 1280
 
+// forwardPods has the interfaces of pods forward IPv6, which the programs' look-ups in the kernel's
+// routes want, where another CNI plugin made them: Amazon's sets them not to. Each is looked at
+// once.
+func (d *Driver) forwardPods() []error {
+	pods, fresh := map[int]string{}, map[int]string{}
+	if !d.state.Settings.Chained || d.six == nil {
+		return nil
+	}
+	for a, v := range d.state.Addrs {
+		if v.Kind != nodestate.AddrEndpoint || !a.Is6() {
+			continue
+		}
+		pods[v.IfIndex] = v.Interface
+		if d.forwarding[v.IfIndex] != v.Interface {
+			fresh[v.IfIndex] = v.Interface
+		}
+	}
+	var errs []error
+	for index, name := range fresh {
+		if _, err := kernel.SetSysctl(1, hostdev.Sysctl6(name, "forwarding")...); err != nil && hostdev.Exists6(name) {
+			errs = append(errs, &dataplane.KeyError{Table: "devices", Key: name, Err: err})
+			delete(pods, index)
+		}
+	}
+	d.forwarding = pods
+	return errs
+}
+
 // forwardIPv6 leaves a node alone that has IPv6 but no pods and no Services of it.
 func (d *Driver) forwardIPv6() error {
 	if len(hostdev.OfFamily(d.state.Settings.PoolRoutes, true)) == 0 {

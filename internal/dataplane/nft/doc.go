@@ -73,11 +73,12 @@
 // ct mark: bits 0 to 15 are policy's. Bits 16 to 28 are the number of the node that packets of one
 // direction go to, whatever the routes say, 0 = none: with bit 30 those of the first direction,
 // which are handed on, else the answers, with bit 31 through the tunnel. With bit 29 the flow came
-// through it. The numbers 8190 and 8191 are no nodes': handshakes whose answers go directly to the
-// client (chains/dsr_fallback.go). Bits 29 and 30 together are an egress gateway's flow (package
-// egress). The packet mark has in bits 16 to 28 the number of the node that
-// sent the packet, and from admit to forwarded (from sent to sent-on), with bit 29, of that which
-// it goes to. Between translate and admit a new flow's ct mark is scratch, and so is the packet's
-// priority: the number of a list of backends, and a slot or a backend in it. What policy keeps in
-// the ct mark it sets after admit.
+// through it. The numbers 8189 to 8191 are no nodes': of flows whose answers the table main leads
+// (marks.RoutesNumber), and of handshakes whose answers go directly to the client
+// (chains/dsr_fallback.go). Bit 7 of both marks is Amazon's VPC CNI's (marks.PluginBit). Bits 29
+// and 30 together are an egress gateway's flow (package egress). The packet mark has in bits 16 to
+// 28 the number of the node that sent the packet, and from admit to forwarded (from sent to
+// sent-on), with bit 29, of that which it goes to. Between translate and admit a new flow's ct mark
+// is scratch, and so is the packet's priority: the number of a list of backends, and a slot or a
+// backend in it. What policy keeps in the ct mark it sets after admit.
 package nft

@@ -31,6 +31,9 @@ func (d *Driver) Mark(r conntrack.NodeRoute) (mark uint32, ok bool) {
 	if r.Gateway && !r.Tunnel {
 		return marks.EgressBits, true
 	}
+	if r.Routes {
+		return marks.RoutesNumber << marks.NodeShift, true
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	t := d.tables[table.FamilyOf(r.Node)]

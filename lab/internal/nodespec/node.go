@@ -28,11 +28,12 @@ const (
 // node adds containerd, the kubelet and, where the lab itself makes the pod network,
 // the CNI plugins.
 func (s *Spec) node(in Inputs, c *Credentials, m plan.Machine) error {
-	s.file(containerdTOML, 0o644, containerdConfig)
-	runtime := "containerd" // the machine's
+	runtime, config := "containerd", containerdConfig // the machine's
 	if in.Proxy.VPC() {
 		runtime = WeirPrograms + "/containerd2/containerd" // it looks for its shim in the same folder
+		config += nriValidator
 	}
+	s.file(containerdTOML, 0o644, config)
 	s.Daemons = append(s.Daemons, Daemon{Name: "containerd", Args: []string{runtime, "--config", containerdTOML}})
 
 	if in.Proxy.RoutesPods() {
@@ -86,6 +87,13 @@ func (s *Spec) link(in Inputs, plugin string) {
 
 // ModeLink marks a File as a symbolic link to its Content.
 const ModeLink = 0o120000
+
+// nriValidator has containerd from 2.2 on refuse containers whose pod's annotation names a plugin
+// of NRI that is not there.
+const nriValidator = `
+[plugins."io.containerd.nri.v1.nri".default_validator]
+  enable = true
+`
 
 // containerdConfig is for a machine whose root may not lower OOM scores, and
 // leaves out the parts of containerd that a lab has no use for.

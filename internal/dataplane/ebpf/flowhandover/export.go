@@ -405,7 +405,7 @@ func (g *familyExporter[A]) exportOne(t *conntrack.Table, k abi.FlowKey[A], v ab
 		return false, nil
 	}
 	e, ok := ConntrackEntry(k, v, g.timeLeft(k, v, now))
-	if !ok {
+	if !ok || v.State&abi.StateStack != 0 && !e.Translated() { // the stack carries it already, and may translate its source
 		return false, nil
 	}
 	if w == exportSeen && seenTranslated(v) {
@@ -455,7 +455,11 @@ func (g *familyExporter[A]) mark(orig abi.FlowKey[A], v abi.FlowValue[A]) (mark 
 		return 0, !handsOn
 	}
 	if !handsOn && goes.Flags&abi.FlowViaNode == 0 {
-		return 0, true
+		if g.current.Flags&abi.SetChained == 0 || v.Flags&abi.FlowRewrite == 0 || v.Flags&abi.FlowFromHost != 0 {
+			return 0, true
+		}
+		// Another CNI plugin's routing rules would lead answers by the pod's address.
+		return g.to.Mark(conntrack.NodeRoute{Routes: true})
 	}
 	mark, ok = g.to.Mark(conntrack.NodeRoute{Node: abi.FromAddr(goes.Nexthop), HandsOn: handsOn, Tunnel: !handsOn && goes.Action == abi.ActTunnel,
 		Came: !handsOn && goes.Flags&abi.FlowClamp != 0})

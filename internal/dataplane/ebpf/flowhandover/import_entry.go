@@ -85,6 +85,10 @@ func ImportFlow[A abi.Address](t Importer, e conntrack.Entry, now, epoch uint32)
 		f.There.Backend = abi.Backend[A]{Addr: abi.ToAddr[A](e.Reply.Src), Port: abi.Be16(e.Reply.SrcPort)}
 		f.Here.Svc, f.Here.Backend = f.There.Svc, f.There.Backend
 	}
+	if t.leftToStack(e) {
+		f.There.State |= abi.StateStack
+		f.Here.State |= abi.StateStack
+	}
 	if src.Kind == nodestate.AddrHost && !translated {
 		f.There.Action = abi.ActPass // it is met where the stack sends it to the pod
 	}
@@ -130,6 +134,33 @@ func (t Importer) Ours(e conntrack.Entry) bool {
 	}
 	same := e.Reply.Dst == e.Orig.Src
 	return same || t.State.Addrs[e.Reply.Dst].Kind == nodestate.AddrHost
+}
+
+// BeforeOthersNAT is a connection as programs see it: what a pod sends out of the cluster they
+// leave to the stack where another CNI plugin's network translates its source, which goes on doing
+// that.
+func (t Importer) BeforeOthersNAT(e conntrack.Entry) conntrack.Entry {
+	src := t.State.Addrs[e.Orig.Src]
+	if !t.State.Settings.Chained || src.Kind != nodestate.AddrEndpoint || src.NATOutgoing || e.Reply.Src == e.Orig.Src {
+		return e
+	}
+	if back := e.Orig.Reversed(); e.Reply.Src == back.Src && e.Reply.SrcPort == back.SrcPort {
+		e.Reply = back
+	} else {
+		e.Reply.Dst, e.Reply.DstPort = back.Dst, back.DstPort
+	}
+	return e
+}
+
+// leftToStack reports whether programs leave a connection to the stack, translated or not, because
+// another CNI plugin's network carries it out of the node.
+func (t Importer) leftToStack(e conntrack.Entry) bool {
+	if !t.State.Settings.Chained || t.State.Addrs[e.Orig.Src].Kind != nodestate.AddrEndpoint || e.Reply.Dst != e.Orig.Src {
+		return false
+	}
+	_, routed := t.State.RouteTo(e.Reply.Src)
+	kind := t.State.Addrs[e.Reply.Src].Kind
+	return !routed && kind != nodestate.AddrEndpoint && kind != nodestate.AddrHost && kind != nodestate.AddrPod
 }
 
 // changesSourcePort reports whether a connection to a pod or to the node got nothing but another

@@ -31,3 +31,40 @@ func TestInStack(t *testing.T) {
 		}
 	}
 }
+
+// TestOthersNAT: where another CNI plugin's network translates sources, what a pod sends out of the
+// cluster is the stack's to carry, as the pod sends it, unless Weir translates its source.
+func TestOthersNAT(t *testing.T) {
+	const pod, node, outside = "10.244.1.2:40000", "172.30.0.8:40000", "192.0.2.1:443"
+	for name, c := range map[string]struct {
+		e, want  conntrack.Entry
+		outgoing bool // Weir translates what the pod sends out of the cluster
+		stack    bool
+	}{
+		"its source is translated":      {connection(pod, outside, node, outside), connection(pod, outside, pod, outside), false, true},
+		"it is not":                     {connection(pod, outside, pod, outside), connection(pod, outside, pod, outside), false, true},
+		"Weir translates it":            {connection(pod, outside, node, outside), connection(pod, outside, node, outside), true, false},
+		"by a Service":                  {connection(pod, "10.96.0.1:80", node, "192.0.2.80:80"), connection(pod, "10.96.0.1:80", pod, "192.0.2.80:80"), false, true},
+		"to the node":                   {connection(pod, "172.30.0.8:80", pod, "172.30.0.8:80"), connection(pod, "172.30.0.8:80", pod, "172.30.0.8:80"), false, false},
+		"to a pod":                      {connection(pod, "10.244.2.3:80", pod, "10.244.2.3:80"), connection(pod, "10.244.2.3:80", pod, "10.244.2.3:80"), false, false},
+		"to itself":                     {connection(pod, "10.96.0.1:80", node, pod), connection(pod, "10.96.0.1:80", node, pod), false, false},
+		"from outside":                  {connection(outside, pod, outside, pod), connection(outside, pod, outside, pod), false, false},
+		"from outside, to a node's own": {connection(outside, node, outside, node), connection(outside, node, outside, node), false, false},
+	} {
+		of := takerOf()
+		of.State.Settings.Chained = true
+		a := c.e.Orig.Src
+		if v, ok := of.State.Addrs[a]; ok {
+			v.NATOutgoing = c.outgoing
+			of.State.Addrs[a] = v
+		}
+		got := of.BeforeOthersNAT(c.e)
+		if got.Orig != c.want.Orig || got.Reply != c.want.Reply || of.leftToStack(got) != c.stack {
+			t.Errorf("%s: %+v, left to the stack %v", name, got, of.leftToStack(got))
+		}
+		of.State.Settings.Chained = false
+		if got := of.BeforeOthersNAT(c.e); got.Reply != c.e.Reply || of.leftToStack(got) {
+			t.Errorf("%s, without another CNI plugin: %+v", name, got)
+		}
+	}
+}

@@ -28,7 +28,11 @@ import (
 func RenderChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h policy.HostRules, room uint64, at Indexes) {
 	filterChains(f, t, s, epoch, h, at)
 	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
-	t.Chains["leave"] = table.Chain{Type: knftables.NATType, Hook: knftables.PostroutingHook, Priority: "srcnat", Rules: expr.Expand(f, s, masqueradeRules(f, s)...)}
+	leave := knftables.BaseChainPriority("srcnat")
+	if s.Settings.Chained { // before the source NAT of another CNI plugin, in whose place natOutgoing is
+		leave = "srcnat-1"
+	}
+	t.Chains["leave"] = table.Chain{Type: knftables.NATType, Hook: knftables.PostroutingHook, Priority: leave, Rules: expr.Expand(f, s, masqueradeRules(f, s)...)}
 	chain(asNodeChain, asNodeRules(f, s, s.Settings.SNATFirst, s.Settings.SNATLast)...)
 	first, last := outsidePorts(s)
 	chain(asNodeOutside, asNodeRules(f, s, first, last)...)
@@ -102,12 +106,22 @@ func asAddrRules(a netip.Addr, first, last uint16) []string {
 	return []string{"$ports snat to " + to, "$icmp type echo-request snat to " + to, alone}
 }
 
+// keepInTunnel gives what leaves by the tunnel the source that it has, so that the source NAT of
+// another CNI plugin does not see it: the kernel asks no more chains once a flow has a source.
+func keepInTunnel(s *nodestate.State) string {
+	if !s.Settings.Chained {
+		return ""
+	}
+	return "oifname $tunnel snat to $ip saddr"
+}
+
 // masqueradeRules translate sources. A node without an address of the family translates none.
 func masqueradeRules(f table.Family, s *nodestate.State) []string {
 	if !f.Node(s).IsValid() {
 		return nil
 	}
 	rules := []string{
+		keepInTunnel(s),
 		egress.Leave(s),
 		"ct status dnat $ip saddr . $ip daddr @" + expr.SetHairpin + " goto " + asNodeChain,
 		"$ip saddr @" + expr.SetOutgoing + " $ip daddr != @" + expr.SetRouted + " $ip daddr != @" + expr.SetKeepSource + " goto " + asNodePod,

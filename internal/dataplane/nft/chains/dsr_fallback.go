@@ -56,7 +56,11 @@ func dsrFallbackChains(f table.Family, t *table.Table, s *nodestate.State, at In
 		return fmt.Sprintf("update @%s { $ip %s timeout %dms }", set, who, max(d, time.Millisecond).Milliseconds())
 	}
 	forget := []string{"delete @" + setUnconfirmed + " { $ip saddr }", "delete @" + setRetried + " { $ip saddr }"}
-	const syn, over = "tcp flags & (syn | ack) == syn ", "ct mark set ct mark and $rest"
+	const syn = "tcp flags & (syn | ack) == syn "
+	over, back := "ct mark set ct mark and $rest", "meta mark set meta mark and $rest"
+	if s.Settings.Chained { // answerByRoutes
+		over, back = over+" or "+marks.Hex(marks.RoutesNumber<<marks.NodeShift), back+" or $routed"
+	}
 	chain(dsrOpenChain,
 		"$ip saddr @"+SetDSRFallback+" return",
 		syn+"$ip saddr @"+setRetried+" $ip saddr != @"+setTriedNow+" goto "+DsrFallbackChain,
@@ -89,7 +93,7 @@ func dsrFallbackChains(f table.Family, t *table.Table, s *nodestate.State, at In
 		note(setTriedNow, "daddr", times.Patience),
 		note(setUnconfirmed, "daddr", times.Tries))
 	chain(handshakeRetriedChain, note(setUnconfirmed, "daddr", times.Tries), note(setRetried, "daddr", times.Tries))
-	chain(admitHandshakeReply, "jump "+handshakeReplyChain, "meta mark set meta mark and $rest")
+	chain(admitHandshakeReply, "jump "+handshakeReplyChain, back)
 
 	addr := f.Words().Addr
 	for _, name := range []string{SetDSRFallback, setUnconfirmed, setRetried, setTriedNow} {

@@ -53,7 +53,30 @@ const (
 )
 
 // goesOn are the words for a flow that was evaluated under a policy and has no route of its own.
-func goesOn(epoch uint16) string { return fmt.Sprintf("ct mark %#x ct state == established ", epoch) }
+func goesOn(s *nodestate.State, epoch uint16) string {
+	mark := fmt.Sprintf("ct mark %#x", epoch)
+	if s.Settings.Chained {
+		mark = fmt.Sprintf("ct mark and %#x == %#x", ^uint32(marks.PluginBit), epoch)
+	}
+	return mark + " ct state == established "
+}
+
+// unmarked are the words for a packet without a mark of ours.
+func unmarked(s *nodestate.State) string {
+	if s.Settings.Chained {
+		return fmt.Sprintf("meta mark and %#x == 0 ", ^uint32(marks.PluginBit))
+	}
+	return "meta mark 0 "
+}
+
+// answerByRoutes are the words behind which a flow's answers are led by the table main, where
+// another CNI plugin's rules would lead them by the pod's address.
+func answerByRoutes(s *nodestate.State, which string) string {
+	if !s.Settings.Chained {
+		return ""
+	}
+	return which + "ct mark set ct mark or " + marks.Hex(marks.RoutesNumber<<marks.NodeShift)
+}
 
 // filterChains are the base chains that are no translation's, and those that belong to them.
 func filterChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16, h policy.HostRules, at Indexes) {
@@ -74,16 +97,20 @@ func filterChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint
 		"ct state established ct status dnat ct mark and $goal != 0 ct original $ip daddr != @"+expr.SetNodes+" jump follow",
 		"meta mark set meta mark and $rest")
 	chain(admitBackChain, append(append(append([]string{egress.AdmitBack(s)}, handedBack()...), cameRules(f, s)...), duringHandshake+"goto "+admitHandshakeReply, routeBack+" accept", "meta mark set meta mark and $rest")...)
+	begun := "$through"
+	if s.Settings.Chained {
+		begun = marks.Hex(marks.TunnelBit | marks.RoutesNumber<<marks.NodeShift)
+	}
 	chain("follow",
 		"meta mark and $mask == 0 iifname != @"+expr.SetWorkloads+" meta mark set ether saddr map @"+expr.MapLinks,
-		"meta mark and $mask == 0 ct mark set ct mark and $rest or $through return",
+		"meta mark and $mask == 0 ct mark set ct mark and $rest or "+begun+" return",
 		"ct mark set meta mark and $mask")
 	forwardedChains(f, t, s, epoch, h, at)
 	if f.Six {
 		chain(routingHeaderChain, routingHeaderRules()...)
 	}
 	base("received", knftables.FilterType, knftables.InputHook, "filter", slices.Concat(
-		hasRoutingHeader(f), []string{goesOn(epoch) + "accept"}, notReceivedRules(f), []string{"ct state new goto " + h.FirstPacketChain(), expr.OwnFlow + "accept", "goto " + policy.MainChain})...)
+		hasRoutingHeader(f), []string{goesOn(s, epoch) + "accept"}, notReceivedRules(f), []string{"ct state new goto " + h.FirstPacketChain(), expr.OwnFlow + "accept", "goto " + policy.MainChain})...)
 	sentChains(f, t, s, epoch, h, at)
 	chain(departChain,
 		"oifname $tunnel "+opening+"rt mtu",
@@ -119,14 +146,14 @@ func forwardedChains(f table.Family, t *table.Table, s *nodestate.State, epoch u
 	}
 	if p := expr.PodInterfaces(s); p != "" {
 		rules = append(rules, "oifname "+p+" goto "+toPodChain)
-		chain(toPodChain, "oifname != @"+expr.SetWorkloads+" goto "+unknownPodChain, goesOn(epoch)+"accept", "goto "+forwardedOthers)
+		chain(toPodChain, "oifname != @"+expr.SetWorkloads+" goto "+unknownPodChain, goesOn(s, epoch)+"accept", "goto "+forwardedOthers)
 		chain(unknownPodChain, noEndpoint, "drop")
 	}
-	rules = append(rules, goesOn(epoch)+"oifname != $host accept", toGone("oifname $host "), "goto "+forwardedOthers)
+	rules = append(rules, goesOn(s, epoch)+"oifname != $host accept", toGone("oifname $host "), "goto "+forwardedOthers)
 	if len(open) > 0 {
 		chain(forwardedAny, rules...)
 		chain(ForwardedOpen, append(open, "goto "+forwardedAny)...)
-		rules = []string{goesOn(epoch) + "goto " + ForwardedOpen, "goto " + forwardedAny}
+		rules = []string{goesOn(s, epoch) + "goto " + ForwardedOpen, "goto " + forwardedAny}
 	}
 	rules = append(egress.Guard(s), rules...)
 	t.Chains["forwarded"] = table.Chain{Type: knftables.FilterType, Hook: knftables.ForwardHook, Priority: "filter", Rules: expr.Expand(f, s, rules...)}
@@ -236,14 +263,14 @@ const tunnelOuter = "udp dport $vxlan iifname != $tunnel meta mark and $mask != 
 // admitRules let pass what is open, and lead what is not to its chain.
 func admitRules(f table.Family, s *nodestate.State, epoch uint16) []string {
 	return []string{
-		goesOn(epoch) + "meta mark 0 accept",
+		goesOn(s, epoch) + unmarked(s) + "accept",
 		unprovenAnswer,
 		fmt.Sprintf("ct mark and %#x == %#x ct state == established goto %s", uint32(marks.HandedBit|marks.EpochMask), marks.HandedBit|uint32(epoch), admitHanded),
 		"ct state new iifname $pods goto " + admitPodChain,
 		"ct state new goto " + admitNewChain,
 		tunnelOuter + "accept",
 		ipipOuter(f, s),
-		goesOn(epoch) + "meta mark set meta mark and $rest accept",
+		goesOn(s, epoch) + "meta mark set meta mark and $rest accept",
 		"ct state related iifname $pods goto " + podErrorsChain,
 		"ct state established,related goto " + admitOpenChain,
 		// Of another node with an address of ours comes what is known alone.
@@ -298,6 +325,7 @@ func admitNewChains(f table.Family, t *table.Table, s *nodestate.State) {
 		// What translate left in the ct mark ends here.
 		hasList+"ct mark set meta mark and $goal",
 		hasList+"iifname $tunnel ct mark set ct mark or $came",
+		answerByRoutes(s, hasList+"ct mark and $mask == 0 "),
 		"meta mark set meta mark and $plain",
 		"meta priority set none")
 }
@@ -319,7 +347,7 @@ func sentChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16
 	if h.HasEndpoints() {
 		evaluate, begin = policy.OwnChain, policy.OwnChain
 	}
-	open := goesOn(epoch) + "ct status and dnat == 0 oifname != $host "
+	open := goesOn(s, epoch) + "ct status and dnat == 0 oifname != $host "
 	if p := expr.PodInterfaces(s); p != "" {
 		open += "oifname != " + p + " "
 	}
@@ -327,18 +355,18 @@ func sentChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint16
 	rules = append(rules,
 		"ct state new goto "+sentNewChain,
 		"oifname $host goto "+sentHomeChain,
-		goesOn(epoch)+"ct status and dnat == 0 accept",
-		goesOn(epoch)+"ct direction reply accept",
+		goesOn(s, epoch)+"ct status and dnat == 0 accept",
+		goesOn(s, epoch)+"ct direction reply accept",
 		"goto "+sentOthersChain)
 	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
 	if by := sentByIndex(f, s, at); len(by) > 0 {
 		chain(sentAny, rules...)
 		chain(sentOpen, append(by, "goto "+sentAny)...)
-		rules = []string{goesOn(epoch) + "goto " + sentOpen, "goto " + sentAny}
+		rules = []string{goesOn(s, epoch) + "goto " + sentOpen, "goto " + sentAny}
 	}
 	t.Chains[sentChain] = table.Chain{Type: knftables.RouteType, Hook: knftables.OutputHook, Priority: "filter", Rules: expr.Expand(f, s, rules...)}
 	chain(sentOwnChain, sentOwn...)
-	chain(sentHomeChain, toGone(""), goesOn(epoch)+"accept", "goto "+sentOthersChain)
+	chain(sentHomeChain, toGone(""), goesOn(s, epoch)+"accept", "goto "+sentOthersChain)
 	chain(sentNewChain,
 		"ct mark set 0",
 		"ct status dnat goto "+sentTranslated,

@@ -164,7 +164,7 @@ func (m *Network) wantedRoutes(s *nodestate.State, opened func(table.Family) boo
 	known := map[netip.Addr]route{}
 	add := func(p netip.Prefix, node netip.Addr, through, ipip, learned bool) {
 		f := table.FamilyOf(node)
-		if !opened(f) || !opened(table.FamilyOf(p.Addr())) {
+		if !opened(f) || !opened(table.FamilyOf(p.Addr())) || learned && s.Settings.Chained { // that plugin's routes and rules lead there
 			return
 		}
 		if through {

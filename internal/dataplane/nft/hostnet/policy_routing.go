@@ -32,7 +32,9 @@ func RouteTable(number int) int { return routeTables + number }
 func TunnelRouteTable(number int) int { return tunnelRouteTables + number }
 
 // WriteRules makes our routing rules of a family those that lead packet marks to tables.
-func WriteRules(f table.Family, tables map[uint32]int) error { return ensureRules(f, ruleTree(tables)) }
+func WriteRules(f table.Family, tables map[uint32]int) error {
+	return ensureRules(f, ruleTree(tables, false))
+}
 
 // policyRoutes are the routes that were written, which the kernel's library does not read back (see
 // routes).
@@ -103,7 +105,7 @@ func (m *Network) wantedPolicyRoutes(s *nodestate.State, f table.Family, n *mark
 			add(routeTables+number, through, mark)
 		}
 	}
-	return routes, ruleTree(tables), errs
+	return routes, ruleTree(tables, s.Settings.Chained), errs
 }
 
 // put writes routes that are not there.

@@ -78,7 +78,7 @@ func policyRoutingOf(f table.Family) error {
 			tables[mark], routes[table] = table, route{link: up}
 		}
 	}
-	if err := errors.Join(append(w.put(f, routes), netlink.RuleAdd(old.toNetlink(f)), ensureRules(f, ruleTree(tables)))...); err != nil {
+	if err := errors.Join(append(w.put(f, routes), netlink.RuleAdd(old.toNetlink(f)), ensureRules(f, ruleTree(tables, false)))...); err != nil {
 		return err
 	}
 	look := func(wanted map[uint32]int) error {
@@ -112,7 +112,7 @@ func policyRoutingOf(f table.Family) error {
 	if err != nil {
 		return err
 	}
-	if err := ensureRules(f, ruleTree(tables)); err != nil {
+	if err := ensureRules(f, ruleTree(tables, false)); err != nil {
 		return err
 	}
 	again, err := listRules(f)
@@ -124,7 +124,7 @@ func policyRoutingOf(f table.Family) error {
 			delete(tables, mark)
 		}
 	}
-	if err := errors.Join(ensureRules(f, ruleTree(tables)), look(tables), ensureRules(f, nil)); err != nil {
+	if err := errors.Join(ensureRules(f, ruleTree(tables, false)), look(tables), ensureRules(f, nil)); err != nil {
 		return err
 	}
 	after, err := listRules(f)

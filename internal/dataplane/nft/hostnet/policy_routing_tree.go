@@ -25,10 +25,11 @@ const (
 // firstRule leads packets with RoutedBit past the table local.
 var firstRule = policyRule{mark: marks.RoutedBit, mask: marks.RoutedBit, target: treeRoot}
 
-// ruleTree are the rules that lead marks to tables; none without marks.
-func ruleTree(tables map[uint32]int) map[policyRule]bool {
+// ruleTree are the rules that lead marks to tables. Without marks there are none, unless packets
+// with RoutedBit are for nobody's node, too (marks.RoutesNumber).
+func ruleTree(tables map[uint32]int, nobodys bool) map[policyRule]bool {
 	rules := map[policyRule]bool{}
-	if len(tables) == 0 {
+	if len(tables) == 0 && !nobodys {
 		return rules
 	}
 	step := func(at int, mark uint32, bits int, to int) {

@@ -13,13 +13,18 @@ import "fmt"
 const (
 	NodeMask  = 0x1fff0000
 	NodeShift = 16
-	MaxNodes  = NodeMask>>NodeShift - 2 // see OpeningNumber
+	MaxNodes  = NodeMask>>NodeShift - 3 // see RoutesNumber
 )
+
+// RoutesNumber is in the place of a node's where another CNI plugin has routing rules for the
+// addresses of pods (nodestate.Settings.Chained): the answers of what was translated leave with the
+// address that was asked, so the table main leads them, whatever these rules say of the pod's.
+const RoutesNumber = MaxNodes + 1
 
 // Numbers in the place of a node's: of TCP flows with DSR whose handshake is not over.
 const (
-	OpeningNumber = MaxNodes + 1                                 // the backend has not answered yet
-	RepliedNumber = MaxNodes + 2                                 // it has
+	OpeningNumber = MaxNodes + 2                                 // the backend has not answered yet
+	RepliedNumber = MaxNodes + 3                                 // it has
 	HandshakeMask = (OpeningNumber & RepliedNumber) << NodeShift // all of it: one of both
 )
 
@@ -34,11 +39,16 @@ const (
 	RoutedMask   = RoutedBit | TunnelBit | NodeMask
 )
 
-// EpochMask are the bits of a ct mark that say under which policy the flow was evaluated.
-const EpochMask = 0xffff
+// PluginBit is the bit of both marks that Amazon's VPC CNI sets and reads
+// (AWS_VPC_K8S_CNI_CONNMARK): it says nothing here, and stays as it is where policy marks a flow.
+const PluginBit = 0x80
 
-// AgentEpoch is that of the agent's own connections: a number that no policy has.
-const AgentEpoch = EpochMask
+// EpochMask are the bits of a ct mark that say under which policy the flow was evaluated.
+const EpochMask = 0xffff &^ PluginBit
+
+// AgentEpoch is that of the agent's own connections: a number that no policy has, whether PluginBit
+// is set or not. It has that bit, so that the mark stays the same when somebody sets it.
+const AgentEpoch = EpochMask | PluginBit
 
 // Hex writes bits as rules do.
 func Hex(bits uint32) string { return fmt.Sprintf("%#x", bits) }

@@ -61,20 +61,20 @@ func (n *smallNumbers) assign(known map[uint64]bool) {
 // is made from what the policy says: under the same policy a flow would be evaluated the same. Of
 // the last halfOfEpochs policies since the start no two share one. Of those before the start
 // nothing is known but the number: a policy that is the first after it has that of another by a
-// chance of 1 in 32,768.
+// chance of 1 in 16,384.
 type epochs struct {
 	newer, older map[uint16]uint64 // sums; the newer are of policies that were in force since the older were full
 	current      uint16            // in force; 0 = none yet
 }
 
 // halfOfEpochs bounds either half: one number is always free, besides 0 and AgentEpoch.
-const halfOfEpochs = 0x7ffe
+const halfOfEpochs = 0x3ffe
 
 func newEpochs() epochs { return epochs{newer: map[uint16]uint64{}} }
 
 // of returns the number of a policy, never 0: a flow with 0 was not evaluated.
 func (e *epochs) of(sum uint64) uint16 {
-	n := uint16(sum>>48^sum>>32^sum>>16^sum) | 1
+	n := uint16(sum>>48^sum>>32^sum>>16^sum)&marks.EpochMask | 1
 	for !e.free(n, sum) {
 		n++
 	}
@@ -92,5 +92,5 @@ func (e *epochs) free(n uint16, sum uint64) bool {
 	if !ok {
 		was, ok = e.older[n]
 	}
-	return n != 0 && n != marks.AgentEpoch && (!ok || was == sum)
+	return n != 0 && n&marks.EpochMask == n && n != marks.AgentEpoch&marks.EpochMask && (!ok || was == sum)
 }
