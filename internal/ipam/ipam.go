@@ -115,6 +115,8 @@ type Request struct {
 	From4, From6 string
 	// Fixed are addresses asked for, at most one a family.
 	Fixed []netip.Addr
+	// Granted: the Fixed are those of a virtual machine whose pod this is, wherever they lie.
+	Granted bool
 }
 
 // Error is a refusal that trying again does not change until somebody changes something.

@@ -150,9 +150,11 @@ func Clients(c *cluster.View) map[uint64]nodestate.Client {
 	return out
 }
 
-// Held returns the interfaces of pods of which nothing is known yet, by index: their names.
+// Held returns the interfaces of pods of which nothing is known yet, and of those that stand by, by
+// index: their names.
 func Held(c *cluster.View) map[int]string {
-	out := make(map[int]string, len(c.Local.Held))
+	out := make(map[int]string, len(c.Local.Held)+len(c.StandBy))
+	maps.Copy(out, c.StandBy)
 	if c.Settings.Chained {
 		maps.Copy(out, c.Local.Held)
 	}
