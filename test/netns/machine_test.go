@@ -99,6 +99,11 @@ func TestMachine(t *testing.T) { inBoth(t, func(t *testing.T, fam family) { test
 
 func testMachine(t *testing.T, fam family) {
 	f := newFixture(t, fam)
+	for name, p := range f.cluster.Pools { // what a machine sends out on an open connection begins one at the new node, and would get that node's address
+		routed := *p
+		routed.NATOutgoing = false
+		f.cluster.Pools[name] = &routed
+	}
 	m := f.newMachine(t)
 	bits := map[bool]string{false: "/32", true: "/128"}[fam == ipv6]
 	own := m.addrs[0].String()

@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"iter"
 	"maps"
 	"net/netip"
 
@@ -28,6 +29,9 @@ func machinesOf(blocks map[netip.Prefix]*model.Block) map[netip.Addr]*model.Bloc
 	}
 	return out
 }
+
+// Machines yields the blocks that are addresses of virtual machines.
+func (h *Ownership) Machines() iter.Seq2[netip.Addr, *model.Block] { return maps.All(h.vms) }
 
 // MachineAt returns the block of the virtual machine that has an address, nil when none does.
 func (h *Ownership) MachineAt(a netip.Addr) *model.Block { return h.vms[a] }

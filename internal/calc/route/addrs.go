@@ -18,6 +18,7 @@ func Addrs(c *cluster.View, ingress, egress map[netip.Addr]nodestate.Isolation) 
 	out := make(map[netip.Addr]nodestate.Addr, len(c.Local.HostAddrs)+len(c.Local.Endpoints)+len(c.Nodes)+len(c.Owners.Pods))
 	pools := cluster.PoolIndex(c)
 	addPodsOutside(c, pools, out)
+	addMachines(c, pools, out)
 	addFloating(c, pools, out)
 	addNodes(c, out)
 	for a, ep := range c.Local.Endpoints {
@@ -95,6 +96,15 @@ func addPodsOutside(c *cluster.View, pools *cluster.Prefixes[*model.Pool], out m
 			continue
 		}
 		out[a] = podElsewhere(c, pools, n, a, name)
+	}
+}
+
+// addMachines adds the addresses of virtual machines on other nodes.
+func addMachines(c *cluster.View, pools *cluster.Prefixes[*model.Pool], out map[netip.Addr]nodestate.Addr) {
+	for a, b := range c.Owners.Machines() {
+		if n := c.Nodes[b.Node]; n != nil && b.Node != c.Local.Node && c.Carried(a) && n.AddrLike(a).IsValid() {
+			out[a] = podElsewhere(c, pools, n, a, b.VM.Name)
+		}
 	}
 }
 
