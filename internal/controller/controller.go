@@ -6,9 +6,9 @@
 // cluster-wide policies whether they are enforced as written, keeps tiers that have policies and
 // pools that have addresses, writes events about Services that ask for what they may not have and
 // about objects that are not in force as written, keeps the certificate authorities of Weir's own
-// connections, and has parts that give addresses to load balancers (internal/loadbalancer), that look
-// after the fan-out (package fanout), and by which virtual machines keep their addresses (package
-// kubevirt). One instance leads at a time.
+// connections, and has parts that give addresses to load balancers (internal/loadbalancer), that
+// look after the fan-out (package fanout), and by which virtual machines keep their addresses
+// (package kubevirt). One instance leads at a time.
 package controller
 
 import (

@@ -319,8 +319,8 @@ type BlockVM struct {
 	Name Name    // of the VirtualMachineInstance
 	Pod  string  // UID of the pod in which the machine runs
 	MAC  [6]byte // of its interface; zero = not known
-	// TargetNode and TargetPod are where a live migration leads to; empty = there is none. That node
-	// may make itself Block.Node.
+	// TargetNode and TargetPod are where a live migration leads to; empty = there is none. That
+	// node may make itself Block.Node.
 	TargetNode, TargetPod string
 }
 

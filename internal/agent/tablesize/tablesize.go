@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package tablesize remembers how far the connection table of eBPF has grown
-// (bpfMapSizeConntrackScaling), also over a reboot: the size of a map is fixed, so that a table that
-// is nearly full is made anew, twice as large, by the next start of the agent. How far it grows is
-// bounded, because pods can fill it, and it costs the node memory.
+// (bpfMapSizeConntrackScaling), also over a reboot: the size of a map is fixed, so that a table
+// that is nearly full is made anew, twice as large, by the next start of the agent. How far it
+// grows is bounded, because pods can fill it, and it costs the node memory.
 package tablesize
 
 import (

@@ -2,8 +2,8 @@
 
 // Package vmaddr keeps the addresses of virtual machines of KubeVirt at this node. The controller
 // says, in the block of such an address, which pods may have it; this package tells the CNI server,
-// makes this node that of the address once a machine that is moved here announces itself (listen.go),
-// and has the host's route to the address there while this is its node.
+// makes this node that of the address once a machine that is moved here announces itself
+// (listen.go), and has the host's route to the address there while this is its node.
 package vmaddr
 
 import (
@@ -25,8 +25,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// Labels that KubeVirt gives to the pods in which machines run. Who makes a pod can write them: they
-// have it wait for the controller, and nothing else.
+// Labels that KubeVirt gives to the pods in which machines run. Who makes a pod can write them:
+// they have it wait for the controller, and nothing else.
 const (
 	labelApp       = "kubevirt.io"
 	launcher       = "virt-launcher"

@@ -333,8 +333,8 @@ func addrOf(b *weirv1.IPAMBlock) netip.Addr {
 	return p.Addr()
 }
 
-// claim makes blocks of addresses that a machine got with its first pod. A node writes the status of
-// its pods, so only what lies in its own blocks counts.
+// claim makes blocks of addresses that a machine got with its first pod. A node writes the status
+// of its pods, so only what lies in its own blocks counts.
 func (c *Controller) claim(ctx context.Context, name model.Name, v *instance, home *launcher, mine, others []*weirv1.IPAMBlock) error {
 	var errs []error
 	for _, a := range home.addrs {

@@ -78,8 +78,8 @@ func (v *instance) owner() string {
 
 func isKubeVirt(apiVersion string) bool { return strings.HasPrefix(apiVersion, group+"/") }
 
-// mac is the MAC address of the machine's interface where it is a bridge to the pod's, "" otherwise:
-// with the other bindings the pod's own interface is what has the address.
+// mac is the MAC address of the machine's interface where it is a bridge to the pod's, ""
+// otherwise: with the other bindings the pod's own interface is what has the address.
 func (v *instance) mac() string {
 	for _, n := range v.Spec.Networks {
 		if n.Pod == nil {
