@@ -74,8 +74,6 @@ func controllerMachines(t *testing.T, c cluster) {
 
 // Who may make pods in a namespace, and reads its machines, makes none of a machine's pods.
 func podOfMachine(t *testing.T, c cluster) {
-	c.keepAddresses(t, "Enabled")
-	defer c.keepAddresses(t, "Disabled")
 	c.Create(object("v1", "Namespace", "", "machines", nil))
 	c.Create(object("v1", "ServiceAccount", "machines", "default", nil)) // no controller makes it here
 	pods := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"*"}}

@@ -39,7 +39,7 @@ func (b *APIBlocks) List(ctx context.Context) ([]Block, error) {
 	}
 	out := make([]Block, 0, len(list))
 	for _, o := range list {
-		if block, ok := ConvertBlock(&o); ok && o.Spec.VirtualMachine == nil {
+		if block, ok := ConvertBlock(&o); ok && block.Machine == "" {
 			out = append(out, block)
 		}
 	}
@@ -54,6 +54,9 @@ func ConvertBlock(o *weirv1.IPAMBlock) (Block, bool) {
 		return Block{}, false
 	}
 	out := Block{CIDR: cidr, Node: o.Spec.Node, Pool: o.Spec.Pool}
+	if vm := o.Spec.VirtualMachine; vm != nil {
+		out.Machine = vm.Name
+	}
 	for _, a := range o.Spec.Allocations {
 		addr, err := netip.ParseAddr(a.Address)
 		namespace, name, ok := strings.Cut(a.Service, "/")

@@ -30,6 +30,8 @@ type Block struct {
 	CIDR netip.Prefix `json:"cidr"`
 	Node string       `json:"node"`
 	Pool string       `json:"pool"`
+	// Machine is the virtual machine whose address the block is, "" where it is a node's.
+	Machine string `json:"machine,omitempty"`
 	// Services are the addresses that Services have, in a block of LoadBalancers.
 	Services []ServiceAddress `json:"services,omitempty"`
 }
