@@ -132,14 +132,14 @@ browser: setup ## Chromium, for tests of the page
 
 # Unit tests, scenarios on the oracle and on the loaded programs, namespace tests. Needs root. What takes longest begins first: nothing is
 # left to run alongside it in the end. Results come in this order, so the first ones late. What a test builds is compiled before: Amazon's
-# CNI plugin needs minutes and GiB the first time.
+# CNI plugin needs minutes and GiB the first time. go vet has looked at everything before, so go test need not.
 LONGEST := ./test/netns ./test/scenarios ./internal/dataplane/ebpf
 unit: apiserver hubble-cli otelcol browser ## lane 2: unit tests, scenarios, loaded programs, namespaces (root)
 	go vet ./...
 	cd test/awsvpc && go vet . && go build . $(AWS_CNI)/routed-eni-cni-plugin
 	cd test/azurecni && go vet .
 	cd test/otelcol && go vet .
-	$(WITH_BROWSER) WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver WEIR_HUBBLE=$(HUBBLE_CLI) WEIR_HUBBLE_RELAY=$(WEIR_CACHE)/hubble-relay WEIR_OTELCOL=$(OTELCOL) go test -timeout 60m $(LONGEST) ./...
+	$(WITH_BROWSER) WEIR_APISERVER_BIN_DIR=$(WEIR_CACHE)/apiserver WEIR_HUBBLE=$(HUBBLE_CLI) WEIR_HUBBLE_RELAY=$(WEIR_CACHE)/hubble-relay WEIR_OTELCOL=$(OTELCOL) go test -vet=off -timeout 60m $(LONGEST) ./...
 	cd test/policyapi && go vet . ./sctp && go test . ./sctp
 
 # Weir's tests on other kernels (Debian's 5.10, 6.1, 6.12 and the newest 7), in an emulator; writes out/kernels.json. KERNELS="-kernels 6.1 -only programs" sets more.

@@ -212,8 +212,8 @@ type Service struct {
 	Restricted   bool
 	// PublishNotReady is spec.publishNotReadyAddresses.
 	PublishNotReady bool
-	// Maglev says that external frontends choose backends by consistent hashing (annotation
-	// AnnotationStrategy).
+	// Maglev says that external frontends, and cluster IPs without InternalLocal, choose backends
+	// by consistent hashing (annotation AnnotationStrategy).
 	Maglev bool
 	// ExternalMode overrides bpfExternalServiceMode (annotation AnnotationExternalMode).
 	ExternalMode ExternalMode
@@ -231,7 +231,7 @@ const (
 	ExternalModeDSR    ExternalMode = "dsr"
 )
 
-// AnnotationStrategy on a Service says how its external frontends choose backends: "maglev", or at
+// AnnotationStrategy on a Service says how its frontends choose backends: "maglev", or at
 // random.
 const AnnotationStrategy = "lb.projectcalico.org/external-traffic-strategy"
 

@@ -194,7 +194,7 @@ func (g *group) run(ctx context.Context, r Runner, results map[string]string) er
 	}
 	var errs []error
 	for _, pattern := range g.patterns() {
-		args := []string{"tool", "test2json", binary, "-test.v=test2json", "-test.count=1", "-test.timeout=20m", "-test.run", pattern}
+		args := []string{"tool", "test2json", binary, "-test.v=test2json", "-test.count=1", "-test.timeout=60m", "-test.run", pattern}
 		cmd := exec.CommandContext(ctx, "go", append(args, r.Args...)...)
 		cmd.Dir = g.folder
 		cmd.Env = append(os.Environ(), nettest.FiguresVariable+"="+r.Figures)

@@ -35,6 +35,9 @@ var migrations = []struct{ from, what, test string }{
 	{"from flannel", "nodes change by drain and back", "TestFromFlannel"},
 }
 
+// egressAtStart is the test of package test/lab that counts packets with wrong sources.
+const egressAtStart = "TestEgressAtStart"
+
 // specs names upstream's specs as the test of a cell.
 func specs(on, which string) string { return "test/e2e --on=" + on + " " + which }
 
@@ -75,6 +78,10 @@ func asks() []cells.Cell {
 	}
 	for _, m := range migrations {
 		out = append(out, cells.Cell{Mode: m.from, Family: "IPv4", Plane: "nftables", What: m.what, Test: "test/migrate " + m.test})
+	}
+	for _, plane := range []string{"eBPF", "nftables"} {
+		out = append(out, cells.Cell{Mode: "egress gateways", Family: "IPv4", Plane: plane, What: "no packet leaves with another address: at a pod's start, while gateways change, while agents start again",
+			Test: "test/lab " + egressAtStart + "/" + plane})
 	}
 	aws := clusters[0].on
 	add(aws, "between namespaces: both interfaces, source/destination check", "test/netns TestOnAWS", "")

@@ -4,7 +4,7 @@
 // takes nodes over from, runs Weir's tests and upstream's specs in them, and writes what works
 // there:
 //
-//	go run ./test/clouds [-parts lab,netns,latency,conformance,netpol,migrate] [-on aws-vpc-cni] [-resume]
+//	go run ./test/clouds [-parts lab,netns,latency,conformance,netpol,egress,migrate] [-on aws-vpc-cni] [-resume]
 //		[-out out/clouds.json] [-doc FILE] [-list]
 //
 // It fails when a test or a spec fails. What has no test, or was not chosen, counts as not run. It
@@ -38,7 +38,7 @@ type options struct {
 	resume       bool
 }
 
-var parts = []string{"lab", "netns", "latency", "conformance", "netpol", "migrate"}
+var parts = []string{"lab", "netns", "latency", "conformance", "netpol", "egress", "migrate"}
 
 func main() {
 	var o options
@@ -97,6 +97,7 @@ func (o options) run(ctx context.Context) error {
 			}
 		}
 	}
+	errs = append(errs, o.egress(ctx, all, results, figures))
 	measured, err := o.migrate(ctx, all, results)
 	errs = append(errs, err)
 	maps.Copy(figures, measured)
@@ -111,6 +112,16 @@ func (o options) run(ctx context.Context) error {
 	}
 	fmt.Printf("clouds: %d passed, %d failed, %d not run; written to %s\n", r.Passed, r.Failed, r.NotRun, o.out)
 	return errors.Join(errs...)
+}
+
+// egress counts packets with wrong sources as `make e2e-egress` does, where that was chosen, in a
+// lab that the test brings up.
+func (o options) egress(ctx context.Context, all []cells.Cell, results map[string]string, figures map[string][]float64) error {
+	if !slices.Contains(o.parts, "egress") || o.on != "" || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	of := testsOf(all, "test/lab "+egressAtStart)
+	return inLab(ctx, of, results, egressAtStart, "egress gateways", figures, "-egress-adds=10000", "-egress-pods=300")
 }
 
 // migrate changes nodes from other network plugins, where that was chosen, and returns what the
@@ -178,18 +189,23 @@ func (c cluster) inLab(ctx context.Context, all []cells.Cell, results map[string
 	if err := c.labUp(ctx, "--no-install"); err != nil {
 		return err
 	}
+	return inLab(ctx, c.tests(all), results, c.test, c.on, figures, "-lab="+labName, c.flag+"="+labName)
+}
+
+// inLab runs a test of package test/lab, and adds what it has measured to the figures, with the
+// name of what it was measured of.
+func inLab(ctx context.Context, of []cells.Cell, results map[string]string, test, name string, figures map[string][]float64, args ...string) error {
 	if err := os.Remove("out/lab.json"); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	r := cells.Runner{Tags: "lab", Args: []string{"-lab=" + labName, c.flag + "=" + labName}}
-	if err := r.Run(ctx, c.tests(all), results); err != nil {
+	if err := (cells.Runner{Tags: "lab", Args: args}).Run(ctx, of, results); err != nil {
 		return err
 	}
-	return readFigures("out/lab.json", c, figures)
+	return readFigures("out/lab.json", test, name, figures)
 }
 
 // readFigures reads what tests of package test/lab have noted.
-func readFigures(path string, c cluster, figures map[string][]float64) error {
+func readFigures(path, test, name string, figures map[string][]float64) error {
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return err
@@ -202,11 +218,16 @@ func readFigures(path string, c cluster, figures map[string][]float64) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	for _, rec := range records {
-		if test, _, _ := strings.Cut(rec.Test, "/"); test != c.test {
+		top, sub, _ := strings.Cut(rec.Test, "/")
+		if top != test {
 			continue
 		}
+		of := name
+		if top == egressAtStart {
+			of += ", " + sub
+		}
 		for what, v := range rec.Figures {
-			figures[c.on+": "+what] = []float64{v}
+			figures[of+": "+what] = []float64{v}
 		}
 	}
 	return nil

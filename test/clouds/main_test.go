@@ -19,7 +19,7 @@ import (
 func TestCells(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range asks() {
-		key := strings.Join([]string{c.Mode, c.Family, c.What}, ", ")
+		key := strings.Join([]string{c.Mode, c.Family, c.Plane, c.What}, ", ")
 		if seen[key] {
 			t.Errorf("%s is there twice", key)
 		}
@@ -39,7 +39,7 @@ func TestCells(t *testing.T) {
 			text, err := os.ReadFile(f)
 			nettest.Must(t, err)
 			found = found || regexp.MustCompile(`(?m)^func `+test+`\(t \*testing\.T\)`).Match(text) &&
-				(sub == "" || strings.Contains(string(text), `t.Run("`+strings.ReplaceAll(sub, "_", " ")+`"`))
+				(sub == "" || strings.Contains(string(text), `"`+strings.ReplaceAll(sub, "_", " ")+`"`))
 		}
 		if !found {
 			t.Errorf("%s: there is no %s in %s", key, name, folder)
@@ -74,7 +74,7 @@ func TestReadFigures(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lab.json")
 	nettest.Must(t, os.WriteFile(path, []byte(`[{"test":"TestOnAWS/new_pods","figures":{"a":2.5}},{"test":"TestOther","figures":{"b":1}}]`), 0o600))
 	figures := map[string][]float64{}
-	nettest.Must(t, readFigures(path, clusters[0], figures))
+	nettest.Must(t, readFigures(path, clusters[0].test, clusters[0].on, figures))
 	if len(figures) != 1 || figures["aws-vpc-cni: a"][0] != 2.5 {
 		t.Errorf("figures are %v", figures)
 	}

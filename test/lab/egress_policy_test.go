@@ -21,6 +21,7 @@ import (
 // node where they prefer it; and what it exempts leaves without. `weir why` and `weir status` say
 // so.
 func TestEgressPolicies(t *testing.T) {
+	all.inParallel(t)
 	b := sharedBase(t)
 	b.patchFelix(t, `{"egressIPSupport":"EnabledPerNamespaceOrPerPod"}`, "egressIPSupport")
 	b.mustKubectl(t, "", "annotate", "namespace", b.ns, model.AnnotationEgressClients+"=projectcalico.org/name == '"+b.ns+"'")

@@ -23,6 +23,7 @@ const egressPods = 24
 // node and no other: from their first packet on, while the gateway goes and comes, while an agent
 // is killed. What switches gateways on exchanges the programs, under open connections.
 func TestEgressGateways(t *testing.T) {
+	all.inParallel(t)
 	b := sharedBase(t)
 	open := []*running{b.cli2.begin(t, "stream", at(b.srv1.addr, echoPort)), b.client(1).begin(t, "stream", at(cpAddr, nodePort2+nodeEcho))}
 	b.patchFelix(t, `{"egressIPSupport":"EnabledPerNamespaceOrPerPod"}`, "egressIPSupport")

@@ -46,6 +46,7 @@ func (l *lab) flows(t *testing.T, args ...string) ([]flows.Flow, error) {
 // TestFlowRecords switches flow records on and off under an open connection. While they are on,
 // nodes keep what a client did by a Service, with the rule that let it, and what policy denied.
 func TestFlowRecords(t *testing.T) {
+	all.inParallel(t)
 	b := sharedBase(t)
 	open := b.client(1).begin(t, "stream", at(cpAddr, nodePort2+nodeEcho))
 	b.policy(t, "recorded", `{podSelector: {matchLabels: {pod: srv1}}, ingress: [{from: [{podSelector: {matchLabels: {pod: cli1}}}]}]}`)

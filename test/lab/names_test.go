@@ -17,6 +17,7 @@ import (
 // nothing else: by a ClusterNetworkPolicy, by a NetworkPolicy and by a network set of
 // projectcalico.org. Flow records have the name, `weir why` says it.
 func TestDomainNames(t *testing.T) {
+	all.inParallel(t)
 	b := sharedBase(t)
 	b.patchFelix(t, `{"flowLogsLocalReporter":"Enabled","flowLogsFlushInterval":"1s"}`, "flowLogsLocalReporter", "flowLogsFlushInterval")
 	const port = 9321

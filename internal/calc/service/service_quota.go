@@ -193,7 +193,7 @@ func (s *Services) demandOf(c *cluster.View, name model.Name) (out demand) {
 			if svc.Restricted && len(lb) > 0 {
 				out[rangeTable][fam] += len(svc.SourceRanges) + len(lb)
 			}
-			if svc.Maglev && external > 0 {
+			if svc.Maglev && (external > 0 || !svc.InternalLocal) {
 				out[maglevTable][fam] += maglevSlots(behind)
 			}
 		}

@@ -430,6 +430,7 @@ func servicePort(src Source, svc *model.Service, sp *model.ServicePort, ips, ask
 		Mode: svc.ExternalMode}
 	if svc.Maglev { // any node leads to the same backend, wherever it is
 		p.external.Maglev, p.external.LocalPolicy = true, false
+		p.value.Maglev = !svc.InternalLocal // outside, a cluster IP may be routed to any node
 	}
 	for _, ip := range ips {
 		p.internal = append(p.internal, nodestate.Frontend{Addr: ip, Port: sp.Port, Proto: sp.Protocol})

@@ -446,14 +446,18 @@ func (c *Change) await(ctx context.Context, what string, look func(context.Conte
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	begun := time.Now()
+	var missing error
 	for {
 		err := look(ctx)
 		if err == nil {
 			c.say("%s (%.1f s)", what, time.Since(begun).Seconds())
 			return nil
 		}
+		if missing == nil || ctx.Err() == nil { // not what a request says that the end cut short
+			missing = err
+		}
 		if sleep.For(ctx, 250*time.Millisecond) != nil {
-			return fmt.Errorf("not so within %s: %s: %w", c.Timeout, what, err)
+			return fmt.Errorf("not so within %s: %s: %w", c.Timeout, what, missing)
 		}
 	}
 }

@@ -4,9 +4,12 @@ package nodes
 
 import (
 	"context"
+	"errors"
 	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +19,7 @@ import (
 	"github.com/weir-net/weir/api/client/clientset"
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/migrate/calico"
+	"github.com/weir-net/weir/internal/sleep"
 )
 
 func change(ds *appsv1.DaemonSet, pods ...*corev1.Pod) *Change {
@@ -100,4 +104,22 @@ func TestCompare(t *testing.T) {
 			t.Errorf("%s: %q", what, lost)
 		}
 	}
+}
+
+// A wait that ends says what was missing, not that its last request was cut short.
+func TestAwaitSaysWhatWasMissing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &Change{Out: io.Discard, Timeout: time.Second}
+		missing := errors.New("one pod may not be evicted yet")
+		err := c.await(t.Context(), "its pods have ended", func(ctx context.Context) error {
+			if sleep.For(ctx, 700*time.Millisecond) != nil {
+				return ctx.Err()
+			}
+			return missing
+		})
+		if !errors.Is(err, missing) || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v", err)
+		}
+	})
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-net/weir/internal/maglev"
 )
 
-// Consistent hashing: the external frontends of a Service that asks for it lead to lists of their
+// Consistent hashing: the frontends of a Service that asks for it lead to lists of their
 // own, whose numbers have HashList in addition to the other bits. Their chains choose a slot by the
 // hash of the client instead of at random; in the slot of the Maglev table, which is under the list
 // of all backends alone, is a backend's number. What is chosen so is below, as of Services with
@@ -70,11 +70,11 @@ func sameMembers(a, b []netip.AddrPort) bool {
 	return true
 }
 
-// hashed reports whether the external frontends choose by the table.
+// hashed reports whether frontends that ask for it choose by the table.
 func (p *port) hashed() bool { return p.table != nil }
 
-// hashLists are the lists of the external frontends: of clients outside, whom another node handed
-// on, and of all others.
+// hashLists are the lists of frontends that choose by the table: of clients outside, whom another
+// node handed on, and of all others.
 func (p *port) hashLists() []list {
 	return []list{{p.number | HashList, p.cluster}, {p.number | HashList | LocalList, p.local}, {p.number | HashList | HandList, p.cluster}}
 }
