@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	ipamv3 "github.com/weir-net/weir/api/ipam/v3"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/watch/parse"
@@ -144,9 +143,9 @@ func ConvertServiceCIDR(r *networkingv1.ServiceCIDR) (*ServiceCIDR, []weirv1.Pro
 
 // ConvertIPAMConfiguration converts an IPAMConfiguration; only "default" counts. Weir never lends
 // addresses of one node's block to another, so strictAffinity is always in force.
-func ConvertIPAMConfiguration(c *ipamv3.IPAMConfiguration) (*IPAMConfig, []weirv1.Problem) {
+func ConvertIPAMConfiguration(c *parse.IPAMConfiguration) (*IPAMConfig, []weirv1.Problem) {
 	f := newFinding("IPAMConfiguration", c)
-	out := &IPAMConfig{StrictAffinity: true, MaxBlocks: int(c.Spec.MaxBlocksPerHost), VMAddresses: c.Spec.KubeVirtVMAddressPersistence == ipamv3.VMAddressEnabled}
+	out := &IPAMConfig{StrictAffinity: true, MaxBlocks: int(c.Spec.MaxBlocksPerHost), VMAddresses: c.Spec.KubeVirtVMAddressPersistence == parse.VMAddressEnabled}
 	if c.Spec.MaxBlocksPerHost < 0 {
 		f.Add("spec.maxBlocksPerHost", strconv.Itoa(int(c.Spec.MaxBlocksPerHost)), "is negative; there is no limit", "correct it")
 		out.MaxBlocks = 0

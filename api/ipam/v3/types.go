@@ -2,8 +2,8 @@
 
 // Package v3 holds the kinds of projectcalico.org/v3 in which clients look up who has which
 // address, as far as the published module of types lacks them. In Weir they are mirrors of what
-// each node keeps for itself (internal/ipam/mirror): nothing is decided by them. IPAMConfiguration
-// alone, of which the published type lacks fields, is read. They carry no logic.
+// each node keeps for itself (internal/ipam/mirror): nothing is decided by them. They carry no
+// logic.
 //
 // +groupName=projectcalico.org
 package v3
@@ -88,27 +88,3 @@ type IPAMHandleSpec struct {
 	// +optional
 	Deleted bool `json:"deleted"`
 }
-
-// IPAMConfiguration is the published type with the fields that it lacks. It is read alone: its
-// definition comes from the published one (deploy/gen).
-//
-// +kubebuilder:skip
-type IPAMConfiguration struct {
-	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitempty"`
-
-	Spec IPAMConfigurationSpec `json:"spec,omitempty"`
-}
-
-// IPAMConfigurationSpec is what Weir reads.
-type IPAMConfigurationSpec struct {
-	MaxBlocksPerHost int32 `json:"maxBlocksPerHost,omitempty"`
-	// KubeVirtVMAddressPersistence is VMAddressEnabled or VMAddressDisabled; empty = the latter.
-	KubeVirtVMAddressPersistence string `json:"kubeVirtVMAddressPersistence,omitempty"`
-}
-
-// What KubeVirtVMAddressPersistence can be.
-const (
-	VMAddressEnabled  = "Enabled"
-	VMAddressDisabled = "Disabled"
-)

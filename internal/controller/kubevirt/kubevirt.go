@@ -29,10 +29,10 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/weir-net/weir/api/client"
-	ipamv3 "github.com/weir-net/weir/api/ipam/v3"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/sleep"
+	"github.com/weir-net/weir/internal/watch/parse"
 )
 
 const (
@@ -97,8 +97,8 @@ func (c *Controller) enabled(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("get IPAMConfiguration default: %w", err)
 	}
-	o, err := decode[ipamv3.IPAMConfiguration](u)
-	return err == nil && o.Spec.KubeVirtVMAddressPersistence == ipamv3.VMAddressEnabled, err
+	o, err := decode[parse.IPAMConfiguration](u)
+	return err == nil && o.Spec.KubeVirtVMAddressPersistence == parse.VMAddressEnabled, err
 }
 
 // needed reports whether there are machines to follow: where machines had addresses before it was
