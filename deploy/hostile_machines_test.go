@@ -48,6 +48,7 @@ func machineOfOther(t *testing.T, c cluster) {
 	c.refused(t, n1, "create", other, wantsNode)
 	c.taken(t, c.Clients.Dynamic, "update", machineBlock("n1", "n2"))
 	c.refused(t, n1, "update", machineBlock("n1", ""), wantsNode)
+	c.refused(t, c.as(agentUser, "n3"), "update", machineBlock("n3", "n2"), wantsNode)
 	plain := blockOf("n2", "10.244.90.7/32", "10-244-90-7-32")
 	c.refused(t, n2, "update", plain, "")
 	c.taken(t, n2, "update", machineBlock("n2", "n2"))

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-net/weir/internal/model"
 )
 
-// TestMachineAddress: an address that a virtual machine keeps is given to its pods alone, also where
-// it lies in no block of the node, and not by asking for it.
+// TestMachineAddress: an address that a virtual machine keeps is given to its pods alone, also
+// where it lies in no block of the node, and not by asking for it.
 func TestMachineAddress(t *testing.T) {
 	const far = "10.0.0.70" // in the block of another node
 	kept := map[netip.Addr]bool{addr("10.0.0.1"): true, addr(far): true}

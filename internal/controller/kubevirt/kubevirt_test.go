@@ -176,8 +176,8 @@ func TestMachine(t *testing.T) {
 	}
 }
 
-// TestNothingKept: no address is kept while that is off, nor one that lies in no block of the node or
-// that is reserved.
+// TestNothingKept: no address is kept while that is off, nor one that lies in no block of the node
+// or that is reserved.
 func TestNothingKept(t *testing.T) {
 	for name, c := range map[string]struct{ setting, addr, block string }{
 		"off":                   {"Disabled", "10.244.1.2", own},
