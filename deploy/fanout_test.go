@@ -57,7 +57,7 @@ func TestFanOutOption(t *testing.T) {
 		// Those of projectcalico.org that the agent writes for clients have names that it knows; of
 		// the ClusterInformations it may follow the one named default.
 		want := []string{"blockaffinities create", "blockaffinities get", "blockaffinities update", "caliconodestatuses list", "caliconodestatuses watch", "caliconodestatuses/status patch",
-			"clusterinformations list", "clusterinformations watch", "events create", "events patch", "ipamblocks create", "ipamblocks create", "ipamblocks delete", "ipamblocks get", "ipamblocks get", "ipamblocks list", "ipamblocks update",
+			"clusterinformations list", "clusterinformations watch", "events create", "events patch", "ipamblocks create", "ipamblocks create", "ipamblocks delete", "ipamblocks get", "ipamblocks get", "ipamblocks list", "ipamblocks update", "ipamblocks update",
 			"ipamhandles create", "ipamhandles get", "ipamhandles update", "namespaces get", "nodes get", "nodestatuses create", "nodestatuses patch", "pods get"}
 		if got := slices.Equal(rights, want); got != (fanOut == "always") {
 			t.Errorf("%s: agents have the rights %v", fanOut, rights)

@@ -140,7 +140,7 @@ func fedNodeReads(t *testing.T, c cluster) {
 	defer give("auto")
 	const read = "list,watch"
 	c.mayNot(t, agentUser, read+" /namespaces", read+" /pods", read+" /nodes", "get,"+read+" /services", "get,"+read+" /serviceaccounts", read+" discovery.k8s.io/endpointslices",
-		"get discovery.k8s.io/endpointslices", "get,"+read+" networking.k8s.io/networkpolicies", "get,"+read+" networking.k8s.io/servicecidrs", "watch,update weir.dev/ipamblocks", read+" projectcalico.org/ipamblocks", read+" projectcalico.org/ipamhandles",
+		"get discovery.k8s.io/endpointslices", "get,"+read+" networking.k8s.io/networkpolicies", "get,"+read+" networking.k8s.io/servicecidrs", "watch weir.dev/ipamblocks", read+" projectcalico.org/ipamblocks", read+" projectcalico.org/ipamhandles",
 		"get,list,watch weir.dev/nodestatuses", "get,"+read+" /secrets")
 	for _, kind := range []string{"ippools", "ipreservations", "ipamconfigurations", "felixconfigurations", "networkpolicies", "globalnetworkpolicies", "stagednetworkpolicies",
 		"stagedglobalnetworkpolicies", "stagedkubernetesnetworkpolicies", "tiers", "networksets", "globalnetworksets", "hostendpoints"} {

@@ -89,6 +89,9 @@ func TestHostileAdmission(t *testing.T) {
 		{"a node makes a block under the name of another one", hostile.Node, blockNamedAsOther},
 		{"a node makes a block that is larger than those of the pool", hostile.Node, blockLargerThanPools},
 		{"a node makes a block that is no network, or one of thousands of addresses", hostile.Node, blockNoNetwork},
+		{"a node takes the address of a virtual machine that is not moved to it, or gives it away", hostile.Node, machineOfOther},
+		{"the token of the controller takes a pod's address for a virtual machine where machines have none", hostile.Controller, controllerMachines},
+		{"a tenant makes a pod that says that a virtual machine owns it, which would have the machine's address", hostile.Tenant, podOfMachine},
 		{"a node takes blocks of another one with Calico while nodes change over", hostile.Node, migratingNode},
 	} {
 		t.Run(attack.name, func(t *testing.T) {

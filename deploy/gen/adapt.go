@@ -226,6 +226,7 @@ func adaptKind(kind string, spec map[string]any) error {
 		props["allowedEgressDomains"] = domainNames()
 	case "IPAMConfiguration":
 		props["autoAllocateBlocks"] = map[string]any{"type": "boolean"}
+		props["kubeVirtVMAddressPersistence"] = map[string]any{"type": "string", "enum": []any{"Enabled", "Disabled"}} // a field of newer servers
 		delete(spec, "required")
 	case "IPPool":
 		spec["x-kubernetes-validations"] = []any{

@@ -42,6 +42,12 @@ var attacksAdmission = append([]mutant{
 		pkg: "./deploy", run: "^TestHostileOutageHoldsNoContainer$"},
 	{fault: fault{"a drain of nodes leaves no controller", "deploy/manifests/50-controller.yaml.tmpl", "  replicas: 2\n", "  replicas: 1\n"},
 		pkg: "./deploy", run: "^TestHostileDrainLeavesAController$"},
+	{fault: fault{"a pod claims a virtual machine that does not run in it, and would have the machine's address", "internal/controller/kubevirt/place.go", "!active || p.Spec.NodeName == \"\"", "!active && p.UID == \"\" || p.Spec.NodeName == \"\""},
+		pkg: "./internal/controller/kubevirt", run: "^TestHostilePodOfMachine$"},
+	{fault: fault{"a pod has the labels of a virtual machine's, and would have the machine's address", "internal/agent/vmaddr/vmaddr.go", "return out, known || m.enabled && pod.Labels[labelMigration] != \"\"", "return out, known && m == nil"},
+		pkg: "./internal/agent/vmaddr", run: "^TestHostilePodOfMachineWaits$"},
+	{fault: fault{"a node writes a virtual machine's address into the status of its pod", "internal/calc/cluster/ownership.go", "			if !b.CIDR.IsSingleIP() {", "			if !b.CIDR.IsValid() {"},
+		pkg: "./internal/calc", run: "^TestHostileMachineAddress$"},
 }, written()...)
 
 // written are the guards that the API server itself holds, in the manifests.
@@ -64,7 +70,7 @@ func written() []mutant {
 		{"a built-in tier gets another order or default action", "22-tiers.yaml", "object.spec.order == variables.order", "true"},
 		{"a token of a node that names no node writes for every node", "20-admission.yaml", "    expression: request.userInfo.username == \"system:serviceaccount:kube-system:weir-node\"\n",
 			"    expression: request.userInfo.username == \"system:serviceaccount:kube-system:weir-node\"\n  - name: names-its-node\n    expression: has(request.userInfo.extra) && \"authentication.kubernetes.io/node-name\" in request.userInfo.extra\n"},
-		{"a node writes or deletes objects of another node", "20-admission.yaml", `"variables.subjects.all(s, (`, `"true || variables.subjects.all(s, (`},
+		{"a node writes or deletes objects of another node", "20-admission.yaml", `"variables.machine || variables.subjects.all(s, (`, `"true || variables.subjects.all(s, (`},
 		{"a node keeps its objects from being collected when it is gone", "20-admission.yaml", "      request.operation == 'DELETE' ||\n      (has(object.metadata.finalizers)", "      request.operation != '' ||\n      (has(object.metadata.finalizers)"},
 		{"a node or a user changes what clients are shown of addresses", "28-ipam-mirrors.yaml", "oldObject.spec.unallocated.all(u, u in object.spec.unallocated)", "true"},
 		{"a node writes events in the name of others", "26-node-events.yaml", "s.source.host == variables.node", "s.source.host != ''"},
@@ -98,6 +104,9 @@ func written() []mutant {
 		{"a node makes a block under the name of another one", "25-addresses.yaml.tmpl", "cidr(variables.named) == variables.net", "variables.net != cidr('0.0.0.0/0')"},
 		{"a node makes a block that is larger than those of the pool", "25-addresses.yaml.tmpl", " && variables.net.prefixLength() >= variables.size", ""},
 		{"a node makes a block that is no network, or one of thousands of addresses", "25-addresses.yaml.tmpl", "variables.net.masked() == variables.net && variables.net.prefixLength() >= (variables.v4 ? 16 : 112)", "variables.net.prefixLength() >= 0"},
+		{"a node takes the address of a virtual machine that is not moved to it, or gives it away", "20-admission.yaml", "oldObject.spec.virtualMachine.target.node == variables.node && ", ""},
+		{"the token of the controller takes a pod's address for a virtual machine where machines have none", "24-controller-limits.yaml", "params.spec.kubeVirtVMAddressPersistence == 'Enabled'", "params.spec.kubeVirtVMAddressPersistence != ''"},
+		{"a tenant makes a pod that says that a virtual machine owns it, which would have the machine's address", "25-addresses.yaml.tmpl", ".subresource('finalizers')", ""},
 		{"a node takes blocks of another one with Calico while nodes change over", "25-addresses.yaml.tmpl", "s.spec.affinity == 'host:' + variables.node", "s.spec.affinity.startsWith('host:')"},
 	} {
 		f.file = "deploy/manifests/" + f.file

@@ -48,7 +48,9 @@ import (
 	"github.com/weir-net/weir/internal/agent/problems"
 	"github.com/weir-net/weir/internal/agent/remembered"
 	"github.com/weir-net/weir/internal/agent/source"
+	"github.com/weir-net/weir/internal/agent/tablesize"
 	"github.com/weir-net/weir/internal/agent/takeover"
+	"github.com/weir-net/weir/internal/agent/vmaddr"
 	apiwire "github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/announce"
 	"github.com/weir-net/weir/internal/bgp/feed"
@@ -135,9 +137,10 @@ type Agent struct {
 	bgpStatuses    *bgp.Writer
 	ipam           *ipam.Allocator
 	cni            *cni.Server
+	machines       *vmaddr.Machines
 	conf           conflist.File
 	lastGood       *remembered.LastGood
-	conntrackSize  *conntrackSize
+	conntrackSize  *tablesize.Size
 	flows          *flowlog.Log
 	flowAPI        *flowapi.API
 	events         *events.Hub
@@ -203,7 +206,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 		o.Log.Warn("a change of the data plane was broken off", "error", err)
 	}
 	a.lastGood = remembered.OpenLastGood(o.StateDir, o.Log)
-	a.conntrackSize = openConntrackSize(o.StateDir, o.Log)
+	a.conntrackSize = tablesize.Open(o.StateDir, o.Log)
 	resolver := config.New(o.Node, o.Environ, a.lastGood.Load())
 	resolver.ReadLinux(kernel.Sysctl)
 	atStart := resolver.AtStart()
@@ -240,24 +243,7 @@ func New(ctx context.Context, o Options) (_ *Agent, err error) {
 	a.cluster.noteBGP = a.noteBGP
 	a.bgpStatuses = &bgp.Writer{Node: o.Node, API: a.clients.Dynamic, Process: a.bgp, State: a.cluster.state, Peers: a.cluster.bgpPeers, Log: o.Log.With("part", "bgp")}
 	a.datastore = datastore.New(a.clients.Dynamic, o.Log.With("part", "datastore"))
-	a.ipam, err = ipam.Open(filepath.Join(o.StateDir, ipamDir), o.Node, a.before.Blocks(ipam.NewAPIBlocks(a.clients.Dynamic, o.Node)),
-		ipam.Options{Owner: a.cluster.owner, Refuse: a.cluster.refusePodAddr, Locked: a.datastore.Locked}, o.Log.With("part", "ipam"))
-	if err != nil {
-		return nil, errors.Join(err, a.driver.Close())
-	}
-	a.mirror = mirror.New(a.clients.Dynamic, o.Node, a.ipam, o.Log.With("part", "ipam mirror"))
-	a.cluster.setPools = a.ipam.Configure
-	a.podEvents = podevents.New(a.clients.Dynamic, o.Node, o.Log.With("part", "podevents"))
-	a.cluster.unfitPod = a.podEvents.NotInForce
-	policies := &enforcer{cluster: a.cluster, loop: a.loop, driver: a.driver, pods: a.source, log: o.Log}
-	if a.cluster.chain != nil {
-		a.nri = nri.New(nri.Socket, policies.hold, o.Log.With("part", "nri"))
-	}
-	a.cni, err = cni.New(cni.Options{
-		IPAM: a.ipam, Pods: pods{a.source, a.podEvents, o.Node, a.cluster.settings}, Settings: a.cluster.cniSettings, Ready: a.cniReady, Waits: a.noteWaiting, Log: o.Log.With("part", "cni"),
-		Enforcer: policies,
-	})
-	if err != nil {
+	if err := a.openPods(); err != nil {
 		return nil, errors.Join(err, a.driver.Close())
 	}
 	return a, nil
@@ -418,6 +404,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("following the lock of the datastore", a.datastore.Run)
 	run("keeping blocks of addresses", a.ipam.Run)
 	run("showing clients the use of addresses", a.mirror.Run)
+	run("following virtual machines", a.machines.Run)
 	run("answering the CNI plugin", func(ctx context.Context) error { return a.cni.Serve(ctx, listener) })
 	if a.cluster.chain == nil {
 		run("writing the network configuration", func(ctx context.Context) error {
@@ -443,7 +430,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	run("keeping records of flows", a.flows.Run)
 	run("publishing the node's status", a.publish)
 	run("collecting garbage", a.tuneGC)
-	run("sizing the connection table", a.growConntrack)
+	run("sizing the connection table", func(ctx context.Context) error {
+		return a.conntrackSize.Run(ctx, func() config.Effective { return a.cluster.snapshot().config.Effective }, a.driver.Pressures, ErrRestart)
+	})
 	ended := make(chan error, 1)
 	go func() { ended <- g.Wait() }()
 	select {

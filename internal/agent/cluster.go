@@ -50,6 +50,9 @@ type cluster struct {
 	announce func(announced map[netip.Addr]bool, watched map[netip.Addr][6]byte)
 	// probe gets the nodes that are probed.
 	probe func(map[netip.Addr]bool)
+	// noteMachines gets the cluster when blocks or endpoints may be others, and whether virtual
+	// machines keep their addresses.
+	noteMachines func(c *model.Cluster, enabled bool)
 	// noteBGP gets what the node's BGP process should do.
 	noteBGP func(*nodestate.BGP)
 	// noteEndpoints gets whose interfaces the node has, when they may be others.
@@ -107,7 +110,7 @@ func newCluster(node string, loop *dataplane.Loop, resolver *config.Resolver, lo
 		model: model.NewCluster(), calc: calc.New(), resolver: resolver, changed: func() {}, setPools: func(ipam.Config) {},
 		noteConfig: func(map[string]string) {}, saveWireGuard: func(map[string]model.KnownWireGuard) {},
 		announce: func(map[netip.Addr]bool, map[netip.Addr][6]byte) {}, probe: func(map[netip.Addr]bool) {}, noteClaims: func(map[string]*model.Node, bool) {},
-		noteEndpoints: func(map[netip.Addr]model.Name) {}, noteBGP: func(*nodestate.BGP) {}, unfitPod: func(model.Name, string, []weirv1.Problem) {},
+		noteEndpoints: func(map[netip.Addr]model.Name) {}, noteMachines: func(*model.Cluster, bool) {}, noteBGP: func(*nodestate.BGP) {}, unfitPod: func(model.Name, string, []weirv1.Problem) {},
 		programmed: func(uint64, []time.Time) {},
 		earlyPods:  map[model.Name]*model.Pod{}, nodePods: map[model.Name]*model.Pod{}, proxies: map[string]bool{},
 		servers: map[model.Name]*model.EndpointSlice{}, controllers: map[model.Name]*model.EndpointSlice{}, stores: map[model.Name]*model.EndpointSlice{},
@@ -207,6 +210,9 @@ func (c *cluster) compute() {
 	}
 	if c.dirty.Has(model.KindLocal) {
 		c.noteEndpoints(nodeview.EndpointsOf(&c.model.Local))
+	}
+	if c.dirty.Has(model.KindLocal | model.KindBlocks) {
+		c.noteMachines(c.model, c.ipamConf.settings.VMAddresses)
 	}
 	if c.complete && !c.dirty.Empty() {
 		c.refreshLocal()

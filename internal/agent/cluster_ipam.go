@@ -35,6 +35,7 @@ func (c *cluster) configureIPAM(b *watch.Batch, ownNode bool) {
 	}
 	if b.IPAM != nil {
 		in.settings = *b.IPAM
+		c.dirty.Add(model.KindLocal)
 	}
 	if !b.Full && !ownNode && len(b.Pools) == 0 && len(b.Reservations) == 0 && b.IPAM == nil {
 		return

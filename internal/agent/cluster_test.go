@@ -80,7 +80,7 @@ func newBenchOf(t *testing.T, node string) *bench {
 	log := slog.New(slog.DiscardHandler)
 	loop := dataplane.NewLoop(b.kernel, log)
 	b.cluster = newCluster(node, loop, config.New(node, nil, nil), log)
-	b.cni = &enforcer{cluster: b.cluster, loop: loop, driver: b.kernel, pods: b.api, log: log}
+	b.cni = &enforcer{cluster: b.cluster, loop: loop, driver: b.kernel, pods: b.api, standsBy: func(netip.Addr) bool { return false }, log: log}
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { loop.Run(ctx) })

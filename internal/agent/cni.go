@@ -8,17 +8,24 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/weir-net/weir/api/client"
+	"github.com/weir-net/weir/internal/agent/nri"
 	"github.com/weir-net/weir/internal/agent/podevents"
 	"github.com/weir-net/weir/internal/agent/problems"
 	"github.com/weir-net/weir/internal/agent/source"
+	"github.com/weir-net/weir/internal/agent/vmaddr"
 	"github.com/weir-net/weir/internal/cni"
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/ipam"
+	"github.com/weir-net/weir/internal/ipam/mirror"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/watch"
 )
@@ -40,7 +47,16 @@ type enforcer struct {
 	loop    *dataplane.Loop
 	driver  enforcementChecker
 	pods    podFinder
-	log     *slog.Logger
+	// standsBy reports whether an address is a virtual machine's that is on another node.
+	standsBy func(netip.Addr) bool
+	log      *slog.Logger
+}
+
+// enforced says what is missing for an endpoint to be enforced. Of an address that stands by there
+// is nothing in the tables: its interface is held.
+func (e *enforcer) enforced(ep model.LocalEndpoint) error {
+	ep.Addrs = slices.DeleteFunc(slices.Clone(ep.Addrs), e.standsBy)
+	return e.driver.Enforced(ep)
 }
 
 // Attach implements cni.Enforcer. The pod's labels are known before its endpoint is, so that policy
@@ -61,7 +77,7 @@ func (e *enforcer) Attach(ctx context.Context, ep model.LocalEndpoint) error {
 		return fmt.Errorf("pod %s: %w", ep.Pod, err)
 	}
 	applied := time.Now()
-	if err := e.driver.Enforced(ep); err != nil {
+	if err := e.enforced(ep); err != nil {
 		return fmt.Errorf("pod %s: %w", ep.Pod, err)
 	}
 	e.log.Debug("endpoint enforced", "pod", ep.Pod.String(), "interface", ep.Interface, "finding the pod", found.Sub(began),
@@ -87,7 +103,7 @@ func (e *enforcer) Check(ctx context.Context, ep model.LocalEndpoint) error {
 	if !ok {
 		return fmt.Errorf("endpoint of pod %s is not known to the agent", ep.Pod)
 	}
-	return e.driver.Enforced(ep)
+	return e.enforced(ep)
 }
 
 // concerning picks the failures of an endpoint's addresses and interface. An address whose policy
@@ -136,6 +152,32 @@ func (p pods) PodForAdd(ctx context.Context, name model.Name, uid string) (cni.P
 // PodLives implements cni.Pods.
 func (p pods) PodLives(name model.Name, uid string) bool {
 	return p.source.PodLives(name, uid, p.node)
+}
+
+// openPods opens what gives pods their addresses and interfaces.
+func (a *Agent) openPods() (err error) {
+	o := &a.opts
+	a.machines = vmaddr.New(vmaddr.Config{Node: o.Node, Blocks: client.Blocks(a.clients.Dynamic), Log: o.Log.With("part", "vmaddr"),
+		SetReachable: func(ep model.LocalEndpoint, at netip.Addr, is bool) error { return a.cni.SetReachable(ep, at, is) }})
+	a.cluster.noteMachines = a.machines.Note
+	a.ipam, err = ipam.Open(filepath.Join(o.StateDir, ipamDir), o.Node, a.before.Blocks(ipam.NewAPIBlocks(a.clients.Dynamic, o.Node)),
+		ipam.Options{Owner: a.cluster.owner, Refuse: a.cluster.refusePodAddr, Kept: a.machines.Kept, Locked: a.datastore.Locked}, o.Log.With("part", "ipam"))
+	if err != nil {
+		return err
+	}
+	a.mirror = mirror.New(a.clients.Dynamic, o.Node, a.ipam, o.Log.With("part", "ipam mirror"))
+	a.cluster.setPools = a.ipam.Configure
+	a.podEvents = podevents.New(a.clients.Dynamic, o.Node, o.Log.With("part", "podevents"))
+	a.cluster.unfitPod = a.podEvents.NotInForce
+	policies := &enforcer{cluster: a.cluster, loop: a.loop, driver: a.driver, pods: a.source, standsBy: a.machines.StandsBy, log: o.Log}
+	if a.cluster.chain != nil {
+		a.nri = nri.New(nri.Socket, policies.hold, o.Log.With("part", "nri"))
+	}
+	a.cni, err = cni.New(cni.Options{
+		IPAM: a.ipam, Pods: pods{a.source, a.podEvents, o.Node, a.cluster.settings}, Settings: a.cluster.cniSettings, Ready: a.cniReady, Waits: a.noteWaiting, Log: o.Log.With("part", "cni"),
+		Enforcer: policies, Machines: a.machines,
+	})
+	return err
 }
 
 // restore finds the endpoints of the node, with those that come from another plugin.

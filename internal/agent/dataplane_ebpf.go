@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-net/weir/internal/agent/problems"
 	"github.com/weir-net/weir/internal/agent/remembered"
+	"github.com/weir-net/weir/internal/agent/tablesize"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/dataplane/nft"
@@ -38,7 +39,7 @@ func (a *Agent) preload() {
 	resolver := config.New(a.opts.Node, a.opts.Environ, remembered.OpenLastGood(a.opts.StateDir, a.log).Load())
 	resolver.ReadLinux(kernel.Sysctl)
 	e := resolver.AtStart()
-	o, err := a.ebpfOptions(e, openConntrackSize(a.opts.StateDir, a.log).entries(e))
+	o, err := a.ebpfOptions(e, tablesize.Open(a.opts.StateDir, a.log).Entries(e))
 	if err == nil {
 		a.preloaded, err = ebpf.Preload(o)
 	}
@@ -49,7 +50,7 @@ func (a *Agent) preload() {
 
 // openEBPF opens the eBPF driver.
 func (a *Agent) openEBPF(e config.Effective) (p ebpfPlane, err error) {
-	o, err := a.ebpfOptions(e, a.conntrackSize.entries(e))
+	o, err := a.ebpfOptions(e, a.conntrackSize.Entries(e))
 	if err != nil {
 		return p, err
 	}
@@ -102,8 +103,8 @@ func mapSizes(e config.Effective, flows int) map[string]uint32 {
 		records = recordsRing
 	}
 	return map[string]uint32{
-		"weir_records": records,
-		flowMap:        uint32(flows), "weir_flows_new": uint32(max(flows/4, 1024)),
+		"weir_records":    records,
+		tablesize.FlowMap: uint32(flows), "weir_flows_new": uint32(max(flows/4, 1024)),
 		"weir_services": uint32(e.MapSizes.NATFrontend), "weir_backends": uint32(e.MapSizes.NATBackend), "weir_live": uint32(e.MapSizes.NATBackend),
 		"weir_affinity": uint32(e.MapSizes.NATAffinity), "weir_addrs": uint32(e.MapSizes.Route), "weir_routes": uint32(e.MapSizes.Route),
 		"weir_peers": uint32(e.MapSizes.IPSets), "weir_peer_cidrs": uint32(e.MapSizes.IPSets), "weir_events": uint32(powerOf2(e.EventsMB)) << 20,

@@ -20,6 +20,9 @@ import (
 	"github.com/weir-net/weir/internal/sleep"
 )
 
+// ErrRestart says that the agent is to be started again at once.
+var ErrRestart = errors.New("to be started again")
+
 // openNFTables opens the data plane nftables.
 func (a *Agent) openNFTables() (dataPlane, error) {
 	before := func() {

@@ -81,7 +81,14 @@ func (s *Server) add(ctx context.Context, req wire.Request, netns *os.File) (*wi
 	if err := s.makeRoom(ctx, req, name); err != nil {
 		return nil, nil, err
 	}
-	ireq, failure := ipamRequest(req, pod, hostName(settings.InterfacePrefix, name, req.IfName), ps.cookie, s)
+	var grant Grant
+	if s.Machines != nil {
+		if grant, err = s.Machines.Granted(ctx, pod); err != nil {
+			s.Waits(name, req.UID, err)
+			return nil, nil, refusal(wire.CodeTryAgain, "pod %s: %v", name, err)
+		}
+	}
+	ireq, failure := ipamRequest(req, pod, grant, hostName(settings.InterfacePrefix, name, req.IfName), ps.cookie, s)
 	if failure != nil {
 		return nil, nil, failure
 	}
@@ -106,7 +113,7 @@ func podFailure(name model.Name, uid string, err error) error {
 	return refusal(wire.CodeTryAgain, "look up pod %s: %v", name, err)
 }
 
-func ipamRequest(req wire.Request, pod Pod, host string, cookie uint64, s *Server) (ipam.Request, *wire.Error) {
+func ipamRequest(req wire.Request, pod Pod, grant Grant, host string, cookie uint64, s *Server) (ipam.Request, *wire.Error) {
 	var attempt [8]byte
 	rand.Read(attempt[:])
 	out := ipam.Request{
@@ -120,6 +127,12 @@ func ipamRequest(req wire.Request, pod Pod, host string, cookie uint64, s *Serve
 	given := out.MAC
 	if failure := applyAnnotations(pod, &out, s.Log); failure != nil {
 		return out, failure
+	}
+	if len(grant.Addrs) > 0 {
+		out.Fixed, out.Granted = grant.Addrs, true
+		if grant.MAC != [6]byte{} {
+			out.MAC = macText(grant.MAC)
+		}
 	}
 	if out.MAC != given {
 		return out, s.refuseMAC(out)
@@ -247,6 +260,9 @@ func (s *Server) enforce(ctx context.Context, records []ipam.Record, link netlin
 		return fmt.Errorf("set %s up: %w", ep.Interface, err)
 	}
 	for _, a := range ep.Addrs {
+		if s.standsBy(a) {
+			continue
+		}
 		if err := s.host.route(ep.IfIndex, a, records[0].MAC, settings.RouteProtocol); err != nil {
 			return fmt.Errorf("make %s reachable: %w", ep.Interface, err)
 		}

@@ -59,6 +59,21 @@ type Enforcer interface {
 	Check(ctx context.Context, ep model.LocalEndpoint) error
 }
 
+// Machines knows the addresses of virtual machines, which go with them from pod to pod.
+type Machines interface {
+	// Granted returns what a pod has because a virtual machine runs in it, or is moved to it;
+	// nothing when it is a pod as any other. It waits within ctx for the controller to say so.
+	Granted(ctx context.Context, pod Pod) (Grant, error)
+	// StandsBy reports whether an address is a virtual machine's that is on another node.
+	StandsBy(netip.Addr) bool
+}
+
+// Grant is what a pod of a virtual machine has; the zero value is nothing.
+type Grant struct {
+	Addrs []netip.Addr
+	MAC   [6]byte // zero = any
+}
+
 // Settings are the node's values for new interfaces.
 type Settings struct {
 	InterfacePrefix string // of host-side names; at most 4 bytes
@@ -73,7 +88,7 @@ type LimitedError struct{ Reason string }
 
 func (e *LimitedError) Error() string { return e.Reason }
 
-// Options of a Server. All but Waits, HostNetns and Grace are required.
+// Options of a Server. All but Waits, Machines, HostNetns and Grace are required.
 type Options struct {
 	IPAM     *ipam.Allocator
 	Pods     Pods
@@ -84,7 +99,9 @@ type Options struct {
 	// Waits hears of pods that are not started because the server is not ready or the pod was not
 	// found, and why; nil = nobody does. It returns at once.
 	Waits func(pod model.Name, uid string, why error)
-	Log   *slog.Logger
+	// Machines knows the addresses of virtual machines; nil = there are none.
+	Machines Machines
+	Log      *slog.Logger
 	// HostNetns is the host's network namespace; nil = that of the process.
 	HostNetns *netns.NsHandle
 	// Grace is how long an allocation without interface and pod is kept. Default 2 min.

@@ -147,6 +147,9 @@ func (s *Server) verify(ctx context.Context, req wire.Request, records []ipam.Re
 		return nil, err
 	}
 	for _, a := range ep.Addrs {
+		if s.standsBy(a) {
+			continue
+		}
 		dst := hostNet(a)
 		routes, err := s.host.RouteListFiltered(family(a.Is6()), &netlink.Route{LinkIndex: ep.IfIndex, Dst: &dst}, netlink.RT_FILTER_OIF|netlink.RT_FILTER_DST)
 		if err != nil {

@@ -8,8 +8,8 @@
 // policies and pools that have addresses, writes events about Services that ask for what they may
 // not have and about objects that are not in force as written, keeps the certificate authorities of
 // Weir's own connections, and has parts that give addresses to load balancers
-// (internal/loadbalancer) and that look after the fan-out (package fanout). One instance leads at a
-// time.
+// (internal/loadbalancer), that look after the fan-out (package fanout), and by which virtual
+// machines keep their addresses (package kubevirt). One instance leads at a time.
 package controller
 
 import (
@@ -33,6 +33,7 @@ import (
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/controller/bgp"
 	"github.com/weir-net/weir/internal/controller/fanout"
+	"github.com/weir-net/weir/internal/controller/kubevirt"
 	"github.com/weir-net/weir/internal/controller/srcdst"
 	"github.com/weir-net/weir/internal/loadbalancer"
 	"github.com/weir-net/weir/internal/peerauth"
@@ -89,6 +90,7 @@ type Controller struct {
 	fanout   *fanout.Controller
 	bgp      *bgp.Controller    // likewise after the nodes with a BGP process
 	srcdst   *srcdst.Controller // and after the source/destination checks of EC2
+	kubevirt *kubevirt.Controller
 	refusals serviceRefusals
 	// notInForce is what was said of objects that are not in force as written.
 	notInForce notInForce
@@ -140,6 +142,7 @@ func New(cfg Config) *Controller {
 	c.balancers = loadbalancer.New(loadbalancer.Config{Kube: cfg.Kube, Dynamic: cfg.Dynamic, Log: cfg.Log})
 	c.bgp = bgp.New(bgp.Config{Kube: cfg.Kube, Dynamic: cfg.Dynamic, Log: cfg.Log, Interval: cfg.Interval})
 	c.srcdst = srcdst.New(srcdst.Config{Kube: cfg.Kube, Dynamic: cfg.Dynamic, Log: cfg.Log, Environ: cfg.Environ, Interval: cfg.Interval, Connect: srcdst.Connect})
+	c.kubevirt = kubevirt.New(kubevirt.Config{Kube: cfg.Kube, Dynamic: cfg.Dynamic, Log: cfg.Log, Interval: cfg.Interval})
 	c.fanout = fanout.New(fanout.Config{Kube: cfg.Kube, Log: cfg.Log, Namespace: cfg.Namespace, MinNodes: cfg.FanOutMinNodes, Interval: cfg.Interval})
 	return c
 }
@@ -191,6 +194,7 @@ func (c *Controller) lead(ctx context.Context) {
 	background.Go(func() { c.fanout.Run(ctx) })
 	background.Go(func() { c.bgp.Run(ctx) })
 	background.Go(func() { c.srcdst.Run(ctx) })
+	background.Go(func() { c.kubevirt.Run(ctx) })
 	for _, k := range c.keepers() {
 		background.Go(func() { k.run(ctx) })
 	}

@@ -46,7 +46,7 @@ func (c *Controller) collectNodes(ctx context.Context, blocks []weirv1.IPAMBlock
 	blocksOf := map[string][]weirv1.IPAMBlock{}
 	owners := map[string]bool{}
 	for _, b := range blocks {
-		if b.Spec.Node == weirv1.LoadBalancers {
+		if b.Spec.Node == weirv1.LoadBalancers || b.Spec.VirtualMachine != nil {
 			continue
 		}
 		owners[b.Spec.Node] = true

@@ -38,6 +38,9 @@ type Options struct {
 	// Refuse says why an address is not to be given to a pod, "" when it may be: it is a node's, a
 	// gateway's or a Service's. May be nil.
 	Refuse func(netip.Addr) string
+	// Kept says which virtual machine has an address, "" when none does: it is given by Granted
+	// alone. May be nil.
+	Kept func(netip.Addr) string
 	// Routed says what has an address by the kernel's routes, "" when neither a pod nor this
 	// machine does. cni.New sets it (UseInterfaces). May be nil.
 	Routed func(netip.Addr) (string, error)

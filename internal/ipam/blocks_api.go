@@ -30,7 +30,8 @@ func NewAPIBlocks(d dynamic.Interface, node string) *APIBlocks {
 	return &APIBlocks{node: node, client: client.Blocks(d)}
 }
 
-// List implements Blocks. Objects whose CIDR cannot be read are left out.
+// List implements Blocks. Objects whose CIDR cannot be read are left out, and so are the addresses
+// of virtual machines, of which nothing is given.
 func (b *APIBlocks) List(ctx context.Context) ([]Block, error) {
 	list, err := b.client.List(ctx)
 	if err != nil {
@@ -38,7 +39,7 @@ func (b *APIBlocks) List(ctx context.Context) ([]Block, error) {
 	}
 	out := make([]Block, 0, len(list))
 	for _, o := range list {
-		if block, ok := ConvertBlock(&o); ok {
+		if block, ok := ConvertBlock(&o); ok && block.Machine == "" {
 			out = append(out, block)
 		}
 	}
@@ -53,6 +54,9 @@ func ConvertBlock(o *weirv1.IPAMBlock) (Block, bool) {
 		return Block{}, false
 	}
 	out := Block{CIDR: cidr, Node: o.Spec.Node, Pool: o.Spec.Pool}
+	if vm := o.Spec.VirtualMachine; vm != nil {
+		out.Machine = vm.Name
+	}
 	for _, a := range o.Spec.Allocations {
 		addr, err := netip.ParseAddr(a.Address)
 		namespace, name, ok := strings.Cut(a.Service, "/")

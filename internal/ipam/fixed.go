@@ -13,9 +13,13 @@ import (
 
 // allocateFixed takes one given address.
 func (a *Allocator) allocateFixed(ctx context.Context, req Request, addr netip.Addr) (Record, error) {
-	p, own, err := a.fixedPool(addr, &req)
-	if err != nil {
-		return Record{}, err
+	var p *pool
+	own := req.Granted
+	if !own {
+		var err error
+		if p, own, err = a.fixedPool(addr, &req); err != nil {
+			return Record{}, err
+		}
 	}
 	if err := a.freeFor(addr, &req); err != nil {
 		return Record{}, err

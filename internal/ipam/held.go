@@ -18,6 +18,11 @@ import (
 // heldElsewhere says who has an address of which there is no record, "" when nobody does. An error
 // says that it cannot be found out.
 func (a *Allocator) heldElsewhere(addr netip.Addr, req *Request) (string, error) {
+	if a.opt.Kept != nil && !req.Granted {
+		if why := a.opt.Kept(addr); why != "" {
+			return why, nil
+		}
+	}
 	if a.opt.Refuse != nil {
 		if why := a.opt.Refuse(addr); why != "" {
 			return why, nil

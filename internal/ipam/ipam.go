@@ -30,6 +30,8 @@ type Block struct {
 	CIDR netip.Prefix `json:"cidr"`
 	Node string       `json:"node"`
 	Pool string       `json:"pool"`
+	// Machine is the virtual machine whose address the block is, "" where it is a node's.
+	Machine string `json:"machine,omitempty"`
 	// Services are the addresses that Services have, in a block of LoadBalancers.
 	Services []ServiceAddress `json:"services,omitempty"`
 }
@@ -115,6 +117,8 @@ type Request struct {
 	From4, From6 string
 	// Fixed are addresses asked for, at most one a family.
 	Fixed []netip.Addr
+	// Granted: the Fixed are those of a virtual machine whose pod this is, wherever they lie.
+	Granted bool
 }
 
 // Error is a refusal that trying again does not change until somebody changes something.

@@ -201,7 +201,7 @@ func Check(inv Inventory) []Problem {
 	out = append(out, inv.Broken...)
 	out = append(out, inv.checkBlocks()...)
 	for a, holders := range inv.addresses() {
-		if len(holders) > 1 {
+		if len(holders) > 1 && !inv.ofMachine(a) { // which is in two pods while it is moved
 			slices.Sort(holders)
 			out = append(out, Problem{Object: holders[0], Field: "status.podIPs", Value: a.String(),
 				Message: fmt.Sprintf("the address also belongs to %v", holders[1:]), Action: "delete all but one of them; their owners make new pods"})
@@ -239,6 +239,9 @@ func Leaked(inv Inventory) []Block {
 func (inv *Inventory) releasable(b Block) error {
 	if b.Node == weirv1.LoadBalancers {
 		return fmt.Errorf("block %s belongs to Services of type LoadBalancer: weir-controller gives it back when the last of them is gone", b.CIDR)
+	}
+	if b.Machine != "" {
+		return fmt.Errorf("address %s is kept for virtual machine %s: weir-controller gives it back when that is gone", b.CIDR.Addr(), b.Machine)
 	}
 	if inv.Nodes == nil || inv.Nodes[b.Node] {
 		return fmt.Errorf("block %s belongs to node %s, which exists: that node releases the block itself when it is not needed", b.CIDR, b.Node)
@@ -278,12 +281,15 @@ func (inv *Inventory) checkBlocks() []Problem {
 			out = append(out, Problem{Object: object, Field: "spec.cidr", Value: b.CIDR.String(), Message: "lies in no IPPool; nothing more is given from it",
 				Action: "create the pool again, or wait until its pods are gone: its node releases it then"})
 		}
+		if b.Machine != "" {
+			continue // it lies in another one, and stays without its node
+		}
 		if inv.Nodes != nil && !inv.Nodes[b.Node] && b.Node != weirv1.LoadBalancers {
 			out = append(out, Problem{Object: object, Field: "spec.node", Value: b.Node, Message: "there is no such node: the block leaked",
 				Action: "run: weir ipam release " + b.CIDR.String()})
 		}
 		for _, o := range inv.Blocks[:i] {
-			if o.CIDR.Overlaps(b.CIDR) {
+			if o.Machine == "" && o.CIDR.Overlaps(b.CIDR) {
 				out = append(out, Problem{Object: object, Field: "spec.cidr", Value: b.CIDR.String(),
 					Message: fmt.Sprintf("overlaps block %s of node %s", o.CIDR, o.Node), Action: "delete the pods with addresses of one of them, then that block"})
 			}
@@ -328,10 +334,18 @@ func (inv *Inventory) checkBalancers() []Problem {
 	return out
 }
 
+// ofMachine reports whether an address is kept for a virtual machine.
+func (inv *Inventory) ofMachine(a netip.Addr) bool {
+	return slices.ContainsFunc(inv.Blocks, func(b Block) bool { return b.Machine != "" && b.CIDR.Addr() == a })
+}
+
 // checkPod compares a pod's addresses with the blocks of its node.
 func (inv *Inventory) checkPod(p *model.Pod) []Problem {
 	var out []Problem
 	for _, a := range p.Addrs {
+		if inv.ofMachine(a) {
+			continue
+		}
 		i := slices.IndexFunc(inv.Blocks, func(b Block) bool { return b.CIDR.Contains(a) })
 		if i >= 0 && inv.Blocks[i].Node == p.Node || slices.ContainsFunc(inv.Reservations, func(r netip.Prefix) bool { return r.Contains(a) }) {
 			continue

@@ -308,6 +308,25 @@ type Block struct {
 	Node    string
 	Created int64  // Unix seconds
 	UID     string // decides between blocks of one second
+	// VM says that the block is one address of a virtual machine; nil = it is a node's. It is never
+	// changed once it is made.
+	VM *BlockVM
+}
+
+// BlockVM says whose address a block is that belongs to a virtual machine in place of a node.
+// Block.Node is the node to which packets for the address go.
+type BlockVM struct {
+	Name Name    // of the VirtualMachineInstance
+	Pod  string  // UID of the pod in which the machine runs
+	MAC  [6]byte // of its interface; zero = not known
+	// TargetNode and TargetPod are where a live migration leads to; empty = there is none. That
+	// node may make itself Block.Node.
+	TargetNode, TargetPod string
+}
+
+// IsFor reports whether a pod, by its UID, may have the address.
+func (v *BlockVM) IsFor(uid string) bool {
+	return v != nil && uid != "" && (uid == v.Pod || uid == v.TargetPod)
 }
 
 // EncapMode says when pod traffic between nodes is encapsulated.

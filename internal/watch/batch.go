@@ -52,6 +52,8 @@ type Reservation struct {
 type IPAMConfig struct {
 	StrictAffinity bool
 	MaxBlocks      int // per node, 0 = no limit
+	// VMAddresses: virtual machines of KubeVirt keep their addresses.
+	VMAddresses bool
 }
 
 // FelixConfig is a FelixConfiguration as it was written: spec as decoded JSON.

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -142,9 +143,9 @@ func ConvertServiceCIDR(r *networkingv1.ServiceCIDR) (*ServiceCIDR, []weirv1.Pro
 
 // ConvertIPAMConfiguration converts an IPAMConfiguration; only "default" counts. Weir never lends
 // addresses of one node's block to another, so strictAffinity is always in force.
-func ConvertIPAMConfiguration(c *v3.IPAMConfiguration) (*IPAMConfig, []weirv1.Problem) {
+func ConvertIPAMConfiguration(c *parse.IPAMConfiguration) (*IPAMConfig, []weirv1.Problem) {
 	f := newFinding("IPAMConfiguration", c)
-	out := &IPAMConfig{StrictAffinity: true, MaxBlocks: int(c.Spec.MaxBlocksPerHost)}
+	out := &IPAMConfig{StrictAffinity: true, MaxBlocks: int(c.Spec.MaxBlocksPerHost), VMAddresses: c.Spec.KubeVirtVMAddressPersistence == parse.VMAddressEnabled}
 	if c.Spec.MaxBlocksPerHost < 0 {
 		f.Add("spec.maxBlocksPerHost", strconv.Itoa(int(c.Spec.MaxBlocksPerHost)), "is negative; there is no limit", "correct it")
 		out.MaxBlocks = 0
@@ -169,7 +170,22 @@ func ConvertBlock(b *weirv1.IPAMBlock) (*model.Block, []weirv1.Problem) {
 		f.Add("spec.node", "", "is empty; the block is not used", "delete it")
 		return nil, f.List
 	}
-	return &model.Block{CIDR: cidr, Node: b.Spec.Node, Created: created(b), UID: string(b.UID)}, nil
+	return &model.Block{CIDR: cidr, Node: b.Spec.Node, Created: created(b), UID: string(b.UID), VM: convertBlockVM(b.Spec.VirtualMachine)}, nil
+}
+
+func convertBlockVM(v *weirv1.BlockVirtualMachine) *model.BlockVM {
+	if v == nil {
+		return nil
+	}
+	namespace, name, _ := strings.Cut(v.Name, "/")
+	out := &model.BlockVM{Name: model.Name{Namespace: namespace, Name: name}, Pod: v.Pod}
+	if hw, err := net.ParseMAC(v.MAC); err == nil && len(hw) == len(out.MAC) {
+		copy(out.MAC[:], hw)
+	}
+	if v.Target != nil {
+		out.TargetNode, out.TargetPod = v.Target.Node, v.Target.Pod
+	}
+	return out
 }
 
 // Published is what the agent of a node says about its link.

@@ -42,7 +42,7 @@ type IPAMBlock struct {
 
 // IPAMBlockSpec says what the block is and whose.
 //
-// +kubebuilder:validation:XValidation:rule="self.cidr == oldSelf.cidr && self.node == oldSelf.node",message="a block keeps its cidr and its node; delete it and create another"
+// +kubebuilder:validation:XValidation:rule="self.cidr == oldSelf.cidr && has(self.virtualMachine) == has(oldSelf.virtualMachine) && (self.node == oldSelf.node || has(self.virtualMachine))",message="a block keeps its cidr, and but for a virtual machine's its node; delete it and create another"
 type IPAMBlockSpec struct {
 	// CIDR of the block, in canonical form.
 	// +kubebuilder:validation:MinLength=1
@@ -62,6 +62,38 @@ type IPAMBlockSpec struct {
 	// +listMapKey=address
 	// +kubebuilder:validation:MaxItems=65536
 	Allocations []Allocation `json:"allocations,omitempty"`
+	// VirtualMachine says that the block is the address of a virtual machine of KubeVirt, which
+	// keeps it while it moves from node to node. Node is where packets for it go.
+	VirtualMachine *BlockVirtualMachine `json:"virtualMachine,omitempty"`
+}
+
+// BlockVirtualMachine says which virtual machine has the address of a block.
+type BlockVirtualMachine struct {
+	// Name is the "namespace/name" of the VirtualMachineInstance.
+	// +kubebuilder:validation:MaxLength=317
+	Name string `json:"name"`
+	// UID of the VirtualMachine, or of a VirtualMachineInstance that belongs to none: while it is
+	// there, the address is kept.
+	// +kubebuilder:validation:MaxLength=64
+	UID string `json:"uid"`
+	// Pod is the UID of the pod in which the machine runs.
+	// +kubebuilder:validation:MaxLength=64
+	Pod string `json:"pod"`
+	// MAC address of the machine's interface, where it has the pod's address itself.
+	// +kubebuilder:validation:MaxLength=17
+	MAC string `json:"mac,omitempty"`
+	// Target of a live migration, while there is one.
+	Target *BlockTarget `json:"target,omitempty"`
+}
+
+// BlockTarget is the pod that a virtual machine is moved to, which has the same address.
+type BlockTarget struct {
+	// Node may make itself the node of the block, once the machine runs there.
+	// +kubebuilder:validation:MaxLength=253
+	Node string `json:"node"`
+	// Pod is its UID.
+	// +kubebuilder:validation:MaxLength=64
+	Pod string `json:"pod"`
 }
 
 // LoadBalancers is the Node of the blocks whose addresses Services of type LoadBalancer get. No

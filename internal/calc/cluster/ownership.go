@@ -18,7 +18,8 @@ import (
 // nothing from anybody else:
 //
 //   - a block, when it lies in a pool at a boundary of the pool's blocks and overlaps no older
-//     block (acceptBlocks): in one that was deleted, when it is older than that;
+//     block (acceptBlocks): in one that was deleted, when it is older than that. One that is the
+//     address of a virtual machine, which nodes do not make, lies in others;
 //   - a pod's address, when a block of the pod's node holds it, or an object of an administrator
 //     grants it (podClaims);
 //   - an address of a Node, when no older Node has it and it is neither a Service's nor a pod's
@@ -41,8 +42,10 @@ type Refusal struct {
 type Ownership struct {
 	blocks map[netip.Prefix]*model.Block
 	ByAddr *Prefixes[string] // the node of the block that holds an address
-	nodes  map[string]*model.Node
-	Pods   map[netip.Addr]model.Name // Pods with an address that no block of their node holds
+	// vms are the addresses of virtual machines, which are blocks of their own.
+	vms   map[netip.Addr]*model.Block
+	nodes map[string]*model.Node
+	Pods  map[netip.Addr]model.Name // Pods with an address that no block of their node holds
 	// special are the addresses of pods that more than their block decides on: those that
 	// reservations cover, or that other Nodes claim. Of them pods has all that count.
 	special func(netip.Addr) bool
@@ -145,7 +148,11 @@ func (h *OwnershipIndex) updateBlocks(c *model.Cluster, next *Ownership, dirty *
 		next.ByAddr = nodesOfBlocks(blocks)
 		dirty.Add(model.KindBlocks)
 	}
-	next.blocks, next.refused[refusedBlocks] = blocks, refused
+	vms := machinesOf(blocks)
+	if !maps.EqualFunc(vms, next.vms, func(a, b *model.Block) bool { return a.Node == b.Node }) {
+		dirty.Add(model.KindLocal) // which endpoints stand by
+	}
+	next.blocks, next.vms, next.refused[refusedBlocks] = blocks, vms, refused
 }
 
 // sameValues compares the values that pointers lead to.
@@ -182,7 +189,7 @@ func (h *Ownership) OwnsAddr(c *View, p model.PodRef, a netip.Addr) bool {
 // block, are left out.
 func ByBlocks(c *model.Cluster) *Ownership {
 	blocks, _ := acceptBlocks(c)
-	return &Ownership{blocks: blocks, ByAddr: nodesOfBlocks(blocks), special: specialOf(c)}
+	return &Ownership{blocks: blocks, ByAddr: nodesOfBlocks(blocks), vms: machinesOf(blocks), special: specialOf(c)}
 }
 
 // nodesOfBlocks finds the node of the block that holds an address.
@@ -264,6 +271,14 @@ func acceptBlocks(c *model.Cluster) (map[netip.Prefix]*model.Block, []Refusal) {
 		root, why := rootOf(pools, b)
 		if why != "" {
 			refuse(b, why)
+			continue
+		}
+		if b.VM != nil {
+			if !b.CIDR.IsSingleIP() {
+				refuse(b, "is of a virtual machine, and more than one address")
+				continue
+			}
+			out[b.CIDR] = b // its name is its address, so there is one at most
 			continue
 		}
 		groups[root] = append(groups[root], blockClaim{b, root})

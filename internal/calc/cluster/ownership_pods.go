@@ -93,10 +93,16 @@ func (x *podClaims) enter(r model.PodRef, h *Ownership) bool {
 	p := r.Pod()
 	var addrs []netip.Addr
 	for i, a := range p.Addrs {
+		if b := h.MachineAt(a); b != nil && b.VM.IsFor(p.UID) {
+			continue // it stands by
+		}
 		if undecided(a) && !slices.Contains(p.Addrs[:i], a) {
 			addrs = append(addrs, a)
 			x.at[a] = append(x.at[a], p.Name)
 		}
+	}
+	if len(addrs) == 0 {
+		return false
 	}
 	x.of[p.Name] = podClaim{p, addrs}
 	return true

@@ -19,6 +19,9 @@ type View struct {
 	Covered *Covered
 	// Floating are pods' floating addresses; nil = none.
 	Floating *Floating
+	// StandBy are the interfaces of pods with the address of a virtual machine that is on another
+	// node, by index: names. They are no endpoints; nil = none.
+	StandBy map[int]string
 }
 
 // ViewOf returns a cluster with those claims of nodes that count.
@@ -38,7 +41,8 @@ func (c *View) EachFloating() iter.Seq2[netip.Addr, FloatingIP] {
 func NewView(c *model.Cluster, held *Ownership) *View {
 	of := *c
 	of.Blocks, of.Nodes = held.blocks, held.nodes
-	return &View{Cluster: &of, Ipv6: of.CarriesIPv6(), Owners: held}
+	standBy := held.standBy(&of.Local)
+	return &View{Cluster: &of, Ipv6: of.CarriesIPv6(), Owners: held, StandBy: standBy}
 }
 
 // Carried reports whether addresses of this family go into tables: the one place that says so.

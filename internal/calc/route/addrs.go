@@ -18,6 +18,7 @@ func Addrs(c *cluster.View, ingress, egress map[netip.Addr]nodestate.Isolation) 
 	out := make(map[netip.Addr]nodestate.Addr, len(c.Local.HostAddrs)+len(c.Local.Endpoints)+len(c.Nodes)+len(c.Owners.Pods))
 	pools := cluster.PoolIndex(c)
 	addPodsOutside(c, pools, out)
+	addMachines(c, pools, out)
 	addFloating(c, pools, out)
 	addNodes(c, out)
 	for a, ep := range c.Local.Endpoints {
@@ -98,6 +99,15 @@ func addPodsOutside(c *cluster.View, pools *cluster.Prefixes[*model.Pool], out m
 	}
 }
 
+// addMachines adds the addresses of virtual machines on other nodes.
+func addMachines(c *cluster.View, pools *cluster.Prefixes[*model.Pool], out map[netip.Addr]nodestate.Addr) {
+	for a, b := range c.Owners.Machines() {
+		if n := c.Nodes[b.Node]; n != nil && b.Node != c.Local.Node && c.Carried(a) && n.AddrLike(a).IsValid() {
+			out[a] = podElsewhere(c, pools, n, a, b.VM.Name)
+		}
+	}
+}
+
 // addFloating adds the floating addresses of other nodes' pods: packets to them go to the pod's
 // node, which has no such address itself.
 func addFloating(c *cluster.View, pools *cluster.Prefixes[*model.Pool], out map[netip.Addr]nodestate.Addr) {
@@ -150,9 +160,11 @@ func Clients(c *cluster.View) map[uint64]nodestate.Client {
 	return out
 }
 
-// Held returns the interfaces of pods of which nothing is known yet, by index: their names.
+// Held returns the interfaces of pods of which nothing is known yet, and of those that stand by, by
+// index: their names.
 func Held(c *cluster.View) map[int]string {
-	out := make(map[int]string, len(c.Local.Held))
+	out := make(map[int]string, len(c.Local.Held)+len(c.StandBy))
+	maps.Copy(out, c.StandBy)
 	if c.Settings.Chained {
 		maps.Copy(out, c.Local.Held)
 	}

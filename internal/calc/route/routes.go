@@ -127,6 +127,9 @@ func Routes(c *cluster.View) map[netip.Prefix]nodestate.Route {
 	}
 	pools := cluster.PoolIndex(c)
 	for _, b := range c.Blocks {
+		if b.VM != nil { // an address, not a route: it may be in a block of this node
+			continue
+		}
 		if !c.CarriedPrefix(b.CIDR) || b.Node == cluster.LoadBalancers || by.Forbids(b.CIDR) {
 			continue
 		}

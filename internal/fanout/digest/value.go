@@ -338,6 +338,14 @@ func (w *writer) block(b *model.Block) {
 	w.text(b.Node)
 	w.signed(b.Created)
 	w.text(b.UID)
+	if vm := b.VM; vm != nil {
+		w.text(vm.Name.Namespace)
+		w.text(vm.Name.Name)
+		w.text(vm.Pod)
+		*w = append(*w, vm.MAC[:]...)
+		w.text(vm.TargetNode)
+		w.text(vm.TargetPod)
+	}
 }
 
 func (w *writer) secretKey(k model.SecretKey) {

@@ -72,7 +72,7 @@ func (e *Extra) Settings(node string) (*Settings, error) {
 		out.Reservations = append(out.Reservations, r)
 	}
 	if c := e.IPAM; c != nil {
-		out.Ipam = &Ipam{StrictAffinity: c.StrictAffinity, MaxBlocks: int64(c.MaxBlocks)}
+		out.Ipam = &Ipam{StrictAffinity: c.StrictAffinity, MaxBlocks: int64(c.MaxBlocks), VmAddresses: c.VMAddresses}
 	}
 	for _, name := range []string{"default", config.OfNode(node)} {
 		if c := e.Configs[name]; c != nil {
@@ -112,7 +112,7 @@ func ExtraOf(s *Settings) (*Extra, error) {
 		if c.MaxBlocks < 0 {
 			return nil, fmt.Errorf("%d blocks of a node at most", c.MaxBlocks)
 		}
-		out.IPAM = &watch.IPAMConfig{StrictAffinity: c.StrictAffinity, MaxBlocks: int(c.MaxBlocks)}
+		out.IPAM = &watch.IPAMConfig{StrictAffinity: c.StrictAffinity, MaxBlocks: int(c.MaxBlocks), VMAddresses: c.VmAddresses}
 	}
 	for _, c := range s.FelixConfigurations {
 		v := &watch.FelixConfig{Name: string(c.Name)}

@@ -894,7 +894,8 @@ func (x *Reservation) GetCidrs() [][]byte {
 type Ipam struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	StrictAffinity bool                   `protobuf:"varint,1,opt,name=strict_affinity,json=strictAffinity,proto3" json:"strict_affinity,omitempty"`
-	MaxBlocks      int64                  `protobuf:"varint,2,opt,name=max_blocks,json=maxBlocks,proto3" json:"max_blocks,omitempty"` // per node, 0 = no limit
+	MaxBlocks      int64                  `protobuf:"varint,2,opt,name=max_blocks,json=maxBlocks,proto3" json:"max_blocks,omitempty"`       // per node, 0 = no limit
+	VmAddresses    bool                   `protobuf:"varint,3,opt,name=vm_addresses,json=vmAddresses,proto3" json:"vm_addresses,omitempty"` // virtual machines keep theirs
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -941,6 +942,13 @@ func (x *Ipam) GetMaxBlocks() int64 {
 		return x.MaxBlocks
 	}
 	return 0
+}
+
+func (x *Ipam) GetVmAddresses() bool {
+	if x != nil {
+		return x.VmAddresses
+	}
+	return false
 }
 
 type FelixConfiguration struct {
@@ -1215,11 +1223,12 @@ const file_internal_fanout_stream_stream_proto_rawDesc = "" +
 	"\bproblems\x18\x05 \x03(\v2\x1e.weir.fanout.stream.v1.ProblemR\bproblems\"7\n" +
 	"\vReservation\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12\x14\n" +
-	"\x05cidrs\x18\x02 \x03(\fR\x05cidrs\"N\n" +
+	"\x05cidrs\x18\x02 \x03(\fR\x05cidrs\"q\n" +
 	"\x04Ipam\x12'\n" +
 	"\x0fstrict_affinity\x18\x01 \x01(\bR\x0estrictAffinity\x12\x1d\n" +
 	"\n" +
-	"max_blocks\x18\x02 \x01(\x03R\tmaxBlocks\"<\n" +
+	"max_blocks\x18\x02 \x01(\x03R\tmaxBlocks\x12!\n" +
+	"\fvm_addresses\x18\x03 \x01(\bR\vvmAddresses\"<\n" +
 	"\x12FelixConfiguration\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12\x12\n" +
 	"\x04spec\x18\x02 \x01(\fR\x04spec\"\x7f\n" +

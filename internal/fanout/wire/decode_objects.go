@@ -162,5 +162,9 @@ func (r *reader) block(b *Block) (netip.Prefix, *model.Block) {
 	if !out.CIDR.IsValid() {
 		r.fail("cidr", "no prefix")
 	}
+	if vm := b.Vm; vm != nil {
+		out.VM = &model.BlockVM{Name: model.Name{Namespace: string(vm.Namespace), Name: string(vm.Name)}, Pod: string(vm.Pod), MAC: r.link("vm.mac", vm.Mac),
+			TargetNode: r.text("vm.target_node", vm.TargetNode), TargetPod: string(vm.TargetPod)}
+	}
 	return out.CIDR, out
 }

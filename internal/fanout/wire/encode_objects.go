@@ -84,5 +84,10 @@ func (w *writer) pool(p *model.Pool) *Pool {
 }
 
 func (w *writer) block(b *model.Block) *Block {
-	return &Block{Cidr: PrefixBytes(b.CIDR), Node: w.text(b.Node), Created: b.Created, Uid: []byte(b.UID)}
+	out := &Block{Cidr: PrefixBytes(b.CIDR), Node: w.text(b.Node), Created: b.Created, Uid: []byte(b.UID)}
+	if vm := b.VM; vm != nil {
+		out.Vm = &BlockVm{Namespace: []byte(vm.Name.Namespace), Name: []byte(vm.Name.Name), Pod: []byte(vm.Pod), Mac: linkBytes(vm.MAC),
+			TargetNode: w.text(vm.TargetNode), TargetPod: []byte(vm.TargetPod)}
+	}
+	return out
 }

@@ -3504,6 +3504,7 @@ type Block struct {
 	Node          uint32                 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"` // text
 	Created       int64                  `protobuf:"varint,3,opt,name=created,proto3" json:"created,omitempty"`
 	Uid           []byte                 `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`
+	Vm            *BlockVm               `protobuf:"bytes,5,opt,name=vm,proto3" json:"vm,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3566,6 +3567,97 @@ func (x *Block) GetUid() []byte {
 	return nil
 }
 
+func (x *Block) GetVm() *BlockVm {
+	if x != nil {
+		return x.Vm
+	}
+	return nil
+}
+
+type BlockVm struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     []byte                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name          []byte                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Pod           []byte                 `protobuf:"bytes,3,opt,name=pod,proto3" json:"pod,omitempty"`
+	Mac           []byte                 `protobuf:"bytes,4,opt,name=mac,proto3" json:"mac,omitempty"`                                  // 6 bytes, or none
+	TargetNode    uint32                 `protobuf:"varint,5,opt,name=target_node,json=targetNode,proto3" json:"target_node,omitempty"` // text
+	TargetPod     []byte                 `protobuf:"bytes,6,opt,name=target_pod,json=targetPod,proto3" json:"target_pod,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlockVm) Reset() {
+	*x = BlockVm{}
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlockVm) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlockVm) ProtoMessage() {}
+
+func (x *BlockVm) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlockVm.ProtoReflect.Descriptor instead.
+func (*BlockVm) Descriptor() ([]byte, []int) {
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *BlockVm) GetNamespace() []byte {
+	if x != nil {
+		return x.Namespace
+	}
+	return nil
+}
+
+func (x *BlockVm) GetName() []byte {
+	if x != nil {
+		return x.Name
+	}
+	return nil
+}
+
+func (x *BlockVm) GetPod() []byte {
+	if x != nil {
+		return x.Pod
+	}
+	return nil
+}
+
+func (x *BlockVm) GetMac() []byte {
+	if x != nil {
+		return x.Mac
+	}
+	return nil
+}
+
+func (x *BlockVm) GetTargetNode() uint32 {
+	if x != nil {
+		return x.TargetNode
+	}
+	return 0
+}
+
+func (x *BlockVm) GetTargetPod() []byte {
+	if x != nil {
+		return x.TargetPod
+	}
+	return nil
+}
+
 type BgpConfig struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Name            []byte                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -3587,7 +3679,7 @@ type BgpConfig struct {
 
 func (x *BgpConfig) Reset() {
 	*x = BgpConfig{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[37]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3599,7 +3691,7 @@ func (x *BgpConfig) String() string {
 func (*BgpConfig) ProtoMessage() {}
 
 func (x *BgpConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[37]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3612,7 +3704,7 @@ func (x *BgpConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BgpConfig.ProtoReflect.Descriptor instead.
 func (*BgpConfig) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{37}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *BgpConfig) GetName() []byte {
@@ -3716,7 +3808,7 @@ type BgpTag struct {
 
 func (x *BgpTag) Reset() {
 	*x = BgpTag{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[38]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3728,7 +3820,7 @@ func (x *BgpTag) String() string {
 func (*BgpTag) ProtoMessage() {}
 
 func (x *BgpTag) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[38]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3741,7 +3833,7 @@ func (x *BgpTag) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BgpTag.ProtoReflect.Descriptor instead.
 func (*BgpTag) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{38}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *BgpTag) GetCidr() []byte {
@@ -3786,7 +3878,7 @@ type BgpPeer struct {
 
 func (x *BgpPeer) Reset() {
 	*x = BgpPeer{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[39]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3798,7 +3890,7 @@ func (x *BgpPeer) String() string {
 func (*BgpPeer) ProtoMessage() {}
 
 func (x *BgpPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[39]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3811,7 +3903,7 @@ func (x *BgpPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BgpPeer.ProtoReflect.Descriptor instead.
 func (*BgpPeer) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{39}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *BgpPeer) GetName() []byte {
@@ -3967,7 +4059,7 @@ type BgpFilter struct {
 
 func (x *BgpFilter) Reset() {
 	*x = BgpFilter{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[40]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3979,7 +4071,7 @@ func (x *BgpFilter) String() string {
 func (*BgpFilter) ProtoMessage() {}
 
 func (x *BgpFilter) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[40]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3992,7 +4084,7 @@ func (x *BgpFilter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BgpFilter.ProtoReflect.Descriptor instead.
 func (*BgpFilter) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{40}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *BgpFilter) GetName() []byte {
@@ -4040,7 +4132,7 @@ type EgressPolicy struct {
 
 func (x *EgressPolicy) Reset() {
 	*x = EgressPolicy{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[41]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4052,7 +4144,7 @@ func (x *EgressPolicy) String() string {
 func (*EgressPolicy) ProtoMessage() {}
 
 func (x *EgressPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[41]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4065,7 +4157,7 @@ func (x *EgressPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EgressPolicy.ProtoReflect.Descriptor instead.
 func (*EgressPolicy) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{41}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *EgressPolicy) GetName() []byte {
@@ -4096,7 +4188,7 @@ type EgressRule struct {
 
 func (x *EgressRule) Reset() {
 	*x = EgressRule{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[42]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4108,7 +4200,7 @@ func (x *EgressRule) String() string {
 func (*EgressRule) ProtoMessage() {}
 
 func (x *EgressRule) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[42]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4121,7 +4213,7 @@ func (x *EgressRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EgressRule.ProtoReflect.Descriptor instead.
 func (*EgressRule) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{42}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *EgressRule) GetCidr() []byte {
@@ -4187,7 +4279,7 @@ type BgpRule struct {
 
 func (x *BgpRule) Reset() {
 	*x = BgpRule{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[43]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4199,7 +4291,7 @@ func (x *BgpRule) String() string {
 func (*BgpRule) ProtoMessage() {}
 
 func (x *BgpRule) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[43]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4212,7 +4304,7 @@ func (x *BgpRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BgpRule.ProtoReflect.Descriptor instead.
 func (*BgpRule) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{43}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *BgpRule) GetAccept() bool {
@@ -4317,7 +4409,7 @@ type SecretKey struct {
 
 func (x *SecretKey) Reset() {
 	*x = SecretKey{}
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[44]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4329,7 +4421,7 @@ func (x *SecretKey) String() string {
 func (*SecretKey) ProtoMessage() {}
 
 func (x *SecretKey) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_fanout_wire_wire_proto_msgTypes[44]
+	mi := &file_internal_fanout_wire_wire_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4342,7 +4434,7 @@ func (x *SecretKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretKey.ProtoReflect.Descriptor instead.
 func (*SecretKey) Descriptor() ([]byte, []int) {
-	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{44}
+	return file_internal_fanout_wire_wire_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *SecretKey) GetName() uint32 {
@@ -4675,12 +4767,22 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\x12namespace_selector\x18\v \x01(\rR\x11namespaceSelector\x12\x18\n" +
 	"\adeleted\x18\f \x01(\x03R\adeleted\x12\x12\n" +
 	"\x04ipip\x18\r \x01(\rR\x04ipip\x12\"\n" +
-	"\rno_bgp_export\x18\x0e \x01(\bR\vnoBgpExport\"[\n" +
+	"\rno_bgp_export\x18\x0e \x01(\bR\vnoBgpExport\"\x84\x01\n" +
 	"\x05Block\x12\x12\n" +
 	"\x04cidr\x18\x01 \x01(\fR\x04cidr\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\rR\x04node\x12\x18\n" +
 	"\acreated\x18\x03 \x01(\x03R\acreated\x12\x10\n" +
-	"\x03uid\x18\x04 \x01(\fR\x03uid\"\xf3\x03\n" +
+	"\x03uid\x18\x04 \x01(\fR\x03uid\x12'\n" +
+	"\x02vm\x18\x05 \x01(\v2\x17.weir.fanout.v1.BlockVmR\x02vm\"\x9f\x01\n" +
+	"\aBlockVm\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\fR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\fR\x04name\x12\x10\n" +
+	"\x03pod\x18\x03 \x01(\fR\x03pod\x12\x10\n" +
+	"\x03mac\x18\x04 \x01(\fR\x03mac\x12\x1f\n" +
+	"\vtarget_node\x18\x05 \x01(\rR\n" +
+	"targetNode\x12\x1d\n" +
+	"\n" +
+	"target_pod\x18\x06 \x01(\fR\ttargetPod\"\xf3\x03\n" +
 	"\tBgpConfig\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12\x10\n" +
 	"\x03asn\x18\x02 \x01(\rR\x03asn\x12#\n" +
@@ -4802,7 +4904,7 @@ func file_internal_fanout_wire_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_internal_fanout_wire_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_internal_fanout_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_internal_fanout_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_internal_fanout_wire_wire_proto_goTypes = []any{
 	(Action)(0),            // 0: weir.fanout.v1.Action
 	(Family)(0),            // 1: weir.fanout.v1.Family
@@ -4845,14 +4947,15 @@ var file_internal_fanout_wire_wire_proto_goTypes = []any{
 	(*HostEndpoint)(nil),   // 38: weir.fanout.v1.HostEndpoint
 	(*Pool)(nil),           // 39: weir.fanout.v1.Pool
 	(*Block)(nil),          // 40: weir.fanout.v1.Block
-	(*BgpConfig)(nil),      // 41: weir.fanout.v1.BgpConfig
-	(*BgpTag)(nil),         // 42: weir.fanout.v1.BgpTag
-	(*BgpPeer)(nil),        // 43: weir.fanout.v1.BgpPeer
-	(*BgpFilter)(nil),      // 44: weir.fanout.v1.BgpFilter
-	(*EgressPolicy)(nil),   // 45: weir.fanout.v1.EgressPolicy
-	(*EgressRule)(nil),     // 46: weir.fanout.v1.EgressRule
-	(*BgpRule)(nil),        // 47: weir.fanout.v1.BgpRule
-	(*SecretKey)(nil),      // 48: weir.fanout.v1.SecretKey
+	(*BlockVm)(nil),        // 41: weir.fanout.v1.BlockVm
+	(*BgpConfig)(nil),      // 42: weir.fanout.v1.BgpConfig
+	(*BgpTag)(nil),         // 43: weir.fanout.v1.BgpTag
+	(*BgpPeer)(nil),        // 44: weir.fanout.v1.BgpPeer
+	(*BgpFilter)(nil),      // 45: weir.fanout.v1.BgpFilter
+	(*EgressPolicy)(nil),   // 46: weir.fanout.v1.EgressPolicy
+	(*EgressRule)(nil),     // 47: weir.fanout.v1.EgressRule
+	(*BgpRule)(nil),        // 48: weir.fanout.v1.BgpRule
+	(*SecretKey)(nil),      // 49: weir.fanout.v1.SecretKey
 }
 var file_internal_fanout_wire_wire_proto_depIdxs = []int32{
 	5,  // 0: weir.fanout.v1.Message.gone:type_name -> weir.fanout.v1.Gone
@@ -4871,10 +4974,10 @@ var file_internal_fanout_wire_wire_proto_depIdxs = []int32{
 	40, // 13: weir.fanout.v1.Message.blocks:type_name -> weir.fanout.v1.Block
 	10, // 14: weir.fanout.v1.Message.service_cidrs:type_name -> weir.fanout.v1.Prefixes
 	10, // 15: weir.fanout.v1.Message.reserved:type_name -> weir.fanout.v1.Prefixes
-	41, // 16: weir.fanout.v1.Message.bgp_configs:type_name -> weir.fanout.v1.BgpConfig
-	43, // 17: weir.fanout.v1.Message.bgp_peers:type_name -> weir.fanout.v1.BgpPeer
-	44, // 18: weir.fanout.v1.Message.bgp_filters:type_name -> weir.fanout.v1.BgpFilter
-	45, // 19: weir.fanout.v1.Message.egress_policies:type_name -> weir.fanout.v1.EgressPolicy
+	42, // 16: weir.fanout.v1.Message.bgp_configs:type_name -> weir.fanout.v1.BgpConfig
+	44, // 17: weir.fanout.v1.Message.bgp_peers:type_name -> weir.fanout.v1.BgpPeer
+	45, // 18: weir.fanout.v1.Message.bgp_filters:type_name -> weir.fanout.v1.BgpFilter
+	46, // 19: weir.fanout.v1.Message.egress_policies:type_name -> weir.fanout.v1.EgressPolicy
 	6,  // 20: weir.fanout.v1.Gone.pods:type_name -> weir.fanout.v1.Names
 	6,  // 21: weir.fanout.v1.Gone.services:type_name -> weir.fanout.v1.Names
 	6,  // 22: weir.fanout.v1.Gone.slices:type_name -> weir.fanout.v1.Names
@@ -4926,20 +5029,21 @@ var file_internal_fanout_wire_wire_proto_depIdxs = []int32{
 	9,  // 68: weir.fanout.v1.ServiceAccount.labels:type_name -> weir.fanout.v1.Labels
 	9,  // 69: weir.fanout.v1.HostEndpoint.labels:type_name -> weir.fanout.v1.Labels
 	18, // 70: weir.fanout.v1.HostEndpoint.ports:type_name -> weir.fanout.v1.PodPort
-	48, // 71: weir.fanout.v1.BgpConfig.mesh_password:type_name -> weir.fanout.v1.SecretKey
-	9,  // 72: weir.fanout.v1.BgpConfig.communities:type_name -> weir.fanout.v1.Labels
-	42, // 73: weir.fanout.v1.BgpConfig.tagged:type_name -> weir.fanout.v1.BgpTag
-	48, // 74: weir.fanout.v1.BgpPeer.password:type_name -> weir.fanout.v1.SecretKey
-	47, // 75: weir.fanout.v1.BgpFilter.export4:type_name -> weir.fanout.v1.BgpRule
-	47, // 76: weir.fanout.v1.BgpFilter.import4:type_name -> weir.fanout.v1.BgpRule
-	47, // 77: weir.fanout.v1.BgpFilter.export6:type_name -> weir.fanout.v1.BgpRule
-	47, // 78: weir.fanout.v1.BgpFilter.import6:type_name -> weir.fanout.v1.BgpRule
-	46, // 79: weir.fanout.v1.EgressPolicy.rules:type_name -> weir.fanout.v1.EgressRule
-	80, // [80:80] is the sub-list for method output_type
-	80, // [80:80] is the sub-list for method input_type
-	80, // [80:80] is the sub-list for extension type_name
-	80, // [80:80] is the sub-list for extension extendee
-	0,  // [0:80] is the sub-list for field type_name
+	41, // 71: weir.fanout.v1.Block.vm:type_name -> weir.fanout.v1.BlockVm
+	49, // 72: weir.fanout.v1.BgpConfig.mesh_password:type_name -> weir.fanout.v1.SecretKey
+	9,  // 73: weir.fanout.v1.BgpConfig.communities:type_name -> weir.fanout.v1.Labels
+	43, // 74: weir.fanout.v1.BgpConfig.tagged:type_name -> weir.fanout.v1.BgpTag
+	49, // 75: weir.fanout.v1.BgpPeer.password:type_name -> weir.fanout.v1.SecretKey
+	48, // 76: weir.fanout.v1.BgpFilter.export4:type_name -> weir.fanout.v1.BgpRule
+	48, // 77: weir.fanout.v1.BgpFilter.import4:type_name -> weir.fanout.v1.BgpRule
+	48, // 78: weir.fanout.v1.BgpFilter.export6:type_name -> weir.fanout.v1.BgpRule
+	48, // 79: weir.fanout.v1.BgpFilter.import6:type_name -> weir.fanout.v1.BgpRule
+	47, // 80: weir.fanout.v1.EgressPolicy.rules:type_name -> weir.fanout.v1.EgressRule
+	81, // [81:81] is the sub-list for method output_type
+	81, // [81:81] is the sub-list for method input_type
+	81, // [81:81] is the sub-list for extension type_name
+	81, // [81:81] is the sub-list for extension extendee
+	0,  // [0:81] is the sub-list for field type_name
 }
 
 func init() { file_internal_fanout_wire_wire_proto_init() }
@@ -4954,7 +5058,7 @@ func file_internal_fanout_wire_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_fanout_wire_wire_proto_rawDesc), len(file_internal_fanout_wire_wire_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   45,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

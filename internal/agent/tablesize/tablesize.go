@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+// Package tablesize remembers how far the connection table of eBPF has grown
+// (bpfMapSizeConntrackScaling), also over a reboot: the size of a map is fixed, so that a table
+// that is nearly full is made anew, twice as large, by the next start of the agent. How far it
+// grows is bounded, because pods can fill it, and it costs the node memory.
+package tablesize
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"path/filepath"
 	"time"
@@ -14,21 +17,18 @@ import (
 	"github.com/weir-net/weir/internal/dataplane"
 )
 
-// ErrRestart says that the agent is to be started again at once.
-var ErrRestart = errors.New("to be started again")
-
 const (
-	flowMap = "weir_flows"
+	// FlowMap is the name of the table of connections.
+	FlowMap = "weir_flows"
 	// maxGrowth bounds how far the connection table grows beyond what is configured: what pods can
 	// fill costs the node memory.
 	maxGrowth = 4
-	// conntrackCheckEvery is between two looks at the connection table.
-	conntrackCheckEvery = 10 * time.Second
+	// checkEvery is between two looks at the connection table.
+	checkEvery = 10 * time.Second
 )
 
-// conntrackSize remembers how far the connection table has grown (bpfMapSizeConntrackScaling), also
-// over a reboot.
-type conntrackSize struct {
+// Size remembers how large the table is to be.
+type Size struct {
 	file *statefile.File[rememberedSize]
 	log  *slog.Logger
 }
@@ -40,13 +40,14 @@ type rememberedSize struct {
 	Entries    int `json:"entries"`
 }
 
-func openConntrackSize(stateDir string, log *slog.Logger) *conntrackSize {
-	return &conntrackSize{file: statefile.New[rememberedSize](filepath.Join(stateDir, "conntrack.json"), log), log: log}
+// Open reads what was remembered below the state directory.
+func Open(stateDir string, log *slog.Logger) *Size {
+	return &Size{file: statefile.New[rememberedSize](filepath.Join(stateDir, "conntrack.json"), log), log: log}
 }
 
-// entries returns how many entries the table has from the start of the agent on. Another configured
+// Entries returns how many entries the table has from the start of the agent on. Another configured
 // size begins anew.
-func (f *conntrackSize) entries(e config.Effective) int {
+func (f *Size) Entries(e config.Effective) int {
 	configured := e.Settings.MaxFlows
 	g := f.file.Load()
 	if !e.MapSizes.ConntrackDoubles || g.Configured != configured {
@@ -57,15 +58,15 @@ func (f *conntrackSize) entries(e config.Effective) int {
 
 // grow remembers twice the size when the table is nearly full, and reports whether the agent has to
 // start again for it.
-func (f *conntrackSize) grow(e config.Effective, all []dataplane.Pressure) bool {
+func (f *Size) grow(e config.Effective, all []dataplane.Pressure) bool {
 	configured := e.Settings.MaxFlows
 	for _, p := range all {
-		if p.Map != flowMap || !p.High() || !e.MapSizes.ConntrackDoubles {
+		if p.Map != FlowMap || !p.High() || !e.MapSizes.ConntrackDoubles {
 			continue
 		}
 		// A table of another size than the one of the next start is one that the next start
 		// changes.
-		if f.entries(e) != p.Capacity || 2*p.Capacity > maxGrowth*configured {
+		if f.Entries(e) != p.Capacity || 2*p.Capacity > maxGrowth*configured {
 			continue
 		}
 		if f.file.Save(rememberedSize{Configured: configured, Entries: 2 * p.Capacity}) == nil {
@@ -76,9 +77,10 @@ func (f *conntrackSize) grow(e config.Effective, all []dataplane.Pressure) bool 
 	return false
 }
 
-// growConntrack looks at the connection table until it has to grow.
-func (a *Agent) growConntrack(ctx context.Context) error {
-	tick := time.NewTicker(conntrackCheckEvery)
+// Run looks at the connection table until it has to grow: then it returns restart. Settings are
+// those in force, pressures how full the tables are.
+func (f *Size) Run(ctx context.Context, settings func() config.Effective, pressures func() []dataplane.Pressure, restart error) error {
+	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -86,8 +88,8 @@ func (a *Agent) growConntrack(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if a.conntrackSize.grow(a.cluster.snapshot().config.Effective, a.driver.Pressures()) {
-			return ErrRestart
+		if f.grow(settings(), pressures()) {
+			return restart
 		}
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package tablesize
 
 import (
 	"log/slog"
@@ -19,23 +19,23 @@ func TestConnectionTableDoubles(t *testing.T) {
 	e := config.Default()
 	e.Settings.MaxFlows, e.MapSizes.ConntrackDoubles = 1000, true
 	full := func(capacity int) []dataplane.Pressure {
-		return []dataplane.Pressure{{Map: "weir_peers", Entries: 10, Capacity: 10}, {Map: flowMap, Family: "ipv4", Entries: 1, Capacity: capacity},
-			{Map: flowMap, Family: "ipv6", Entries: capacity*9/10 + 1, Capacity: capacity}}
+		return []dataplane.Pressure{{Map: "weir_peers", Entries: 10, Capacity: 10}, {Map: FlowMap, Family: "ipv4", Entries: 1, Capacity: capacity},
+			{Map: FlowMap, Family: "ipv6", Entries: capacity*9/10 + 1, Capacity: capacity}}
 	}
 	size := func(want int) {
 		t.Helper()
-		if got := openConntrackSize(dir, log).entries(e); got != want {
+		if got := Open(dir, log).Entries(e); got != want {
 			t.Errorf("%d entries, want %d", got, want)
 		}
 	}
 	grows := func(all []dataplane.Pressure, want bool) {
 		t.Helper()
-		if got := openConntrackSize(dir, log).grow(e, all); got != want {
+		if got := Open(dir, log).grow(e, all); got != want {
 			t.Errorf("grows: %v, want %v", got, want)
 		}
 	}
 	size(1000)
-	grows([]dataplane.Pressure{{Map: flowMap, Entries: 900, Capacity: 1000}}, false)
+	grows([]dataplane.Pressure{{Map: FlowMap, Entries: 900, Capacity: 1000}}, false)
 	grows(full(1000), true)
 	size(2000)
 	grows(full(1000), false) // what was remembered is not in force yet
