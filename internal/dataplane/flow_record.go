@@ -32,8 +32,8 @@ type FlowRecord struct {
 	// beyond those before; RetransmittedKnown = the data plane counts them.
 	Retransmitted      uint64
 	RetransmittedKnown bool
-	End       FlowEnd
-	Service   nodestate.Frontend // its id, zero when none
+	End                FlowEnd
+	Service            nodestate.Frontend // its id, zero when none
 	// Asked is the frontend that the client's socket asked for, where it got the backend by
 	// connect(); zero when it did not.
 	Asked   nodestate.Frontend
