@@ -34,8 +34,7 @@ func RenderChains(f table.Family, t *table.Table, s *nodestate.State, epoch uint
 	}
 	t.Chains["leave"] = table.Chain{Type: knftables.NATType, Hook: knftables.PostroutingHook, Priority: leave, Rules: expr.Expand(f, s, masqueradeRules(f, s)...)}
 	chain(asNodeChain, asNodeRules(f, s, s.Settings.SNATFirst, s.Settings.SNATLast)...)
-	first, last := outsidePorts(s)
-	chain(asNodeOutside, asNodeRules(f, s, first, last)...)
+	outsideChains(f, t, s)
 	portShareChains(f, t, s)
 	connectionShareChains(f, t, s, at.Connections)
 	resolveChains(f, t, s)

@@ -30,9 +30,10 @@ const (
 	setQueryShares  = "query-shares"
 	// portShare is the part of the range that a pod may have: 1 in portShare.
 	portShare = 4
-	// outsideShare is the part of the range, its beginning, that all those outside may have: the
-	// rest is left to pods and the node's processes.
-	outsideShare = 2
+	// outsideWindow is how many ports in a row those outside may have, and are not theirs then, by
+	// turns. The kernel looks for a free port among 128 in a row, from a random one on, and after
+	// four more tries with fewer it drops the packet: so it always comes to one that is not theirs.
+	outsideWindow = 125
 	// minSharedPorts is the least size of a range of which pods have shares.
 	minSharedPorts = 1936
 	// portSharesSize is for how many destinations of all pods connections are counted.
@@ -55,15 +56,26 @@ func podShare(s *nodestate.State) int {
 	return n / portShare
 }
 
-// outsidePorts are the ports for what comes from outside for a Service, and goes on with the node's
-// address: inclusive.
-func outsidePorts(s *nodestate.State) (first, last uint16) {
-	first, last = s.Settings.SNATFirst, s.Settings.SNATLast
+// outsideChains give what comes from outside for a Service, and goes on with the node's address, a
+// port of one half of the range, which is spread over it: the other half is left to pods and the
+// node's processes.
+func outsideChains(f table.Family, t *table.Table, s *nodestate.State) {
+	chain := func(name string, rules ...string) { t.Chains[name] = table.Chain{Rules: expr.Expand(f, s, rules...)} }
+	first, last := s.Settings.SNATFirst, s.Settings.SNATLast
 	n := int(last) - int(first) + 1
-	if first == 0 || n < minSharedPorts {
-		return first, last
+	rules := asNodeRules(f, s, first, last)
+	if first == 0 || n < minSharedPorts || rules == nil {
+		chain(asNodeOutside, rules...)
+		return
 	}
-	return first, first + uint16(n/outsideShare) - 1
+	var choices []string
+	for i := range n / (2 * outsideWindow) {
+		begin, name := first+uint16(i*2*outsideWindow), fmt.Sprintf("%s-%d", asNodeOutside, i)
+		chain(name, asNodeRules(f, s, begin, begin+outsideWindow-1)[0])
+		choices = append(choices, fmt.Sprintf("%d : goto %s", i, name))
+	}
+	rules[0] = fmt.Sprintf("$ports jhash $ip saddr . th sport mod %d seed 0x1 vmap { %s }", len(choices), strings.Join(choices, ", "))
+	chain(asNodeOutside, rules...)
 }
 
 // portShareChains make the chains and the sets by which pods are held to their shares.
