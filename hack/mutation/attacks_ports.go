@@ -20,7 +20,7 @@ var attacksPorts = []mutant{
 		"range / SNAT_WINDOWS * SNAT_GROUPS * SNAT_OUTSIDE;", "range;"},
 		"./test/netns", "^TestHostilePortsOutside$/^IPv"},
 	{fault{"one client outside takes the node's ports for source NAT towards a name server by a node port, with nftables", "internal/dataplane/nft/chains/snat_quota.go",
-		"asNodeRules(f, s, begin, begin+outsideWindow-1)[0]", "asNodeRules(f, s, first, last)[0]"},
+		"asNodeRules(f, s, begin, begin+outsideWindow-1)[0]", "asNodeRules(f, s, min(begin, first), last)[0]"},
 		"./test/netns", "^TestHostilePortsOutside$/^nft-"},
 	{fault{"one pod takes the node's ports for source NAT towards a server with SYNs that nobody answers", "internal/dataplane/nft/chains/snat_quota.go",
 		"	return n / portShare\n", "	return n\n"},
