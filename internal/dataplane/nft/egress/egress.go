@@ -147,7 +147,8 @@ func Chains(f table.Family, t *table.Table, s *nodestate.State, room uint64, cla
 		outside,
 		[]string{"jump " + groupChain, "meta priority " + group(directGroup) + " meta priority set none return", "goto " + Drop})...)
 	chain(strayChain, join([]string{"ct direction reply return", led + "return"}, outside, []string{"goto " + Drop})...)
-	chain(leaveChain, "ct mark and $through == 0 ct mark and $mask vmap @"+mapSources, "accept")
+	// A gateway of this node may have gone since the flow got it, in the hook before.
+	chain(leaveChain, "ct mark and $through != 0 accept", "ct mark and $mask vmap @"+mapSources, "goto "+Drop)
 }
 
 func join(lists ...[]string) (out []string) {
