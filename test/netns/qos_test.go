@@ -72,7 +72,8 @@ func testPacketRate(t *testing.T, fam family) {
 		t.Helper()
 		n, got, _, seconds := f.datagrams(from, to, addr, sent, ms)
 		most := burst + rate*seconds
-		// While a busy machine lets the sender wait for longer than a burst, what it may send is lost.
+		// When a busy machine holds the sender up for longer than a burst, the rate of that time is
+		// lost.
 		if least := rate * seconds * 0.5; float64(got) > most+2 || float64(got) < least {
 			t.Errorf("%s: %d of %d arrived in %.2f s, want %.0f to %.0f", what, got, n, seconds, least, most)
 		}
