@@ -37,7 +37,7 @@ func coarser(of []*flows.Flow, every time.Duration) []*flows.Flow {
 	at := map[string]*flows.Flow{}
 	for _, f := range of {
 		k := *f
-		k.Start, k.End, k.Source.Port, k.Ended, k.TCPFlags, k.Sent, k.Received = time.Time{}, f.End.Truncate(every), 0, "", "", flows.Counters{}, flows.Counters{}
+		k.Start, k.End, k.Source.Port, k.Ended, k.TCPFlags, k.Sent, k.Received, k.Retransmitted = time.Time{}, f.End.Truncate(every), 0, "", "", flows.Counters{}, flows.Counters{}, nil
 		key := fmt.Sprintf("%+v %+v %+v %+v", k, k.Egress, k.Ingress, k.Rule)
 		sum := at[key]
 		if sum == nil {
@@ -59,6 +59,12 @@ func coarser(of []*flows.Flow, every time.Duration) []*flows.Flow {
 		}
 		sum.Sent.Packets, sum.Sent.Bytes = sum.Sent.Packets+f.Sent.Packets, sum.Sent.Bytes+f.Sent.Bytes
 		sum.Received.Packets, sum.Received.Bytes = sum.Received.Packets+f.Received.Packets, sum.Received.Bytes+f.Received.Bytes
+		if again := f.Retransmitted; again != nil {
+			if sum.Retransmitted == nil {
+				sum.Retransmitted = &flows.Retransmitted{}
+			}
+			sum.Retransmitted.Sent, sum.Retransmitted.Received = sum.Retransmitted.Sent+again.Sent, sum.Retransmitted.Received+again.Received
+		}
 	}
 	return out
 }
