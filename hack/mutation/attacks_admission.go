@@ -44,7 +44,7 @@ var attacksAdmission = append([]mutant{
 		pkg: "./deploy", run: "^TestHostileDrainLeavesAController$"},
 	{fault: fault{"a pod claims a virtual machine that does not run in it, and would have the machine's address", "internal/controller/kubevirt/place.go", "!active || p.Spec.NodeName == \"\"", "!active && p.UID == \"\" || p.Spec.NodeName == \"\""},
 		pkg: "./internal/controller/kubevirt", run: "^TestHostilePodOfMachine$"},
-	{fault: fault{"a pod has the labels of a virtual machine's, and would have the machine's address", "internal/agent/vmaddr/vmaddr.go", "return out, known || m.enabled && pod.Labels[labelMigration] != \"\"", "return out, known && m == nil"},
+	{fault: fault{"a pod has the labels of a virtual machine's, and would have the machine's address", "internal/agent/vmaddr/vmaddr.go", "return out, known || m.enabled && pod.Labels[model.LabelKubeVirtMigration] != \"\"", "return out, known && m == nil"},
 		pkg: "./internal/agent/vmaddr", run: "^TestHostilePodOfMachineWaits$"},
 	{fault: fault{"a node writes a virtual machine's address into the status of its pod", "internal/calc/cluster/ownership.go", "			if !b.CIDR.IsSingleIP() {", "			if !b.CIDR.IsValid() {"},
 		pkg: "./internal/calc", run: "^TestHostileMachineAddress$"},

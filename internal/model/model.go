@@ -313,6 +313,17 @@ type Block struct {
 	VM *BlockVM
 }
 
+// Labels that KubeVirt gives to the pods in which virtual machines run. Who makes a pod can write
+// them.
+const (
+	LabelKubeVirt          = "kubevirt.io" // KubeVirtLauncher
+	LabelKubeVirtMigration = "kubevirt.io/migrationJobUID"
+	LabelKubeVirtInstance  = "kubevirt.io/created-by" // UID of the VirtualMachineInstance
+	LabelKubeVirtName      = "vm.kubevirt.io/name"
+
+	KubeVirtLauncher = "virt-launcher"
+)
+
 // BlockVM says whose address a block is that belongs to a virtual machine in place of a node.
 // Block.Node is the node to which packets for the address go.
 type BlockVM struct {

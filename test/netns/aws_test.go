@@ -141,14 +141,7 @@ func testOnAWS(t *testing.T) {
 		b.reaches("d", "tcp", d.at("8080"))
 	})
 	t.Run("a pod's start and end", func(t *testing.T) {
-		e := n1.newPod("e")
-		v.cluster.Pods.Delete(e.obj.Name)
-		v.apply()
-		e.refused("tcp", d.at("8080")) // the API says of nobody that he has this address
-		a.refused("tcp", e.at("8080"))
-		v.cluster.Pods.Put(e.obj)
-		v.apply()
-		want(t, "e to d", e.reaches("d", "tcp", d.at("8080")), e.local.Addrs[0].String())
+		e := v.podStarts(t, n1, a, d)
 		d.reaches("e", "tcp", e.at("8080"))
 		n1.plugin("DEL", "e", v.prefix+"-e", n1.results["e"])
 		v.cluster.Pods.Delete(e.obj.Name)
@@ -168,6 +161,20 @@ func testOnAWS(t *testing.T) {
 	for _, s := range open {
 		s.end(t)
 	}
+}
+
+// podStarts starts a pod, which reaches nobody, and nobody it, before the API has its address.
+func (v *vpc) podStarts(t *testing.T, n *vpcNode, a, d *pod) *pod {
+	t.Helper()
+	e := n.newPod("e")
+	v.cluster.Pods.Delete(e.obj.Name)
+	v.apply()
+	e.refused("tcp", d.at("8080")) // the API says of nobody that he has this address
+	a.refused("tcp", e.at("8080"))
+	v.cluster.Pods.Put(e.obj)
+	v.apply()
+	want(t, "e to d", e.reaches("d", "tcp", d.at("8080")), e.local.Addrs[0].String())
+	return e
 }
 
 // TestOnAWSIPv6: in clusters of IPv6 the plugin gives pods addresses of the primary interface, and
@@ -221,14 +228,7 @@ func TestOnAWSIPv6(t *testing.T) {
 			n2.reaches("d", "tcp", d.at("8080")) // as the kubelet's probes
 			delete(v.cluster.Policies, only.ID())
 			v.apply()
-			e := n1.newPod("e")
-			v.cluster.Pods.Delete(e.obj.Name)
-			v.apply()
-			e.refused("tcp", d.at("8080")) // the API says of nobody that he has this address
-			a.refused("tcp", e.at("8080"))
-			v.cluster.Pods.Put(e.obj)
-			v.apply()
-			want(t, "e to d", e.reaches("d", "tcp", d.at("8080")), e.local.Addrs[0].String())
+			v.podStarts(t, n1, a, d)
 			n1.clean(t)
 			n2.clean(t)
 			want(t, "a to d without Weir", a.reaches("d", "tcp", d.at("8080")), a.local.Addrs[0].String())

@@ -21,17 +21,10 @@ import (
 
 	"github.com/weir-net/weir/api/client"
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/cni"
 	"github.com/weir-net/weir/internal/model"
-)
-
-// Labels that KubeVirt gives to the pods in which machines run. Who makes a pod can write them:
-// they have it wait for the controller, and nothing else.
-const (
-	labelApp       = "kubevirt.io"
-	launcher       = "virt-launcher"
-	labelMigration = "kubevirt.io/migrationJobUID"
-	labelName      = "vm.kubevirt.io/name"
+	"github.com/weir-net/weir/internal/sleep"
 )
 
 const (
@@ -71,14 +64,10 @@ func New(cfg Config) *Machines {
 // Note is called when blocks or endpoints may be others; enabled says whether machines keep their
 // addresses.
 func (m *Machines) Note(c *model.Cluster, enabled bool) {
-	blocks, local := map[netip.Addr]*model.Block{}, map[netip.Addr]*model.LocalEndpoint{}
-	for cidr, b := range c.Blocks {
-		if b.VM == nil || !cidr.IsSingleIP() {
-			continue
-		}
-		blocks[cidr.Addr()] = b
-		if ep := c.Local.Endpoints[cidr.Addr()]; ep != nil {
-			local[cidr.Addr()] = ep
+	blocks, local := cluster.MachinesOf(c.Blocks), map[netip.Addr]*model.LocalEndpoint{}
+	for a := range blocks {
+		if ep := c.Local.Endpoints[a]; ep != nil {
+			local[a] = ep
 		}
 	}
 	m.mu.Lock()
@@ -134,7 +123,7 @@ func (m *Machines) Granted(ctx context.Context, pod cni.Pod) (cni.Grant, error) 
 }
 
 // grant returns what a pod has, and whether it has to wait for that: all addresses of a machine are
-// given at once. mu is held.
+// given at once. Its labels have it wait, and nothing else. mu is held.
 func (m *Machines) grant(pod cni.Pod) (out cni.Grant, waits bool) {
 	var of model.Name
 	for _, b := range m.blocks {
@@ -142,13 +131,13 @@ func (m *Machines) grant(pod cni.Pod) (out cni.Grant, waits bool) {
 			of = b.VM.Name
 		}
 	}
-	said := model.Name{Namespace: pod.Name.Namespace, Name: pod.Labels[labelName]}
+	said := model.Name{Namespace: pod.Name.Namespace, Name: pod.Labels[model.LabelKubeVirtName]}
 	if of == (model.Name{}) {
-		if pod.Labels[labelApp] != launcher {
+		if pod.Labels[model.LabelKubeVirt] != model.KubeVirtLauncher {
 			return out, false
 		}
 		known := slices.ContainsFunc(slices.Collect(maps.Values(m.blocks)), func(b *model.Block) bool { return b.VM.Name == said })
-		return out, known || m.enabled && pod.Labels[labelMigration] != ""
+		return out, known || m.enabled && pod.Labels[model.LabelKubeVirtMigration] != ""
 	}
 	for a, b := range m.blocks {
 		if b.VM.Name != of {
@@ -265,10 +254,7 @@ func (m *Machines) follow(ctx context.Context, ifindex int, w announced) {
 		}
 		if ctx.Err() == nil {
 			m.cfg.Log.Error("a virtual machine that comes to this node is not reached here yet", "machine", w.of.String(), "error", err)
-			select {
-			case <-ctx.Done():
-			case <-time.After(again):
-			}
+			_ = sleep.For(ctx, again) // the loop looks whether ctx has ended
 		}
 	}
 }

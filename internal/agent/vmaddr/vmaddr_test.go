@@ -39,8 +39,8 @@ func pod(uid string, labels map[string]string) cni.Pod {
 func TestGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := New(Config{Node: "n2", Log: slog.New(slog.DiscardHandler)})
-		moved := pod("two", map[string]string{labelApp: launcher, labelMigration: "m", labelName: "a"})
-		for _, p := range []cni.Pod{pod("x", nil), pod("x", map[string]string{labelName: "a"}), pod("x", map[string]string{labelApp: launcher, labelName: "b"}), moved} {
+		moved := pod("two", map[string]string{model.LabelKubeVirt: model.KubeVirtLauncher, model.LabelKubeVirtMigration: "m", model.LabelKubeVirtName: "a"})
+		for _, p := range []cni.Pod{pod("x", nil), pod("x", map[string]string{model.LabelKubeVirtName: "a"}), pod("x", map[string]string{model.LabelKubeVirt: model.KubeVirtLauncher, model.LabelKubeVirtName: "b"}), moved} {
 			if g, err := m.Granted(t.Context(), p); err != nil || len(g.Addrs) > 0 {
 				t.Errorf("%v, where machines keep nothing: %v, %v", p.Labels, g, err)
 			}
@@ -80,7 +80,7 @@ func TestGranted(t *testing.T) {
 // controller does not name, gets no address at all.
 func TestHostilePodOfMachineWaits(t *testing.T) {
 	hostile.Record(t, "a pod has the labels of a virtual machine's, and would have the machine's address", hostile.Tenant, hostile.ControlPlane, hostile.Both)
-	for _, labels := range []map[string]string{{labelApp: launcher, labelName: "a"}, {labelApp: launcher, labelMigration: "m"}} {
+	for _, labels := range []map[string]string{{model.LabelKubeVirt: model.KubeVirtLauncher, model.LabelKubeVirtName: "a"}, {model.LabelKubeVirt: model.KubeVirtLauncher, model.LabelKubeVirtMigration: "m"}} {
 		synctest.Test(t, func(t *testing.T) {
 			m := New(Config{Node: "n2", Log: slog.New(slog.DiscardHandler)})
 			m.Note(clusterWith("two", four), true)

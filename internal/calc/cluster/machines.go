@@ -15,11 +15,11 @@ import (
 // go. Of two pods with the address, the one on that node is an endpoint; the other one stands by:
 // nothing is sent to it, and nothing that it sends has a source that counts.
 
-// machinesOf returns the blocks that are addresses of virtual machines; nil = none.
-func machinesOf(blocks map[netip.Prefix]*model.Block) map[netip.Addr]*model.Block {
+// MachinesOf returns the blocks that are addresses of virtual machines; nil = none.
+func MachinesOf(blocks map[netip.Prefix]*model.Block) map[netip.Addr]*model.Block {
 	var out map[netip.Addr]*model.Block
 	for cidr, b := range blocks {
-		if b.VM == nil {
+		if b.VM == nil || !cidr.IsSingleIP() {
 			continue
 		}
 		if out == nil {

@@ -148,7 +148,7 @@ func (h *OwnershipIndex) updateBlocks(c *model.Cluster, next *Ownership, dirty *
 		next.ByAddr = nodesOfBlocks(blocks)
 		dirty.Add(model.KindBlocks)
 	}
-	vms := machinesOf(blocks)
+	vms := MachinesOf(blocks)
 	if !maps.EqualFunc(vms, next.vms, func(a, b *model.Block) bool { return a.Node == b.Node }) {
 		dirty.Add(model.KindLocal) // which endpoints stand by
 	}
@@ -189,7 +189,7 @@ func (h *Ownership) OwnsAddr(c *View, p model.PodRef, a netip.Addr) bool {
 // block, are left out.
 func ByBlocks(c *model.Cluster) *Ownership {
 	blocks, _ := acceptBlocks(c)
-	return &Ownership{blocks: blocks, ByAddr: nodesOfBlocks(blocks), vms: machinesOf(blocks), special: specialOf(c)}
+	return &Ownership{blocks: blocks, ByAddr: nodesOfBlocks(blocks), vms: MachinesOf(blocks), special: specialOf(c)}
 }
 
 // nodesOfBlocks finds the node of the block that holds an address.

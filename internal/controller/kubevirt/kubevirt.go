@@ -35,16 +35,9 @@ import (
 	"github.com/weir-net/weir/internal/watch/parse"
 )
 
-const (
-	group          = "kubevirt.io"
-	labelApp       = "kubevirt.io"
-	labelOwner     = "kubevirt.io/created-by" // UID of the instance
-	labelMigration = "kubevirt.io/migrationJobUID"
-)
-
 // The kinds of KubeVirt that are looked at.
 var (
-	version    = schema.GroupVersion{Group: group, Version: "v1"}
+	version    = schema.GroupVersion{Group: "kubevirt.io", Version: "v1"}
 	instances  = version.WithResource("virtualmachineinstances")
 	migrations = version.WithResource("virtualmachineinstancemigrations")
 	machines   = version.WithResource("virtualmachines")
@@ -135,10 +128,7 @@ func (c *Controller) follow(ctx context.Context) {
 			vmi, _, _ := unstructured.NestedString(u.Object, "spec", "vmiName")
 			return model.Name{Namespace: u.GetNamespace(), Name: vmi}
 		},
-		weirv1.IPAMBlocks: func(u *unstructured.Unstructured) model.Name {
-			vm, _, _ := unstructured.NestedString(u.Object, "spec", "virtualMachine", "name")
-			return parseName(vm)
-		},
+		weirv1.IPAMBlocks: machineOf,
 	} {
 		informer := factory.ForResource(of).Informer()
 		changed := func(o any) {
@@ -216,7 +206,9 @@ func nameOf(u *unstructured.Unstructured) model.Name {
 	return model.Name{Namespace: u.GetNamespace(), Name: u.GetName()}
 }
 
-func parseName(text string) model.Name {
+// machineOf names the machine whose address a block is; the zero name = it is a node's.
+func machineOf(block *unstructured.Unstructured) model.Name {
+	text, _, _ := unstructured.NestedString(block.Object, "spec", "virtualMachine", "name")
 	namespace, name, _ := strings.Cut(text, "/")
 	return model.Name{Namespace: namespace, Name: name}
 }
@@ -231,15 +223,14 @@ func (c *Controller) get(of schema.GroupVersionResource, n model.Name) *unstruct
 
 // reconcile makes the blocks of a machine what they should be.
 func (c *Controller) reconcile(ctx context.Context, name model.Name) error {
-	var mine, others []*weirv1.IPAMBlock
+	var mine []*weirv1.IPAMBlock
 	for _, o := range c.stores[weirv1.IPAMBlocks].List() {
-		b, err := decode[weirv1.IPAMBlock](o.(*unstructured.Unstructured))
-		switch {
-		case err != nil:
-		case b.Spec.VirtualMachine != nil && parseName(b.Spec.VirtualMachine.Name) == name:
+		u := o.(*unstructured.Unstructured)
+		if machineOf(u) != name {
+			continue
+		}
+		if b, err := decode[weirv1.IPAMBlock](u); err == nil {
 			mine = append(mine, b)
-		default:
-			others = append(others, b)
 		}
 	}
 	u := c.get(instances, name)
@@ -250,7 +241,7 @@ func (c *Controller) reconcile(ctx context.Context, name model.Name) error {
 	if err != nil {
 		return fmt.Errorf("read VirtualMachineInstance %s: %w", name, err)
 	}
-	pods, err := c.cfg.Kube.CoreV1().Pods(name.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelApp + "=virt-launcher," + labelOwner + "=" + string(v.UID)})
+	pods, err := c.cfg.Kube.CoreV1().Pods(name.Namespace).List(ctx, metav1.ListOptions{LabelSelector: model.LabelKubeVirt + "=" + model.KubeVirtLauncher + "," + model.LabelKubeVirtInstance + "=" + string(v.UID)})
 	if err != nil {
 		return fmt.Errorf("list the pods of VirtualMachineInstance %s: %w", name, err)
 	}
@@ -267,7 +258,7 @@ func (c *Controller) reconcile(ctx context.Context, name model.Name) error {
 			c.cfg.Log.Info("the address of a virtual machine", "machine", name.String(), "address", b.Spec.CIDR, "node", b.Spec.Node, "target", target != nil)
 		}
 	}
-	return errors.Join(append(errs, c.claim(ctx, name, v, home, mine, others))...)
+	return errors.Join(append(errs, c.claim(ctx, name, v, home, mine))...)
 }
 
 // moving returns the migrations of an instance that go on.
@@ -335,17 +326,14 @@ func addrOf(b *weirv1.IPAMBlock) netip.Addr {
 
 // claim makes blocks of addresses that a machine got with its first pod. A node writes the status
 // of its pods, so only what lies in its own blocks counts.
-func (c *Controller) claim(ctx context.Context, name model.Name, v *instance, home *launcher, mine, others []*weirv1.IPAMBlock) error {
+func (c *Controller) claim(ctx context.Context, name model.Name, v *instance, home *launcher, mine []*weirv1.IPAMBlock) error {
 	var errs []error
 	for _, a := range home.addrs {
 		if slices.ContainsFunc(mine, func(b *weirv1.IPAMBlock) bool { return addrOf(b).Is4() == a.Is4() }) {
 			continue
 		}
-		at := slices.IndexFunc(others, func(b *weirv1.IPAMBlock) bool {
-			p, err := netip.ParsePrefix(b.Spec.CIDR)
-			return err == nil && b.Spec.VirtualMachine == nil && !p.IsSingleIP() && p.Contains(a) && b.Spec.Node == home.node
-		})
-		if at < 0 || c.reserved(ctx, a) {
+		in := c.blockOf(home.node, a)
+		if in == nil || c.reserved(ctx, a) {
 			continue
 		}
 		if on, err := c.enabled(ctx); err != nil || !on {
@@ -353,7 +341,7 @@ func (c *Controller) claim(ctx context.Context, name model.Name, v *instance, ho
 		}
 		cidr := netip.PrefixFrom(a, a.BitLen())
 		_, err := c.blocks.Create(ctx, &weirv1.IPAMBlock{ObjectMeta: metav1.ObjectMeta{Name: weirv1.BlockName(cidr)}, Spec: weirv1.IPAMBlockSpec{
-			CIDR: cidr.String(), Node: home.node, Pool: others[at].Spec.Pool,
+			CIDR: cidr.String(), Node: home.node, Pool: in.Spec.Pool,
 			VirtualMachine: &weirv1.BlockVirtualMachine{Name: name.String(), UID: v.owner(), Pod: home.uid, MAC: v.mac()}}})
 		if err == nil {
 			c.cfg.Log.Info("a virtual machine keeps its address", "machine", name.String(), "address", a.String())
@@ -361,6 +349,22 @@ func (c *Controller) claim(ctx context.Context, name model.Name, v *instance, ho
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// blockOf is the block of a node that has an address; nil = none.
+func (c *Controller) blockOf(node string, a netip.Addr) *weirv1.IPAMBlock {
+	for _, o := range c.stores[weirv1.IPAMBlocks].List() {
+		u := o.(*unstructured.Unstructured)
+		text, _, _ := unstructured.NestedString(u.Object, "spec", "cidr")
+		p, err := netip.ParsePrefix(text)
+		if err != nil || p.IsSingleIP() || !p.Contains(a) {
+			continue
+		}
+		if b, err := decode[weirv1.IPAMBlock](u); err == nil && b.Spec.VirtualMachine == nil && b.Spec.Node == node {
+			return b
+		}
+	}
+	return nil
 }
 
 // reserved reports whether an IPReservation covers an address, which then goes by that; in doubt it

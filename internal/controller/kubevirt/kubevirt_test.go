@@ -79,7 +79,7 @@ func (w *world) run(p corev1.Pod, addrs ...string) {
 	if p.Labels == nil {
 		p.Labels = map[string]string{}
 	}
-	p.Labels[labelApp], p.Labels[labelOwner] = "virt-launcher", string(p.OwnerReferences[0].UID)
+	p.Labels[model.LabelKubeVirt], p.Labels[model.LabelKubeVirtInstance] = model.KubeVirtLauncher, string(p.OwnerReferences[0].UID)
 	p.Status.PodIPs = nil
 	for _, a := range addrs {
 		p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: a})

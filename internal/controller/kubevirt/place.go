@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/model"
 )
 
 // instance is a VirtualMachineInstance (kubevirt.io/v1), as far as addresses go.
@@ -76,7 +77,7 @@ func (v *instance) owner() string {
 	return string(v.UID)
 }
 
-func isKubeVirt(apiVersion string) bool { return strings.HasPrefix(apiVersion, group+"/") }
+func isKubeVirt(apiVersion string) bool { return strings.HasPrefix(apiVersion, version.Group+"/") }
 
 // mac is the MAC address of the machine's interface where it is a bridge to the pod's, ""
 // otherwise: with the other bindings the pod's own interface is what has the address.
@@ -123,7 +124,7 @@ func (v *instance) launchers(pods []corev1.Pod) (out []launcher) {
 		if p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			continue
 		}
-		l := launcher{uid: string(p.UID), name: p.Name, node: p.Spec.NodeName, migration: p.Labels[labelMigration], created: p.CreationTimestamp.Time}
+		l := launcher{uid: string(p.UID), name: p.Name, node: p.Spec.NodeName, migration: p.Labels[model.LabelKubeVirtMigration], created: p.CreationTimestamp.Time}
 		for _, ip := range p.Status.PodIPs {
 			if a, err := netip.ParseAddr(ip.IP); err == nil {
 				l.addrs = append(l.addrs, a.Unmap())

@@ -14,6 +14,7 @@ import (
 
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/internal/hostile"
+	"github.com/weir-net/weir/internal/model"
 )
 
 func vmi(t *testing.T, text string) *instance {
@@ -59,7 +60,7 @@ func podOf(uid, node, migration string, age time.Duration) corev1.Pod {
 	p.Spec.NodeName = node
 	p.Status.PodIPs = []corev1.PodIP{{IP: "10.244.1.2"}, {IP: "fd00::2"}}
 	if migration != "" {
-		p.Labels = map[string]string{labelMigration: migration}
+		p.Labels = map[string]string{model.LabelKubeVirtMigration: migration}
 	}
 	return p
 }
@@ -120,7 +121,7 @@ func TestHostilePodOfMachine(t *testing.T) {
 	for name, change := range map[string]func(*corev1.Pod){
 		"not named by KubeVirt":     func(p *corev1.Pod) { p.UID = "nobody" },
 		"of no migration":           func(p *corev1.Pod) { p.Labels = nil },
-		"of a migration that ended": func(p *corev1.Pod) { p.Labels[labelMigration] = "m0" },
+		"of a migration that ended": func(p *corev1.Pod) { p.Labels[model.LabelKubeVirtMigration] = "m0" },
 		"of another instance":       func(p *corev1.Pod) { p.OwnerReferences[0].UID = "other" },
 		"owned by another kind":     func(p *corev1.Pod) { p.OwnerReferences[0].APIVersion = "shop.example/v1" },
 		"owned, not controlled":     func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil },

@@ -69,16 +69,23 @@ func recordsOf(t *testing.T, r *eventring.Records) (out []dataplane.FlowRecord) 
 	return out
 }
 
+// recording returns a node that keeps flow records, and the ring that they come by.
+func recording(t *testing.T, interval uint32) (*Node, *eventring.Records) {
+	t.Helper()
+	o, err := Load(Options{AccountInterval: interval})
+	nettest.Must(t, err)
+	nettest.Must(t, o.Apply(dryRunState()))
+	ring, err := eventring.NewRecords(o.Maps["weir_records"])
+	nettest.Must(t, err)
+	return o, ring
+}
+
 // A connection is reported once, when both ends have closed it and the last FIN is acknowledged,
 // with every packet of each direction, also those that two processors carried at once.
 func TestFlowRecordsAreExact(t *testing.T) {
 	nettest.NeedRoot(t, "loading programs")
-	o, err := Load(Options{AccountInterval: 1 << 30})
-	nettest.Must(t, err)
+	o, ring := recording(t, 1<<30)
 	defer o.Close()
-	nettest.Must(t, o.Apply(dryRunState()))
-	ring, err := eventring.NewRecords(o.Maps["weir_records"])
-	nettest.Must(t, err)
 	defer ring.Close()
 	p := o.Programs["weir_from_workload"]
 	began := time.Now()
@@ -129,12 +136,8 @@ func TestFlowRecordsAreExact(t *testing.T) {
 // what was reported is not counted again.
 func TestFlowRecordsOfIntervals(t *testing.T) {
 	nettest.NeedRoot(t, "loading programs")
-	o, err := Load(Options{AccountInterval: 1})
-	nettest.Must(t, err)
+	o, ring := recording(t, 1)
 	defer o.Close()
-	nettest.Must(t, o.Apply(dryRunState()))
-	ring, err := eventring.NewRecords(o.Maps["weir_records"])
-	nettest.Must(t, err)
 	defer ring.Close()
 	p := o.Programs["weir_from_workload"]
 	establish(t, p)
@@ -179,11 +182,7 @@ func TestFlowRecordsOfHandshakes(t *testing.T) {
 		syns, answers int
 		known         bool
 	}{"once": {1, 1, true}, "SYN again": {2, 1, false}, "SYN-ACK again": {1, 2, false}} {
-		o, err := Load(Options{AccountInterval: 1 << 30})
-		nettest.Must(t, err)
-		nettest.Must(t, o.Apply(dryRunState()))
-		ring, err := eventring.NewRecords(o.Maps["weir_records"])
-		nettest.Must(t, err)
+		o, ring := recording(t, 1<<30)
 		p := o.Programs["weir_from_workload"]
 		began := time.Now()
 		for range c.syns {
@@ -239,11 +238,7 @@ func TestFlowRecordsOfRetransmissions(t *testing.T) {
 		"padded":           {[][]byte{data(begin, 100, false), append(data(begin, 0, false), make([]byte, 6)...), data(begin+100, 1, false), data(begin+100, 1, false)}, 1, 0},
 		"both":             {[][]byte{data(5, 100, false), data(5, 100, true), data(5, 100, false), data(5, 100, true), data(5, 90, true)}, 1, 2},
 	} {
-		o, err := Load(Options{AccountInterval: 1 << 30})
-		nettest.Must(t, err)
-		nettest.Must(t, o.Apply(dryRunState()))
-		ring, err := eventring.NewRecords(o.Maps["weir_records"])
-		nettest.Must(t, err)
+		o, ring := recording(t, 1<<30)
 		p := o.Programs["weir_from_workload"]
 		establish(t, p)
 		for _, s := range c.segments {
