@@ -258,10 +258,14 @@ static __always_inline void account_again(const struct scratch *w, struct flow_v
 static __always_inline void account_packet(struct __sk_buff *skb, const struct flow_key *k,
 					   struct flow_value *f)
 {
+	__u32 due;
+
 	if (!account_interval)
 		return;
+	/* What decides is read first: loads wait for what is added atomically. */
+	due = clock_past(f->seen, f->since, account_interval - 1) || (f->count & ACCOUNT_HALF);
 	__sync_fetch_and_add(&f->count, account_size(skb));
-	if (clock_past(f->seen, f->since, account_interval - 1) || (f->count & ACCOUNT_HALF))
+	if (due)
 		account_report(k, f, RECORD_GOES_ON);
 }
 
