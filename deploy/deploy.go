@@ -102,6 +102,9 @@ type Options struct {
 	// UIClientCA is the ConfigMap of Namespace with the authorities, ca.crt, of clients of UIAPIs
 	// that need no token; empty = there are none.
 	UIClientCA string
+	// UIOIDC is the Secret of Namespace with the issuer of OpenID Connect at which users of the page
+	// may log in: issuer, client-id, and, where they are needed, client-secret, scopes and ca.crt.
+	UIOIDC string
 }
 
 // Defaults are the options of deploy/weir.yaml.
@@ -239,8 +242,8 @@ var originRE = regexp.MustCompile(`^https://[a-z0-9.-]+(:[0-9]{1,5})?$`)
 
 // validateUI says what of the page in the browser cannot be.
 func (o Options) validateUI() error {
-	if !o.UI && (o.UIOrigins != "" || o.UITLS != "" || o.UIAPIs) {
-		return errors.New("origins, a certificate and APIs of the page in the browser have no meaning without it")
+	if !o.UI && (o.UIOrigins != "" || o.UITLS != "" || o.UIOIDC != "" || o.UIAPIs) {
+		return errors.New("origins, a certificate, an issuer and APIs of the page in the browser have no meaning without it")
 	}
 	if o.UIAPIs && !o.Flows {
 		return errors.New("the APIs of Hubble and Goldmane are served over the store of flow records, which is to be installed, too")
@@ -255,8 +258,10 @@ func (o Options) validateUI() error {
 	if o.UIClientCA != "" && (!o.UIAPIs || len(validation.IsDNS1123Subdomain(o.UIClientCA)) > 0) {
 		return fmt.Errorf("the name %q is not that of a ConfigMap with authorities of clients of the page's APIs, or these are not to be installed", o.UIClientCA)
 	}
-	if o.UITLS != "" && len(validation.IsDNS1123Subdomain(o.UITLS)) > 0 {
-		return fmt.Errorf("the name %q is not that of a Secret", o.UITLS)
+	for _, name := range []string{o.UITLS, o.UIOIDC} {
+		if name != "" && len(validation.IsDNS1123Subdomain(name)) > 0 {
+			return fmt.Errorf("the name %q is not that of a Secret", name)
+		}
 	}
 	return nil
 }

@@ -80,6 +80,7 @@ func newInstall(o *options) *cobra.Command {
 	flags.StringVar(&f.UIOrigins, "ui-origin", f.UIOrigins, "further `origins` by which browsers reach that page, with commas between, such as https://weir.example.com of an Ingress")
 	flags.BoolVar(&f.UIAPIs, "ui-apis", f.UIAPIs, "with --ui and --flows: serve Hubble's Observer API and Goldmane's Flows and Statistics over the store of flow records, too, at port 4245 of Service weir-ui, to the same users")
 	flags.StringVar(&f.UIClientCA, "ui-client-ca", f.UIClientCA, "with --ui-apis: `ConfigMap` in namespace kube-system with authorities, ca.crt, whose clients need no token and see the flows of all namespaces")
+	flags.StringVar(&f.UIOIDC, "ui-oidc", f.UIOIDC, "`Secret` in namespace kube-system with the issuer of OpenID Connect at which users of the page log in: issuer, client-id, and as needed client-secret, scopes, ca.crt")
 	flags.StringVar(&f.UITLS, "ui-tls", f.UITLS, "`Secret` in namespace kube-system with the page's certificate, of type kubernetes.io/tls (default: one of Weir's own authority)")
 	flags.BoolVar(&f.PolicyDefaults, "policy-defaults", f.PolicyDefaults, "have what policies of projectcalico.org leave out filled in when they are written, types and the label projectcalico.org/tier, by a webhook that the controller answers; it gets the right to write this webhook (see docs/design/security.md)")
 	flags.StringVar(&f.apiServer, "api-server", "", "`host:port` at which nodes reach the API server without any Service (default: taken from the cluster)")

@@ -196,19 +196,9 @@ func clusterForPage(ctx context.Context, c *clientset.Clients) (*ui.Cluster, err
 	out := &ui.Cluster{Nodes: []ui.Node{}, Components: r.components, Faults: r.faults, Problems: r.problems, WithoutEffect: r.unsupported}
 	for _, n := range r.nodes {
 		of := ui.Node{Name: n.name, State: n.state, Ready: n.ready, Why: n.why, Dataplane: n.dataplane, Address: n.address, Version: n.version,
-			Pods: n.endpoints, Services: n.services, Policies: n.policies, Drops: []ui.Drop{}, Problems: []string{}}
+			Pods: n.endpoints, Services: n.services, Policies: n.policies, Drops: []ui.Drop{}, Tables: []ui.Table{}, Problems: []string{}}
 		if n.said != nil {
-			if at := n.said.LastHeartbeat; at != nil {
-				of.Heartbeat = &at.Time
-			}
-			for _, d := range n.said.Drops {
-				of.Drops = append(of.Drops, ui.Drop{Reason: d.Reason, Rule: d.Rule, Packets: d.Packets})
-			}
-			for _, p := range n.said.Problems {
-				if p.Object == "Node "+n.name {
-					of.Problems = append(of.Problems, p.String())
-				}
-			}
+			of.Report(n.said)
 		}
 		out.Nodes = append(out.Nodes, of)
 	}

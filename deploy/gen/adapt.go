@@ -199,6 +199,8 @@ func adaptKind(kind string, spec map[string]any) error {
 		// A field of newer servers.
 		props["dnsTrustedServers"] = map[string]any{"type": "array", "items": map[string]any{"type": "string", "maxLength": 512}, "maxItems": 256}
 		props["dnsExtraTTL"] = map[string]any{"type": "string", "maxLength": 32}
+		props["flowLogsFileAggregationKindForAllowed"] = map[string]any{"type": "integer", "minimum": 0, "maximum": 3}
+		props["flowLogsFileAggregationKindForDenied"] = map[string]any{"type": "integer", "minimum": 0, "maximum": 3}
 		props["egressIPSupport"] = map[string]any{"type": "string", "enum": []any{"Disabled", "EnabledPerNamespace", "EnabledPerNamespaceOrPerPod"}}
 		if err := enum("bpfAttachType", "Netkit", "TCX", "TC"); err != nil {
 			return err

@@ -78,6 +78,7 @@ func (a *Agent) keepFlows(atStart config.Effective) {
 	a.flowAPI = &flowapi.API{Server: hubble.Server{Node: a.opts.Node, Records: a.flows.Collector, Version: "Weir " + version.Version, Began: a.started, Status: func() flows.Status { now, _ := a.flows.Status(); return now }},
 		Socket: filepath.Join(a.opts.RunDir, hubble.SocketName), At: atStart.Hubble, Nodes: a.cluster.nodes, Certificate: nodecert.Holder{Name: flowapi.CertifiedAs(a.opts.Node, atStart.Hubble), Now: time.Now}, Log: a.log.With("part", "hubble")}
 	a.flows.Serve, a.flows.Collector.OnHandshake = a.flowAPI.Serve, a.handshakes.Note
+	a.flows.Collector.Aggregation = func() flows.Aggregation { return flows.Aggregation(a.cluster.snapshot().config.FlowAggregation) }
 }
 
 // atStart are the settings that a start of the agent would find.

@@ -109,7 +109,7 @@ func (a *Agent) publishNow(ctx context.Context, due bool) error {
 // sameForOthers compares what others look at: all but numbers and times.
 func sameForOthers(a, b *weirv1.NodeStatusStatus) bool {
 	strip := func(s weirv1.NodeStatusStatus) weirv1.NodeStatusStatus {
-		s.LastHeartbeat, s.Drops, s.DSRFallback, s.FlowRecords, s.Announced, s.Endpoints, s.Services, s.Policies, s.FanOut = nil, nil, nil, nil, nil, 0, 0, 0, ""
+		s.LastHeartbeat, s.Drops, s.Tables, s.DSRFallback, s.FlowRecords, s.Announced, s.Endpoints, s.Services, s.Policies, s.FanOut = nil, nil, nil, nil, nil, nil, 0, 0, 0, ""
 		if w := s.WireGuard; w != nil { // how far others are is nothing to tell them
 			s.WireGuard = &weirv1.WireGuardStatus{PublicKey: w.PublicKey, PublicKeyIPv6: w.PublicKeyIPv6, NextPublicKey: w.NextPublicKey, NextPublicKeyIPv6: w.NextPublicKeyIPv6}
 		}
@@ -157,7 +157,7 @@ func (a *Agent) status(before *weirv1.NodeStatusStatus) *weirv1.NodeStatusStatus
 	if f, err := a.driver.DSRFallback(); err == nil {
 		st.DSRFallback = fallback(f)
 	}
-	st.FlowRecords = a.flows.NodeStatus(now)
+	st.FlowRecords, st.Tables = a.flows.NodeStatus(now), problems.FullestTables(a.driver.Pressures())
 	if drops, err := a.driver.Drops(); err == nil {
 		st.Drops = topDrops(drops, snap.state)
 	}

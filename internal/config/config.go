@@ -43,6 +43,9 @@ type Effective struct {
 	// FlowRecords is after how long open flows are reported (flowLogsFlushInterval); 0 = flows are
 	// not accounted for (flowLogsLocalReporter). The agent starts anew when it changes.
 	FlowRecords time.Duration
+	// FlowAggregation says which connections become one record at the end of an interval: 0 = none,
+	// 1 = allowed ones that differ in their source ports alone.
+	FlowAggregation int
 	// FlowsKept is how many records of flows are kept, in force from the start of the agent on.
 	FlowsKept int
 	// Hubble is where Hubble's API is served by TLS, besides its socket, in force from the start of

@@ -224,6 +224,18 @@ func TestServiceSettings(t *testing.T) {
 	}
 }
 
+// The kinds of aggregation that sum more than source ports do what that kind does, and it is said.
+func TestFlowAggregation(t *testing.T) {
+	for text, want := range map[string]struct{ kind, unsupported, problems int }{"0": {}, "1": {kind: 1}, "2": {1, 1, 0}, "3": {1, 1, 0}, "4": {0, 0, 1}, "-1": {0, 0, 1}, "1.5": {0, 0, 1}} {
+		r := New("n1", nil, nil)
+		r.Set("default", spec(t, `{"flowLogsFileAggregationKindForAllowed":`+text+`,"flowLogsFileAggregationKindForDenied":1}`))
+		got := r.Resolve()
+		if got.FlowAggregation != want.kind || len(got.Unsupported) != want.unsupported || len(got.Problems) != want.problems {
+			t.Errorf("%s: kind %d, unsupported %v, problems %v", text, got.FlowAggregation, got.Unsupported, got.Problems)
+		}
+	}
+}
+
 // Maps are made before any configuration is read, so their sizes are those of before the restart.
 func TestAtStartWhatWasInForceCounts(t *testing.T) {
 	before := New("n1", nil, nil)

@@ -102,6 +102,9 @@ var fields = append([]field{
 	{name: "dnsExtraTTL", env: "DNSExtraTTL", def: "0s", allow: "0s..24h", apply: applyDNSExtraTTL},
 
 	// Flow records.
+	// Of the editions of Calico that write flows into files.
+	{name: "flowLogsFileAggregationKindForAllowed", env: "FlowLogsFileAggregationKindForAllowed", def: "0", allow: "a number 0..3", apply: applyFlowAggregation},
+	unsupported("flowLogsFileAggregationKindForDenied", "FlowLogsFileAggregationKindForDenied", "1"),
 	{name: "flowLogsFlushInterval", env: "FlowLogsFlushInterval", def: "15s", allow: "1s..1h", apply: applyFlowInterval},
 	choice("flowLogsLocalReporter", "FlowLogsLocalReporter", "Disabled", []string{"Disabled", "Enabled"}, func(e *Effective, v string) {
 		e.FlowRecords = 0

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -113,6 +114,19 @@ func applyFlowInterval(e *Effective, text string) ([]string, error) {
 	}
 	if e.flowInterval = d; e.FlowRecords > 0 {
 		e.FlowRecords = d
+	}
+	return nil, nil
+}
+
+// applyFlowAggregation reads flowLogsFileAggregationKindForAllowed.
+func applyFlowAggregation(e *Effective, text string) ([]string, error) {
+	kind, err := strconv.Atoi(text)
+	if err != nil || kind < 0 || kind > 3 {
+		return nil, fmt.Errorf("%q is no number from 0 to 3", text)
+	}
+	e.FlowAggregation = min(kind, 1)
+	if kind > 1 {
+		return []string{" = " + text + ": as 1; pods of a workload, and destination ports, are told apart"}, nil
 	}
 	return nil, nil
 }

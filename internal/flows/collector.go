@@ -55,6 +55,9 @@ type Collector struct {
 	// OnHandshake is told once of each connection how long its handshake took, where it is known,
 	// with the lock held; set before anything is added. nil = nobody wants to know.
 	OnHandshake func(path dataplane.FlowPath, took time.Duration)
+	// Aggregation is asked at the end of each interval; set before anything is added. nil =
+	// AggregateNothing.
+	Aggregation func() Aggregation
 
 	mu          sync.Mutex
 	open        map[key]*Flow // of this interval
@@ -222,9 +225,13 @@ func (c *Collector) AddEvent(e events.Event) {
 
 // Flush ends an interval: its records are kept from now on.
 func (c *Collector) Flush() {
+	by := AggregateNothing
+	if c.Aggregation != nil {
+		by = c.Aggregation()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, f := range c.open {
+	for _, f := range summed(c.open, by) {
 		if len(c.ring) < c.most {
 			c.ring = append(c.ring, f)
 			continue

@@ -65,8 +65,8 @@ type Flow struct {
 	// not counted. Of a sum they are those of the records that counted them.
 	Retransmitted *Retransmitted `json:"retransmitted,omitempty"`
 	// Records is of how many records this one is the sum, with so many Connections that ended: a
-	// store makes what is old coarser. Such a record has no source port, TCPFlags and Ended. 0 = it
-	// is as a node made it.
+	// store makes what is old coarser, and a node may aggregate what it allowed (Aggregation). Such
+	// a record has no source port, TCPFlags and Ended. 0 = it is of one connection.
 	Records     uint32 `json:"records,omitempty"`
 	Connections uint32 `json:"connections,omitempty"`
 }

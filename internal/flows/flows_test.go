@@ -91,6 +91,58 @@ func TestRecordsHaveDomains(t *testing.T) {
 	}
 }
 
+// Connections that policy allowed become one record where they differ in their source ports alone,
+// and say how many they were; what was denied, and what is another connection, stays apart.
+func TestAggregation(t *testing.T) {
+	t.Parallel()
+	collected := func(by Aggregation) *Collector {
+		c := New("n1", time.Minute, kept, newNames())
+		c.Aggregation = func() Aggregation { return by }
+		for i := range 5 {
+			r := record(false, 10, 1000)
+			r.Sport, r.Started, r.Until = uint16(40000+i), began.Add(time.Duration(5-i)*time.Second), began.Add(time.Duration(10+i)*time.Second)
+			r.RetransmittedKnown, r.Retransmitted = true, 2
+			if i < 3 {
+				r.End = dataplane.FlowClosed
+			}
+			c.Add(r)
+		}
+		other := record(false, 1, 60)
+		other.Ingress.Rule = 0 // another decision
+		other.Sport = 50000
+		c.Add(other)
+		for port := range uint16(2) {
+			c.AddEvent(events.Event{Time: began, Verdict: Denied, Protocol: "tcp", Source: events.Endpoint{Address: other.Src, Port: 60000 + port}, Destination: events.Endpoint{Address: other.ToDst, Port: 5432}})
+		}
+		c.Flush()
+		return c
+	}
+	if got := all(collected(AggregateNothing), Filter{}); len(got) != 7 {
+		t.Errorf("without aggregation: %d records, want 7", len(got))
+	}
+	got := all(collected(AggregateSourcePorts), Filter{})
+	if len(got) != 3 {
+		t.Fatalf("%d records, want 3: %v", len(got), got)
+	}
+	for _, f := range got {
+		switch {
+		case f.Verdict == Denied:
+			if f.Records != 0 || f.Sent.Packets != 2 || f.Source.Port == 0 {
+				t.Errorf("denied: %+v", f)
+			}
+		case f.Ingress.Rule == nil:
+			if f.Records != 1 || f.Connections != 0 || f.Sent.Packets != 1 {
+				t.Errorf("another decision: %+v", f)
+			}
+		default:
+			if f.Records != 5 || f.Connections != 3 || f.Sent != (Counters{50, 5000}) || *f.Retransmitted != (Retransmitted{Sent: 10}) || f.Source.Port != 0 || f.TCPFlags != "" || f.Ended != "" ||
+				!f.Start.Equal(began.Add(time.Second)) || !f.End.Equal(began.Add(14*time.Second)) || f.Handshake != 1500 {
+				t.Errorf("sum: %+v", f)
+			}
+		}
+	}
+}
+
 // A handshake is told once of each connection, by its first record of the client's direction.
 func TestHandshakes(t *testing.T) {
 	t.Parallel()

@@ -50,7 +50,8 @@ type (
 		SentAgain     int32 `parquet:"sentAgain,split"`
 		ReceivedAgain int32 `parquet:"receivedAgain,split"`
 	}
-	tableCoarse struct {
+	// Of segments with sums: those that a store made, or a node.
+	tableSums struct {
 		tableRow
 		Records     int64 `parquet:"records,split"`
 		Connections int64 `parquet:"connections,split"`

@@ -84,10 +84,10 @@ func (p *part) write(dir string) (zone, error) {
 		return r
 	}
 	var err error
-	if p.coarse == 0 {
+	if !slices.ContainsFunc(p.rows, func(r table.Row) bool { return r.Records > 0 }) {
 		err = writeTable(dir, fileRows, len(order), func(i int, to *tableRow) error { put(i, to); return nil })
 	} else {
-		err = writeTable(dir, fileRows, len(order), func(i int, to *tableCoarse) error {
+		err = writeTable(dir, fileRows, len(order), func(i int, to *tableSums) error {
 			r := put(i, &to.tableRow)
 			to.Records, to.Connections = int64(r.Records), int64(r.Connections)
 			return nil

@@ -22,7 +22,7 @@ type columns struct {
 	ReceivedPackets, ReceivedBytes []int64
 	Handshake                      []int32 // nil in segments of versions before, as the next ones
 	SentAgain, ReceivedAgain       []int32
-	Records, Connections           []int64 // of sums
+	Records, Connections           []int64 // of sums; 0 of what is none
 	peers, whats, hows, nodes      int     // how many there are
 }
 
@@ -44,7 +44,7 @@ func (c *columns) row(i int) (table.Row, error) {
 		r.SentAgain, r.ReceivedAgain = uint32(max(c.SentAgain[i], 0)), uint32(max(c.ReceivedAgain[i], 0))
 	}
 	if c.Records != nil {
-		if c.Records[i] < 1 || c.Records[i] > math.MaxUint32 || c.Connections[i] < 0 || c.Connections[i] > math.MaxUint32 {
+		if c.Records[i] < 0 || c.Records[i] > math.MaxUint32 || c.Connections[i] < 0 || c.Connections[i] > math.MaxUint32 {
 			return r, fmt.Errorf("%w: a sum of %d records and %d connections", errTorn, c.Records[i], c.Connections[i])
 		}
 		r.Records, r.Connections = uint32(c.Records[i]), uint32(c.Connections[i])
@@ -88,7 +88,7 @@ func (s *segment) find(t *table.Tables, m *masks, since, until int64, addresses 
 
 // give gives rows of those numbers.
 func (s *segment) give(c *columns, o opened, rows []int32, addresses bool, give func(*table.Row) error) error {
-	if err := c.read(o, rows, addresses, s.Coarse > 0); err != nil {
+	if err := c.read(o, rows, addresses); err != nil {
 		return err
 	}
 	for i := range c.End {
@@ -180,8 +180,8 @@ func (s *segment) candidates(o opened, c *columns, m *masks, since, until int64)
 }
 
 // read reads the columns of some rows.
-func (c *columns) read(o opened, rows []int32, addresses, sums bool) (err error) {
-	if sums {
+func (c *columns) read(o opened, rows []int32, addresses bool) (err error) {
+	if _, has := o.Schema().Lookup("records"); has {
 		for name, to := range map[string]*[]int64{"records": &c.Records, "connections": &c.Connections} {
 			if *to, err = column(o, name, rows, int64s); err != nil {
 				return err

@@ -37,7 +37,7 @@ func (s *server) guard(next http.Handler) http.Handler {
 			fail(w, http.StatusMisdirectedRequest, "this is not the server of that host")
 		case origin != "" && !slices.Contains(s.Origins, origin):
 			fail(w, http.StatusForbidden, "the page of another origin asks")
-		case asks && from != "" && from != "same-origin":
+		case asks && from != "" && from != "same-origin" && !isCallback(r):
 			fail(w, http.StatusForbidden, "another page asks")
 		case r.URL.Path == SessionPath && r.Method != http.MethodGet && origin == "":
 			fail(w, http.StatusForbidden, "who logs in or out says from which page")
@@ -46,6 +46,12 @@ func (s *server) guard(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 		}
 	})
+}
+
+// isCallback: does a browser come back from the issuer at which its user logged in? What it brings
+// counts with the cookie of that browser alone.
+func isCallback(r *http.Request) bool {
+	return r.URL.Path == OIDCCallbackPath && r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
 }
 
 // hostOf is what a browser writes into the header Host for an origin.

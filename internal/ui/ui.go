@@ -13,7 +13,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"time"
 
 	"github.com/weir-net/weir/internal/flows"
 	"github.com/weir-net/weir/internal/flows/ask"
@@ -51,30 +50,6 @@ type Cluster struct {
 	Faults        []string `json:"faults"`        // what is not healthy and belongs to no node
 	Problems      []string `json:"problems"`      // objects that are not in force as written
 	WithoutEffect []string `json:"withoutEffect"` // fields and kinds
-}
-
-// Node is one node.
-type Node struct {
-	Name      string     `json:"name"`
-	State     string     `json:"state"` // ready, not ready, degraded, changing, clock ahead, silent, no agent
-	Ready     bool       `json:"ready"`
-	Why       string     `json:"why,omitempty"` // it is not ready
-	Dataplane string     `json:"dataplane,omitempty"`
-	Address   string     `json:"address,omitempty"`
-	Version   string     `json:"version,omitempty"`
-	Heartbeat *time.Time `json:"heartbeat,omitempty"` // when the agent reported last; nil = never
-	Pods      int32      `json:"pods"`
-	Services  int32      `json:"services"`
-	Policies  int32      `json:"policies"`
-	Drops     []Drop     `json:"drops"`    // the most frequent ones since the programs were loaded
-	Problems  []string   `json:"problems"` // of the node itself: a table that is nearly full is one
-}
-
-// Drop counts packets that a node dropped.
-type Drop struct {
-	Reason  string `json:"reason"` // bpf/reasons.h
-	Rule    string `json:"rule,omitempty"`
-	Packets int64  `json:"packets"`
 }
 
 // Policies are those that the user may list, in the order in which they are evaluated.
@@ -136,8 +111,13 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// SessionPath is where the page asks who is logged in, logs in and out.
-const SessionPath = "/api/session"
+// SessionPath is where the page asks who is logged in, logs in and out. OIDCPath leads a browser to
+// the issuer of OpenID Connect, which sends it to OIDCCallbackPath.
+const (
+	SessionPath      = "/api/session"
+	OIDCPath         = SessionPath + "/oidc"
+	OIDCCallbackPath = OIDCPath + "/callback"
+)
 
 // maxQuestion bounds the body of a request, bytes.
 const maxQuestion = 64 << 10
@@ -154,6 +134,7 @@ func New(c Config) http.Handler {
 		s.Session = http.HandlerFunc(noLogin)
 	}
 	mux.Handle(SessionPath, s.Session)
+	mux.Handle(SessionPath+"/", s.Session)
 	mux.Handle("/api/", s.access(func(w http.ResponseWriter, _ *http.Request, _ Source) {
 		fail(w, http.StatusNotFound, "there is no such question")
 	}))

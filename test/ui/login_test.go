@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp/kb"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -24,6 +25,8 @@ import (
 	"github.com/weir-net/weir/internal/flows/ask"
 	"github.com/weir-net/weir/internal/peerauth"
 	"github.com/weir-net/weir/internal/ui"
+	"github.com/weir-net/weir/internal/ui/oidc"
+	"github.com/weir-net/weir/internal/ui/oidc/oidctest"
 	"github.com/weir-net/weir/internal/ui/session"
 	"github.com/weir-net/weir/internal/ui/source"
 	"github.com/weir-net/weir/test/ui/browser"
@@ -31,12 +34,22 @@ import (
 
 // loggedIn serves the page with log-in, by TLS: of the tokens "token-NAME".
 // The user "all" sees the flows of all namespaces, others those of the one that they are named for.
-func loggedIn(t *testing.T, of *recorded) *httptest.Server {
+func loggedIn(t *testing.T, of *recorded) *httptest.Server { return loggedInAt(t, of, nil) }
+
+// loggedInAt is loggedIn where users log in at an issuer, too; nil = they do not.
+func loggedInAt(t *testing.T, of *recorded, issuer *oidctest.Issuer) *httptest.Server {
 	t.Helper()
+	var at *oidc.Issuer
+	if issuer != nil {
+		at = oidc.New(issuer.Dir(t))
+	}
 	kube := fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "batch"}})
 	kube.PrependReactor("create", "tokenreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		r := a.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenReview).DeepCopy()
 		r.Status.User.Username, r.Status.Authenticated = strings.CutPrefix(r.Spec.Token, "token-")
+		if issuer != nil && !r.Status.Authenticated {
+			r.Status.User.Username, _, r.Status.Authenticated = issuer.Subject(r.Spec.Token)
+		}
 		return true, r, nil
 	})
 	kube.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -47,7 +60,7 @@ func loggedIn(t *testing.T, of *recorded) *httptest.Server {
 	log, guard := slog.New(slog.DiscardHandler), access.New(kube)
 	sessions := session.New(guard, func(_ string, u *peerauth.User) (ui.Source, error) {
 		return scopedSource{recorded: of, records: source.Scoped{From: of, Guard: guard, User: u}}, nil
-	}, log)
+	}, at, log)
 	server := httptest.NewUnstartedServer(nil)
 	server.Config.Handler = ui.New(ui.Config{Origins: []string{"https://" + server.Listener.Addr().String()}, Access: sessions.Access, Session: sessions, Log: log})
 	server.StartTLS()
@@ -119,6 +132,30 @@ func TestLogIn(t *testing.T) {
 	logIn("token-nobody")
 	p.Has("header .user", "nobody")
 	p.Has("main", "the verb list on flows in group live.weir.dev is needed")
+	p.Faultless()
+}
+
+// TestLogInAtIssuer logs in at an issuer of OpenID Connect, which is another site: by a link, and back
+// by redirections. Who is refused there learns why on the page.
+func TestLogInAtIssuer(t *testing.T) {
+	issuer := oidctest.Start(t)
+	server := loggedInAt(t, shop(200), issuer)
+	p := browser.Start(t, server.Certificate(), issuer.Certificate()).Open(t, server.URL+"/flows", wide, high)
+	issuer.Set("", time.Hour, false, "")
+	p.Click("main a.button")
+	p.Has("[role=alert]", "The issuer did not log you in")
+	p.Is(`location.hash === ""`)
+	issuer.Set("shop", time.Hour, false, "")
+	p.Click("main a.button")
+	p.Has("header .user", "shop")
+	p.Go(server.URL + "/flows")
+	p.Has(".rows", "shop/cart")
+	var kept string
+	if p.Eval(`document.cookie + JSON.stringify(sessionStorage) + JSON.stringify(localStorage) + location.href`, &kept); strings.Contains(kept, "eyJ") || strings.Contains(kept, session.Cookie) || strings.Contains(kept, oidc.Cookie) {
+		t.Errorf("a script can read %s", kept)
+	}
+	p.Click("button.logout")
+	p.Has("main", "Log in")
 	p.Faultless()
 }
 

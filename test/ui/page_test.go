@@ -187,7 +187,7 @@ func seesPolicies(t *testing.T, b *browser.Browser) {
 
 func seesNodes(t *testing.T, b *browser.Browser) {
 	p := opened(t, b, shop(10), "/nodes")
-	for _, want := range []string{"1 of 3 nodes ready", "eBPF", "nftables", "POLICY_INGRESS", "4,211", "Uplinks: eth1 is down", "more than 90 %", "no agent", "IPPool extra"} {
+	for _, want := range []string{"1 of 3 nodes ready", "eBPF", "nftables", "POLICY_INGRESS", "4,211", "weir_flows ipv4", "62 %", "Uplinks: eth1 is down", "more than 90 %", "no agent", "IPPool extra"} {
 		p.Has("main", want)
 	}
 }

@@ -92,10 +92,10 @@ func (r *recorded) Cluster(context.Context) (*ui.Cluster, error) {
 	return &ui.Cluster{Components: []string{"weir-node 3/3 ready, 3 up to date", "weir-controller 1/1 ready"}, Problems: []string{"IPPool extra spec.cidr: covers the nodes"},
 		Nodes: []ui.Node{
 			{Name: "worker1", State: "ready", Ready: true, Dataplane: "eBPF", Address: "172.31.1.207", Version: "v1", Heartbeat: &now, Pods: 12, Services: 9, Policies: 3,
-				Drops: []ui.Drop{{Reason: "POLICY_INGRESS", Rule: "default-deny db/pg-clients ingress", Packets: 4211}, {Reason: "NO_ROUTE", Packets: 3}}, Problems: []string{}},
+				Drops: []ui.Drop{{Reason: "POLICY_INGRESS", Rule: "default-deny db/pg-clients ingress", Packets: 4211}, {Reason: "NO_ROUTE", Packets: 3}}, Tables: []ui.Table{{Name: "weir_flows", Family: "ipv4", Percent: 62, Capacity: 512000}, {Name: "weir_policy", Percent: 3, Capacity: 262144}}, Problems: []string{}},
 			{Name: "worker2", State: "degraded", Dataplane: "nftables", Address: "172.31.1.208", Version: "v1", Heartbeat: &now, Pods: 7, Services: 9, Policies: 3, Why: "Uplinks: eth1 is down",
-				Drops: []ui.Drop{}, Problems: []string{"Node worker2 conntrack = \"more than 90 % of 512000 entries\": new flows may be dropped"}},
-			{Name: "worker3", State: "no agent", Why: "no agent has reported" + strings.TrimPrefix(r.odd, "crawler"), Drops: []ui.Drop{}, Problems: []string{}},
+				Drops: []ui.Drop{}, Tables: []ui.Table{}, Problems: []string{"Node worker2 conntrack = \"more than 90 % of 512000 entries\": new flows may be dropped"}},
+			{Name: "worker3", State: "no agent", Why: "no agent has reported" + strings.TrimPrefix(r.odd, "crawler"), Drops: []ui.Drop{}, Tables: []ui.Table{}, Problems: []string{}},
 		}}, nil
 }
 

@@ -27,8 +27,8 @@ export function useRefused(): boolean {
   return now;
 }
 
-/** Who is logged in, where users log in; user is empty while nobody is. */
-export interface Session { login: boolean; user?: string }
+/** Who is logged in, where users log in; user is empty while nobody is. oidc: they log in at an issuer, too. */
+export interface Session { login: boolean; oidc?: boolean; user?: string }
 
 let session: Session | undefined;
 
@@ -63,6 +63,23 @@ export async function askSession(): Promise<void> {
 }
 
 const sessionPath = "/api/session";
+
+/** Where a browser logs in at the issuer. */
+export const oidcPath = "/api/session/oidc";
+
+const failures: Record<string, string> = {
+  begun: "That log-in was begun in another browser, or too long ago. Begin again.",
+  refused: "The issuer did not log you in.",
+  token: "You are logged in at the issuer, but the API server of the cluster does not take its token.",
+  away: "The issuer, or the API server of the cluster, does not answer. Try again.",
+};
+
+/** Why the browser came back from the issuer without a log-in; empty = it did not. Takes it out of the address. */
+export function takeFailure(): string {
+  const why = failures[new URLSearchParams(location.hash.slice(1)).get("login") ?? ""] ?? "";
+  if (why) history.replaceState(null, "", location.pathname + location.search);
+  return why;
+}
 
 /** Logs in by a token of the API server, which is kept nowhere here. */
 export async function logIn(token: string): Promise<void> {

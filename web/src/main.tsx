@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { askSession, logIn, logOut, takeToken, useRefused, useSession } from "./api";
+import { askSession, logIn, logOut, oidcPath, takeFailure, takeToken, useRefused, useSession } from "./api";
 import { filtersOf, type Filters, follow, go, href, type Place, queryOf, usePlace, type View, views, windows } from "./place";
 import "./style.css";
 import { FlowsView } from "./views/flows";
@@ -37,7 +37,7 @@ function Page() {
       {!out && place.view !== "nodes" && place.view !== "why" && <FilterBar place={place} filters={filters} />}
       <main id="main" class={place.view} tabIndex={place.view === "map" || place.view === "flows" ? -1 : 0}>
         <h1 class="hidden">{titles[place.view]}</h1>
-        {out ? <LogIn again={!!session?.user} /> : refused ? <NoToken /> : session && <Shown view={place.view} filters={filters} />}
+        {out ? <LogIn again={!!session?.user} oidc={!!session?.oidc} /> : refused ? <NoToken /> : session && <Shown view={place.view} filters={filters} />}
       </main>
     </div>
   );
@@ -63,9 +63,9 @@ function NoToken() {
 }
 
 /** The log-in. The token is in this field alone, and is gone with it. */
-function LogIn({ again }: { again: boolean }) {
+function LogIn({ again, oidc }: { again: boolean; oidc: boolean }) {
   const [token, set] = useState("");
-  const [error, say] = useState("");
+  const [error, say] = useState(takeFailure);
   const [asking, ask] = useState(false);
   const submit = async (e: Event) => {
     e.preventDefault();
@@ -82,7 +82,8 @@ function LogIn({ again }: { again: boolean }) {
     <form class="card login" onSubmit={submit}>
       <h2>Log in</h2>
       {again && <p>Your session has ended.</p>}
-      <p>With a bearer token of this cluster's API server, such as <code>kubectl create token NAME</code> makes for a service account. You see what its user may see.</p>
+      {oidc && <p><a class="button" href={oidcPath}>Log in at your organization</a></p>}
+      <p>{oidc ? "Or with" : "With"} a bearer token of this cluster's API server, such as <code>kubectl create token NAME</code> makes for a service account. You see what its user may see.</p>
       <label>Token
         <input type="password" name="token" value={token} autocomplete="off" spellcheck={false} required onInput={(e) => set(e.currentTarget.value)} />
       </label>

@@ -60,7 +60,7 @@ export function usePlace(): Place {
 /** Makes links to views change the view, without loading the page anew. */
 export function follow(e: MouseEvent): void {
   const a = (e.target as Element).closest?.("a");
-  if (!a || e.button !== 0 || e.metaKey || e.ctrlKey || e.shiftKey || e.altKey || a.origin !== location.origin || a.hash) return;
+  if (!a || e.button !== 0 || e.metaKey || e.ctrlKey || e.shiftKey || e.altKey || a.origin !== location.origin || a.hash || a.pathname.startsWith("/api/")) return;
   e.preventDefault();
   go(a.pathname + a.search);
 }

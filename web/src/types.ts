@@ -24,9 +24,12 @@ export interface Summary { now: string; from?: string; oldest?: string; left: nu
 
 export interface Drop { reason: string; rule?: string; packets: number }
 
+/** How full a table of the data plane is. */
+export interface Table { name: string; family?: string; percent: number; capacity: number }
+
 export interface NodeState {
   name: string; state: string; ready: boolean; why?: string; dataplane?: string; address?: string; version?: string; heartbeat?: string;
-  pods: number; services: number; policies: number; drops: Drop[]; problems: string[];
+  pods: number; services: number; policies: number; drops: Drop[]; tables: Table[]; problems: string[];
 }
 
 export interface Cluster { nodes: NodeState[]; components: string[] | null; faults: string[] | null; problems: string[] | null; withoutEffect: string[] | null }

@@ -194,6 +194,10 @@ type NodeStatusStatus struct {
 	// Drops are the most frequent drops by reason and rule since the programs were loaded.
 	// +listType=atomic
 	Drops []Drop `json:"drops,omitempty"`
+	// Tables are the fullest ones of the data plane that have a fixed size, the fullest first.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	Tables []Table `json:"tables,omitempty"`
 	// Announced are the addresses that this node answers neighbours for, the first 100 of them:
 	// load balancers' and, where asked for, pods'.
 	// +listType=atomic
@@ -227,6 +231,22 @@ const (
 	MaxInterfaces         = 32
 	MaxInterfaceAddresses = 16
 )
+
+// MaxTables bounds NodeStatusStatus.Tables.
+const MaxTables = 8
+
+// Table is how full a table of the data plane is.
+type Table struct {
+	Name string `json:"name"`
+	// Family is "ipv4" or "ipv6", where each has a table of its own.
+	Family string `json:"family,omitempty"`
+	// Percent is how much of it is in use.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	Percent int32 `json:"percent"`
+	// Capacity is how many entries it has room for.
+	Capacity int64 `json:"capacity"`
+}
 
 // FlowRecordsStatus is what a node knows of its flow records.
 type FlowRecordsStatus struct {

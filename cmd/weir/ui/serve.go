@@ -33,6 +33,7 @@ import (
 	"github.com/weir-net/weir/internal/peerauth"
 	page "github.com/weir-net/weir/internal/ui"
 	"github.com/weir-net/weir/internal/ui/metrics"
+	"github.com/weir-net/weir/internal/ui/oidc"
 	"github.com/weir-net/weir/internal/ui/session"
 	"github.com/weir-net/weir/internal/ui/source"
 	"github.com/weir-net/weir/internal/version"
@@ -57,7 +58,7 @@ func newServe(p Program) *cobra.Command {
 	s := serving{program: p}
 	cmd := &cobra.Command{Use: "serve", Short: "Serve the page to all users of the cluster, who log in (Deployment weir-ui)", Args: cobra.NoArgs,
 		Long: `Serve the page by TLS to all users of the cluster, as the Deployment that weir install --ui makes does. Users log in by a bearer token
-of the API server. Flow records are read with the rights of this program; each user sees those of which one end is in a namespace
+of the API server, or at an issuer of OpenID Connect whose ID tokens the API server takes. Flow records are read with the rights of this program; each user sees those of which one end is in a namespace
 where the user may list flows (group live.weir.dev). All else is asked with the user's own token.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return s.run(cmd.Context(), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
@@ -67,6 +68,7 @@ where the user may list flows (group live.weir.dev). All else is asked with the 
 	f.StringSliceVar(&s.origins, "origin", nil, "further `origins` by which browsers reach the page, such as https://weir.example.com; requests to others are refused")
 	f.StringVar(&s.apis, "apis", "", "`address` and port of Hubble's Observer API and of Goldmane's Flows and Statistics over the store of flow records (empty: they are not served)")
 	f.StringVar(&s.clientCA, "client-ca", "", "`file` with the authorities of clients of these APIs that need no token: who has a certificate of one sees the flows of all namespaces")
+	f.StringVar(&s.oidcDir, "oidc-dir", "", "`folder` with the issuer of OpenID Connect at which users may log in: files issuer, client-id, client-secret, scopes, ca.crt")
 	f.StringVar(&s.certDir, "tls-dir", certDir, "`folder` with the server's certificate and key, tls.crt and tls.key; they are read for each connection")
 	return cmd
 }
@@ -75,6 +77,7 @@ type serving struct {
 	program         Program
 	listen, certDir string
 	apis, clientCA  string
+	oidcDir         string
 	origins         []string
 }
 
@@ -218,6 +221,10 @@ func handler(users *session.Keeper, origins []string, log *slog.Logger) http.Han
 // says which of them a user sees; other questions go to the API server of cfg with the user's
 // token.
 func (s *serving) sessions(guard *access.Guard, recorded page.Records, cfg *rest.Config, namespace string, log *slog.Logger) *session.Keeper {
+	var issuer *oidc.Issuer
+	if s.oidcDir != "" {
+		issuer = oidc.New(s.oidcDir)
+	}
 	return session.New(guard, func(token string, u *peerauth.User) (page.Source, error) {
 		theirs := rest.AnonymousClientConfig(cfg)
 		theirs.BearerToken = token
@@ -228,7 +235,7 @@ func (s *serving) sessions(guard *access.Guard, recorded page.Records, cfg *rest
 		of := source.New(clients, &agentapi.Client{Kube: clients.Kube, Config: theirs, Namespace: namespace}, func(ctx context.Context) (*page.Cluster, error) { return s.program.Status(ctx, clients) })
 		of.From = source.Scoped{From: recorded, Guard: guard, User: u}
 		return of, nil
-	}, log)
+	}, issuer, log)
 }
 
 // serve serves by TLS at a listener until ctx ends.

@@ -3,8 +3,10 @@
 package problems
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -39,6 +41,18 @@ func FullMaps(node string, all []dataplane.Pressure) []weirv1.Problem {
 			Message: "the map is nearly full: what comes beyond is not carried, or evicts what was used least", Action: action})
 	}
 	return out
+}
+
+// FullestTables are those of which one percent at least is in use, the fullest first.
+func FullestTables(all []dataplane.Pressure) []weirv1.Table {
+	var out []weirv1.Table
+	for _, p := range all {
+		if percent := int32(min(100*int64(p.Entries)/int64(max(p.Capacity, 1)), 100)); percent > 0 {
+			out = append(out, weirv1.Table{Name: p.Map, Family: p.Family, Percent: percent, Capacity: int64(p.Capacity)})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b weirv1.Table) int { return cmp.Compare(b.Percent, a.Percent) })
+	return out[:min(len(out), weirv1.MaxTables)]
 }
 
 // ConnectionTable is a table of connections of which a pod that has too many begins no more.

@@ -3,9 +3,12 @@
 package problems
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
+	weirv1 "github.com/weir-net/weir/api/weir/v1"
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -20,6 +23,22 @@ func TestPoliciesThatDoNotFitAreNamed(t *testing.T) {
 	}
 	if got := Unfit(Node{}); len(got) > 0 {
 		t.Errorf("before there is a state: %v", got)
+	}
+}
+
+// The fullest tables come first, those that are as good as empty not at all, and never too many.
+func TestFullestTables(t *testing.T) {
+	t.Parallel()
+	all := []dataplane.Pressure{{Map: "a", Entries: 9, Capacity: 1000}, {Map: "b", Family: "ipv6", Entries: 2000, Capacity: 1000}, {Map: "c", Entries: 15, Capacity: 1000}, {Map: "d", Entries: 1}}
+	want := []weirv1.Table{{Name: "b", Family: "ipv6", Percent: 100, Capacity: 1000}, {Name: "d", Percent: 100}, {Name: "c", Percent: 1, Capacity: 1000}}
+	if got := FullestTables(all); !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	for range weirv1.MaxTables {
+		all = append(all, dataplane.Pressure{Map: "e", Entries: 5, Capacity: 10})
+	}
+	if got := FullestTables(all); len(got) != weirv1.MaxTables || got[0].Name != "b" {
+		t.Errorf("%d tables: %+v", len(got), got)
 	}
 }
 

@@ -26,6 +26,12 @@ func (b *Batch) add(r *table.Row) {
 	b.ReceivedPackets, b.ReceivedBytes = append(b.ReceivedPackets, r.Received.Packets), append(b.ReceivedBytes, r.Received.Bytes)
 	b.Handshake = append(b.Handshake, r.Handshake)
 	b.SentAgain, b.ReceivedAgain = append(b.SentAgain, r.SentAgain), append(b.ReceivedAgain, r.ReceivedAgain)
+	if r.Records > 0 && b.Records == nil { // those before are no sums
+		b.Records, b.Connections = make([]uint32, len(b.End)-1), make([]uint32, len(b.End)-1)
+	}
+	if b.Records != nil {
+		b.Records, b.Connections = append(b.Records, r.Records), append(b.Connections, r.Connections)
+	}
 }
 
 // encoding has the same bytes for the same entry of a table: readers know entries by them.
@@ -95,6 +101,9 @@ func (b *Batch) row(i int) (table.Row, error) {
 	}
 	if b.SentAgain != nil && b.ReceivedAgain != nil {
 		r.SentAgain, r.ReceivedAgain = min(b.SentAgain[i], table.AgainMost), min(b.ReceivedAgain[i], table.AgainMost)
+	}
+	if b.Records != nil && b.Connections != nil {
+		r.Records, r.Connections = b.Records[i], min(b.Connections[i], b.Records[i])
 	}
 	in := func(n int32, of int) bool { return n >= 0 && int(n) < of }
 	if !in(r.From, len(b.Peers)) || !in(r.To, len(b.Peers)) || !in(r.What, len(b.Whats)) || !in(r.How, len(b.Hows)) || !in(r.At, int(table.AtOther)+len(b.Nodes)) ||

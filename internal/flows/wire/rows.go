@@ -30,7 +30,7 @@ func (b *Batch) Rows(node string) (*Rows, error) {
 			return nil, fmt.Errorf("%w: a column has %d entries of %d", errBatch, column, n)
 		}
 	}
-	for _, column := range [][]uint32{b.Handshake, b.SentAgain, b.ReceivedAgain} { // nil of agents before
+	for _, column := range [][]uint32{b.Handshake, b.SentAgain, b.ReceivedAgain, b.Records, b.Connections} { // or none
 		if column != nil && len(column) != n {
 			return nil, fmt.Errorf("%w: a column has %d entries of %d", errBatch, len(column), n)
 		}

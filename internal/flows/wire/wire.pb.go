@@ -58,6 +58,9 @@ type Batch struct {
 	// Segments of TCP that were sent again, each and 1; 0 = not counted; none at all as above.
 	SentAgain     []uint32 `protobuf:"varint,36,rep,packed,name=sent_again,json=sentAgain,proto3" json:"sent_again,omitempty"`
 	ReceivedAgain []uint32 `protobuf:"varint,37,rep,packed,name=received_again,json=receivedAgain,proto3" json:"received_again,omitempty"`
+	// Of sums, how many records and ended connections; 0 = no sum; none at all where there are none.
+	Records       []uint32 `protobuf:"varint,38,rep,packed,name=records,proto3" json:"records,omitempty"`
+	Connections   []uint32 `protobuf:"varint,39,rep,packed,name=connections,proto3" json:"connections,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -263,6 +266,20 @@ func (x *Batch) GetSentAgain() []uint32 {
 func (x *Batch) GetReceivedAgain() []uint32 {
 	if x != nil {
 		return x.ReceivedAgain
+	}
+	return nil
+}
+
+func (x *Batch) GetRecords() []uint32 {
+	if x != nil {
+		return x.Records
+	}
+	return nil
+}
+
+func (x *Batch) GetConnections() []uint32 {
+	if x != nil {
+		return x.Connections
 	}
 	return nil
 }
@@ -749,7 +766,7 @@ var File_internal_flows_wire_wire_proto protoreflect.FileDescriptor
 
 const file_internal_flows_wire_wire_proto_rawDesc = "" +
 	"\n" +
-	"\x1einternal/flows/wire/wire.proto\x12\x12weir.flows.wire.v1\"\xdb\x05\n" +
+	"\x1einternal/flows/wire/wire.proto\x12\x12weir.flows.wire.v1\"\x97\x06\n" +
 	"\x05Batch\x12\x12\n" +
 	"\x04boot\x18\x01 \x01(\tR\x04boot\x12\x14\n" +
 	"\x05first\x18\x02 \x01(\x04R\x05first\x127\n" +
@@ -777,7 +794,9 @@ const file_internal_flows_wire_wire_proto_rawDesc = "" +
 	"\thandshake\x18# \x03(\rR\thandshake\x12\x1d\n" +
 	"\n" +
 	"sent_again\x18$ \x03(\rR\tsentAgain\x12%\n" +
-	"\x0ereceived_again\x18% \x03(\rR\rreceivedAgain\x1a7\n" +
+	"\x0ereceived_again\x18% \x03(\rR\rreceivedAgain\x12\x18\n" +
+	"\arecords\x18& \x03(\rR\arecords\x12 \n" +
+	"\vconnections\x18' \x03(\rR\vconnections\x1a7\n" +
 	"\tLostEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xf9\x01\n" +

@@ -32,6 +32,7 @@ func whole(i int) *flows.Flow {
 		Destination: flows.Peer{Address: netip.MustParseAddr("2001:db8::7"), Port: 443, Node: "n2"},
 		Service:     "shop/pg port pg", Asked: "10.96.0.9:443", Egress: &events.End{Rule: rule, Domain: "*.example.com", Name: "a.example.com"}, Ingress: &events.End{Rule: rule, Staged: &events.Staged{Verdict: "allowed", Rule: rule}}, Rule: rule,
 		Path: "vxlan", Return: "direct", HandedOn: true, DSR: true, SNAT: true, Sent: flows.Counters{Packets: uint64(i), Bytes: 1 << 40}, Received: flows.Counters{Packets: 2, Bytes: 3}, TCPFlags: "SYN ACK", Handshake: uint32(300 + i), Retransmitted: &flows.Retransmitted{Sent: uint64(i), Received: 4},
+		Records: uint32(i), Connections: uint32(i / 2),
 	}
 }
 

@@ -16,12 +16,14 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-net/weir/internal/flows/access"
 	"github.com/weir-net/weir/internal/httplimit"
 	"github.com/weir-net/weir/internal/peerauth"
 	"github.com/weir-net/weir/internal/ui"
+	"github.com/weir-net/weir/internal/ui/oidc"
 )
 
 // Cookie is the cookie's name. Browsers take one of this prefix from a server with TLS alone, and
@@ -47,6 +49,8 @@ type Keeper struct {
 	log    *slog.Logger
 	now    func() time.Time
 
+	oidc *oidc.Issuer // nil = users log in by tokens alone
+
 	reading chan struct{} // questions about flows
 
 	mu       sync.Mutex
@@ -56,19 +60,28 @@ type Keeper struct {
 }
 
 type session struct {
-	token       string
 	user        *peerauth.User
-	source      ui.Source
 	began, used time.Time
+	shown       atomic.Pointer[shown]
 
-	reviewing sync.Mutex
-	reviewed  time.Time // guarded by reviewing
+	reviewing sync.Mutex // guards what follows
+	reviewed  time.Time
+	// expires is when the token does, where that is known, and renew gives a later one and its end;
+	// nil = there is none.
+	expires time.Time
+	renew   func(context.Context) (string, time.Time, error)
+}
+
+// shown is the token of a session, and what answers by it.
+type shown struct {
+	token  string
+	source ui.Source
 }
 
 // New returns a Keeper without sessions. source makes what answers a user, with the rights of the
-// token.
-func New(guard *access.Guard, source func(token string, u *peerauth.User) (ui.Source, error), log *slog.Logger) *Keeper {
-	return &Keeper{guard: guard, source: source, log: log, now: time.Now, reading: make(chan struct{}, reading), sessions: map[[sha256.Size]byte]*session{}, asking: map[string]int{}}
+// token. Where issuer is not nil users log in there, too.
+func New(guard *access.Guard, source func(token string, u *peerauth.User) (ui.Source, error), issuer *oidc.Issuer, log *slog.Logger) *Keeper {
+	return &Keeper{guard: guard, source: source, oidc: issuer, log: log, now: time.Now, reading: make(chan struct{}, reading), sessions: map[[sha256.Size]byte]*session{}, asking: map[string]int{}}
 }
 
 var errNobody = errors.New("log in: there is no session")
@@ -80,7 +93,7 @@ func (k *Keeper) Access(r *http.Request) (ui.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &limited{s.source, k, s.user.Name}, nil
+	return &limited{s.shown.Load().source, k, s.user.Name}, nil
 }
 
 // of finds the session of a request.
@@ -117,7 +130,7 @@ func (k *Keeper) ofToken(r *http.Request, token string) (*session, error) {
 	if s := k.find(key); s != nil && s.user.Name == u.Name {
 		return s, nil
 	}
-	return k.begin(key, token, u)
+	return k.begin(key, &session{user: u}, token)
 }
 
 // answerable marks errors that do not say that nobody is known.
@@ -154,7 +167,8 @@ func (s *session) over(now time.Time) bool {
 	return now.Sub(s.began) >= longest || now.Sub(s.used) >= idle
 }
 
-// review asks again whether the token counts, and is the same user's.
+// review asks again whether the token counts, and is the same user's; where it ends soon, or counts
+// no more, it asks for a later one.
 func (k *Keeper) review(ctx context.Context, s *session) error {
 	s.reviewing.Lock()
 	defer s.reviewing.Unlock()
@@ -162,7 +176,14 @@ func (k *Keeper) review(ctx context.Context, s *session) error {
 	if now.Sub(s.reviewed) < reviewEvery {
 		return nil
 	}
-	u, err := k.guard.Again(ctx, s.token)
+	var u *peerauth.User
+	err := access.ErrToken
+	if s.renew == nil || now.Before(s.expires.Add(-renewBefore)) {
+		u, err = k.guard.Again(ctx, s.shown.Load().token)
+	}
+	if errors.Is(err, access.ErrToken) && s.renew != nil {
+		u, err = k.renewed(ctx, s)
+	}
 	if err == nil && u.Name != s.user.Name {
 		err = access.ErrToken
 	}
@@ -171,6 +192,28 @@ func (k *Keeper) review(ctx context.Context, s *session) error {
 	}
 	s.reviewed = now
 	return nil
+}
+
+// renewed gives a session a later token, and says whose that is.
+func (k *Keeper) renewed(ctx context.Context, s *session) (*peerauth.User, error) {
+	token, expires, err := s.renew(ctx)
+	if errors.Is(err, oidc.ErrRefused) {
+		return nil, errors.Join(access.ErrToken, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	u, err := k.guard.Again(ctx, token)
+	if err != nil || u.Name != s.user.Name {
+		return u, err
+	}
+	of, err := k.source(token, u)
+	if err != nil {
+		return nil, err
+	}
+	s.expires = expires
+	s.shown.Store(&shown{token, of})
+	return u, nil
 }
 
 // Sessions is how many there are.
@@ -194,14 +237,16 @@ func (k *Keeper) end(key [sha256.Size]byte) {
 
 var errFull = errors.New("there are as many sessions as can be")
 
-// begin begins a session.
-func (k *Keeper) begin(key [sha256.Size]byte, token string, u *peerauth.User) (*session, error) {
+// begin begins a session, of a token that counts.
+func (k *Keeper) begin(key [sha256.Size]byte, s *session, token string) (*session, error) {
+	u := s.user
 	of, err := k.source(token, u)
 	if err != nil {
 		return nil, errors.Join(ui.ErrAway, err)
 	}
 	now := k.now()
-	s := &session{token: token, user: u, source: of, began: now, used: now, reviewed: now}
+	s.began, s.used, s.reviewed = now, now, now
+	s.shown.Store(&shown{token, of})
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var own int
@@ -230,15 +275,29 @@ func (k *Keeper) begin(key [sha256.Size]byte, token string, u *peerauth.User) (*
 // who is the answer about a session.
 type who struct {
 	Login bool   `json:"login"`          // users log in here
+	OIDC  bool   `json:"oidc,omitempty"` // by ui.OIDCPath, too
 	User  string `json:"user,omitempty"` // who is logged in
 }
 
 // ServeHTTP answers ui.SessionPath: who is logged in (GET), the log-in by a token (POST), and the
-// log-out (DELETE).
+// log-out (DELETE); and, where users log in at an issuer, the paths for that.
 func (k *Keeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path != ui.SessionPath {
+		switch {
+		case k.oidc == nil || r.Method != http.MethodGet:
+			fail(w, http.StatusNotFound, "there is no such question")
+		case r.URL.Path == ui.OIDCPath:
+			k.oidcBegin(w, r)
+		case r.URL.Path == ui.OIDCCallbackPath:
+			k.oidcEnd(w, r)
+		default:
+			fail(w, http.StatusNotFound, "there is no such question")
+		}
+		return
+	}
 	switch r.Method {
 	case http.MethodGet:
-		out := who{Login: true}
+		out := who{Login: true, OIDC: k.oidc != nil}
 		if s, err := k.of(r); err == nil {
 			out.User = s.user.Name
 		}
@@ -250,12 +309,12 @@ func (k *Keeper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			key := keyOf("cookie", c.Value)
 			if s := k.find(key); s != nil {
 				k.log.Info("a user logged out of the page", "user", s.user.Name)
-				k.guard.Forget(s.token)
+				k.guard.Forget(s.shown.Load().token)
 			}
 			k.end(key)
 		}
 		http.SetCookie(w, cookie("", -1))
-		answer(w, http.StatusOK, who{Login: true})
+		answer(w, http.StatusOK, who{Login: true, OIDC: k.oidc != nil})
 	default:
 		w.Header().Set("Allow", "GET, POST, DELETE")
 		fail(w, http.StatusMethodNotAllowed, "there is no such question")
@@ -272,8 +331,7 @@ func (k *Keeper) logIn(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusBadRequest, "the log-in is JSON with a token")
 		return
 	}
-	token := strings.TrimSpace(in.Token)
-	u, err := k.guard.User(r.Context(), httplimit.AddrOf(r.RemoteAddr), token)
+	u, err := k.enter(w, r, strings.TrimSpace(in.Token), time.Time{}, nil)
 	switch {
 	case errors.Is(err, access.ErrToken):
 		k.log.Info("a log-in to the page was refused", "address", r.RemoteAddr)
@@ -282,19 +340,30 @@ func (k *Keeper) logIn(w http.ResponseWriter, r *http.Request) {
 	case errors.Is(err, access.ErrBusy):
 		fail(w, http.StatusTooManyRequests, err.Error())
 		return
+	case errors.Is(err, errFull):
+		fail(w, http.StatusServiceUnavailable, errFull.Error())
+		return
 	case err != nil:
 		k.log.Warn("a token could not be looked at", "err", err)
 		fail(w, http.StatusServiceUnavailable, "the API server does not answer")
 		return
 	}
+	answer(w, http.StatusOK, who{Login: true, OIDC: k.oidc != nil, User: u.Name})
+}
+
+// enter begins a session of a token, and gives the browser its cookie.
+func (k *Keeper) enter(w http.ResponseWriter, r *http.Request, token string, expires time.Time, renew func(context.Context) (string, time.Time, error)) (*peerauth.User, error) {
+	u, err := k.guard.User(r.Context(), httplimit.AddrOf(r.RemoteAddr), token)
+	if err != nil {
+		return nil, err
+	}
 	value := rand.Text()
-	if _, err := k.begin(keyOf("cookie", value), token, u); err != nil {
-		fail(w, http.StatusServiceUnavailable, err.Error())
-		return
+	if _, err := k.begin(keyOf("cookie", value), &session{user: u, expires: expires, renew: renew}, token); err != nil {
+		return nil, err
 	}
 	k.log.Info("a user logged in to the page", "user", u.Name, "address", r.RemoteAddr)
 	http.SetCookie(w, cookie(value, int(longest/time.Second)))
-	answer(w, http.StatusOK, who{Login: true, User: u.Name})
+	return u, nil
 }
 
 // cookie is for this host and this server's pages alone, and no script reads it.

@@ -26,6 +26,8 @@ import (
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/peerauth"
 	"github.com/weir-net/weir/internal/ui"
+	"github.com/weir-net/weir/internal/ui/oidc"
+	"github.com/weir-net/weir/internal/ui/oidc/oidctest"
 	why "github.com/weir-net/weir/internal/why/ask"
 )
 
@@ -65,6 +67,7 @@ type served struct {
 	keeper *Keeper
 	page   http.Handler
 	now    time.Time
+	token  string // by which questions of the latest session are asked
 	wait   chan struct{}
 
 	mu   sync.Mutex
@@ -72,25 +75,38 @@ type served struct {
 	away error
 }
 
-func serve(t *testing.T) *served {
+func serve(t *testing.T) *served { return serveAt(t, nil) }
+
+// serveAt is serve where users log in at an issuer, too; nil = they do not. Tokens of the issuer count
+// until they end, by the time of the page.
+func serveAt(t *testing.T, issuer *oidctest.Issuer) *served {
 	t.Helper()
 	s := &served{t: t, now: time.Unix(1e9, 0), gone: map[string]bool{}}
+	var at *oidc.Issuer
+	if issuer != nil {
+		s.now, at = time.Now(), oidc.New(issuer.Dir(t))
+	}
 	kube := fake.NewClientset()
 	kube.PrependReactor("create", "tokenreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		r := a.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenReview).DeepCopy()
 		r.Status.User.Username, r.Status.Authenticated = strings.CutPrefix(r.Spec.Token, "token-")
+		if issuer != nil && !r.Status.Authenticated {
+			user, until, ok := issuer.Subject(r.Spec.Token)
+			r.Status.User.Username, r.Status.Authenticated = user, ok && s.now.Before(until)
+		}
 		r.Status.Authenticated = r.Status.Authenticated && !s.gone[r.Spec.Token]
 		return true, r, s.away
 	})
 	log := slog.New(slog.DiscardHandler)
 	s.keeper = New(access.New(kube), func(token string, u *peerauth.User) (ui.Source, error) {
-		if token != "token-"+u.Name {
+		if issuer == nil && token != "token-"+u.Name {
 			t.Errorf("%s has the token %s", u.Name, token)
 		}
+		s.token = token
 		return answering{u.Name, s.wait}, nil
-	}, log)
+	}, at, log)
 	s.keeper.now = func() time.Time { return s.now }
 	s.page = ui.New(ui.Config{Origins: []string{origin}, Access: s.keeper.Access, Session: s.keeper, Log: log})
 	return s

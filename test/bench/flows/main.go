@@ -4,7 +4,7 @@
 // the store of them (made-up records of 2,000 workloads, pairs by Zipf's law, random source ports
 // and clients), a packet in programs that account for flows and in those that do not, 50,000 new
 // flows a second on a node, first connections to names, the preview of policies, and the page in
-// a browser. All but the first run the tests of these, and take figures from them.
+// a browser, whose times are those of a machine that does nothing else. All but the first run the tests of these, and take figures from them.
 package main
 
 import (
@@ -37,10 +37,13 @@ type result struct {
 	Names    *names         `json:"names,omitempty"`
 	Preview  *previewed     `json:"preview,omitempty"`
 	Tests    map[string]ran `json:"tests,omitempty"` // by part; that of the page is "browser"
+	// Times are figures of part "handed" (first connections to names by answers that the agent
+	// reads) and of part "page", by their names, of both families the larger one.
+	Times map[string]map[string]float64 `json:"times,omitempty"`
 }
 
 // allParts in the order in which they run.
-var allParts = []string{"store", "packets", "begun", "names", "preview", "browser"}
+var allParts = []string{"store", "packets", "begun", "names", "handed", "preview", "browser", "page"}
 
 func main() {
 	o := storing{}

@@ -28,8 +28,10 @@ var tested = []part{
 	{"packets", "./test/bench/micro", true, []string{"-run", "^$", "-bench", "^BenchmarkRecords$", "-benchtime", "1x"}},
 	{"begun", "./internal/dataplane/ebpf/offline", true, []string{"-run", "^TestNoFlowIsLostUnseen$"}},
 	{"names", "./test/netns", true, []string{"-run", "^TestDomainNames$"}},
+	{"handed", "./test/netns", true, []string{"-run", "^TestDomainNamesHanded$"}},
 	{"preview", "./internal/policy/preview", true, []string{"-run", "^TestPreviewIsWhatHappens$"}},
 	{"browser", "./test/ui", false, nil},
+	{"page", "./test/ui", true, []string{"-run", "^TestPage$"}},
 }
 
 // ran are tests, those within tests, too, by how they ended.
@@ -171,6 +173,14 @@ func (r *result) note(part string, figures []nettest.FigureRow) error {
 				r.Names = &names{}
 			}
 			r.Names.Denied += f.Value
+		case part == "handed" || part == "page":
+			if r.Times == nil {
+				r.Times = map[string]map[string]float64{}
+			}
+			if r.Times[part] == nil {
+				r.Times[part] = map[string]float64{}
+			}
+			r.Times[part][f.Name] = max(r.Times[part][f.Name], f.Value)
 		case part == "preview" && f.Name == "preview, flows compared":
 			r.Preview = &previewed{Flows: f.Value}
 		case part == "preview" && f.Name == "preview, flows that differ" && r.Preview != nil:

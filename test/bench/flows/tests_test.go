@@ -46,13 +46,14 @@ func TestNote(t *testing.T) {
 		"packets": {{Name: "x, ns a packet, flow records off", Value: 40}, {Name: "x, ns a packet, flow records on", Value: 50}, {Name: "other"}},
 		"names":   {{Name: "first connections, made", Value: 10_000}, {Name: "first connections, denied"}, {Name: "first connections, made", Value: 9_999}, {Name: "first connections, denied", Value: 1}},
 		"begun":   {{Name: "new flows, a second", Value: 50_000}, {Name: "new flows, made", Value: 9}, {Name: "new flows, kept", Value: 8}, {Name: "new flows, counted as lost", Value: 1}, {Name: "new flows, lost unseen", Value: 2}},
+		"page":    {{Name: "first paint, ms", Value: 300}, {Name: "first paint, ms", Value: 200}},
 		"preview": {{Name: "preview, flows compared", Value: 7}, {Name: "preview, flows that differ", Value: 2}},
 	} {
 		if err := r.note(part, figures); err != nil {
 			t.Errorf("%s: %v", part, err)
 		}
 	}
-	want := &result{Packets: []packets{{"x", 40, 50}}, Names: &names{19_999, 1}, Preview: &previewed{7, 2}, NewFlows: &newFlows{50_000, 9, 8, 1, 2}}
+	want := &result{Packets: []packets{{"x", 40, 50}}, Names: &names{19_999, 1}, Preview: &previewed{7, 2}, NewFlows: &newFlows{50_000, 9, 8, 1, 2}, Times: map[string]map[string]float64{"page": {"first paint, ms": 300}}}
 	if !reflect.DeepEqual(r, want) {
 		t.Errorf("%+v", r)
 	}

@@ -64,6 +64,18 @@ function NodeCard({ n }: { n: NodeState }) {
           ))}</tbody>
         </table>
       )}
+      {n.tables.length > 0 && (
+        <table class="tables">
+          <caption>Fullest tables of the data plane</caption>
+          <thead><tr><th scope="col">Table</th><th scope="col" class="number">Room for</th><th scope="col" class="number">In use</th></tr></thead>
+          <tbody>{n.tables.map((t) => (
+            <tr key={t.name + t.family}>
+              <td>{t.name}{t.family ? " " + t.family : ""}</td><td class="number">{count(t.capacity)}</td>
+              <td class="number">{t.percent} %<span class={t.percent > 90 ? "part bad" : "part"} style={{ width: t.percent + "%" }} /></td>
+            </tr>
+          ))}</tbody>
+        </table>
+      )}
     </li>
   );
 }
