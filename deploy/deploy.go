@@ -102,8 +102,9 @@ type Options struct {
 	// UIClientCA is the ConfigMap of Namespace with the authorities, ca.crt, of clients of UIAPIs
 	// that need no token; empty = there are none.
 	UIClientCA string
-	// UIOIDC is the Secret of Namespace with the issuer of OpenID Connect at which users of the page
-	// may log in: issuer, client-id, and, where they are needed, client-secret, scopes and ca.crt.
+	// UIOIDC is the Secret of Namespace with the issuer of OpenID Connect at which users of the
+	// page may log in: issuer, client-id, and, where they are needed, client-secret, scopes and
+	// ca.crt.
 	UIOIDC string
 }
 

@@ -112,7 +112,7 @@ func TestAggregation(t *testing.T) {
 		other.Sport = 50000
 		c.Add(other)
 		for port := range uint16(2) {
-			c.AddEvent(events.Event{Time: began, Verdict: Denied, Protocol: "tcp", Source: events.Endpoint{Address: other.Src, Port: 60000 + port}, Destination: events.Endpoint{Address: other.ToDst, Port: 5432}})
+			c.AddEvent(events.Event{Time: began, Verdict: Denied, Protocol: "tcp", Source: events.Peer{Address: other.Src, Port: 60000 + port}, Destination: events.Peer{Address: other.ToDst, Port: 5432}})
 		}
 		c.Flush()
 		return c

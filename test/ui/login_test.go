@@ -135,8 +135,8 @@ func TestLogIn(t *testing.T) {
 	p.Faultless()
 }
 
-// TestLogInAtIssuer logs in at an issuer of OpenID Connect, which is another site: by a link, and back
-// by redirections. Who is refused there learns why on the page.
+// TestLogInAtIssuer logs in at an issuer of OpenID Connect, which is another site: by a link, and
+// back by redirections. Who is refused there learns why on the page.
 func TestLogInAtIssuer(t *testing.T) {
 	issuer := oidctest.Start(t)
 	server := loggedInAt(t, shop(200), issuer)

@@ -62,9 +62,9 @@ type Issuer struct {
 	known *connection // with the files of then
 }
 
-// New returns the issuer of a folder with the files of a Secret: issuer (a URL of https), client-id,
-// and, where the issuer wants them, client-secret, scopes (besides openid, by spaces) and ca.crt. They
-// are read for each log-in.
+// New returns the issuer of a folder with the files of a Secret: issuer (a URL of https),
+// client-id, and, where the issuer wants them, client-secret, scopes (besides openid, by spaces)
+// and ca.crt. They are read for each log-in.
 func New(dir string) *Issuer { return &Issuer{dir: dir} }
 
 // connection is what was found out about an issuer.

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-net/weir/internal/ui/oidc"
 )
 
-// renewBefore is how long before its end an ID token is exchanged for a later one. Tokens are looked
-// at each reviewEvery, which is less.
+// renewBefore is how long before its end an ID token is exchanged for a later one. Tokens are
+// looked at each reviewEvery, which is less.
 const renewBefore = 90 * time.Second
 
 // Why a log-in by OpenID Connect came to nothing, for the page to say in words: it is in the

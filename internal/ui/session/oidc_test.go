@@ -17,6 +17,7 @@ import (
 	"github.com/weir-net/weir/api/client/clientset"
 	"github.com/weir-net/weir/internal/apitest"
 	"github.com/weir-net/weir/internal/flows/access"
+	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/peerauth"
 	"github.com/weir-net/weir/internal/ui"
 	"github.com/weir-net/weir/internal/ui/oidc"
@@ -31,8 +32,8 @@ func navigates(r *http.Request) {
 	r.Header.Set("Sec-Fetch-Dest", "document")
 }
 
-// atIssuer follows a browser to the issuer, and returns the path to which that sends it back, and the
-// cookie that it brings there.
+// atIssuer follows a browser to the issuer, and returns the path to which that sends it back, and
+// the cookie that it brings there.
 func atIssuer(t *testing.T, s *served, issuer *oidctest.Issuer) (path string, begun *http.Cookie) {
 	t.Helper()
 	r := s.ask(http.MethodGet, ui.OIDCPath, "", "")
@@ -107,9 +108,10 @@ func TestOIDC(t *testing.T) {
 	says(`{"login":true,"oidc":true,"user":"ann"}`)
 }
 
-// A session is never another user's, whoever the issuer says it is.
-func TestOIDCAnotherUser(t *testing.T) {
+// TestHostileLaterTokenOfAnother: a session is never another user's, whoever the issuer says it is.
+func TestHostileLaterTokenOfAnother(t *testing.T) {
 	t.Parallel()
+	hostile.Record(t, "a session that began at an issuer (OpenID Connect) becomes another user's by a later token", hostile.Browser, hostile.ControlPlane, hostile.Both)
 	issuer := oidctest.Start(t)
 	s := serveAt(t, issuer)
 	issuer.Set("ann", 5*time.Minute, false, "")
@@ -127,19 +129,9 @@ func TestOIDCFails(t *testing.T) {
 	t.Parallel()
 	issuer := oidctest.Start(t)
 	s := serveAt(t, issuer)
-	path, begun := atIssuer(t, s, issuer)
-	_, other := atIssuer(t, s, issuer)
-	for name, c := range map[string]struct {
-		path  string
-		begun *http.Cookie
-		want  string
-	}{
-		"another browser's": {path, other, "/#login=begun"},
-		"no code":           {ui.OIDCCallbackPath, begun, "/#login=begun"},
-	} {
-		if to, session := comesBack(s, c.path, c.begun); to != c.want || session != "" {
-			t.Errorf("%s: sent to %q, session %q", name, to, session)
-		}
+	_, begun := atIssuer(t, s, issuer)
+	if to, session := comesBack(s, ui.OIDCCallbackPath, begun); to != "/#login=begun" || session != "" {
+		t.Errorf("without a code: sent to %q, session %q", to, session)
 	}
 	issuer.Set("", time.Hour, false, "")
 	if to, session := logsIn(t, s, issuer); to != "/#login=refused" || session != "" {
@@ -162,10 +154,12 @@ func logsIn(t *testing.T, s *served, issuer *oidctest.Issuer) (to, session strin
 	return comesBack(s, path, begun)
 }
 
-// Other sites lead a browser neither to the issuer nor, but as the issuer does, back: not by a frame,
-// an image or a script.
-func TestOIDCOfOtherSites(t *testing.T) {
+// TestHostileIssuersAnswerByOtherPage: other sites lead a browser neither to the issuer nor, but as
+// the issuer does, back: not by a frame, an image or a form, and not with what another browser
+// asked for.
+func TestHostileIssuersAnswerByOtherPage(t *testing.T) {
 	t.Parallel()
+	hostile.Record(t, "a web page of another origin logs a user in as somebody else by an answer of the issuer (OpenID Connect) that another browser asked for", hostile.Browser, hostile.ControlPlane, hostile.Both)
 	issuer := oidctest.Start(t)
 	s := serveAt(t, issuer)
 	path, begun := atIssuer(t, s, issuer)
@@ -185,6 +179,10 @@ func TestOIDCOfOtherSites(t *testing.T) {
 		if r := s.ask(http.MethodGet, c.path, "", "", c.change, func(r *http.Request) { r.AddCookie(begun) }); r.StatusCode != http.StatusForbidden || len(r.Cookies()) > 0 {
 			t.Errorf("%s: %d, cookies %v", name, r.StatusCode, r.Cookies())
 		}
+	}
+	_, other := atIssuer(t, s, issuer)
+	if to, session := comesBack(s, path, other); to != "/#login=begun" || session != "" {
+		t.Errorf("with what another browser asked for: sent to %q, session %q", to, session)
 	}
 	none := serve(t)
 	for _, path := range []string{ui.OIDCPath, ui.OIDCCallbackPath} {

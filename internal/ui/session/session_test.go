@@ -77,8 +77,8 @@ type served struct {
 
 func serve(t *testing.T) *served { return serveAt(t, nil) }
 
-// serveAt is serve where users log in at an issuer, too; nil = they do not. Tokens of the issuer count
-// until they end, by the time of the page.
+// serveAt is serve where users log in at an issuer, too; nil = they do not. Tokens of the issuer
+// count until they end, by the time of the page.
 func serveAt(t *testing.T, issuer *oidctest.Issuer) *served {
 	t.Helper()
 	s := &served{t: t, now: time.Unix(1e9, 0), gone: map[string]bool{}}

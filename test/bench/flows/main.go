@@ -3,8 +3,9 @@
 // Command flows measures what flow records cost and what they are good for, each part by itself:
 // the store of them (made-up records of 2,000 workloads, pairs by Zipf's law, random source ports
 // and clients), a packet in programs that account for flows and in those that do not, 50,000 new
-// flows a second on a node, first connections to names, the preview of policies, and the page in
-// a browser, whose times are those of a machine that does nothing else. All but the first run the tests of these, and take figures from them.
+// flows a second on a node, first connections to names, the preview of policies, and the page in a
+// browser, whose times are those of a machine that does nothing else. All but the first run the
+// tests of these, and take figures from them.
 package main
 
 import (

@@ -249,8 +249,18 @@ func (a *adder) sends(path string, i int, begun chan<- error, added, gone <-chan
 	defer unix.Close(after)
 	opened := opens(after, firstSYN)
 	a.count(early >= 0, early >= 0 && opens(early, 0), opened)
+	// What is sent while DEL is under way goes on a flow from before: DEL takes the routes.
+	old, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+	if err == nil {
+		defer unix.Close(old)
+		err = unix.Connect(old, a.udp)
+	}
+	if err != nil {
+		err = fmt.Errorf("call %d: connecting: %w", i, err)
+	}
+	sent <- err
+	a.sendsOn(old, i, gone)
 	sent <- nil
-	sent <- a.sendsOn(i, gone)
 }
 
 // count enters what became of one.
@@ -264,20 +274,12 @@ func (a *adder) count(early, earlyOpened, opened bool) {
 	}
 }
 
-// sendsOn sends on one flow, and on new ones, until the network is gone.
-func (a *adder) sendsOn(i int, gone <-chan struct{}) error {
-	old, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(old)
-	if err := unix.Connect(old, a.udp); err != nil {
-		return fmt.Errorf("call %d: connecting: %w", i, err)
-	}
+// sendsOn sends on a socket that is connected, and on new ones, until the network is gone.
+func (a *adder) sendsOn(old, i int, gone <-chan struct{}) {
 	for {
 		select {
 		case <-gone:
-			return nil
+			return
 		case <-time.After(200 * time.Microsecond):
 		}
 		_ = unix.Send(old, fmt.Appendf(nil, "late %d", i), 0)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package oidctest is an issuer of OpenID Connect for tests: it logs in whom the test names, without
-// a question, and gives ID tokens that end when the test says. It holds clients to what the
+// Package oidctest is an issuer of OpenID Connect for tests: it logs in whom the test names,
+// without a question, and gives ID tokens that end when the test says. It holds clients to what the
 // protocol asks of them: the client's secret, PKCE, the redirection that the code was made for, and
 // each code once.
 package oidctest
