@@ -379,14 +379,13 @@ static __always_inline int datapath_hard(struct __sk_buff *skb, struct pkt *p, _
 }
 
 /* Programs of pods' interfaces have it all: they go on as filters without any agent or pin, when
- * weir_slow_calls is empty. So have those at which flows from elsewhere begin, as the call costs a
- * tenth of a first packet. Where parsed is a constant, and the hook, no more is compiled than that
+ * weir_slow_calls is empty. Where parsed is a constant, and the hook, no more is compiled than that
  * needs, which keeps the fast path's registers free. */
 static __always_inline int datapath_leave(struct __sk_buff *skb, struct pkt *p, __u8 hook,
 					  int parsed, __u32 flags)
 {
-	if (hook == HOOK_TO_UPLINK || (flags & SLOW_IPIP))
-		return datapath_call(skb, p, hook, flags);
+	if (hook != HOOK_FROM_WORKLOAD && hook != HOOK_TO_WORKLOAD)
+		return datapath_call(skb, p, parsed, flags);
 	if (parsed != PARSED_OK)
 		return datapath_odd(skb, p, parsed, WEIR_FAMILY == 4);
 	return datapath_hard(skb, p, hook, WEIR_FAMILY == 4);

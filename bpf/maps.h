@@ -43,7 +43,8 @@ struct {
 	__uint(max_entries, 8);
 } weir_ipv6 SEC(".maps");
 
-/* weir_slow, which programs of hooks call for all but the fast path. */
+/* weir_to_workload, which programs of other hooks call for all but the fast path: that of the same
+ * load. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(key_size, sizeof(__u32));

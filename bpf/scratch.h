@@ -154,6 +154,7 @@ struct scratch {
 	__u32 account_was; /* account_state: enum flow_state before the packet at hand */
 	__u32 answered; /* reply_refuse: the packet is an answer now */
 	__u32 own; /* flow_begin: of the host's own traffic, which the stack routes */
+	__u32 call; /* datapath_call: enum slow_call */
 };
 MAP(weir_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct scratch, 1, 0);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* slow_call.h: how programs of hooks call weir_slow (slow.c), and what it returns to. */
+/* slow_call.h: how programs of hooks call weir_to_workload for all but the fast path, and what it
+ * returns to. slow.h is the other end. */
 #ifndef WEIR_SLOW_CALL_H
 #define WEIR_SLOW_CALL_H
 
@@ -7,30 +8,38 @@
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
+#include "scratch.h"
 #include "parse.h"
 #include "drop.h"
 #include "forward.h"
 
-/* What weir_slow is told of a packet, in skb->cb: */
-enum slow_call { /* cb[0]; from cb[1] on is the address of the tunnel's other end */
-	SLOW_HOOK = 0xff, /* enum hook */
-	SLOW_MISSED = 1 << 8, /* weir_flows has no such flow */
-	SLOW_IPIP = 1 << 9, /* weir_from_ipip took an outer header off */
-	SLOW_UNTRACKED = 16, /* enum untracked, from this bit on */
+/* What is asked about scratch.pkt, in scratch.call. */
+enum slow_call {
+	SLOW_PARSED = 0xff, /* enum parsed */
+	SLOW_IPIP = 1 << 8, /* weir_from_ipip took an outer header off */
+	SLOW_CALLED = 1 << 9,
 };
 
-/* The rest is for weir_slow, so the kernel verifies and keeps it once for all hooks that call it.
- * That reads the packet again, rather than scratch.pkt, which the programs of an earlier agent have
- * in a map of their own while they call the weir_slow of this one. */
-static __always_inline int datapath_call(struct __sk_buff *skb, const struct pkt *p, __u8 hook,
+/* In skb->cb[0] of a packet that is handed over. Anybody may have left it there: without
+ * scratch.call it says nothing. */
+#define SLOW_HINT 0x51077e12u
+
+/* The rest is for weir_to_workload, so the kernel verifies and keeps it once for all hooks that
+ * call it. It works on the scratch of its caller: weir_slow_calls is made anew for the programs
+ * that are loaded together, as that is. */
+static __always_inline int datapath_call(struct __sk_buff *skb, const struct pkt *p, int parsed,
 					 __u32 flags)
 {
-	skb->cb[0] = hook | flags | (p->missed ? SLOW_MISSED : 0) |
-		     (__u32)p->untracked << SLOW_UNTRACKED;
-#pragma unroll
-	for (int i = 0; i < ADDR_WORDS; i++)
-		skb->cb[1 + i] = p->tunnel_src.w[i];
+	struct scratch *w = scratch_get();
+
+	if (!w)
+		return TC_ACT_SHOT;
+	if (WEIR_FAMILY == 4) /* of IPv6 it is there */
+		w->pkt = *p;
+	w->call = SLOW_CALLED | parsed | flags;
+	skb->cb[0] = SLOW_HINT;
 	bpf_tail_call(skb, &weir_slow_calls, 0);
+	w->call = 0;
 	return drop_packet(skb, DROP_INTERNAL, 0);
 }
 

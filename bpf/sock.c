@@ -279,11 +279,14 @@ static __always_inline int sock_back6(struct bpf_sock_addr *ctx)
 		return call; \
 	}
 
-SOCK_PROGRAM(connect4, sock_forth4(ctx, 1))
 SOCK_PROGRAM(connect6, sock_forth6(ctx, 1))
-SOCK_PROGRAM(sendmsg4, sock_forth4(ctx, 0))
 SOCK_PROGRAM(sendmsg6, sock_forth6(ctx, 0))
-SOCK_PROGRAM(recvmsg4, sock_back4(ctx))
 SOCK_PROGRAM(recvmsg6, sock_back6(ctx))
-SOCK_PROGRAM(getpeername4, sock_back4(ctx))
 SOCK_PROGRAM(getpeername6, sock_back6(ctx))
+
+#if WEIR_FAMILY == 4
+SOCK_PROGRAM(connect4, sock_forth4(ctx, 1))
+SOCK_PROGRAM(sendmsg4, sock_forth4(ctx, 0))
+SOCK_PROGRAM(recvmsg4, sock_back4(ctx))
+SOCK_PROGRAM(getpeername4, sock_back4(ctx))
+#endif

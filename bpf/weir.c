@@ -6,7 +6,6 @@
 #include "overlay.c"
 #include "ipip.c"
 #include "names.c"
-#include "slow.c"
 #include "sock.c"
 #include "xdp.c"
 

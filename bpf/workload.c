@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* workload.c: both sides of a pod's interface, seen from the host. */
 #include "datapath.h"
+#include "slow.h"
 
 static __always_inline int workload_sent(struct __sk_buff *skb)
 {
@@ -28,11 +29,15 @@ static __always_inline int workload_read(struct __sk_buff *skb)
 	return (skb->mark & MARK_MASK) == MARK_READ;
 }
 
+/* It is also what the programs of other hooks call. */
 SEC("tc")
 int weir_to_workload(struct __sk_buff *skb)
 {
+	__u32 call = slow_called(skb);
 	int ret;
 
+	if (call)
+		return slow_packet(skb, call);
 	if (workload_read(skb))
 		return forward_pass(skb);
 	ret = workload_gets(skb);

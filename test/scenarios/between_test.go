@@ -168,7 +168,7 @@ func loadBetween(t *testing.T, sizes map[string]uint32) *between {
 	// is room for some times of what these clusters need, which the bridges must not come to feel.
 	small := map[string]uint32{"weir_policy": 16384, "weir_peers": 1024, "weir_addrs": 1024}
 	maps.Copy(small, sizes)
-	o, err := offline.Load(offline.Options{Sizes: small})
+	o, err := offline.Load(offline.Options{Programs: []string{}, Sizes: small})
 	if err != nil {
 		t.Fatal(err)
 	}

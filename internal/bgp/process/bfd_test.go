@@ -91,7 +91,9 @@ func TestBFD(t *testing.T) {
 				n.bfdUp()
 				// Until a poll sequence is over, a second's interval counts (RFC 5880, 6.8.3): with
 				// BIRD, which has five packets missing, that is 5 s.
-				time.Sleep(3 * time.Second)
+				if nettest.Measuring() {
+					time.Sleep(3 * time.Second)
+				}
 			}
 		}
 	}, routertest.BFD)

@@ -3,6 +3,7 @@
 package ebpf
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,11 +11,13 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/attach"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/bpffs"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/hostile"
 	"github.com/weir-net/weir/internal/nettest"
+	"github.com/weir-net/weir/internal/nodestate"
 )
 
 const (
@@ -25,13 +28,13 @@ const (
 // pinOf is the path at which a map of IPv4 is pinned.
 func pinOf(d instance, name string) string { return filepath.Join(bpffs.MapsDir(d.opts.BPFFS), name) }
 
-// isPinned fails the test unless a map is pinned where it belongs.
-func isPinned(t *testing.T, d instance, name string) {
+// isPinned fails the test unless a map is pinned by a name.
+func isPinned(t *testing.T, d instance, name string, m *ebpf.Map) {
 	t.Helper()
 	there, err := ebpf.LoadPinnedMap(pinOf(d, name), nil)
 	nettest.Must(t, err)
 	defer there.Close()
-	if !sameMapID(there, d.loaded.Maps[name]) {
+	if !sameMapID(there, m) {
 		t.Errorf("what is pinned as %s is another map", name)
 	}
 }
@@ -56,7 +59,7 @@ func TestHostileForeignPin(t *testing.T) {
 		nettest.Must(t, m.Pin(pinOf(d, name)))
 		nettest.Must(t, m.Close())
 		d.check(false)
-		isPinned(t, d, name)
+		isPinned(t, d, name, d.loaded.Maps[name])
 	}
 	nettest.Must(t, d.Close())
 	d = b.open(t)
@@ -73,13 +76,10 @@ func TestHostileOnePin(t *testing.T) {
 	d := b.open(t)
 	applied(t, d, sample(b))
 	d.check(false)
-	for name := range d.loaded.Maps {
-		if object.IsUnpinned(name) {
-			continue
-		}
+	for name, m := range d.loaded.PinnedMaps() {
 		nettest.Must(t, os.Remove(pinOf(d, name)))
 		d.check(false)
-		isPinned(t, d, name)
+		isPinned(t, d, name, m)
 	}
 	for s, at := range d.programs.At {
 		if !at.Pinned() {
@@ -90,6 +90,59 @@ func TestHostileOnePin(t *testing.T) {
 		d.check(false)
 		if _, err := os.Lstat(path); err != nil {
 			t.Errorf("%s: %v", s, err)
+		}
+	}
+}
+
+// slowPins are the pins of CallsOfSlow, each with the program that is called by it.
+func slowPins(t *testing.T, d instance) map[string]uint32 {
+	t.Helper()
+	pins, err := filepath.Glob(pinOf(d, object.CallsOfSlow+"*"))
+	nettest.Must(t, err)
+	out := map[string]uint32{}
+	for _, pin := range pins {
+		m, err := ebpf.LoadPinnedMap(pin, nil)
+		nettest.Must(t, err)
+		var id uint32
+		if err := m.Lookup(uint32(0), &id); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			t.Fatal(err)
+		}
+		out[pin] = id
+		nettest.Must(t, m.Close())
+	}
+	return out
+}
+
+// TestSlowPathOfEarlierAgent: programs of an earlier agent call the slow path that came with them,
+// which no agent holds any more, until all of them are replaced. Then it goes.
+func TestSlowPathOfEarlierAgent(t *testing.T) {
+	b := newBench(t)
+	d := b.open(t)
+	s := sample(b)
+	applied(t, d, s)
+	earlier := slowPins(t, d)
+	nettest.Must(t, d.Close())
+	goOn := b.hold()
+	d = b.open(t)
+	if err := d.Apply(t.Context(), s, nodestate.All()); !errors.Is(err, dataplane.ErrUnfinished) {
+		t.Fatal(err)
+	}
+	meanwhile := slowPins(t, d)
+	goOn()
+	nettest.Must(t, d.Loaded(t.Context()))
+	applied(t, d, s)
+	later := slowPins(t, d)
+	if len(earlier) != 1 || len(meanwhile) != 2 || len(later) != 1 {
+		t.Fatalf("pins: %v, meanwhile %v, later %v", earlier, meanwhile, later)
+	}
+	for pin, id := range earlier {
+		if id == 0 || meanwhile[pin] != id || later[pin] != 0 {
+			t.Errorf("program %d of %s; meanwhile %d, later %d", id, pin, meanwhile[pin], later[pin])
+		}
+	}
+	for pin, id := range later {
+		if id == 0 || meanwhile[pin] != 0 {
+			t.Errorf("program %d of %s; meanwhile %d", id, pin, meanwhile[pin])
 		}
 	}
 }

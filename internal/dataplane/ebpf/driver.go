@@ -340,6 +340,11 @@ func (d *Driver) endCarryOver() {
 	if d.opts.BPFFS == "" || d.sixErr != nil { // what is of IPv6 there waits for a start that can load it
 		return
 	}
+	for _, l := range d.both() {
+		if err := l.UnpinOtherSlow(bpffs.FamilyDir(d.opts.BPFFS, l.Family)); err != nil {
+			d.log.Warn("programs that nothing calls any more are left behind", "error", err)
+		}
+	}
 	if err := object.RemoveOldLayouts(d.opts.BPFFS); err != nil {
 		d.log.Warn("old maps are left behind", "error", err)
 	}

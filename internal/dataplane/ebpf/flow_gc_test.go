@@ -54,7 +54,7 @@ func flowsAged(t testing.TB, m *ebpf.Map, n int, now uint32, one int) {
 
 func sweepOf(t testing.TB, size uint32) (*flowtable.TableGC, *flowtable.KernelClock) {
 	t.Helper()
-	o, err := offline.Load(offline.Options{Sizes: map[string]uint32{"weir_flows": size}})
+	o, err := offline.Load(offline.Options{Programs: []string{}, Sizes: map[string]uint32{"weir_flows": size}})
 	nettest.Must(t, err)
 	t.Cleanup(o.Close)
 	s, err := flowtable.NewTableGC("weir_flows", o.Maps, unix.IPPROTO_ICMP)

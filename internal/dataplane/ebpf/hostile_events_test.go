@@ -44,7 +44,7 @@ func TestHostileEventsOfOnePod(t *testing.T) {
 				}
 			}
 			nettest.Must(t, unix.SchedSetaffinity(0, &one))
-			o, err := offline.Load(offline.Options{EventInterval: time.Second})
+			o, err := offline.Load(offline.Options{Programs: []string{"weir_from_workload"}, EventInterval: time.Second})
 			nettest.Must(t, err)
 			defer o.Close()
 			attacker, victim := netip.MustParseAddr(x.attacker), netip.MustParseAddr(x.victim)

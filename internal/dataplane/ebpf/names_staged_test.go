@@ -67,7 +67,7 @@ func (a *answers) sends(to string, port uint16) dataplane.Event {
 // that only they asked for, and that policy in force decides as without them.
 func TestStagedNames(t *testing.T) {
 	t.Parallel()
-	a := newAnswers(t, "force.test")
+	a := answersWith(t, []string{"weir_from_workload"}, "force.test")
 	a.stage("*.staged.test")
 	a.answer(message(t, true, "a.staged.test.", record{"a.staged.test.", "198.18.0.1", 60}))
 	if got := a.told("198.18.0.1"); !slices.Equal(got, []uint64{200}) {
@@ -101,7 +101,7 @@ func TestStagedNames(t *testing.T) {
 func TestStagedNamesTakeNoPlace(t *testing.T) {
 	t.Parallel()
 	force := []string{"x.test", "*.x.test", "*.a.x.test", "*.b.a.x.test", "c.b.a.x.test"}
-	a := newAnswers(t, force...)
+	a := answersWith(t, []string{"weir_from_workload"}, force...)
 	a.stage("*.test", "y.test", "*.y.test", "*.a.y.test", "*.b.a.y.test", "c.b.a.y.test")
 	inForce := func(addr string) (n int) {
 		for _, id := range a.told(addr) {

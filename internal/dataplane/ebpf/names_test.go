@@ -49,8 +49,14 @@ var (
 
 func newAnswers(t *testing.T, patterns ...string) *answers {
 	t.Helper()
+	return answersWith(t, []string{}, patterns...)
+}
+
+// answersWith has other programs than that of names, too.
+func answersWith(t *testing.T, programs []string, patterns ...string) *answers {
+	t.Helper()
 	needRoot(t)
-	node, err := offline.Load(offline.Options{})
+	node, err := offline.Load(offline.Options{Programs: programs})
 	nettest.Must(t, err)
 	t.Cleanup(node.Close)
 	s := nodestate.New()

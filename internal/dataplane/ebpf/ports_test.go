@@ -32,7 +32,7 @@ func TestFlowsThatBeginAtOnce(t *testing.T) {
 	// Each pair takes a port of the pod's share towards the backend (an eleventh of the range):
 	// fewer than half of these.
 	const lo, pairs = 1, 2000
-	o, err := offline.Load(offline.Options{Trace: true, Sizes: map[string]uint32{"weir_flows_new": 16 * pairs}})
+	o, err := offline.Load(offline.Options{Programs: []string{"weir_from_workload"}, Trace: true, Sizes: map[string]uint32{"weir_flows_new": 16 * pairs}})
 	nettest.Must(t, err)
 	defer o.Close()
 	s := nodestate.New()

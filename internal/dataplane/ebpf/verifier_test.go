@@ -50,8 +50,12 @@ func TestVerifierBudget(t *testing.T) {
 	}
 	defer four.Close()
 	defer six.Close()
+	names, err := o.Teacher()
+	nettest.Must(t, err)
+	defer names.Close()
 	programs := maps.Clone(o.Programs)
 	maps.Copy(programs, four.Programs)
+	maps.Copy(programs, names.Programs)
 	for _, of := range []map[string]*ebpf.Program{o.IPv6.Programs, six.Programs} {
 		for name, p := range of {
 			programs["ipv6/"+name] = p

@@ -658,6 +658,8 @@ type Weir6Scratch struct {
 	AccountWas uint32
 	Answered   uint32
 	Own        uint32
+	Call       uint32
+	_          [4]byte
 }
 
 type Weir6Settings struct {
@@ -834,19 +836,14 @@ const (
 	Weir6MapWeirUplinks        = "weir_uplinks"
 	Weir6MapWeirXdpIpv6        = "weir_xdp_ipv6"
 	Weir6ProgWeirArrive        = "weir_arrive"
-	Weir6ProgWeirConnect4      = "weir_connect4"
 	Weir6ProgWeirConnect6      = "weir_connect6"
 	Weir6ProgWeirFromLimited   = "weir_from_limited"
 	Weir6ProgWeirFromTunnel    = "weir_from_tunnel"
 	Weir6ProgWeirFromUplink    = "weir_from_uplink"
 	Weir6ProgWeirFromWorkload  = "weir_from_workload"
-	Weir6ProgWeirGetpeername4  = "weir_getpeername4"
 	Weir6ProgWeirGetpeername6  = "weir_getpeername6"
-	Weir6ProgWeirRecvmsg4      = "weir_recvmsg4"
 	Weir6ProgWeirRecvmsg6      = "weir_recvmsg6"
-	Weir6ProgWeirSendmsg4      = "weir_sendmsg4"
 	Weir6ProgWeirSendmsg6      = "weir_sendmsg6"
-	Weir6ProgWeirSlow          = "weir_slow"
 	Weir6ProgWeirToLimited     = "weir_to_limited"
 	Weir6ProgWeirToUplink      = "weir_to_uplink"
 	Weir6ProgWeirToUplinkEach  = "weir_to_uplink_each"
@@ -904,19 +901,14 @@ type Weir6Specs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type Weir6ProgramSpecs struct {
 	WeirArrive       *ebpf.ProgramSpec `ebpf:"weir_arrive"`
-	WeirConnect4     *ebpf.ProgramSpec `ebpf:"weir_connect4"`
 	WeirConnect6     *ebpf.ProgramSpec `ebpf:"weir_connect6"`
 	WeirFromLimited  *ebpf.ProgramSpec `ebpf:"weir_from_limited"`
 	WeirFromTunnel   *ebpf.ProgramSpec `ebpf:"weir_from_tunnel"`
 	WeirFromUplink   *ebpf.ProgramSpec `ebpf:"weir_from_uplink"`
 	WeirFromWorkload *ebpf.ProgramSpec `ebpf:"weir_from_workload"`
-	WeirGetpeername4 *ebpf.ProgramSpec `ebpf:"weir_getpeername4"`
 	WeirGetpeername6 *ebpf.ProgramSpec `ebpf:"weir_getpeername6"`
-	WeirRecvmsg4     *ebpf.ProgramSpec `ebpf:"weir_recvmsg4"`
 	WeirRecvmsg6     *ebpf.ProgramSpec `ebpf:"weir_recvmsg6"`
-	WeirSendmsg4     *ebpf.ProgramSpec `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.ProgramSpec `ebpf:"weir_sendmsg6"`
-	WeirSlow         *ebpf.ProgramSpec `ebpf:"weir_slow"`
 	WeirToLimited    *ebpf.ProgramSpec `ebpf:"weir_to_limited"`
 	WeirToUplink     *ebpf.ProgramSpec `ebpf:"weir_to_uplink"`
 	WeirToUplinkEach *ebpf.ProgramSpec `ebpf:"weir_to_uplink_each"`
@@ -1205,19 +1197,14 @@ type Weir6Variables struct {
 // It can be passed to LoadWeir6Objects or ebpf.CollectionSpec.LoadAndAssign.
 type Weir6Programs struct {
 	WeirArrive       *ebpf.Program `ebpf:"weir_arrive"`
-	WeirConnect4     *ebpf.Program `ebpf:"weir_connect4"`
 	WeirConnect6     *ebpf.Program `ebpf:"weir_connect6"`
 	WeirFromLimited  *ebpf.Program `ebpf:"weir_from_limited"`
 	WeirFromTunnel   *ebpf.Program `ebpf:"weir_from_tunnel"`
 	WeirFromUplink   *ebpf.Program `ebpf:"weir_from_uplink"`
 	WeirFromWorkload *ebpf.Program `ebpf:"weir_from_workload"`
-	WeirGetpeername4 *ebpf.Program `ebpf:"weir_getpeername4"`
 	WeirGetpeername6 *ebpf.Program `ebpf:"weir_getpeername6"`
-	WeirRecvmsg4     *ebpf.Program `ebpf:"weir_recvmsg4"`
 	WeirRecvmsg6     *ebpf.Program `ebpf:"weir_recvmsg6"`
-	WeirSendmsg4     *ebpf.Program `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.Program `ebpf:"weir_sendmsg6"`
-	WeirSlow         *ebpf.Program `ebpf:"weir_slow"`
 	WeirToLimited    *ebpf.Program `ebpf:"weir_to_limited"`
 	WeirToUplink     *ebpf.Program `ebpf:"weir_to_uplink"`
 	WeirToUplinkEach *ebpf.Program `ebpf:"weir_to_uplink_each"`
@@ -1227,19 +1214,14 @@ type Weir6Programs struct {
 func (p *Weir6Programs) Close() error {
 	return _Weir6Close(
 		p.WeirArrive,
-		p.WeirConnect4,
 		p.WeirConnect6,
 		p.WeirFromLimited,
 		p.WeirFromTunnel,
 		p.WeirFromUplink,
 		p.WeirFromWorkload,
-		p.WeirGetpeername4,
 		p.WeirGetpeername6,
-		p.WeirRecvmsg4,
 		p.WeirRecvmsg6,
-		p.WeirSendmsg4,
 		p.WeirSendmsg6,
-		p.WeirSlow,
 		p.WeirToLimited,
 		p.WeirToUplink,
 		p.WeirToUplinkEach,

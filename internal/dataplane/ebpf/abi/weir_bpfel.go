@@ -691,6 +691,8 @@ type WeirScratch struct {
 	AccountWas uint32
 	Answered   uint32
 	Own        uint32
+	Call       uint32
+	_          [4]byte
 }
 
 type WeirSettings struct {
@@ -883,7 +885,6 @@ const (
 	WeirProgWeirRecvmsg6      = "weir_recvmsg6"
 	WeirProgWeirSendmsg4      = "weir_sendmsg4"
 	WeirProgWeirSendmsg6      = "weir_sendmsg6"
-	WeirProgWeirSlow          = "weir_slow"
 	WeirProgWeirToLimited     = "weir_to_limited"
 	WeirProgWeirToUplink      = "weir_to_uplink"
 	WeirProgWeirToUplinkEach  = "weir_to_uplink_each"
@@ -956,7 +957,6 @@ type WeirProgramSpecs struct {
 	WeirRecvmsg6     *ebpf.ProgramSpec `ebpf:"weir_recvmsg6"`
 	WeirSendmsg4     *ebpf.ProgramSpec `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.ProgramSpec `ebpf:"weir_sendmsg6"`
-	WeirSlow         *ebpf.ProgramSpec `ebpf:"weir_slow"`
 	WeirToLimited    *ebpf.ProgramSpec `ebpf:"weir_to_limited"`
 	WeirToUplink     *ebpf.ProgramSpec `ebpf:"weir_to_uplink"`
 	WeirToUplinkEach *ebpf.ProgramSpec `ebpf:"weir_to_uplink_each"`
@@ -1266,7 +1266,6 @@ type WeirPrograms struct {
 	WeirRecvmsg6     *ebpf.Program `ebpf:"weir_recvmsg6"`
 	WeirSendmsg4     *ebpf.Program `ebpf:"weir_sendmsg4"`
 	WeirSendmsg6     *ebpf.Program `ebpf:"weir_sendmsg6"`
-	WeirSlow         *ebpf.Program `ebpf:"weir_slow"`
 	WeirToLimited    *ebpf.Program `ebpf:"weir_to_limited"`
 	WeirToUplink     *ebpf.Program `ebpf:"weir_to_uplink"`
 	WeirToUplinkEach *ebpf.Program `ebpf:"weir_to_uplink_each"`
@@ -1291,7 +1290,6 @@ func (p *WeirPrograms) Close() error {
 		p.WeirRecvmsg6,
 		p.WeirSendmsg4,
 		p.WeirSendmsg6,
-		p.WeirSlow,
 		p.WeirToLimited,
 		p.WeirToUplink,
 		p.WeirToUplinkEach,

@@ -77,7 +77,7 @@ const fromIPIP = "weir_from_ipip"
 // shared, with Trace. The error is the kernel's.
 func (r *Instance) Load(programs []string, c object.Constants) (err error) {
 	c.Trace = true
-	programs = append(slices.Clone(programs), object.SlowProgram)
+	programs = slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(programs), object.SlowProgram))))
 	if r.four, err = loadDryRunFamily(abi.LoadWeir, r.live[0], nil, programs, c); err != nil {
 		return err
 	}

@@ -62,7 +62,7 @@ func TestDryRunsShareDesiredState(t *testing.T) {
 			if m == object.Queues || m == object.Limits || m == object.LimitedOfIPv6 {
 				continue // of the programs of limited pods, which are not run
 			}
-			left := object.IsStateful(m) || object.IsUnpinned(m) || m == object.ProgramsOfIPv6 || m == object.UntrackedOfIPv6 || m == object.ProgramOfIPIP || m == object.CallsOfSlow || m == object.CallsOfNames
+			left := object.IsStateful(m) || object.IsUnpinned(m) || m == object.ProgramsOfIPv6 || m == object.UntrackedOfIPv6 || m == object.ProgramOfIPIP || m == object.CallsOfNames
 			if live := slices.Contains(liveMaps, m); left == live {
 				t.Errorf("%s: map %s is what packets leave behind: %t, and shared: %t; desired state belongs into liveMaps", name, m, left, live)
 			}

@@ -33,7 +33,7 @@ type taught struct {
 func newTaught(t *testing.T, servers ...netip.Addr) *taught {
 	t.Helper()
 	nettest.NeedRoot(t, "loads eBPF programs")
-	node, err := offline.Load(offline.Options{})
+	node, err := offline.Load(offline.Options{Programs: []string{}})
 	nettest.Must(t, err)
 	t.Cleanup(node.Close)
 	s := nodestate.New()

@@ -5,6 +5,7 @@ package object
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -105,10 +106,7 @@ func (l *Collection) attachedFound(six *Collection, root string, noTCX bool) (ma
 	if len(ids) == 0 {
 		return nil, errors.New("no programs of an earlier run are attached")
 	}
-	calls := []*ebpf.Map{l.Maps[ProgramsOfIPv6], l.Maps[UntrackedOfIPv6], l.Maps[ProgramOfIPIP], l.Maps[CallsOfSlow], l.Maps[CallsOfNames]}
-	if six != nil {
-		calls = append(calls, six.Maps[CallsOfSlow])
-	}
+	calls := []*ebpf.Map{l.Maps[ProgramsOfIPv6], l.Maps[UntrackedOfIPv6], l.Maps[ProgramOfIPIP], l.Maps[CallsOfNames]}
 	for _, m := range calls {
 		for slot := range m.MaxEntries() {
 			var id uint32
@@ -119,12 +117,14 @@ func (l *Collection) attachedFound(six *Collection, root string, noTCX bool) (ma
 			}
 		}
 	}
-	for _, each := range []*Collection{l, six} {
-		var id uint32
-		if each == nil || each.Maps[CallsOfSlow].Lookup(uint32(0), &id) == nil {
-			continue
+	for id := range maps.Clone(ids) {
+		slow, err := slowOf(id)
+		if err != nil {
+			return nil, err
 		}
-		return nil, fmt.Errorf("%s is not called", SlowProgram)
+		if slow != 0 {
+			ids[slow] = true
+		}
 	}
 	return ids, nil
 }

@@ -91,8 +91,9 @@ func (l *Collection) CallIPv6(six *Collection) (int, error) {
 }
 
 // unpinned maps hold nothing from one packet to the next, or, as the rings, nothing that
-// outlives its reader: weir_name_reader is the agent's that loaded the program which it is for.
-var unpinned = map[string]bool{"weir_events": true, "weir_records": true, "weir_event_rate": true, "weir_trace": true, "weir_trace_rule": true, "weir_scratch": true, "weir_reply": true, "weir_frag_saved": true, "weir_name_work": true, "weir_name_reader": true, "weir_name_handed": true, "weir_name_waits": true, "weir_conn_work": true, ".rodata": true, ".bss": true, ".data": true}
+// outlives its reader: weir_name_reader is the agent's that loaded the program which it is for. An
+// agent does not take over another's CallsOfSlow either, whose pin has another name.
+var unpinned = map[string]bool{"weir_events": true, "weir_records": true, "weir_event_rate": true, "weir_trace": true, "weir_trace_rule": true, "weir_scratch": true, "weir_reply": true, "weir_frag_saved": true, "weir_name_work": true, "weir_name_reader": true, "weir_name_handed": true, "weir_name_waits": true, "weir_conn_work": true, CallsOfSlow: true, ".rodata": true, ".bss": true, ".data": true}
 
 // IsUnpinned reports whether a map has no pin.
 func IsUnpinned(name string) bool { return unpinned[name] }
@@ -201,13 +202,30 @@ func OpenMaps(four *Collection, dir string, sizes map[string]uint32, c Constants
 		}
 		l.Maps[name] = m
 	}
+	if m := l.Maps[CallsOfSlow]; dir != "" {
+		if err := bpffs.PinOver(m, filepath.Join(dir, pinName(CallsOfSlow, m))); err != nil {
+			return nil, fmt.Errorf("pinning map %s: %w", CallsOfSlow, err)
+		}
+	}
 	return l, nil
 }
 
-// Verify loads the programs, which takes the kernel's verifier seconds, and changes nothing of l.
-// The error is ErrRefused where it does not take them.
+// Verify loads the programs, which takes the kernel's verifier seconds, and changes nothing of l:
+// all but NamesProgram, which CallNames loads. The error is ErrRefused where it does not take them.
 func (l *Collection) Verify() (*ebpf.Collection, error) {
-	c, err := ebpf.NewCollectionWithOptions(l.spec, ebpf.CollectionOptions{MapReplacements: l.Maps})
+	return l.verify(func(name string) bool { return name != NamesProgram })
+}
+
+// VerifyOnly is Verify of some programs, or of none.
+func (l *Collection) VerifyOnly(names ...string) (*ebpf.Collection, error) {
+	return l.verify(func(name string) bool { return slices.Contains(names, name) })
+}
+
+func (l *Collection) verify(wanted func(name string) bool) (*ebpf.Collection, error) {
+	spec := *l.spec
+	spec.Programs = maps.Clone(spec.Programs)
+	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !wanted(name) })
+	c, err := ebpf.NewCollectionWithOptions(&spec, ebpf.CollectionOptions{MapReplacements: l.Maps})
 	if err != nil {
 		return nil, refused(fmt.Errorf("loading the programs: %w", err))
 	}

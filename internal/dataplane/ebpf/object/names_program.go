@@ -12,8 +12,16 @@ const (
 )
 
 // CallNames makes the programs to pods hand answers of DNS servers to NamesProgram, or not, and
-// reports whether they did otherwise until now.
+// reports whether they did otherwise until now. It loads the program when it is called first.
 func (l *Collection) CallNames(on bool) (changed bool, err error) {
+	if on && l.Programs[NamesProgram] == nil {
+		c, err := loadPrograms(l, nil, NamesProgram)
+		if err != nil {
+			return false, err
+		}
+		l.Programs[NamesProgram] = c.DetachProgram(NamesProgram)
+		c.Close()
+	}
 	var p *ebpf.Program
 	if on {
 		p = l.Programs[NamesProgram]

@@ -161,14 +161,14 @@ func OldLayouts(root string) ([]string, error) {
 	return out, nil
 }
 
-// PinnedMaps walks the maps that have pins in the folder of this family, by their names.
+// PinnedMaps walks the maps that have pins in the folder of this family, by the names of these.
 func (l *Collection) PinnedMaps() iter.Seq2[string, *ebpf.Map] {
 	return func(yield func(string, *ebpf.Map) bool) {
 		for name, m := range l.Maps {
-			if unpinned[name] || l.Family == bpffs.IPv6 && (IsShared(name) || name == ProgramsOfIPv6 || name == UntrackedOfIPv6) {
+			if unpinned[name] && name != CallsOfSlow || l.Family == bpffs.IPv6 && (IsShared(name) || name == ProgramsOfIPv6 || name == UntrackedOfIPv6) {
 				continue
 			}
-			if !yield(name, m) {
+			if !yield(pinName(name, m), m) {
 				return
 			}
 		}

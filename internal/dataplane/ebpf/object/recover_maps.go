@@ -103,15 +103,17 @@ func pinMapsOf(id ebpf.ProgramID, dir string, spec *ebpf.CollectionSpec, family 
 	return n, nil
 }
 
-// fullName is the name of a map, of which the kernel keeps 15 bytes; "" = it is none of ours.
+// nameKept is how many bytes of a map's name the kernel keeps.
+const nameKept = 15
+
+// fullName is the name of a map that the kernel has cut; "" = it is none of ours.
 func fullName(m *ebpf.Map, spec *ebpf.CollectionSpec) string {
-	const kept = 15
 	info, err := m.Info()
 	if err != nil || info.Name == "" {
 		return ""
 	}
 	for name := range spec.Maps {
-		if name[:min(len(name), kept)] == info.Name {
+		if name[:min(len(name), nameKept)] == info.Name {
 			return name
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/dataplane/ebpf/object"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -24,7 +25,7 @@ import (
 func TestAnswersAreLimited(t *testing.T) {
 	nettest.NeedRoot(t, "loading programs")
 	const burst, packets = 4, 100
-	o, err := Load(Options{Trace: true, Answers: 1, Burst: burst})
+	o, err := Load(Options{Programs: []string{"weir_from_uplink", object.SlowProgram}, Trace: true, Answers: 1, Burst: burst})
 	nettest.Must(t, err)
 	defer o.Close()
 	s := nodestate.New()

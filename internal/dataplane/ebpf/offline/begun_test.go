@@ -81,7 +81,7 @@ func TestNoFlowIsLostUnseen(t *testing.T) {
 	}
 	roomy := uint32(4 * count)
 	for name, size := range map[string]struct{ ring, half uint32 }{"as on a node": {16 << 20, 128_000}, "with room": {16 << 20, roomy}, "with a small ring": {1 << 16, roomy}} {
-		o, err := Load(Options{AccountInterval: 1 << 30, Sizes: map[string]uint32{"weir_records": size.ring, "weir_flows_new": size.half}})
+		o, err := Load(Options{Programs: []string{"weir_from_workload"}, AccountInterval: 1 << 30, Sizes: map[string]uint32{"weir_records": size.ring, "weir_flows_new": size.half}})
 		nettest.Must(t, err)
 		state := dryRunState()
 		for i := range (count + 49_999) / 50_000 {
@@ -187,7 +187,7 @@ func evictedOf(t *testing.T, o *Node, late bool) (evicted uint64, live int) {
 func TestEvictedFlowsAreCounted(t *testing.T) {
 	nettest.NeedRoot(t, "loading programs")
 	const table, count = 8192, 20_000
-	o, err := Load(Options{AccountInterval: 1 << 30, Sizes: map[string]uint32{"weir_flows_new": table}})
+	o, err := Load(Options{Programs: []string{"weir_from_workload"}, AccountInterval: 1 << 30, Sizes: map[string]uint32{"weir_flows_new": table}})
 	nettest.Must(t, err)
 	defer o.Close()
 	nettest.Must(t, o.Apply(dryRunState()))

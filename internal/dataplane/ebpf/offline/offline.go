@@ -47,7 +47,10 @@ type Node struct {
 // Options are for Load.
 type Options struct {
 	Trace bool
-	Sizes map[string]uint32 // Entries, by the name of the map; 0 or absent = as compiled
+	// Programs are the names of those to load, of which the kernel verifies no others, which takes
+	// a second of a CPU for all; nil = all.
+	Programs []string
+	Sizes    map[string]uint32 // Entries, by the name of the map; 0 or absent = as compiled
 	// HostDevice and Tunnel are the interface indexes of weir0 and of the VXLAN device as the
 	// settings have them.
 	HostDevice, Tunnel int
@@ -73,20 +76,22 @@ func Load(o Options) (*Node, error) {
 		sizes[name] = n
 	}
 	c := object.Constants{Trace: o.Trace, SetRetval: true, Answers: o.Answers, Burst: o.Burst, Unlimited: true, EventInterval: o.EventInterval, AccountInterval: o.AccountInterval, Gateways: o.Gateways}
-	l, err := object.Load(nil, "", sizes, c, slog.New(slog.DiscardHandler))
+	l, err := load(nil, sizes, c, o.Programs)
 	if err != nil {
 		return nil, err
 	}
-	six, err := object.Load(l, "", sizes, c, slog.New(slog.DiscardHandler))
+	six, err := load(l, sizes, c, o.Programs)
 	if err != nil {
 		l.Close()
 		return nil, err
 	}
 	out := &Node{Collection: l.Collection, IPv6: six.Collection, loaded: l, six: six, Tables: tables.New(l, six)}
 	closeAll := out.Close
-	if err := out.guard(); err != nil {
-		closeAll()
-		return nil, err
+	if o.Programs == nil {
+		if err := out.guard(); err != nil {
+			closeAll()
+			return nil, err
+		}
 	}
 	for _, each := range []*object.Collection{l, six} {
 		if _, err := each.CallSlow(); err != nil {
@@ -107,6 +112,26 @@ func Load(o Options) (*Node, error) {
 	}
 	out.machine = tables.Machine{Clock: tables.Clock{HZ: hz}, HostNetns: o.HostNetns, Host: o.HostDevice, Tunnel: o.Tunnel, Listening: o.Listening}
 	return out, nil
+}
+
+// load loads the programs of a family, of IPv6 with four.
+func load(four *object.Collection, sizes map[string]uint32, c object.Constants, only []string) (*object.Collection, error) {
+	l, err := object.OpenMaps(four, "", sizes, c, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	var programs *ebpf.Collection
+	if only == nil {
+		programs, err = l.Verify()
+	} else {
+		programs, err = l.VerifyOnly(only...)
+	}
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	l.Install(programs)
+	return l, nil
 }
 
 // guard loads the programs that evaluate each packet by itself, which a node has only while it asks
@@ -179,7 +204,7 @@ func (o *Node) ApplyChanged(s *nodestate.State, changed nodestate.Keys) error {
 		six = nil
 	}
 	_, err := o.loaded.CallIPv6(six)
-	if six == nil {
+	if six == nil || o.guards6 == nil {
 		err = errors.Join(err, o.loaded.CallUntracked(nil, nil))
 	} else {
 		err = errors.Join(err, o.loaded.CallUntracked(o.guards6.Arrive, o.guards6.Each))

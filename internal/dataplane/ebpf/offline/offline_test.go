@@ -91,7 +91,7 @@ func runSyn(t *testing.T, p *ebpf.Program, port uint16) (decision, rule uint32) 
 // nothing behind.
 func TestDryRun(t *testing.T) {
 	nettest.NeedRoot(t, "loading programs")
-	o, err := Load(Options{Trace: true})
+	o, err := Load(Options{Programs: []string{"weir_from_workload"}, Trace: true})
 	nettest.Must(t, err)
 	defer o.Close()
 	s := dryRunState()

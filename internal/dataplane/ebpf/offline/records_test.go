@@ -72,7 +72,7 @@ func recordsOf(t *testing.T, r *eventring.Records) (out []dataplane.FlowRecord) 
 // recording returns a node that keeps flow records, and the ring that they come by.
 func recording(t *testing.T, interval uint32) (*Node, *eventring.Records) {
 	t.Helper()
-	o, err := Load(Options{AccountInterval: interval})
+	o, err := Load(Options{Programs: []string{"weir_from_workload"}, AccountInterval: interval})
 	nettest.Must(t, err)
 	nettest.Must(t, o.Apply(dryRunState()))
 	ring, err := eventring.NewRecords(o.Maps["weir_records"])
@@ -258,7 +258,7 @@ func TestFlowRecordsOfRetransmissions(t *testing.T) {
 func TestFlowRecordsOfExpired(t *testing.T) {
 	nettest.NeedRoot(t, "loading programs")
 	for _, interval := range []uint32{1 << 30, 0} {
-		o, err := Load(Options{AccountInterval: interval})
+		o, err := Load(Options{Programs: []string{"weir_from_workload"}, AccountInterval: interval})
 		nettest.Must(t, err)
 		nettest.Must(t, o.Apply(dryRunState()))
 		establish(t, o.Programs["weir_from_workload"])

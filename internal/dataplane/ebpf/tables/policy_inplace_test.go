@@ -59,7 +59,7 @@ func turnState(says said, classes int) *nodestate.State {
 func turnOffline(t *testing.T) *offline.Node {
 	t.Helper()
 	nettest.NeedRoot(t, "loading programs")
-	o, err := offline.Load(offline.Options{Sizes: map[string]uint32{"weir_policy": 4096}})
+	o, err := offline.Load(offline.Options{Programs: []string{}, Sizes: map[string]uint32{"weir_policy": 4096}})
 	nettest.Must(t, err)
 	t.Cleanup(o.Close)
 	return o
