@@ -62,6 +62,7 @@ struct abi_enums {
 	enum name_count name_count;
 	enum limit_direction limit_direction;
 	enum limited_slot limited_slot;
+	enum departure_flag departure_flag;
 	enum name_stream_state name_stream_state;
 };
 

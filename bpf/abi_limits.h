@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* abi_limits.h: how much pods may send and get, apart from bytes, for which there are queues. A
- * part of abi.h. */
+/* abi_limits.h: how much pods may send and get. Bytes wait in queues; which part programs have in
+ * that is struct departure. A part of abi.h. */
 #ifndef WEIR_ABI_LIMITS_H
 #define WEIR_ABI_LIMITS_H
 
@@ -16,7 +16,9 @@ enum limit_direction {
 };
 
 struct limit_key {
-	__u32 ifindex; /* the host side of the pod's interface */
+	/* the host side of the pod's interface; of a DSCP alone also an uplink, by which the node's
+	 * own processes send */
+	__u32 ifindex;
 	__u32 direction; /* enum limit_direction */
 };
 
@@ -54,10 +56,27 @@ struct conn {
 	__u32 pad;
 };
 
-/* Slots of map weir_limited_calls: IPv6's programs at the interfaces of such pods. */
+/* map weir_departures: hash ifindex -> struct departure; pods whose bytes wait by departure times:
+ * user space writes all but the lock and `used`, which begin anew with another limit. */
+enum departure_flag {
+	DEPARTURE_LINKS = 1, /* all uplinks have fq: what leaves the node may wait there */
+};
+
+struct departure {
+	struct bpf_spin_lock lock;
+	__u32 flags; /* enum departure_flag */
+	__u64 used; /* monotonic clock, ns: until when the rate is used up */
+	__u64 rate; /* bytes a second, with Ethernet headers */
+	__u64 burst; /* ns: so much of the rate may be used at once */
+	__u64 wait; /* ns: what would depart later is dropped */
+};
+
+/* Slots of map weir_limited_calls: IPv6's programs at the interfaces of such pods, and at uplinks
+ * whose host endpoints have a DSCP. */
 enum limited_slot {
 	LIMITED_FROM = 0,
 	LIMITED_TO = 1,
+	LIMITED_UPLINK = 2, /* weir_to_uplink_marked */
 };
 
 #endif

@@ -13,6 +13,7 @@
 #include "scratch.h"
 #include "parse.h"
 #include "reply.h"
+#include "events.h"
 #include "limits.h"
 
 MAP(weir_conns, BPF_MAP_TYPE_HASH, struct conn_key, struct conn, 262144, BPF_F_NO_PREALLOC);
@@ -33,15 +34,15 @@ static __always_inline struct conn_work *conn_work(void)
 	return bpf_map_lookup_elem(&weir_conn_work, &zero);
 }
 
-/* Reads the packet into scratch.pkt. 1 = it is of TCP, with its ports and flags. A function of its
- * own: what it has on the stack is gone while the rest runs. */
+/* Reads the packet into scratch.pkt. 1 = it is of TCP, with its ports and flags, -1 = it cannot be
+ * read. A function of its own: what it has on the stack is gone while the rest runs. */
 static __noinline int conn_read(struct __sk_buff *skb, __u32 sent)
 {
 	struct scratch *w = scratch_get();
 	int parsed;
 
 	if (!w)
-		return 0;
+		return -1;
 	w->pkt.hook = sent ? HOOK_FROM_WORKLOAD : HOOK_TO_WORKLOAD;
 	w->pkt.missed = 0;
 	w->pkt.untracked = UNTRACKED_UNKNOWN;
@@ -50,11 +51,36 @@ static __noinline int conn_read(struct __sk_buff *skb, __u32 sent)
 	if (parsed == PARSED_FRAGMENT) {
 		/* Of the first one the flags are where they seem to be. */
 		if (ip_fragment(skb, &w->pkt, &w->frag) || w->frag.begin)
-			return 0;
+			return -1;
 	} else if (parsed != PARSED_OK) {
-		return 0;
+		return -1;
 	}
 	return w->pkt.l4 == L4_TCP;
+}
+
+/* Tells user space of a packet that a limit drops for reason. Of fragments but the first, and of
+ * what is not of IP, it does not. */
+__noinline int limit_event(struct __sk_buff *skb, __u32 reason, __u32 sent)
+{
+	struct scratch *w = scratch_get();
+
+	if (!w || conn_read(skb, sent) < 0)
+		return 0;
+	policy_forget(w);
+	flow_clear(&w->fwd);
+	w->policy.src = w->pkt.key.saddr;
+	w->policy.dst = w->pkt.key.daddr;
+	policy_ports(w, w->pkt.key.proto, w->pkt.key.sport, w->pkt.key.dport);
+	w->policy.ends = sent ? EVENT_EGRESS : EVENT_INGRESS;
+	return event_put(skb->ifindex, reason);
+}
+
+/* Drops a packet that is one too many. */
+static __always_inline int limit_drop(struct __sk_buff *skb, __u32 reason, __u32 sent)
+{
+	drop_count(skb, reason, 0);
+	limit_event(skb, reason, sent);
+	return drop_verdict(skb, reason, 0);
 }
 
 /* One connection less. */
@@ -192,7 +218,7 @@ static __noinline int conn_packet(struct __sk_buff *skb, __u32 sent)
 	out = limit_get(&of);
 	if (!(in && in->most) && !(out && out->most))
 		return 0;
-	if (!conn_read(skb, sent))
+	if (conn_read(skb, sent) <= 0)
 		return 0;
 	k->key.ifindex = skb->ifindex;
 	addr_widen(k->key.pod, sent ? &w->pkt.saddr : &w->pkt.daddr);

@@ -202,11 +202,12 @@ static __noinline int event_fill(struct event *e, const struct scratch *w, __u32
 	return 0;
 }
 
-/* Is it policy that drops for this reason? */
+/* Is it policy that drops for this reason, or a limit? */
 static __always_inline int event_denies(__u32 reason)
 {
 	return reason == DROP_POLICY_EGRESS || reason == DROP_POLICY_INGRESS ||
-	       (reason >= DROP_HOST_INGRESS && reason <= DROP_UNTRACKED_EGRESS);
+	       (reason >= DROP_HOST_INGRESS && reason <= DROP_UNTRACKED_EGRESS) ||
+	       (reason >= DROP_PACKET_RATE && reason <= DROP_BANDWIDTH);
 }
 
 /* Writes the event of scratch.policy, at a hook of an interface; the packet was dropped for reason,

@@ -11,8 +11,7 @@ int weir_from_uplink(struct __sk_buff *skb)
 	return ret == FRAME_GOES_ON ? datapath_packet(skb, HOOK_FROM_UPLINK, NULL, 0) : ret;
 }
 
-SEC("tc")
-int weir_to_uplink(struct __sk_buff *skb)
+static __always_inline int uplink_leaves(struct __sk_buff *skb)
 {
 	/* What a VLAN's interface sends met that one's program. */
 	if ((skb->mark & MARK_SENT_ON) == MARK_DONE || skb->vlan_present) {
@@ -23,6 +22,12 @@ int weir_to_uplink(struct __sk_buff *skb)
 			return forward_pass(skb);
 	}
 	return datapath_packet(skb, HOOK_TO_UPLINK, NULL, 0);
+}
+
+SEC("tc")
+int weir_to_uplink(struct __sk_buff *skb)
+{
+	return uplink_leaves(skb);
 }
 
 /* In its place where host endpoints evaluate each packet by itself. What begins in this node is

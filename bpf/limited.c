@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* limited.c: both sides of the interface of a pod whose traffic is limited, in the place of
- * workload.c. docs/design/datapath.md, "Limited pods". */
+ * workload.c, and the egress of uplinks whose host endpoints have a DSCP. docs/design/datapath.md, "Limited pods". */
 #include "datapath.h"
 #include "limits.h"
 #include "conns.h"
+#include "departures.h"
 
-/* IPv6's programs at such interfaces, enum limited_slot: IPv4's, which are attached, call them. */
+/* IPv6's programs of these, enum limited_slot: IPv4's, which are attached, call them. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(key_size, sizeof(__u32));
 	__uint(value_size, sizeof(__u32));
-	__uint(max_entries, 2);
+	__uint(max_entries, 3);
 } weir_limited_calls SEC(".maps");
 
 /* Of pods whose egress bandwidth is limited: the interface's index -> that of the device in whose
@@ -38,15 +39,21 @@ static __noinline int limited_before(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	if (!mark) {
 		if (limit_packet(skb, LIMIT_EGRESS))
-			return drop_packet(skb, DROP_PACKET_RATE, 0);
+			return limit_drop(skb, DROP_PACKET_RATE, 1);
 		queue = bpf_map_lookup_elem(&weir_queues, &from);
-		if (queue)
-			return bpf_redirect(*queue, 0);
+		if (queue) {
+			switch (depart(skb)) {
+			case DEPART_DEVICE: return bpf_redirect(*queue, 0);
+			case DEPART_LATE: return limit_drop(skb, DROP_BANDWIDTH, 1);
+			}
+		}
 	}
 	if (mark == MARK_QUEUED)
 		skb->mark &= ~MARK_MASK;
-	if (conn_packet(skb, 1))
+	if (conn_packet(skb, 1)) {
+		limit_event(skb, DROP_CONNECTIONS, 1);
 		return reply_refuse(skb, DROP_CONNECTIONS, 0);
+	}
 	k->len = skb->len;
 	return -1;
 }
@@ -72,6 +79,7 @@ int weir_from_limited(struct __sk_buff *skb)
 {
 	int ret;
 
+	depart_forget(skb);
 	limited_family(skb, LIMITED_FROM);
 	ret = limited_before(skb);
 	if (ret >= 0)
@@ -92,11 +100,24 @@ int weir_to_limited(struct __sk_buff *skb)
 	if (ret != TC_ACT_OK)
 		return ret;
 	if (limit_packet(skb, LIMIT_INGRESS))
-		return drop_packet(skb, DROP_PACKET_RATE, 0);
-	if (conn_packet(skb, 0))
+		return limit_drop(skb, DROP_PACKET_RATE, 0);
+	if (conn_packet(skb, 0)) {
+		limit_event(skb, DROP_CONNECTIONS, 0);
 		return conn_refuse_got(skb);
+	}
 	names_comes(skb);
 	return ret;
+}
+
+/* Takes the place of weir_to_uplink where a host endpoint has a DSCP: what the node's own processes
+ * send out of the cluster bears it. */
+SEC("tc")
+int weir_to_uplink_marked(struct __sk_buff *skb)
+{
+	limited_family(skb, LIMITED_UPLINK);
+	if (!skb->ingress_ifindex && (skb->mark & MARK_MASK) != MARK_DONE && limit_of_host(skb))
+		limit_dscp(skb, skb->len);
+	return uplink_leaves(skb);
 }
 
 #if WEIR_FAMILY == 4

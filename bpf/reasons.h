@@ -44,7 +44,8 @@
 	X(INTERNAL, 54, "the programs' own tables were not there: a fault of Weir or the kernel")\
 	X(NO_GATEWAY, 60, "no egress gateway of the pod is known and ready")             \
 	X(PACKET_RATE, 70, "more packets than the pod may send or get in a second (QoS)")\
-	X(CONNECTIONS, 71, "more connections than the pod may have open (QoS)")
+	X(CONNECTIONS, 71, "more connections than the pod may have open (QoS)")   \
+	X(BANDWIDTH, 72, "beyond the pod's bandwidth, and too long to wait for (QoS)")
 /* clang-format on */
 
 enum drop_reason {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* weir.c: all programs in one object. */
 #include "workload.c"
-#include "limited.c"
 #include "host.c"
+#include "limited.c"
 #include "overlay.c"
 #include "ipip.c"
 #include "names.c"

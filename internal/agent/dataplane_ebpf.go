@@ -85,7 +85,7 @@ func (a *Agent) ebpfOptions(e config.Effective, flows int) (o ebpf.Options, err 
 	}
 	return ebpf.Options{
 		Logger: a.log.With("part", "ebpf"), BPFFS: a.opts.BPFFS, BPFFSMount: a.opts.BPFFSMount, Cgroup: cgroup,
-		SetRetval: !lacks(kernel.FeatureSetRetval), NoTCX: lacks(kernel.FeatureTCX), Sizes: mapSizes(e, flows), FlowRecords: e.FlowRecords, Gateways: e.Settings.Egress != model.EgressDisabled, InBackground: true,
+		SetRetval: !lacks(kernel.FeatureSetRetval), NoTCX: lacks(kernel.FeatureTCX), Sizes: mapSizes(e, flows), FlowRecords: e.FlowRecords, Gateways: e.Settings.Egress != model.EgressDisabled, Departures: e.Departures, InBackground: true,
 	}, nil
 }
 

@@ -48,6 +48,8 @@ type Effective struct {
 	FlowAggregation int
 	// FlowsKept is how many records of flows are kept, in force from the start of the agent on.
 	FlowsKept int
+	// Departures is egressBandwidthShaping DepartureTimes, in force from the start of the agent on.
+	Departures bool
 	// Hubble is where Hubble's API is served by TLS, besides its socket, in force from the start of
 	// the agent on.
 	Hubble Hubble

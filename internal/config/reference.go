@@ -23,7 +23,7 @@ func (r Reference) InForce() bool { return r.Doc != "" }
 
 // environmentOnly are fields that no FelixConfiguration has.
 var environmentOnly = map[string]bool{"nodePortAddresses": true, "serviceExternalIPs": true, "cniChaining": true,
-	"flowRecordsKept": true, "hubblePort": true, "hubbleCertFile": true, "hubbleKeyFile": true, "hubbleCAFile": true, "hubbleClientGroup": true}
+	"flowRecordsKept": true, "egressBandwidthShaping": true, "hubblePort": true, "hubbleCertFile": true, "hubbleKeyFile": true, "hubbleCAFile": true, "hubbleClientGroup": true}
 
 // All returns every field that is known, in the order of the table.
 func All() []Reference {
@@ -70,6 +70,7 @@ var docs = map[string]string{
 	"flowLogsFlushInterval":                 "After how long an open flow is reported, and what was reported of a flow becomes one record ([flow records](../guides/flows.md)). The agent starts anew.",
 	"flowLogsFileAggregationKindForAllowed": "`1`: connections that policy allows, and that differ in their source ports alone, are one [flow record](../guides/flows.md#fewer-records) an interval. `2` and `3` do the same here.",
 	"flowRecordsKept":                       "How many [flow records](../guides/flows.md) the node keeps, the latest ones, some 1 KiB each.",
+	"egressBandwidthShaping":                "What holds pods to their [egress bandwidth](qos.md#bandwidth) with eBPF: a queue with a rate for each pod, or the times at which packets may depart, also from the uplink (Linux 5.18 with `sch_fq`).",
 	"hubblePort":                            "TCP port at which the agent serves [Hubble's API](../guides/hubble.md) by TLS while flow records are kept; 0: at the socket of the node alone.",
 	"hubbleCertFile":                        "File with the certificate for `FELIX_HubblePort`; empty, and no key either: the controller signs one for the name of the node, where [it is to](../guides/hubble.md#by-tcp).",
 	"hubbleKeyFile":                         "File with its key.",

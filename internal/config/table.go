@@ -115,6 +115,10 @@ var fields = append([]field{
 	// How many are kept. No FelixConfiguration has it: it is for the environment.
 	integer("flowRecordsKept", "FlowRecordsKept", 32768, 1024, 1<<20, func(e *Effective, v int) { e.FlowsKept = v }),
 
+	// How pods are held to their egress bandwidth with eBPF: for the environment, too.
+	choice("egressBandwidthShaping", "EgressBandwidthShaping", "Queues", []string{"Queues", "DepartureTimes"},
+		func(e *Effective, v string) { e.Departures = v == "DepartureTimes" }),
+
 	// Hubble's API by TCP: for the environment, too.
 	integer("hubblePort", "HubblePort", 0, 0, 65535, func(e *Effective, v int) { e.Hubble.Port = uint16(v) }),
 	verbatim("hubbleCertFile", "HubbleCertFile", "", func(e *Effective, v string) { e.Hubble.CertFile = v }),

@@ -18,7 +18,7 @@ type Event struct {
 	Hook         string // as docs/design/datapath.md calls it
 	IfIndex      int
 	Service      nodestate.Frontend // its id, zero when none
-	Allowed      bool               // by policy
+	Allowed      bool               // by policy, and no limit of a pod's drops it
 	Log          bool               // a rule with action Log matched
 	Again        bool               // a flow that was there is evaluated again
 	Reason       uint32             // enum drop_reason: why the packet was dropped, 0 = it was not

@@ -24,7 +24,7 @@ const Path = "/events"
 type Event struct {
 	Time        time.Time `json:"time"`
 	Node        string    `json:"node"`
-	Verdict     string    `json:"verdict"`          // "allowed" or "denied", by policy
+	Verdict     string    `json:"verdict"`          // "allowed" or "denied", by policy or a limit of a pod
 	Reason      string    `json:"reason,omitempty"` // why the packet was dropped: bpf/reasons.h
 	Protocol    string    `json:"protocol"`
 	Source      Peer      `json:"source"`

@@ -18,6 +18,9 @@ type HostEndpoint struct {
 	ExpectedIPs []netip.Addr
 	Profiles    []string
 	Ports       []PodPort // by name; HostPort and HostIP mean nothing here
+	// DSCP is what packets of the node's own processes bear that leave the cluster by the
+	// interface, plus 1; 0 = what they are given.
+	DSCP uint8
 }
 
 // The label by which Calico's controllers, and Weir's, mark the host endpoints that they make.

@@ -231,7 +231,8 @@ func (d *dumper) hostEndpoint(kind string, k HostInterface, h HostEndpoint) {
 		d.isolation("ingress", h.HostIngress), d.isolation("egress", h.HostEgress),
 		d.isolation("forward-ingress", h.ForwardIngress), d.isolation("forward-egress", h.ForwardEgress),
 		d.isolation("pre-dnat", h.PreDNAT),
-		d.isolation("untracked-ingress", h.UntrackedIngress), d.isolation("untracked-egress", h.UntrackedEgress))
+		d.isolation("untracked-ingress", h.UntrackedIngress), d.isolation("untracked-egress", h.UntrackedEgress),
+		flag(h.DSCP > 0, fmt.Sprintf("dscp=%d", int(h.DSCP)-1)))
 }
 
 // Compare orders interfaces by index, IPv4 first.

@@ -157,6 +157,8 @@ type HostEndpoint struct {
 	HostIngress, HostEgress, ForwardIngress, ForwardEgress Isolation
 	PreDNAT                                                Isolation // of what comes in, before Services
 	UntrackedIngress, UntrackedEgress                      Isolation // of each packet, before everything else
+	// DSCP is that of what the node's own processes send out of the cluster, plus 1; 0 = theirs.
+	DSCP uint8
 }
 
 // HostEndpointAt returns what is evaluated on an interface in the family of an address.

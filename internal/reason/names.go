@@ -41,6 +41,7 @@ const (
 	NoGateway        Reason = 60 // no egress gateway of the pod is known and ready
 	PacketRate       Reason = 70 // more packets than the pod may send or get in a second (QoS)
 	Connections      Reason = 71 // more connections than the pod may have open (QoS)
+	Bandwidth        Reason = 72 // beyond the pod's bandwidth, and too long to wait for (QoS)
 )
 
 var names = map[Reason]string{
@@ -81,6 +82,7 @@ var names = map[Reason]string{
 	NoGateway:        "NO_GATEWAY",
 	PacketRate:       "PACKET_RATE",
 	Connections:      "CONNECTIONS",
+	Bandwidth:        "BANDWIDTH",
 }
 
 var texts = map[Reason]string{
@@ -121,4 +123,5 @@ var texts = map[Reason]string{
 	NoGateway:        "no egress gateway of the pod is known and ready",
 	PacketRate:       "more packets than the pod may send or get in a second (QoS)",
 	Connections:      "more connections than the pod may have open (QoS)",
+	Bandwidth:        "beyond the pod's bandwidth, and too long to wait for (QoS)",
 }

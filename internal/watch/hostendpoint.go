@@ -16,7 +16,7 @@ import (
 func ConvertHostEndpoint(h *v3.HostEndpoint) (*model.HostEndpoint, []weirv1.Problem) {
 	f := newFinding("HostEndpoint", h)
 	s := &h.Spec
-	out := &model.HostEndpoint{Name: h.Name, Labels: h.Labels, Node: s.Node, Interface: s.InterfaceName}
+	out := &model.HostEndpoint{Name: h.Name, Labels: h.Labels, Node: s.Node, Interface: s.InterfaceName, DSCP: f.DSCP(h.Annotations)}
 	for i, text := range s.ExpectedIPs {
 		if a, ok := f.unicast(fmt.Sprintf("spec.expectedIPs[%d]", i), text); ok {
 			out.ExpectedIPs = append(out.ExpectedIPs, a)

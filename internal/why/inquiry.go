@@ -83,6 +83,7 @@ func (i *inquiry) run(ctx context.Context) error {
 	if err := i.explain(ctx); err != nil {
 		return err
 	}
+	i.noteLimits()
 	i.compare()
 	return nil
 }

@@ -52,6 +52,7 @@ type driverProcess struct {
 	crypt string // folder of keys where it encrypts
 	why   string // socket at which it answers weir why
 	leads bool   // its programs lead pods out by egress gateways
+	times bool   // what pods send is held to their bandwidth by departure times
 	runs  bool   // it repairs what it finds broken, as an agent's does (of the eBPF driver; the other one always does)
 }
 
@@ -111,7 +112,7 @@ func (d *driverProcess) spawn(env ...string) {
 	d.t.Helper()
 	d.cmd = exec.Command("nsenter", "--net=/run/netns/"+d.node.netns, os.Args[0])
 	d.cmd.Env = append(append(os.Environ(), "WEIR_TEST_BPFFS="+filepath.Join(d.bpffs, "weir"), "WEIR_TEST_CGROUP="+d.node.cgroup,
-		fmt.Sprintf("WEIR_TEST_FLOWS=%d", d.flows), "WEIR_TEST_CRYPT="+d.crypt, "WEIR_TEST_WHY="+d.why, fmt.Sprintf("WEIR_TEST_GATEWAYS=%t", d.leads), "WEIR_TEST_NODE="+d.node.name), env...)
+		fmt.Sprintf("WEIR_TEST_FLOWS=%d", d.flows), "WEIR_TEST_CRYPT="+d.crypt, "WEIR_TEST_WHY="+d.why, fmt.Sprintf("WEIR_TEST_GATEWAYS=%t", d.leads), fmt.Sprintf("WEIR_TEST_DEPARTURES=%t", d.times), "WEIR_TEST_NODE="+d.node.name), env...)
 	d.cmd.Stderr = os.Stderr
 	stdin, err := d.cmd.StdinPipe()
 	if err != nil {
@@ -203,7 +204,8 @@ func ebpfOptions(log *slog.Logger) (o ebpf.Options, err error) {
 	}
 	flows = cmp.Or(flows, 65536)
 	return ebpf.Options{Logger: log, BPFFS: os.Getenv("WEIR_TEST_BPFFS"), Cgroup: os.Getenv("WEIR_TEST_CGROUP"),
-		Sizes: map[string]uint32{"weir_flows": uint32(flows), "weir_flows_new": uint32(max(16384, flows/4))}, SetRetval: true, NoTCX: kernel.Lacks(kernel.FeatureTCX), Left: nft.Left, Gateways: os.Getenv("WEIR_TEST_GATEWAYS") == "true"}, nil
+		Sizes: map[string]uint32{"weir_flows": uint32(flows), "weir_flows_new": uint32(max(16384, flows/4))}, SetRetval: true, NoTCX: kernel.Lacks(kernel.FeatureTCX), Left: nft.Left, Gateways: os.Getenv("WEIR_TEST_GATEWAYS") == "true",
+		Departures: os.Getenv("WEIR_TEST_DEPARTURES") == "true"}, nil
 }
 
 // openNFT opens the nftables driver, as one that takes over from eBPF or not.

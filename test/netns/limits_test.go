@@ -3,13 +3,44 @@
 package netns
 
 import (
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nettest"
 )
+
+// sinks has pods take streams.
+func (f *fixture) sinks() {
+	f.t.Helper()
+	for _, p := range []*pod{f.a, f.b, f.c} {
+		if a := p.call(request{Op: "sink", Addr: ":8091"}); a.Err != "" {
+			f.t.Fatal(a.Err)
+		}
+	}
+}
+
+// held sends a stream and looks whether it is held to a rate, and reaches it.
+func (f *fixture) held(what string, from *pod, addr string, rate float64, ms int) {
+	t := f.t
+	t.Helper()
+	a := from.call(request{Op: "pour", Net: "tcp", Addr: addr, Every: ms, Timeout: 60_000})
+	if a.Err != "" {
+		t.Fatalf("%s: %s", what, a.Err)
+	}
+	seconds := float64(a.Counters["µs"]) / 1e6
+	mean, most := float64(a.Counters["bytes"])*8/seconds/rate, float64(a.Counters["most"])*8/rate
+	// What goes at once at the beginning is a part of a second's.
+	if mean > 1+0.05/seconds || mean < 0.5 || nettest.Measuring() && mean < 0.9 {
+		t.Errorf("%s: %.3f of the rate in %.1f s", what, mean, seconds)
+	}
+	if most > 1.05 || most < 0.5 {
+		t.Errorf("%s: %.3f of the rate came by the interface in one second", what, most)
+	}
+	of := what + ", " + f.dataplane() + ", " + strings.TrimPrefix(t.Name()[strings.LastIndexByte(t.Name(), '/')+1:], "nft-")
+	nettest.Figure(t, of+": TCP, of the rate", mean)
+	nettest.Figure(t, of+": by the interface in one second, of the rate", most)
+}
 
 // TestBandwidth holds that what a pod sends, and gets, is held to the bandwidth that it may have,
 // whether the other end is a pod of its node or of another one, that a change counts for a pod that
@@ -19,23 +50,14 @@ func TestBandwidth(t *testing.T) { inBoth(t, testBandwidth) }
 
 func testBandwidth(t *testing.T, fam family) {
 	const rate = 16e6 // bits a second
-	ms, figures := 1500, os.Getenv(nettest.FiguresVariable) != ""
-	if figures {
+	ms := 1500
+	if nettest.Measuring() {
 		ms = 10_000
 	}
 	f := newFixture(t, fam)
-	for _, p := range []*pod{f.a, f.b, f.c} {
-		if a := p.call(request{Op: "sink", Addr: ":8091"}); a.Err != "" {
-			t.Fatal(a.Err)
-		}
-	}
+	f.sinks()
 	f.apply()
-	limit := model.Limits{Bandwidth: rate}
-	limited := func(to *model.QoS) {
-		f.a.obj.QoS = to
-		f.cluster.Pods.Put(f.a.obj)
-		f.apply()
-	}
+	limit, limited := model.Limits{Bandwidth: rate}, f.limited
 	free := func(from, to *pod) {
 		t.Helper()
 		if got := from.gbits(to.at("8091"), 300) * 1e9; got < 4*rate {
@@ -44,22 +66,7 @@ func testBandwidth(t *testing.T, fam family) {
 	}
 	held := func(what string, from, to *pod) {
 		t.Helper()
-		a := from.call(request{Op: "pour", Net: "tcp", Addr: to.at("8091"), Every: ms, Timeout: 60_000})
-		if a.Err != "" {
-			t.Fatalf("%s: %s", what, a.Err)
-		}
-		seconds := float64(a.Counters["µs"]) / 1e6
-		mean, most := float64(a.Counters["bytes"])*8/seconds/rate, float64(a.Counters["most"])*8/rate
-		// What goes at once at the beginning is a part of a second's.
-		if mean > 1+0.05/seconds || mean < 0.5 || figures && mean < 0.9 {
-			t.Errorf("%s: %.3f of the rate in %.1f s", what, mean, seconds)
-		}
-		if most > 1.05 || most < 0.5 {
-			t.Errorf("%s: %.3f of the rate came by the interface in one second", what, most)
-		}
-		of := what + ", " + f.dataplane() + ", " + strings.TrimPrefix(t.Name()[strings.LastIndexByte(t.Name(), '/')+1:], "nft-")
-		nettest.Figure(t, of+": TCP, of the rate", mean)
-		nettest.Figure(t, of+": by the interface in one second, of the rate", most)
+		f.held(what, from, to.at("8091"), rate, ms)
 	}
 	free(f.a, f.c)
 	free(f.c, f.a)

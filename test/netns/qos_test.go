@@ -213,6 +213,117 @@ func testMaxConnections(t *testing.T, fam family) {
 	opens("after", a, f.c.at("8080"))
 }
 
+// TestOlderConnections holds that connections that were open when a limit came take places of it,
+// in either direction, until they are over; what the node's own processes opened takes none.
+func TestOlderConnections(t *testing.T) { inBoth(t, testOlderConnections) }
+
+func testOlderConnections(t *testing.T, fam family) {
+	const most = 3
+	f := newFixture(t, fam)
+	f.n1.driver.kill()
+	f.n1.driver.runs = true
+	f.n1.driver.start()
+	f.apply()
+	next := 100
+	opens := func(from *worker, addr string) (id int, err error) {
+		next++
+		if a := from.call(request{Op: "open", Net: "tcp", Addr: addr, ID: next, Timeout: 5000}); a.Err != "" {
+			return next, errors.New(a.Err)
+		}
+		return next, nil
+	}
+	for what, d := range map[string][2]*worker{"egress": {f.a.worker, f.c.worker}, "ingress": {f.c.worker, f.a.worker}} {
+		from, at, q := d[0], f.c.at("8080"), &model.QoS{Egress: model.Limits{Connections: most}}
+		if what == "ingress" {
+			at, q = f.a.at("8080"), &model.QoS{Ingress: model.Limits{Connections: most}}
+		}
+		ids := []int{}
+		for range most {
+			id, err := opens(from, at)
+			if err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			ids = append(ids, id)
+		}
+		if _, err := opens(f.n1.worker, f.a.at("8080")); err != nil {
+			t.Fatal(err)
+		}
+		f.limited(q)
+		await.That(t, what+": one more is refused", func() error {
+			id, err := opens(from, at)
+			if err == nil {
+				from.call(request{Op: "close", ID: id})
+				return errors.New("it was opened")
+			}
+			if !strings.Contains(err.Error(), "connection refused") {
+				t.Fatalf("%s: %v, want a reset", what, err)
+			}
+			return nil
+		})
+		from.call(request{Op: "close", ID: ids[0]})
+		await.That(t, what+": one more, when one of them is over", func() error {
+			_, err := opens(from, at)
+			return err
+		})
+		for range 2 {
+			if _, err := opens(from, at); err == nil {
+				t.Errorf("%s: one more again is open", what)
+			}
+		}
+		f.limited(nil)
+		for id := 100; id <= next; id++ {
+			from.call(request{Op: "close", ID: id})
+		}
+	}
+}
+
+// TestHostDSCP holds that what a node's own processes send out of the cluster by an interface bears
+// the DSCP of its host endpoint, with ECN as it was; that what stays, and what pods send, does not.
+func TestHostDSCP(t *testing.T) { inBoth(t, testHostDSCP) }
+
+func testHostDSCP(t *testing.T, fam family) {
+	const own, ef, cs3 = 8<<2 | 2, 46<<2 | 2, 24<<2 | 2
+	f := newFixture(t, fam)
+	f.countDatagrams(f.a.worker, f.c.worker, f.n2.worker, f.client.worker)
+	class := func(what string, from, to *worker, addr string, want int) {
+		t.Helper()
+		n, got, class, _ := f.datagrams(from, to, addr, 50, 200)
+		if got < n-mostLost {
+			t.Errorf("%s: %d of %d arrived", what, got, n)
+		}
+		if class != want {
+			t.Errorf("%s: traffic class %#x, want %#x", what, class, want)
+		}
+	}
+	outside, n1 := f.client.addr.String()+":8095", f.n1.worker
+	endpoint := func(name, at string, dscp uint8) {
+		f.cluster.HostEndpoints[name] = &model.HostEndpoint{Name: name, Node: "n1", Interface: at, DSCP: dscp, Profiles: []string{model.ProfileDefaultAllow}}
+	}
+	endpoint("all", model.AllInterfaces, 0)
+	f.apply()
+	class("without", n1, f.client.worker, outside, own)
+	endpoint("all", model.AllInterfaces, 46+1)
+	f.apply()
+	class("out of the cluster", n1, f.client.worker, outside, ef)
+	class("to a pod of the node", n1, f.a.worker, f.a.at("8095"), own)
+	class("to a pod of another node", n1, f.c.worker, f.c.at("8095"), own)
+	class("to another node", n1, f.n2.worker, f.n2.addr.String()+":8095", own)
+	class("of a pod", f.a.worker, f.client.worker, outside, own)
+	endpoint("eth0", "eth0", 24+1)
+	f.apply()
+	class("by an interface with an endpoint of its own", n1, f.client.worker, outside, cs3)
+	f.limited(&model.QoS{DSCP: 46 + 1})
+	class("of a pod with one of its own", f.a.worker, f.client.worker, outside, ef)
+	endpoint("eth0", "eth0", 0)
+	f.apply()
+	class("by an interface whose endpoint has none", n1, f.client.worker, outside, own)
+	f.limited(nil)
+	delete(f.cluster.HostEndpoints, "all")
+	delete(f.cluster.HostEndpoints, "eth0")
+	f.apply()
+	class("after", n1, f.client.worker, outside, own)
+}
+
 // TestQoSSwitch holds that a pod with all limits has them in either data plane, and that nothing of
 // the other one is left.
 func TestQoSSwitch(t *testing.T) {

@@ -122,7 +122,7 @@ func (s *sets) bindHosts(out *tables) {
 				continue
 			}
 			at := nodestate.HostInterface{IfIndex: index, IPv6: six}
-			out.hosts[at] = nodestate.HostEndpoint{Name: h.Name}
+			out.hosts[at] = nodestate.HostEndpoint{Name: h.Name, DSCP: h.DSCP}
 			for use := HostOwn; use <= HostUntracked; use++ {
 				for dir := range directions {
 					if use != HostPreDNAT || dir == ingress {

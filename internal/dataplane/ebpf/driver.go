@@ -49,6 +49,8 @@ type Options struct {
 	// Gateways: pods may leave the cluster by egress gateways. Without, the kernel takes out of the
 	// programs what would have them do so.
 	Gateways bool
+	// Departures: pods are held to their bandwidth by departure times, where the kernel can.
+	Departures bool
 	// Trace makes programs leave their decisions in skb->cb, for tests.
 	Trace bool
 	// SetRetval says that the kernel has bpf_set_retval for socket-address programs (kernel.Probe).
@@ -76,7 +78,7 @@ type Options struct {
 }
 
 func (o Options) constants() object.Constants {
-	c := object.Constants{Trace: o.Trace, SetRetval: o.SetRetval, Gateways: o.Gateways}
+	c := object.Constants{Trace: o.Trace, SetRetval: o.SetRetval, Gateways: o.Gateways, Departures: o.Departures && hasDepartures()}
 	if hz, err := kernel.HZ(); err == nil && o.FlowRecords > 0 { // New fails where there is none
 		c.AccountInterval = tables.Clock{HZ: hz}.Units(o.FlowRecords)
 	}
@@ -184,7 +186,10 @@ func New(o Options) (*Driver, error) {
 	d := &Driver{
 		opts: o, log: o.Logger, loaded: l, tables: tables.New(l), programs: attach.NewAttachments(by, links, o.Logger),
 		machine: tables.Machine{Clock: tables.Clock{HZ: hz}, HostNetns: cookie, Flows: int(l.Maps["weir_flows"].MaxEntries()), HandOver: o.Import == flowhandover.ImportAll},
-		endRun:  func() {}, absent: map[attach.Site]string{}, narrow: map[string]bool{}, devices: devices{fresh: map[string]bool{}}, limits: limits{queues: shape.New(shape.Pair)},
+		endRun:  func() {}, absent: map[attach.Site]string{}, narrow: map[string]bool{}, devices: devices{fresh: map[string]bool{}}, limits: limits{queues: shape.New(shape.Pair), wake: make(chan struct{}, 1)},
+	}
+	if o.constants().Departures {
+		d.limits.queues.Depart()
 	}
 	if !preloaded && d.findEvaluating() {
 		d.beginLoading()

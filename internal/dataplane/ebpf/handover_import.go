@@ -386,6 +386,7 @@ func (d *Driver) endImport(done bool) (more bool) {
 	}
 	if done {
 		d.importing, d.importDone = nil, true
+		d.limits.adoptSoon()
 		defer o.table.Close()
 		var some conntrack.Some
 		for _, e := range o.translated {

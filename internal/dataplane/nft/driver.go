@@ -156,7 +156,7 @@ func New(o Options) (*Driver, error) {
 	if n, err = o.Tables(knftables.InetFamily); err != nil {
 		return nil, fmt.Errorf("nftables of both families: %w", err)
 	}
-	d.limits = limits.New(n)
+	d.limits = limits.New(n, d.tracked)
 	d.overLimits = &familyTable{State: d.limits.State}
 	if live && !o.NoMachine {
 		if d.names, err = names.New(o.Logger); err != nil {

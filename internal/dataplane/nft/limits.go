@@ -3,10 +3,42 @@
 package nft
 
 import (
+	"context"
+
+	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
+	"github.com/weir-net/weir/internal/dataplane/nft/limits"
 	"github.com/weir-net/weir/internal/dataplane/nft/services"
 	"github.com/weir-net/weir/internal/nodestate"
+	"github.com/weir-net/weir/internal/sleep"
 )
+
+// tracked hands on the connections of a family that the kernel tracks.
+func (d *Driver) tracked(six bool, each func(conntrack.Entry)) error {
+	if !d.live {
+		return nil
+	}
+	return limits.Tracked(six, each)
+}
+
+// recountConnections looks until ctx ends which connections are over that were open when a limit
+// came.
+func (d *Driver) recountConnections(ctx context.Context) {
+	for sleep.For(ctx, limits.CountEvery) == nil {
+		if err := d.recountOnce(ctx); err != nil {
+			d.log.Error("connections of pods that are over still count", "error", err)
+		}
+	}
+}
+
+func (d *Driver) recountOnce(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.state == nil || d.left {
+		return nil
+	}
+	return d.limits.Recount(ctx, d.state)
+}
 
 // EvaluatesForwarded reports whether policies of host endpoints apply to what passes the node, of a
 // family.

@@ -29,6 +29,7 @@ func (d *Driver) Run(ctx context.Context) error {
 		var counting sync.WaitGroup
 		defer counting.Wait()
 		counting.Go(func() { d.shareConnections(ctx) })
+		counting.Go(func() { d.recountConnections(ctx) })
 		if d.names != nil {
 			counting.Go(func() { d.names.Run(ctx) })
 		}

@@ -44,7 +44,10 @@ const priority = 9
 
 // Device is what a pod's packets wait in, by interface indexes: they come by Pod, and with Pair go
 // out by Queue and come back by Back.
-type Device struct{ Pod, Queue, Back int }
+type Device struct {
+	Pod, Queue, Back int
+	Departure        Departure
+}
 
 // Queues are those of a node. They are for one goroutine, and work in its network namespace.
 type Queues struct {
@@ -52,6 +55,10 @@ type Queues struct {
 	have map[string]nodestate.QoS // as they are in the kernel
 	devs map[string]Device        // of those whose egress is limited
 	read bool                     // what an earlier run left is dealt with
+
+	departs      bool  // packets have times of departure, ...
+	noFQ         error // ... but the kernel has no queue for them
+	linksDropped bool  // no uplink has a queue of ours
 }
 
 // New returns those of a driver.
@@ -130,7 +137,7 @@ func (q *Queues) device(name string, index, mtu int, w nodestate.QoS) (Device, e
 		}
 		*end = at.Attrs().Index
 		if i == 0 {
-			if err := netlink.QdiscReplace(queue(*end, mtu, w.Egress)); err != nil {
+			if d.Departure, err = q.wait(*end, mtu, w.Egress); err != nil {
 				return d, fmt.Errorf("the queue of %s: %w", names[i], err)
 			}
 		}
@@ -232,6 +239,9 @@ func Remove(by Means) error {
 		if a := l.Attrs(); strings.HasPrefix(a.Name, prefixOf(by)) {
 			errs = append(errs, dropLink(a.Name))
 		}
+	}
+	if by == Pair {
+		errs = append(errs, dropLinkQueues())
 	}
 	return errors.Join(errs...)
 }

@@ -26,19 +26,25 @@ const (
 	tick = 64
 )
 
-// queue returns the queue of a device with an MTU that holds packets to limits with a bandwidth.
-func queue(ifindex, mtu int, l model.Limits) *netlink.Tbf {
-	rate := max(l.Bandwidth/8, 1)
-	burst := l.Burst / 8
+// bytesOf are the bytes a second of limits with a bandwidth, those that may go at once, and those
+// that may wait, by an interface with an MTU.
+func bytesOf(mtu int, l model.Limits) (rate, burst, wait uint64) {
+	rate = max(l.Bandwidth/8, 1)
+	burst = l.Burst / 8
 	if burst == 0 {
 		burst = rate / burstOf
 	}
-	burst = max(burst, uint64(2*(mtu+header)))
+	return rate, max(burst, uint64(2*(mtu+header))), max(rate/waitOf, waitLeast)
+}
+
+// queue returns the queue of a device with an MTU that holds packets to limits with a bandwidth.
+func queue(ifindex, mtu int, l model.Limits) *netlink.Tbf {
+	rate, burst, wait := bytesOf(mtu, l)
 	q := &netlink.Tbf{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: ifindex, Handle: netlink.MakeHandle(handle, 0), Parent: netlink.HANDLE_ROOT},
 		Rate:       rate,
 		Buffer:     clip(float64(burst) * 1e9 / float64(rate) / tick),
-		Limit:      clip(float64(burst) + max(float64(rate)/waitOf, waitLeast)),
+		Limit:      clip(float64(burst) + float64(wait)),
 	}
 	if l.Peakrate > 0 {
 		q.Peakrate = max(l.Peakrate/8, 1)

@@ -319,6 +319,7 @@ func (w *writer) hostEndpoint(h *model.HostEndpoint) {
 	w.addrs(h.ExpectedIPs)
 	w.texts(h.Profiles)
 	list(w, h.Ports, (*writer).podPort)
+	w.number(uint64(h.DSCP))
 }
 
 func (w *writer) pool(p *model.Pool) {

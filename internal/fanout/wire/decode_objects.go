@@ -146,7 +146,7 @@ func (r *reader) serviceAccount(s *ServiceAccount) (model.Name, *model.ServiceAc
 
 func (r *reader) hostEndpoint(h *HostEndpoint) (string, *model.HostEndpoint) {
 	out := &model.HostEndpoint{Name: r.key("name", h.Name), Labels: r.labels("labels", h.Labels), Node: r.text("node", h.Node), Interface: r.text("interface", h.Interface),
-		ExpectedIPs: list(r, "expected_ips", h.ExpectedIps, r.addr), Profiles: r.textList("profiles", h.Profiles), Ports: list(r, "ports", h.Ports, r.podPort)}
+		ExpectedIPs: list(r, "expected_ips", h.ExpectedIps, r.addr), Profiles: r.textList("profiles", h.Profiles), Ports: list(r, "ports", h.Ports, r.podPort), DSCP: uint8(h.Dscp)}
 	return out.Name, out
 }
 

@@ -74,7 +74,7 @@ func (w *writer) serviceAccount(s *model.ServiceAccount) *ServiceAccount {
 
 func (w *writer) hostEndpoint(h *model.HostEndpoint) *HostEndpoint {
 	return &HostEndpoint{Name: []byte(h.Name), Labels: w.labels(h.Labels), Node: w.text(h.Node), Interface: w.text(h.Interface),
-		ExpectedIps: each(h.ExpectedIPs, addrBytes), Profiles: w.texts(h.Profiles), Ports: each(h.Ports, w.podPort)}
+		ExpectedIps: each(h.ExpectedIPs, addrBytes), Profiles: w.texts(h.Profiles), Ports: each(h.Ports, w.podPort), Dscp: uint32(h.DSCP)}
 }
 
 func (w *writer) pool(p *model.Pool) *Pool {

@@ -3267,6 +3267,7 @@ type HostEndpoint struct {
 	ExpectedIps   [][]byte               `protobuf:"bytes,5,rep,name=expected_ips,json=expectedIps,proto3" json:"expected_ips,omitempty"`
 	Profiles      []uint32               `protobuf:"varint,6,rep,packed,name=profiles,proto3" json:"profiles,omitempty"` // texts
 	Ports         []*PodPort             `protobuf:"bytes,7,rep,name=ports,proto3" json:"ports,omitempty"`
+	Dscp          uint32                 `protobuf:"varint,8,opt,name=dscp,proto3" json:"dscp,omitempty"` // plus 1
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3348,6 +3349,13 @@ func (x *HostEndpoint) GetPorts() []*PodPort {
 		return x.Ports
 	}
 	return nil
+}
+
+func (x *HostEndpoint) GetDscp() uint32 {
+	if x != nil {
+		return x.Dscp
+	}
+	return 0
 }
 
 type Pool struct {
@@ -4742,7 +4750,7 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\x0eServiceAccount\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\rR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\rR\x04name\x12.\n" +
-	"\x06labels\x18\x03 \x01(\v2\x16.weir.fanout.v1.LabelsR\x06labels\"\xf2\x01\n" +
+	"\x06labels\x18\x03 \x01(\v2\x16.weir.fanout.v1.LabelsR\x06labels\"\x86\x02\n" +
 	"\fHostEndpoint\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12.\n" +
 	"\x06labels\x18\x02 \x01(\v2\x16.weir.fanout.v1.LabelsR\x06labels\x12\x12\n" +
@@ -4750,7 +4758,8 @@ const file_internal_fanout_wire_wire_proto_rawDesc = "" +
 	"\tinterface\x18\x04 \x01(\rR\tinterface\x12!\n" +
 	"\fexpected_ips\x18\x05 \x03(\fR\vexpectedIps\x12\x1a\n" +
 	"\bprofiles\x18\x06 \x03(\rR\bprofiles\x12-\n" +
-	"\x05ports\x18\a \x03(\v2\x17.weir.fanout.v1.PodPortR\x05ports\"\xa1\x03\n" +
+	"\x05ports\x18\a \x03(\v2\x17.weir.fanout.v1.PodPortR\x05ports\x12\x12\n" +
+	"\x04dscp\x18\b \x01(\rR\x04dscp\"\xa1\x03\n" +
 	"\x04Pool\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\fR\x04cidr\x12\x14\n" +

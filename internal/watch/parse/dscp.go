@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// annotationDSCP gives the packets of a pod that leave the cluster a DSCP.
+// annotationDSCP gives what a pod, or a host endpoint, sends out of the cluster a DSCP.
 const annotationDSCP = PrefixQoS + "dscp"
 
 // dscpNames are the names that Calico knows: RFC 2474 (default, class selectors), 2597 (assured
@@ -17,6 +17,20 @@ var dscpNames = map[string]uint8{
 	"CS0": 0, "CS1": 8, "CS2": 16, "CS3": 24, "CS4": 32, "CS5": 40, "CS6": 48,
 	"AF11": 10, "AF12": 12, "AF13": 14, "AF21": 18, "AF22": 20, "AF23": 22,
 	"AF31": 26, "AF32": 28, "AF33": 30, "AF41": 34, "AF42": 36, "AF43": 38,
+}
+
+// DSCP reads the annotation, of a pod or a host endpoint: the number plus 1, 0 = none.
+func (f *Finding) DSCP(annotations map[string]string) uint8 {
+	text, has := annotations[annotationDSCP]
+	if !has {
+		return 0
+	}
+	value, ok := dscpOf(text)
+	if !ok {
+		f.Add(annotationName(annotationDSCP), text, "is no number from 0 to 63 and no name such as EF or AF11", "it is left out")
+		return 0
+	}
+	return value + 1
 }
 
 // dscpOf reads a number or a name, in capitals or not.

@@ -58,14 +58,7 @@ func (f *Finding) QoS(annotations map[string]string) *model.QoS {
 		}
 		f.alone(annotations, d.direction, d.to)
 	}
-	if text, has := annotations[annotationDSCP]; has {
-		value, ok := dscpOf(text)
-		if ok {
-			out.DSCP = value + 1
-		} else {
-			f.Add(annotationName(annotationDSCP), text, "is no number from 0 to 63 and no name such as EF or AF11", "it is left out")
-		}
-	}
+	out.DSCP = f.DSCP(annotations)
 	if out == (model.QoS{}) {
 		return nil
 	}

@@ -90,6 +90,11 @@ const (
 	Counts             = 0x8
 )
 
+// enum departure_flag.
+const (
+	DepartureLinks = 0x1
+)
+
 // enum event_flag.
 const (
 	EventAllowed = 0x1
@@ -183,8 +188,9 @@ const (
 
 // enum limited_slot.
 const (
-	LimitedFrom = 0x0
-	LimitedTo   = 0x1
+	LimitedFrom   = 0x0
+	LimitedTo     = 0x1
+	LimitedUplink = 0x2
 )
 
 // enum live_list.

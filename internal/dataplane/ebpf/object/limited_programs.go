@@ -13,7 +13,8 @@ import (
 // What limited pods send and get passes programs that are in the kernel only while there is such a
 // pod: weir_from_limited and weir_to_limited, which take the places of weir_from_workload and
 // weir_to_workload at its interface, and weir_from_queue, at the device by which its packets come
-// back from their queue.
+// back from their queue. Alike is weir_to_uplink_marked, at uplinks whose host endpoints have a
+// DSCP.
 
 // The names of the programs, and of the maps that they have: from interfaces to queues and back,
 // limits, what is used up of them, connections, and the calls of IPv6's.
@@ -21,18 +22,21 @@ const (
 	LimitedProgram   = "weir_from_limited"
 	LimitedToProgram = "weir_to_limited"
 	QueueProgram     = "weir_from_queue"
+	MarkedProgram    = "weir_to_uplink_marked"
 	Queues           = "weir_queues"
 	Limits           = "weir_limits"
 	LimitStates      = "weir_limit_states"
 	Conns            = "weir_conns"
+	Departures       = "weir_departures"
 	LimitedOfIPv6    = "weir_limited_calls"
 )
 
-// limitedNames are all of them, those at pods' interfaces first, in the order of enum limited_slot.
-var limitedNames = []string{LimitedProgram, LimitedToProgram, QueueProgram}
+// limitedNames are all of them, those that there are of IPv6, too, first, in the order of enum
+// limited_slot.
+var limitedNames = []string{LimitedProgram, LimitedToProgram, MarkedProgram, QueueProgram}
 
 // limitedSlots are those that IPv4's call of IPv6.
-var limitedSlots = limitedNames[:2]
+var limitedSlots = limitedNames[:3]
 
 // LoadLimited loads the programs of a family alongside those that a collection has, with the same
 // maps.
@@ -43,7 +47,7 @@ func LoadLimited(l *Collection) (*Programs, error) {
 	return loadPrograms(l, nil, limitedNames...)
 }
 
-// CallLimited makes IPv4's programs at limited pods call those of IPv6; nil = none.
+// CallLimited makes these programs of IPv4 call those of IPv6; nil = none.
 func (l *Collection) CallLimited(six *Programs) error {
 	var errs []error
 	for slot, name := range limitedSlots {

@@ -61,7 +61,7 @@ func IsStateful(name string) bool { return stateful[name] }
 // those of both.
 var shared = []string{"weir_policy", "weir_ports", "weir_drops", "weir_answers", "weir_events", "weir_event_rate", "weir_records", "weir_hosts", "weir_hosts_staged", "weir_trace_rule",
 	"weir_name_patterns", "weir_name_sets", "weir_name_pods", "weir_name_servers", "weir_names", "weir_name_used", "weir_name_asked", "weir_name_counts", "weir_name_calls", "weir_name_streams", "weir_name_reader", "weir_name_handed", "weir_name_waits", "weir_name_said",
-	Queues, Limits, LimitStates, LimitedOfIPv6, Conns}
+	Queues, Limits, LimitStates, LimitedOfIPv6, Conns, Departures}
 
 // ProgramsOfIPv6 is the map by which the programs of IPv4, which are the ones attached, call those
 // of IPv6.
@@ -126,6 +126,8 @@ type Constants struct {
 	Answers, Burst uint32
 	// Gateways: pods may leave the cluster by egress gateways.
 	Gateways bool
+	// Departures: pods are held to their bandwidth by departure times.
+	Departures bool
 	// AccountInterval is after how long an open flow is reported by its next packet, units of the
 	// programs' clock; 0 = flows are not accounted for.
 	AccountInterval uint32
@@ -286,7 +288,7 @@ func Specialize(spec *ebpf.CollectionSpec, sizes map[string]uint32, c Constants)
 			ms.MaxEntries = n * max(headroom[name], 1)
 		}
 	}
-	for name, on := range map[string]bool{"trace_enabled": c.Trace, "can_set_retval": c.SetRetval, "egress_enabled": c.Gateways} {
+	for name, on := range map[string]bool{"trace_enabled": c.Trace, "can_set_retval": c.SetRetval, "egress_enabled": c.Gateways, "departures_enabled": c.Departures} {
 		v, ok := spec.Variables[name]
 		if !ok {
 			return fmt.Errorf("the programs have no constant %s", name)

@@ -37,11 +37,12 @@ func (l Limits) Add(ifindex int, q model.QoS) {
 	}
 }
 
-// Write adds and changes what differs; what is not wanted stays until Remove.
-func Write(l *object.Collection, want Limits) error {
+// Write adds and changes what differs; what is not wanted stays until Remove. begins reports whether
+// connections are counted that were not.
+func Write(l *object.Collection, want Limits) (begins bool, _ error) {
 	have, err := read(l.Maps[object.Limits])
 	if err != nil {
-		return err
+		return false, err
 	}
 	states := l.Maps[object.LimitStates]
 	var errs []error
@@ -52,11 +53,12 @@ func Write(l *object.Collection, want Limits) error {
 			errs = append(errs, err)
 		}
 		v.Settled = have[k].Settled
+		begins = begins || v.Most > 0 && have[k].Most == 0
 		if is, ok := have[k]; !ok || is != v {
 			errs = append(errs, l.Maps[object.Limits].Put(k, v))
 		}
 	}
-	return errors.Join(errs...)
+	return begins, errors.Join(errs...)
 }
 
 // Remove takes away what is not wanted.

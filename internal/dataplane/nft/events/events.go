@@ -421,6 +421,9 @@ func (v *View) denied(e *dataplane.Event, why reason.Reason, rule nodestate.Rule
 	case reason.PolicyIngress:
 		e.Ingress.Rule = rule
 		e.In, e.Out = dataplane.EventHost{}, dataplane.EventHost{}
+	case reason.PacketRate, reason.Connections: // whatever policy says
+		e.Egress.Rule, e.Ingress.Rule, e.Log = 0, 0, false
+		e.In, e.Out = dataplane.EventHost{}, dataplane.EventHost{}
 	case reason.UntrackedIngress, reason.UntrackedEgress:
 		e.Egress, e.Ingress, e.In, e.Out = dataplane.EventEnd{}, dataplane.EventEnd{}, dataplane.EventHost{}, dataplane.EventHost{}
 		end := &e.In

@@ -10,6 +10,7 @@ import (
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
 )
@@ -18,21 +19,33 @@ import (
 type Table struct {
 	*table.State
 	uncounted error // why connections are not counted
+	older     map[side]older
+	recounted bool // Recount was called
+	tracked   func(six bool, each func(conntrack.Entry)) error
 }
 
-// New is a table of which nothing is known yet.
-func New(n knftables.Interface) *Table {
-	return &Table{State: table.NewState(n, table.Family{Inet: true})}
+// New is a table of which nothing is known yet. Which connections are open tracked says, as Tracked
+// does.
+func New(n knftables.Interface, tracked func(six bool, each func(conntrack.Entry)) error) *Table {
+	return &Table{State: table.NewState(n, table.Family{Inet: true}), older: map[side]older{}, tracked: tracked}
 }
 
 // Apply makes the kernel's table what a state wants, or takes it away. Where the kernel counts no
 // connections, the rest is in force all the same.
 func (t *Table) Apply(ctx context.Context, s *nodestate.State) error {
-	err := t.write(ctx, Render(s, t.uncounted == nil))
+	return errors.Join(t.note(s), t.apply(ctx, s))
+}
+
+func (t *Table) apply(ctx context.Context, s *nodestate.State) error {
+	allowed := t.allowed
+	if t.uncounted != nil {
+		allowed = nil
+	}
+	err := t.write(ctx, Render(s, allowed))
 	if err == nil || t.uncounted != nil || !counts(s) {
 		return errors.Join(err, t.missing(s))
 	}
-	if again := t.write(ctx, Render(s, false)); again != nil {
+	if again := t.write(ctx, Render(s, nil)); again != nil {
 		return errors.Join(err, again)
 	}
 	t.uncounted = err

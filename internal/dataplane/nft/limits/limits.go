@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package limits is the table of the family inet by which the nftables data plane holds limited
-// pods to a number of packets and of connections, and gives what they send out of the cluster a
-// DSCP. It is there only while the node has such a pod. One rule of a pod counts both families, and
-// is written anew only when what it says changes: so no other pod's change gives anybody more.
-// Bandwidth is queues' (package shape).
+// pods to a number of packets and of connections, and gives what they, and host endpoints, send out
+// of the cluster a DSCP. It is there only while the node has such a pod or endpoint. One rule of a
+// pod counts both families, and is written anew only when what it says changes: so no other pod's
+// change gives anybody more. Bandwidth is queues' (package shape).
 package limits
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"sigs.k8s.io/knftables"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/events"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nodestate"
@@ -36,14 +39,14 @@ var (
 	overCount = expr.DenyName(reason.Connections, 0)
 )
 
-// Render makes the table; nil when no pod of the node needs one. Without connections these are not
-// counted.
-func Render(s *nodestate.State, connections bool) *table.Table {
+// Render makes the table; nil when nothing of the node needs one. A rule lets through as many
+// connections as allowed says, in a chain whose name ends so; without that they are not counted.
+func Render(s *nodestate.State, allowed func(of side, most uint32) (uint32, string)) *table.Table {
 	t := table.New(knftables.InetFamily)
 	marks := false
 	for name, q := range s.QoS {
 		id := expr.InterfaceID(name)
-		pod := func(set, chain string, rules ...string) {
+		pod := func(set, chain, id string, rules ...string) {
 			if len(rules) > 0 {
 				t.Chains[chain+id] = table.Chain{Rules: rules}
 				t.Add(set, name, "jump "+chain+id)
@@ -57,16 +60,24 @@ func Render(s *nodestate.State, connections bool) *table.Table {
 				fmt.Sprintf("ip daddr != @%s ip dscp set %d", setCluster4, dscp),
 				fmt.Sprintf("ip6 daddr != @%s ip6 dscp set %d", setCluster6, dscp))
 		}
-		pod(mapSends, "sends-", sends...)
-		pod(mapGets, "gets-", rate(q.Ingress.PacketRate, q.Ingress.PacketsAtOnce())...)
-		if connections {
-			pod(mapOpens, "opens-", count(q.Egress.Connections)...)
-			pod(mapAccepts, "accepts-", count(q.Ingress.Connections)...)
+		pod(mapSends, "sends-", id, sends...)
+		pod(mapGets, "gets-", id, rate(q.Ingress.PacketRate, q.Ingress.PacketsAtOnce())...)
+		for _, d := range []struct {
+			set, chain string
+			egress     bool
+			most       uint32
+		}{{mapOpens, "opens-", true, q.Egress.Connections}, {mapAccepts, "accepts-", false, q.Ingress.Connections}} {
+			if d.most > 0 && allowed != nil {
+				n, end := allowed(side{name, d.egress}, d.most)
+				pod(d.set, d.chain, id+end, count(n))
+			}
 		}
 	}
-	if len(t.Elements) == 0 {
+	own := hostRules(s)
+	if len(t.Elements) == 0 && len(own) == 0 {
 		return nil
 	}
+	marks = marks || len(own) > 0
 	for _, name := range []string{mapSends, mapGets, mapOpens, mapAccepts} {
 		t.Sets[name] = table.Set{Key: "ifname", Value: "verdict"}
 	}
@@ -75,8 +86,8 @@ func Render(s *nodestate.State, connections bool) *table.Table {
 	if marks {
 		addCluster(t, s)
 	}
-	t.Chains[overRate] = table.Chain{Rules: []string{"counter", "drop"}}
-	t.Chains[overCount] = table.Chain{Rules: []string{"counter", "reject with tcp reset"}}
+	t.Chains[overRate] = table.Chain{Rules: append(events.ShowRules(events.Deny, reason.PacketRate, 0), "counter", "drop")}
+	t.Chains[overCount] = table.Chain{Rules: []string{events.ShowFirst(reason.Connections, 0), "counter", "reject with tcp reset"}}
 	const opening = "meta l4proto tcp ct state new "
 	base := func(name string, hook knftables.BaseChainHook, priority knftables.BaseChainPriority, rules ...string) {
 		t.Chains[name] = table.Chain{Type: knftables.FilterType, Hook: hook, Priority: priority, Rules: rules}
@@ -88,7 +99,35 @@ func Render(s *nodestate.State, connections bool) *table.Table {
 	base("passed", knftables.ForwardHook, afterPolicy,
 		opening+"iifname vmap @"+mapOpens, opening+"oifname vmap @"+mapAccepts, "oifname vmap @"+mapGets)
 	base("passed-here", knftables.InputHook, afterPolicy, opening+"iifname vmap @"+mapOpens)
+	base("own", knftables.OutputHook, afterPolicy, own...)
 	return t
+}
+
+// hostRules give what the node's own processes send out of the cluster by an interface the DSCP of
+// its host endpoint.
+func hostRules(s *nodestate.State) (out []string) {
+	some := false
+	// Those of single interfaces come before those of all others, which have index 0.
+	for _, at := range slices.Backward(slices.SortedFunc(maps.Keys(s.HostEndpoints), nodestate.HostInterface.Compare)) {
+		family, set, nfproto := "ip", setCluster4, "ipv4"
+		if at.IPv6 {
+			family, set, nfproto = "ip6", setCluster6, "ipv6"
+		}
+		match := ""
+		if at.IfIndex != 0 {
+			match = fmt.Sprintf("meta oif %d ", at.IfIndex)
+		}
+		if dscp := s.HostEndpoints[at].DSCP; dscp > 0 {
+			some = true
+			out = append(out, fmt.Sprintf("%s%s daddr != @%s %s dscp set %d return", match, family, set, family, (dscp-1)&63))
+		} else if at.IfIndex != 0 {
+			out = append(out, match+"meta nfproto "+nfproto+" return")
+		}
+	}
+	if !some {
+		return nil
+	}
+	return out
 }
 
 func rate(packets, atOnce uint32) []string {
@@ -98,11 +137,11 @@ func rate(packets, atOnce uint32) []string {
 	return []string{fmt.Sprintf("limit rate over %d/second burst %d packets goto %s", packets, atOnce, overRate)}
 }
 
-func count(connections uint32) []string {
+func count(connections uint32) string {
 	if connections == 0 {
-		return nil
+		return "goto " + overCount
 	}
-	return []string{fmt.Sprintf("ct count over %d goto %s", connections, overCount)}
+	return fmt.Sprintf("ct count over %d goto %s", connections, overCount)
 }
 
 // addCluster adds what is no destination outside of the cluster: pools, nodes, and pods that have
