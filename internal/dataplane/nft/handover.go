@@ -133,7 +133,10 @@ func (d *Driver) PutFlows(_ netip.Addr, ifindex int, flows []conntrack.Entry) er
 	defer t.Close()
 	var some conntrack.Some
 	for _, e := range flows {
-		_, err := t.Put(e, func(there conntrack.Entry) bool { return ifindex != 0 && !e.Translated() && there.Reply == e.Reply })
+		put, err := t.Put(e, func(there conntrack.Entry) bool { return ifindex != 0 && !e.Translated() && there.Reply == e.Reply })
+		if err == nil && !put { // what this node has may be of an earlier stay: windows have moved since
+			err = t.Loosen(e.Reply)
+		}
 		some.Add(err)
 	}
 	return some.Err()
