@@ -2,6 +2,8 @@
 
 package main
 
+const madeUpFlows = "a compromised node makes flows of others up that another node is to let pass, as those of a virtual machine that moves"
+
 // attacksAgent are the guards of the agent's own sockets and reports.
 var attacksAgent = []mutant{
 	{fault{"an agent takes its own sockets for a kube-proxy and hands Services away", "internal/kubeproxy/running.go",

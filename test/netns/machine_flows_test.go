@@ -86,7 +86,9 @@ func testMachineFlows(t *testing.T, fam family) {
 	for _, h := range []*host{f.client, f.client2} {
 		h.reachesBy(t, own, f.n1)
 	}
-	pods := func(app string) model.Peer { return model.Peer{Pods: &model.Selector{Namespace: "default", Pods: hasApp(app)}} }
+	pods := func(app string) model.Peer {
+		return model.Peer{Pods: &model.Selector{Namespace: "default", Pods: hasApp(app)}}
+	}
 	p := allow("vm", pods("a"), pods("c"), model.Peer{CIDR: fam.prefix("172.30.0.0/24")})
 	p.AppliesEgress, p.Egress = true, []model.Rule{{Action: model.Allow, Peers: []model.Peer{pods("b"), pods("c")}}}
 	f.put(p)

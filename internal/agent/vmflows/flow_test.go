@@ -56,9 +56,9 @@ func TestLeaving(t *testing.T) {
 		told *wire.MachineFlow
 		left bool // it is another one here
 	}{
-		"to the machine":                           {tracked(far, vm, vm, far), flow(at(far, 1000), at(vm, 80), netip.AddrPort{}), false},
-		"from it":                                  {tracked(vm, far, far, vm), flow(at(vm, 1000), at(far, 80), netip.AddrPort{}), false},
-		"from it to a Service":                     {tracked(vm, service, far, vm), flow(at(vm, 1000), at(service, 80), at(far, 80)), false},
+		"to the machine":       {tracked(far, vm, vm, far), flow(at(far, 1000), at(vm, 80), netip.AddrPort{}), false},
+		"from it":              {tracked(vm, far, far, vm), flow(at(vm, 1000), at(far, 80), netip.AddrPort{}), false},
+		"from it to a Service": {tracked(vm, service, far, vm), flow(at(vm, 1000), at(service, 80), at(far, 80)), false},
 		"from it to a Service, led to a pod here":  {tracked(vm, service, near, vm), flow(at(vm, 1000), at(service, 80), at(near, 80)), true},
 		"by a Service of a pod here":               {tracked(near, service, vm, near), flow(at(near, 1000), at(vm, 80), netip.AddrPort{}), false},
 		"from outside":                             {tracked(outside, vm, vm, outside), flow(at(outside, 1000), at(vm, 80), netip.AddrPort{}), false},
