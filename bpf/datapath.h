@@ -157,7 +157,7 @@ __noinline int datapath_slow(struct __sk_buff *skb)
 		f = bpf_map_lookup_elem(&weir_flows_new, &p->key);
 		half_open = 1;
 	}
-	if (f && !flow_enters(f, p, skb->ifindex))
+	if (f && !flow_enters(f, p, skb->ifindex) && !source_moved(skb, f))
 		f = NULL;
 	if (f && (f->state & STATE_CLOSING) && (p->tcp & (TCP_SYN | TCP_ACK)) == TCP_SYN) {
 		/* The new connection is the other data plane's: this is not to meet its packets. A RST

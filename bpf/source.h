@@ -351,4 +351,29 @@ static __noinline int source_again(struct __sk_buff *skb, struct flow_value *f)
 	return ret;
 }
 
+/* Has the source of scratch.pkt, which is a packet of the flow f of an older epoch, come to this
+ * node's pod that sends it, or gone to another node? So does the address of a virtual machine that
+ * is moved. What comes from outside is compared with the tables by source_again. */
+static __noinline int source_moved(struct __sk_buff *skb, struct flow_value *f)
+{
+	struct settings *s = settings_get();
+	struct scratch *w = scratch_get();
+	struct addr_value *a;
+
+	if (!s || !w || !f || f->epoch == s->epoch || w->pkt.l4 == L4_ERROR)
+		return 0;
+	a = bpf_map_lookup_elem(&weir_addrs, &w->pkt.key.saddr);
+	if (!a)
+		return 0;
+	if (source_is_outside(&w->pkt))
+		return a->kind == ADDR_POD;
+	if (w->pkt.hook != HOOK_FROM_WORKLOAD || FROM_IS_POD(f->from) || a->kind != ADDR_ENDPOINT ||
+	    a->ifindex != skb->ifindex)
+		return 0;
+	f->from = FROM_POD;
+	f->source = addr_none();
+	f->source.w[0] = skb->ifindex;
+	return 1;
+}
+
 #endif

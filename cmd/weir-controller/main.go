@@ -78,12 +78,13 @@ func run(ctx context.Context, log *slog.Logger, kubeconfig, health, listen strin
 			return fmt.Errorf("ConfigMap %s/weir-config: %w; correct it", deploy.Namespace, err)
 		}
 	}
-	c := controller.New(cfg)
 	var webhook http.Handler
 	if cfg.PolicyDefaults {
 		webhook = admission.Handler()
 	}
 	relay := newLive(clients.Kube, log, webhook)
+	cfg.Agents = relay
+	c := controller.New(cfg)
 	server := healthServer(c, relay.Relay)
 	defer server.Close()
 	if listen != "" {

@@ -30,6 +30,10 @@ func all() []mutant {
 // recordedAs are the attacks of mutants that have another name than theirs: where several guards
 // hold one attack, only one of the mutants can have its name.
 var recordedAs = map[string]string{
+	"a compromised node brings flows of others to the node to which a virtual machine is moved":                                       madeUpFlows,
+	"a compromised node has another one lead its clients by a Service of its choice to a virtual machine":                             madeUpFlows,
+	"a compromised node brings flows of a virtual machine to a node to which it is not moved":                                         madeUpFlows,
+	"flows of a pod that is no virtual machine are brought to a node":                                                                 madeUpFlows,
 	"a pod takes packets by a floating address that a node has":                                                                       floatingAttack,
 	"a pod takes packets by a floating address that another pod has":                                                                  floatingAttack,
 	"a younger pod takes the floating address of an older one":                                                                        floatingAttack,

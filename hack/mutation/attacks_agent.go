@@ -2,6 +2,8 @@
 
 package main
 
+const madeUpFlows = "a compromised node makes flows of others up that another node is to let pass, as those of a virtual machine that moves"
+
 // attacksAgent are the guards of the agent's own sockets and reports.
 var attacksAgent = []mutant{
 	{fault{"an agent takes its own sockets for a kube-proxy and hands Services away", "internal/kubeproxy/running.go",
@@ -62,4 +64,16 @@ var attacksAgent = []mutant{
 	{fault{"long annotations of a tenant's Services fill the memory of every agent", "internal/watch/parse/parse.go",
 		"Action: action}.Clip())", "Action: action})"},
 		"./internal/watch", "^TestHostileLongAnnotations$"},
+	{fault{"a compromised node brings flows of others to the node to which a virtual machine is moved", "internal/agent/vmflows/flow.go",
+		"	if f.Src.Addr() != a && (f.Dst.Addr() != a || f.Backend.IsValid()) {", "	if f.Src.Addr() != a && f.Dst.Addr() != a && !f.Backend.IsValid() {"},
+		"./internal/agent/vmflows", "^TestHostileMachineFlows$"},
+	{fault{"a compromised node has another one lead its clients by a Service of its choice to a virtual machine", "internal/agent/vmflows/flow.go",
+		"(f.Dst.Addr() != a || f.Backend.IsValid())", "f.Dst.Addr() != a"},
+		"./internal/agent/vmflows", "^TestHostileMachineFlows$"},
+	{fault{"a compromised node brings flows of a virtual machine to a node to which it is not moved", "internal/agent/vmflows/vmflows.go",
+		"	if ep == nil {\n		return errElsewhere(a)\n	}\n	flows,", "	if ep == nil {\n		ep = &model.LocalEndpoint{}\n	}\n	flows,"},
+		"./internal/agent/vmflows", "^TestHostileMachineFlows$"},
+	{fault{"flows of a pod that is no virtual machine are brought to a node", "internal/agent/vmflows/vmflows.go",
+		"		case s.Machines.Kept(a) == \"\":", "		case !a.IsValid():"},
+		"./internal/agent/vmflows", "^TestHostileMachineFlows$"},
 }

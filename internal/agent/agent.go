@@ -51,6 +51,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/tablesize"
 	"github.com/weir-net/weir/internal/agent/takeover"
 	"github.com/weir-net/weir/internal/agent/vmaddr"
+	"github.com/weir-net/weir/internal/agent/vmflows"
 	apiwire "github.com/weir-net/weir/internal/agentapi/wire"
 	"github.com/weir-net/weir/internal/announce"
 	"github.com/weir-net/weir/internal/bgp/feed"
@@ -138,6 +139,7 @@ type Agent struct {
 	ipam           *ipam.Allocator
 	cni            *cni.Server
 	machines       *vmaddr.Machines
+	machineFlows   *vmflows.Server
 	conf           conflist.File
 	lastGood       *remembered.LastGood
 	conntrackSize  *tablesize.Size

@@ -22,11 +22,13 @@ import (
 	"github.com/weir-net/weir/internal/agent/problems"
 	"github.com/weir-net/weir/internal/agent/source"
 	"github.com/weir-net/weir/internal/agent/vmaddr"
+	"github.com/weir-net/weir/internal/agent/vmflows"
 	"github.com/weir-net/weir/internal/cni"
 	"github.com/weir-net/weir/internal/dataplane"
 	"github.com/weir-net/weir/internal/ipam"
 	"github.com/weir-net/weir/internal/ipam/mirror"
 	"github.com/weir-net/weir/internal/model"
+	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/watch"
 )
 
@@ -157,8 +159,10 @@ func (p pods) PodLives(name model.Name, uid string) bool {
 // openPods opens what gives pods their addresses and interfaces.
 func (a *Agent) openPods() (err error) {
 	o := &a.opts
-	a.machines = vmaddr.New(vmaddr.Config{Node: o.Node, Blocks: client.Blocks(a.clients.Dynamic), Log: o.Log.With("part", "vmaddr"),
+	a.machineFlows = &vmflows.Server{Plane: a.driver, State: func() *nodestate.State { return a.cluster.snapshot().state }, Log: o.Log.With("part", "vmflows")}
+	a.machines = vmaddr.New(vmaddr.Config{Node: o.Node, Blocks: client.Blocks(a.clients.Dynamic), Log: o.Log.With("part", "vmaddr"), Arrived: a.machineFlows.Arrived,
 		SetReachable: func(ep model.LocalEndpoint, at netip.Addr, is bool) error { return a.cni.SetReachable(ep, at, is) }})
+	a.machineFlows.Machines = a.machines
 	a.cluster.noteMachines = a.machines.Note
 	a.ipam, err = ipam.Open(filepath.Join(o.StateDir, ipamDir), o.Node, a.before.Blocks(ipam.NewAPIBlocks(a.clients.Dynamic, o.Node)),
 		ipam.Options{Owner: a.cluster.owner, Refuse: a.cluster.refusePodAddr, Kept: a.machines.Kept, Locked: a.datastore.Locked}, o.Log.With("part", "ipam"))

@@ -12,6 +12,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/flowlog"
 	"github.com/weir-net/weir/internal/agent/problems"
 	"github.com/weir-net/weir/internal/agent/statefile"
+	"github.com/weir-net/weir/internal/agent/vmflows"
 	"github.com/weir-net/weir/internal/config"
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane"
@@ -27,6 +28,7 @@ import (
 type dataPlane interface {
 	handover.Predecessor
 	enforcementChecker
+	vmflows.DataPlane
 	Run(ctx context.Context) error
 	dataplane.Reporter
 	Events() (events.Source, error)

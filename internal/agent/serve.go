@@ -199,11 +199,12 @@ func (a *Agent) apiHandlers() map[string]http.HandlerFunc {
 	}
 }
 
-// serveControllers answers users' questions by the controller, and those about this node's
-// certificate, until ctx ends.
+// serveControllers answers users' questions by the controller, and its own about this node's
+// certificate and flows of virtual machines, until ctx ends.
 func (a *Agent) serveControllers(ctx context.Context) error {
 	handlers := a.apiHandlers()
 	maps.Copy(handlers, a.flowAPI.Questions())
+	maps.Copy(handlers, a.machineFlows.Questions())
 	tunnel.Controller().Keep(ctx, remoteDialer(), trust.Folder(a.opts.PeersDir), api.Bounded(api.NewMux(handlers)),
 		func() []string { return a.cluster.snapshot().controllers }, a.log)
 	return nil

@@ -53,6 +53,8 @@ type Config struct {
 	Environ []string
 	// FanOutMinNodes is the number of nodes from which on there is a fan-out.
 	FanOutMinNodes fanout.MinNodes
+	// Agents are those of the nodes, which the controller asks for virtual machines.
+	Agents kubevirt.Agents
 	// PolicyDefaults has the webhook of internal/admission know the controller's certificates.
 	PolicyDefaults bool
 	// Grace is how long a node must be gone until what it had is given back.
@@ -142,7 +144,7 @@ func New(cfg Config) *Controller {
 	c.balancers = loadbalancer.New(loadbalancer.Config{Kube: cfg.Kube, Dynamic: cfg.Dynamic, Log: cfg.Log})
 	c.bgp = bgp.New(bgp.Config{Kube: cfg.Kube, Dynamic: cfg.Dynamic, Log: cfg.Log, Interval: cfg.Interval})
 	c.srcdst = srcdst.New(srcdst.Config{Kube: cfg.Kube, Dynamic: cfg.Dynamic, Log: cfg.Log, Environ: cfg.Environ, Interval: cfg.Interval, Connect: srcdst.Connect})
-	c.kubevirt = kubevirt.New(kubevirt.Config{Kube: cfg.Kube, Dynamic: cfg.Dynamic, Log: cfg.Log, Interval: cfg.Interval})
+	c.kubevirt = kubevirt.New(kubevirt.Config{Kube: cfg.Kube, Dynamic: cfg.Dynamic, Log: cfg.Log, Agents: cfg.Agents, Interval: cfg.Interval})
 	c.fanout = fanout.New(fanout.Config{Kube: cfg.Kube, Log: cfg.Log, Namespace: cfg.Namespace, MinNodes: cfg.FanOutMinNodes, Interval: cfg.Interval})
 	return c
 }

@@ -11,6 +11,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -102,6 +103,16 @@ func (r *Relay) Serve(ctx context.Context, l net.Listener, config *tls.Config) e
 		return nil
 	}
 	return err
+}
+
+// Ask asks the agent of a node for the controller itself, by a connection to this instance, for
+// which it waits for some seconds; the body of the answer must be closed.
+func (r *Relay) Ask(ctx context.Context, node, method, path string, body io.Reader) (*http.Response, error) {
+	a := r.agents.Of(ctx, node)
+	if a == nil {
+		return nil, errors.New("no agent of the node is connected to the controller")
+	}
+	return a.Conn.Ask(ctx, method, path, body)
 }
 
 // Handler is what is served.

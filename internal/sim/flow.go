@@ -122,9 +122,9 @@ func (n *Node) expired(f *flow, proto model.Protocol) bool {
 	return n.opts.Now()-f.seen > limit
 }
 
-// usable is the list of step 1.
-func (n *Node) usable(f *flow, in In, k flowKey, opening bool) bool {
-	return !n.expired(f, k.proto) && enters(f, in) && !(opening && f.closing)
+// usable is the list of step 1; enters says that the packet comes in where the flow's do.
+func (n *Node) usable(f *flow, enters bool, k flowKey, opening bool) bool {
+	return !n.expired(f, k.proto) && enters && !(opening && f.closing)
 }
 
 // enters reports whether a packet comes in where its flow's packets do.

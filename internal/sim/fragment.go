@@ -144,7 +144,7 @@ func (n *Node) laterFragment(in In, k fragmentKey) Result {
 	}
 	key := flowKey{src: k.src, dst: k.dst, sport: first.sport, dport: first.dport, proto: model.Protocol(first.proto)}
 	f, _ := n.find(key)
-	if f == nil || !n.usable(f, in, key, false) {
+	if f == nil || !n.usable(f, enters(f, in), key, false) {
 		return n.refuseFragment(in, reason.FragmentNoFirst)
 	}
 	if !in.Again && !n.keepsSource(f, in, key) {

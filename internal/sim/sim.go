@@ -314,7 +314,7 @@ func (n *Node) process(in In) (Result, *dropped) {
 		return Result{Action: Pass, Packet: p}, nil
 	}
 	opening := !isError && connects(key.proto) && lifeFlags(p)&(packet.SYN|packet.ACK) == packet.SYN
-	if f != nil && !n.usable(f, in, key, opening) {
+	if f != nil && !n.usable(f, enters(f, in) || !isError && n.moved(f, in, key), key, opening) {
 		if n.state.Settings.HandOver && opening && f.closing && !f.reset && enters(f, in) {
 			n.end(f, key)
 		}
@@ -325,6 +325,11 @@ func (n *Node) process(in In) (Result, *dropped) {
 	}
 	if f != nil && !isError && !n.keepsSource(f, in, key) {
 		return Result{}, &dropped{reason: reason.Spoofed}
+	}
+	if f != nil && !enters(f, in) { // its source has moved
+		if f.iif = 0; in.Hook == FromWorkload {
+			f.iif, f.origin = in.IfIndex, origin{}
+		}
 	}
 	if f != nil && f.epoch != n.epoch && !passes(in, f) {
 		if n.alone && n.plain(f, key) {

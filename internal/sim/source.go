@@ -198,3 +198,15 @@ func (n *Node) keepsSource(f *flow, in In, k flowKey) bool {
 	}
 	return ok
 }
+
+// moved reports whether the source of a packet of an open flow has come to the pod of this node
+// that sends it, or gone to another node, since the flow was evaluated.
+func (n *Node) moved(f *flow, in In, k flowKey) bool {
+	if f.epoch == n.epoch {
+		return false
+	}
+	if fromOutside(in) {
+		return n.kind(k.src) == nodestate.AddrPod
+	}
+	return in.Hook == FromWorkload && f.iif == 0 && n.owns(in.IfIndex, k.src)
+}

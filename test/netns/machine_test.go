@@ -84,6 +84,13 @@ func (m *machine) goes(t *testing.T, node string, moving bool) {
 	m.f.apply()
 }
 
+// reachesBy lets a client send to a machine by a node.
+func (h *host) reachesBy(t *testing.T, machine string, n *node) {
+	t.Helper()
+	fam := n.lan.family
+	run(t, "ip -n %s route replace %s%s via %s", h.netns, fam.addr(machine), map[bool]string{false: "/32", true: "/128"}[fam == ipv6], fam.addr(n.addr.String()))
+}
+
 // moves takes the machine itself to another pod.
 func (m *machine) moves(t *testing.T, from, to *pod) {
 	t.Helper()
@@ -104,9 +111,8 @@ func testMachine(t *testing.T, fam family) {
 		f.cluster.Pools[name] = &routed
 	}
 	m := f.newMachine(t)
-	bits := map[bool]string{false: "/32", true: "/128"}[fam == ipv6]
 	own := m.addrs[0].String()
-	run(t, "ip -n %s route add %s%s via %s", f.client.netns, fam.addr(own), bits, fam.addr("172.30.0.8"))
+	f.client.reachesBy(t, own, f.n1)
 	m.goes(t, "n1", true)
 	var all []*running
 	for i, from := range []*worker{f.a.worker, f.c.worker, f.client.worker} {

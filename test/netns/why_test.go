@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -20,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weir-net/weir/internal/agent/vmflows"
 	"github.com/weir-net/weir/internal/await"
 	"github.com/weir-net/weir/internal/calc/policy"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
@@ -64,9 +66,13 @@ func (a *whyAgent) Explain(context.Context, *nodestate.State, why.Explainer) (po
 func (a *whyAgent) DataPlane() why.DataPlane { return a.plane }
 func (a *whyAgent) LinkAddress() string      { return a.mac }
 
-// answersWhy lets a driver's process answer at the socket that its environment names. The function
-// that it returns is to be called with each state that was applied.
-func answersWhy(plane why.DataPlane) func(*nodestate.State) {
+// answersWhy lets a driver's process answer at the socket that its environment names, weir why and
+// questions about the flows of virtual machines. The function that it returns is to be called with
+// each state that was applied.
+func answersWhy(plane interface {
+	why.DataPlane
+	vmflows.DataPlane
+}) func(*nodestate.State) {
 	path := os.Getenv("WEIR_TEST_WHY")
 	if path == "" {
 		return func(*nodestate.State) {}
@@ -81,7 +87,14 @@ func answersWhy(plane why.DataPlane) func(*nodestate.State) {
 		panic(err)
 	}
 	a := &whyAgent{plane: plane, mac: eth0.HardwareAddr.String()}
-	go func() { panic(http.Serve(l, &why.Engine{Node: os.Getenv("WEIR_TEST_NODE"), Agent: a})) }()
+	mux := http.NewServeMux()
+	mux.Handle("/", &why.Engine{Node: os.Getenv("WEIR_TEST_NODE"), Agent: a})
+	machines := movedMachines{a}
+	flows := vmflows.Server{Plane: plane, Machines: machines, State: machines.state, Log: slog.Default()}
+	for pattern, answer := range flows.Questions() {
+		mux.HandleFunc(pattern, answer)
+	}
+	go func() { panic(http.Serve(l, mux)) }()
 	return func(s *nodestate.State) {
 		a.mu.Lock()
 		a.state = s
@@ -96,6 +109,13 @@ func (n *node) explains() {
 	n.driver.start()
 }
 
+// driverClient asks a node's driver that explains.
+func (n *node) driverClient() *http.Client {
+	return &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", n.driver.why)
+	}}}
+}
+
 // whyHere asks a node alone. What its answer warns of is not looked at: the explanation of policy
 // is the test's, which knows no objects.
 func (n *node) whyHere(q whywire.Request) (a whywire.Answer) {
@@ -105,9 +125,7 @@ func (n *node) whyHere(q whywire.Request) (a whywire.Answer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", n.driver.why)
-	}}}
+	c := n.driverClient()
 	r, err := c.Post("http://node"+whywire.Path, "application/json", bytes.NewReader(body))
 	if err != nil {
 		t.Fatal(err)

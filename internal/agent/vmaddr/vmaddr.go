@@ -41,7 +41,10 @@ type Config struct {
 	Blocks client.Resource[weirv1.IPAMBlock]
 	// SetReachable makes the host's route to an address of an endpoint, or removes it.
 	SetReachable func(ep model.LocalEndpoint, a netip.Addr, reachable bool) error
-	Log          *slog.Logger
+	// Arrived is called when a machine has announced itself, before this node takes its addresses:
+	// its flows come first.
+	Arrived func(ctx context.Context, addrs []netip.Addr)
+	Log     *slog.Logger
 }
 
 // Machines are the virtual machines of the cluster, as far as addresses go.
@@ -92,6 +95,17 @@ func (m *Machines) Kept(a netip.Addr) string {
 		return "virtual machine " + b.VM.Name.String() + " keeps it"
 	}
 	return ""
+}
+
+// EndpointOf returns this node's endpoint of the address of a machine that is at this node, or is
+// moved to it; nil = it is neither.
+func (m *Machines) EndpointOf(a netip.Addr) *model.LocalEndpoint {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if b := m.blocks[a]; b == nil || b.Node != m.cfg.Node && b.VM.TargetNode != m.cfg.Node {
+		return nil
+	}
+	return m.local[a]
 }
 
 // StandsBy implements cni.Machines.
@@ -246,6 +260,7 @@ func (m *Machines) follow(ctx context.Context, ifindex int, w announced) {
 	for ctx.Err() == nil {
 		err := w.listen(ctx, ifindex)
 		if err == nil {
+			m.cfg.Arrived(ctx, w.addrs)
 			err = m.take(ctx, w)
 		}
 		if err == nil {

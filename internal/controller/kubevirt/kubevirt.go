@@ -4,7 +4,8 @@
 // kubeVirtVMAddressPersistence is Enabled. It makes each address of a machine a block of its own,
 // whose node is the one that the machine runs on, and says in it which pods may have it: that in
 // which the machine runs, and the target of a live migration, whose node may take the address over.
-// A block goes with its VirtualMachine.
+// Before that the open flows of the address are brought there (flows.go). A block goes with its
+// VirtualMachine.
 package kubevirt
 
 import (
@@ -48,6 +49,8 @@ type Config struct {
 	Kube    kubernetes.Interface
 	Dynamic dynamic.Interface
 	Log     *slog.Logger
+	// Agents are those of the nodes; nil = flows are brought nowhere.
+	Agents Agents
 	// Interval is the time after which everything is looked at again.
 	Interval time.Duration
 }
@@ -56,6 +59,7 @@ type Config struct {
 type Controller struct {
 	cfg    Config
 	blocks client.Resource[weirv1.IPAMBlock]
+	flows  *flows
 
 	// Of follow.
 	queue  workqueue.TypedRateLimitingInterface[model.Name] // of instances
@@ -64,7 +68,7 @@ type Controller struct {
 
 // New returns a Controller; nothing is sent before Run.
 func New(cfg Config) *Controller {
-	return &Controller{cfg: cfg, blocks: client.Blocks(cfg.Dynamic)}
+	return &Controller{cfg: cfg, blocks: client.Blocks(cfg.Dynamic), flows: newFlows(cfg.Agents, cfg.Log)}
 }
 
 // Run works until ctx ends.
@@ -117,7 +121,10 @@ func (c *Controller) needed(ctx context.Context) (bool, error) {
 // follow works while it is needed.
 func (c *Controller) follow(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
+	defer c.flows.waiting.Wait()
 	defer cancel()
+	clear(c.flows.at) // what happened meanwhile is not known
+	clear(c.flows.expects)
 	c.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[model.Name](50*time.Millisecond, 30*time.Second))
 	defer c.queue.ShutDown()
 	factory := dynamicinformer.NewDynamicSharedInformerFactory(c.cfg.Dynamic, c.cfg.Interval) // looks again for pods' addresses
@@ -252,13 +259,32 @@ func (c *Controller) reconcile(ctx context.Context, name model.Name) error {
 		return errors.Join(errs...)
 	}
 	for _, b := range mine {
-		if settle(&b.Spec, name.String(), v.owner(), v.mac(), home, target) {
+		was := b.Spec.Node
+		differs := settle(&b.Spec, name.String(), v.owner(), v.mac(), home, target)
+		c.followFlows(ctx, v, addrOf(b), was, b.Spec.Node, home, target)
+		if differs {
 			_, err := c.blocks.Update(ctx, b)
 			errs = append(errs, err)
 			c.cfg.Log.Info("the address of a virtual machine", "machine", name.String(), "address", b.Spec.CIDR, "node", b.Spec.Node, "target", target != nil)
 		}
 	}
 	return errors.Join(append(errs, c.claim(ctx, name, v, home, mine))...)
+}
+
+// followFlows has the flows of an address be where packets are about to go: at node, after was.
+func (c *Controller) followFlows(ctx context.Context, v *instance, a netip.Addr, was, node string, home, target *launcher) {
+	switch {
+	case target == nil && v.Status.Migration == nil: // one that was started elsewhere has no connections
+		c.flows.forget(a)
+		c.flows.bring(ctx, a, node, node)
+	case target == nil:
+		c.flows.expect(ctx, a, "", "")
+		c.flows.bring(ctx, a, was, node)
+	case node == target.node: // it has taken the address, whether or not the flows were waited for
+		c.flows.bring(ctx, a, home.node, node)
+	case !c.flows.has(a, target.node):
+		c.flows.expect(ctx, a, home.node, target.node)
+	}
 }
 
 // moving returns the migrations of an instance that go on.
@@ -307,6 +333,7 @@ func (c *Controller) forgetOthers(ctx context.Context, mine []*weirv1.IPAMBlock,
 
 func (c *Controller) release(ctx context.Context, b *weirv1.IPAMBlock) error {
 	err := c.blocks.Delete(ctx, b.Name, b.ResourceVersion)
+	c.flows.forget(addrOf(b))
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

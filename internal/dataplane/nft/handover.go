@@ -108,6 +108,40 @@ func Left() (left conntrack.Left, err error) {
 	return left, errors.Join(errs...)
 }
 
+// FlowsOf implements vmflows.DataPlane: what takes a path of its own is left out.
+func (d *Driver) FlowsOf(a netip.Addr) (out []conntrack.Entry, err error) {
+	t, err := conntrack.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer t.Close()
+	err = t.Each(a.Is6(), func(e conntrack.Entry) {
+		if (e.Orig.Src == a || e.Reply.Src == a) && e.Zone == 0 && e.Mark&^(marks.EpochMask|marks.PluginBit) == 0 {
+			e.Mark = 0 // it is to be evaluated
+			out = append(out, e)
+		}
+	})
+	return out, err
+}
+
+// PutFlows implements vmflows.DataPlane.
+func (d *Driver) PutFlows(_ netip.Addr, ifindex int, flows []conntrack.Entry) error {
+	t, err := conntrack.Open()
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	var some conntrack.Some
+	for _, e := range flows {
+		put, err := t.Put(e, func(there conntrack.Entry) bool { return ifindex != 0 && !e.Translated() && there.Reply == e.Reply })
+		if err == nil && !put { // what this node has may be of an earlier stay: windows have moved since
+			err = t.Loosen(e.Reply)
+		}
+		some.Add(err)
+	}
+	return some.Err()
+}
+
 // dsrEntry is an element of IPv4's map of DSR flows, as a connection. Each part of a key fills
 // whole words.
 func dsrEntry(e nftables.SetElement) (conntrack.Entry, bool) {

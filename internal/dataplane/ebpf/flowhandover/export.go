@@ -356,8 +356,10 @@ func (g *familyExporter[A]) affinities(now uint32) (out []conntrack.Affinity, er
 }
 
 // span is how long some units of the clock are.
-func (g *familyExporter[A]) span(units int64) time.Duration {
-	return time.Duration(units) * 1000 * time.Second / time.Duration(max(g.current.PerSecond, 1))
+func (g *familyExporter[A]) span(units int64) time.Duration { return span(&g.current, units) }
+
+func span[A abi.Address](s *abi.Settings[A], units int64) time.Duration {
+	return time.Duration(units) * 1000 * time.Second / time.Duration(max(s.PerSecond, 1))
 }
 
 // export exports at most room flows; the error is conntrack.ErrFull when there are more.
@@ -474,10 +476,15 @@ func (g *familyExporter[A]) known(orig abi.FlowKey[A]) bool {
 
 // timeLeft is how long an entry has until its time-out; negative when it is over.
 func (g *familyExporter[A]) timeLeft(k abi.FlowKey[A], v abi.FlowValue[A], now uint32) time.Duration {
+	return TimeLeft(&g.current, k, v, now)
+}
+
+// TimeLeft is how long an entry has by the settings until its time-out; negative when it is over.
+func TimeLeft[A abi.Address](s *abi.Settings[A], k abi.FlowKey[A], v abi.FlowValue[A], now uint32) time.Duration {
 	icmp := uint8(unix.IPPROTO_ICMP)
 	if abi.FromAddr(k.Saddr).Is6() {
 		icmp = unix.IPPROTO_ICMPV6
 	}
 	age := max(int64(int32(now-v.Seen)), 0)
-	return g.span(int64(flowtable.FlowLimit(g.current.Timeouts, k.Proto, v.State, v.Flags, icmp)) - age)
+	return span(s, int64(flowtable.FlowLimit(s.Timeouts, k.Proto, v.State, v.Flags, icmp))-age)
 }

@@ -32,7 +32,26 @@ type Importer struct {
 	Ifindex     func(nodestate.Addr) int
 	Which       ImportScope
 	Predecessor conntrack.Left
+	Moved       Moved
 	Route       func(to netip.Addr) (ifindex int, via netip.Addr, ok bool) // the kernel's
+}
+
+// Moved is an address that moves between nodes, by a state that may not say so yet: of flows of it
+// this node takes part in.
+type Moved struct {
+	Addr    netip.Addr // invalid = none does
+	IfIndex int        // of the pod here that has it, 0 = it is elsewhere
+}
+
+// at is whose an address is.
+func (t Importer) at(a netip.Addr) nodestate.Addr {
+	switch {
+	case a != t.Moved.Addr || !a.IsValid():
+		return t.State.Addrs[a]
+	case t.Moved.IfIndex == 0:
+		return nodestate.Addr{Kind: nodestate.AddrPod}
+	}
+	return nodestate.Addr{Kind: nodestate.AddrEndpoint, IfIndex: t.Moved.IfIndex}
 }
 
 // ImportedFlow is a flow as it is written into the maps.
@@ -62,7 +81,7 @@ func ImportFlow[A abi.Address](t Importer, e conntrack.Entry, now, epoch uint32)
 		return f, false
 	}
 	after, back := f.Back.Reversed(), f.Key.Reversed()
-	src, translated := t.State.Addrs[e.Orig.Src], e.Translated()
+	src, translated := t.at(e.Orig.Src), e.Translated()
 	f.There = abi.FlowValue[A]{Saddr: after.Saddr, Daddr: after.Daddr, Sport: after.Sport, Dport: after.Dport}
 	f.Here = abi.FlowValue[A]{Saddr: back.Saddr, Daddr: back.Daddr, Sport: back.Sport, Dport: back.Dport, Flags: abi.FlowReply}
 	f.There.State, f.Here.State = states[0], states[1]
@@ -120,7 +139,7 @@ func ImportFlow[A abi.Address](t Importer, e conntrack.Entry, now, epoch uint32)
 // pod of this node, or is translated as Services and natOutgoing do it, or to be told from one that
 // is.
 func (t Importer) Ours(e conntrack.Entry) bool {
-	src, backend := t.State.Addrs[e.Orig.Src], t.State.Addrs[e.Reply.Src]
+	src, backend := t.at(e.Orig.Src), t.at(e.Reply.Src)
 	here := src.Kind == nodestate.AddrEndpoint || backend.Kind == nodestate.AddrEndpoint
 	if !e.Translated() {
 		return here && t.Which == ImportAll
@@ -155,7 +174,7 @@ func (t Importer) BeforeOthersNAT(e conntrack.Entry) conntrack.Entry {
 // leftToStack reports whether programs leave a connection to the stack, translated or not, because
 // another CNI plugin's network carries it out of the node.
 func (t Importer) leftToStack(e conntrack.Entry) bool {
-	if !t.State.Settings.Chained || t.State.Addrs[e.Orig.Src].Kind != nodestate.AddrEndpoint || e.Reply.Dst != e.Orig.Src {
+	if !t.State.Settings.Chained || t.at(e.Orig.Src).Kind != nodestate.AddrEndpoint || e.Reply.Dst != e.Orig.Src {
 		return false
 	}
 	_, routed := t.State.RouteTo(e.Reply.Src)
@@ -195,7 +214,7 @@ func (t Importer) service(orig conntrack.Tuple) (nodestate.Service, bool) {
 // toBackend reports whether what is translated is led to a pod, or to a backend of the Service that
 // is asked for.
 func (t Importer) toBackend(e conntrack.Entry) bool {
-	kind := t.State.Addrs[e.Reply.Src].Kind
+	kind := t.at(e.Reply.Src).Kind
 	return kind == nodestate.AddrEndpoint || kind == nodestate.AddrPod || t.inPodBlock(e.Reply.Src) || t.balanced(e)
 }
 
@@ -210,7 +229,7 @@ func (t Importer) balanced(e conntrack.Entry) bool {
 // iif is the interface by which packets of an address enter, 0 where they come from no pod of this
 // node.
 func (t Importer) iif(a netip.Addr) uint32 {
-	if v := t.State.Addrs[a]; v.Kind == nodestate.AddrEndpoint {
+	if v := t.at(a); v.Kind == nodestate.AddrEndpoint {
 		return uint32(t.Ifindex(v))
 	}
 	return 0

@@ -26,4 +26,14 @@ func (c *KernelClock) Now() (uint32, error) {
 	return c.program.Run(&ebpf.RunOptions{Data: make([]byte, 14)})
 }
 
+// Now reads the programs' clock once.
+func Now() (uint32, error) {
+	c, err := NewKernelClock()
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	return c.Now()
+}
+
 func (c *KernelClock) Close() { c.program.Close() }

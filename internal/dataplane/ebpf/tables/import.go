@@ -5,6 +5,7 @@ package tables
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 	"unsafe"
 
@@ -43,6 +44,49 @@ func (t *familyTables[A]) ImportConnection(from flowhandover.Importer, e conntra
 	return true, nil
 }
 
+// FlowsOf hands on the established flows that have an end at an address, as connection tracking
+// would have them, but for those that another node, or the node's stack, takes part in.
+func (t *familyTables[A]) FlowsOf(a netip.Addr, now uint32, f func(conntrack.Entry)) error {
+	var s abi.Settings[A]
+	if err := flowtable.ReadSettingsMap(t.settings, &s); err != nil {
+		return err
+	}
+	of := abi.ToAddr[A](a)
+	return flowtable.EachFlow(t.flows, func(k abi.FlowKey[A], v abi.FlowValue[A]) {
+		if k.Saddr != of && v.Daddr != of || v.Flags&(abi.FlowReply|abi.FlowViaNode|abi.FlowHandOn|abi.FlowDSR) != 0 || v.State&(abi.StateStack|abi.StateGateway) != 0 {
+			return
+		}
+		if e, ok := flowhandover.ConntrackEntry(k, v, flowhandover.TimeLeft(&s, k, v, now)); ok {
+			f(e)
+		}
+	})
+}
+
+// PutFlow writes a flow that another node has seen begin, in the place of what was made of packets
+// from the middle of it. With over it takes the place of whatever this node has of it; else what
+// this node knows in the same direction stays, as it may translate it for a pod of its own.
+func (t *familyTables[A]) PutFlow(from flowhandover.Importer, e conntrack.Entry, now uint32, over bool) error {
+	f, ok := flowhandover.ImportFlow[A](from, e, now, t.current.Epoch)
+	if !ok {
+		return nil
+	}
+	for _, k := range []abi.FlowKey[A]{f.Back, f.Key} {
+		var there abi.FlowValue[A]
+		if flowtable.LookUpFlow(t.flowsNew, k, &there) != nil && flowtable.LookUpFlow(t.flows, k, &there) != nil {
+			continue
+		}
+		if !over && !e.Translated() && (there.Flags&abi.FlowReply != 0) == (k == f.Back) {
+			return nil
+		}
+		if err := t.forget(k, there.After(k.Proto).Reversed()); err != nil {
+			return err
+		}
+	}
+	_, err1 := flowtable.AddFlow(t.flows, f.Back, f.Here)
+	_, err2 := flowtable.AddFlow(t.flows, f.Key, f.There)
+	return errors.Join(err1, err2)
+}
+
 // Knows reports whether the flow maps have a key.
 func (t *familyTables[A]) Knows(of conntrack.Tuple) bool {
 	k, ok := flowhandover.KeyOf[A](of)
@@ -52,12 +96,19 @@ func (t *familyTables[A]) Knows(of conntrack.Tuple) bool {
 
 // ForgetImported forgets a connection that was imported.
 func (t *familyTables[A]) ForgetImported(orig, answers conntrack.Tuple) error {
-	var errs []error
-	for _, of := range []conntrack.Tuple{orig, answers} {
-		k, ok := flowhandover.KeyOf[A](of)
-		if !ok {
-			continue
+	var of []abi.FlowKey[A]
+	for _, tuple := range []conntrack.Tuple{orig, answers} {
+		if k, ok := flowhandover.KeyOf[A](tuple); ok {
+			of = append(of, k)
 		}
+	}
+	return t.forget(of...)
+}
+
+// forget deletes entries, of whichever map.
+func (t *familyTables[A]) forget(of ...abi.FlowKey[A]) error {
+	var errs []error
+	for _, k := range of {
 		for _, m := range []*ebpf.Map{t.flows, t.flowsNew} {
 			if err := m.Delete(&k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 				errs = append(errs, err)

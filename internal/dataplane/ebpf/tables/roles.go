@@ -108,6 +108,11 @@ type ImportTables interface {
 	ForgetImported(orig, answers conntrack.Tuple) error
 	// Knows reports whether the flow maps have a tuple.
 	Knows(of conntrack.Tuple) bool
+	// FlowsOf hands on the established flows that have an end at an address, and PutFlow writes one
+	// that another node has seen begin; with over it replaces what is there of it. now is as in
+	// ImportConnection.
+	FlowsOf(a netip.Addr, now uint32, f func(conntrack.Entry)) error
+	PutFlow(from flowhandover.Importer, e conntrack.Entry, now uint32, over bool) error
 	// ImportAffinity remembers which backend a client had, unless it is known to have one. now is
 	// as in ImportConnection.
 	ImportAffinity(from flowhandover.Importer, a conntrack.Affinity, now uint32) error
