@@ -24,8 +24,8 @@ ip netns exec %[2]s iptables -t nat -A POSTROUTING -s 169.254.172.%[3]d -j SNAT 
 		n.vpc.prefix+"-"+p.name, n.netns, number, n.addr)
 }
 
-// getIPv4 asks a host by IPv4, whatever the family of the test, and returns the answer; "" = there is
-// none. timeout is in milliseconds, 0 = as long as it takes.
+// getIPv4 asks a host by IPv4, whatever the family of the test, and returns the answer; "" = there
+// is none. timeout is in milliseconds, 0 = as long as it takes.
 func (p *pod) getIPv4(to *host, nw string, timeout int) string {
 	a := p.callIn(ipv4, request{Op: "get", Net: nw, Addr: to.addr.String() + ":7000", Timeout: timeout})
 	name, from, _ := strings.Cut(a.Reply, " ")

@@ -224,8 +224,8 @@ func isPerNode(a netip.Addr) bool {
 }
 
 // Find returns the interfaces whose names begin with prefix: those to whose addresses pods has a
-// pod, and the others. Whatever their names, interfaces of egress-cni belong to those whose other ends
-// are in the same network namespace.
+// pod, and the others. Whatever their names, interfaces of egress-cni belong to those whose other
+// ends are in the same network namespace.
 func (w *Watcher) Find(prefix string, pods map[netip.Addr]model.Name) Found {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -296,8 +296,8 @@ func (w *Watcher) to(a netip.Addr) (link, int) {
 	return l, index
 }
 
-// EndpointsOf returns the endpoint of a pod that has one of the addresses, and the pod's others that
-// egress-cni made; none = there is none yet.
+// EndpointsOf returns the endpoint of a pod that has one of the addresses, and the pod's others
+// that egress-cni made; none = there is none yet.
 func EndpointsOf(endpoints map[netip.Addr]*model.LocalEndpoint, pod model.Name, addrs []netip.Addr) (out []*model.LocalEndpoint) {
 	for _, a := range addrs {
 		if ep := endpoints[a]; ep != nil && ep.Pod == pod {

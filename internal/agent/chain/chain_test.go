@@ -188,9 +188,9 @@ func TestFindMadeInTheNode(t *testing.T) {
 	look("the pod has its end", 1)
 }
 
-// TestFindFurther: an interface that Amazon's egress-cni made, whatever its name, is the pod's whose
-// network namespace it leads into, and held where that pod is not known; others with such names are
-// left alone.
+// TestFindFurther: an interface that Amazon's egress-cni made, whatever its name, is the pod's
+// whose network namespace it leads into, and held where that pod is not known; others with such
+// names are left alone.
 func TestFindFurther(t *testing.T) {
 	nettest.NeedRoot(t, "making network namespaces")
 	node, known, unknown := nettest.New(t, "node"), nettest.New(t, "a pod"), nettest.New(t, "another pod")
