@@ -194,10 +194,11 @@ test: ## lane 3: everything that CI runs (root)
 	@MAKE="$(MAKE)" hack/parts.sh $(TEST_PARTS)
 
 # Weir as a whole in a lab of its own: traffic, restarts, failures; writes out/lab.json. LAB="-args -judge" also fails on what takes longer than is promised.
-# TestOnAzureOverlay differs from TestOnAzure by the lab's network alone, takes two minutes, and is part of e2e-clouds.
+# TestOnAzureOverlay differs from TestOnAzure by the lab's network alone. That, TestOnAWSIPv6, and nftables with the plugins of clouds
+# (-clouds-all) take minutes, and are part of e2e-clouds.
 lab-e2e: e2e-build aws-vpc-cni azure-cni hubble-cli browser ## Weir as a whole in a lab (root)
 	go vet -tags lab ./test/lab
-	$(WITH_BROWSER) WEIR_HUBBLE=$(HUBBLE_CLI) go test -v -tags lab -count 1 -timeout 60m -skip '^(TestOnAzureOverlay|TestEgressAtStart)$$' ./test/lab $(if $(INSTALL),-install="$(INSTALL)") $(LAB)
+	$(WITH_BROWSER) WEIR_HUBBLE=$(HUBBLE_CLI) go test -v -tags lab -count 1 -timeout 60m -skip '^(TestOnAzureOverlay|TestOnAWSIPv6|TestEgressAtStart)$$' ./test/lab $(if $(INSTALL),-install="$(INSTALL)") $(LAB)
 
 # Kubernetes' own end-to-end specs of sig-network in labs, all but those that test/e2e/skips.golden names; writes out/e2e….json.
 # WEIR_E2E_FOCUS narrows them; E2E="--connect-time Disabled --mode DSR --repeat 3" sets the rest (go run ./test/e2e --help).

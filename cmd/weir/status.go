@@ -13,7 +13,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,12 +22,12 @@ import (
 	weirv1 "github.com/weir-net/weir/api/weir/v1"
 	"github.com/weir-net/weir/deploy"
 	"github.com/weir-net/weir/internal/agentapi/wire"
+	srcdst "github.com/weir-net/weir/internal/controller/srcdst/status"
 	"github.com/weir-net/weir/internal/flows/ask"
 	flowscommand "github.com/weir-net/weir/internal/flows/command"
-	"github.com/weir-net/weir/internal/kinds"
 	"github.com/weir-net/weir/internal/relay/live"
+	"github.com/weir-net/weir/internal/stored"
 	"github.com/weir-net/weir/internal/terminal"
-	"github.com/weir-net/weir/internal/watch"
 	"github.com/weir-net/weir/internal/watch/parse"
 )
 
@@ -190,13 +189,9 @@ func readReport(ctx context.Context, source statuses, only string, now time.Time
 	if err := r.readBGP(ctx, c, nodes.Items, only == "", source.asker != nil); err != nil {
 		return nil, err
 	}
-	if err := r.readUnsupportedKinds(ctx, c); err != nil {
-		return nil, err
-	}
-	if err := errors.Join(r.readControllersConfiguration(ctx, c), r.readLeftovers(c)); err != nil {
-		return nil, err
-	}
-	return r, nil
+	without, err := stored.Find(ctx, c.Dynamic, c.Kube.Discovery())
+	r.unsupported = append(r.unsupported, without...)
+	return r, errors.Join(err, r.readSrcDstChecks(ctx, c))
 }
 
 // runningAgents are the nodes whose agent's pod is ready: what an agent said last does not show
@@ -350,67 +345,15 @@ func addresses(st *weirv1.NodeStatusStatus) string {
 	return st.NodeAddress + "," + st.NodeAddressIPv6
 }
 
-// readUnsupportedKinds lists the objects that are stored and have no effect.
-func (r *report) readUnsupportedKinds(ctx context.Context, c *clientset.Clients) error {
-	all, err := kinds.All()
-	if err != nil {
-		return err
+// readSrcDstChecks reads what the controller says of the source/destination checks of EC2.
+func (r *report) readSrcDstChecks(ctx context.Context, c *clientset.Clients) error {
+	said, err := srcdst.Read(ctx, c.Kube)
+	inForce, problems := said.Words()
+	if inForce != "" {
+		r.components = append(r.components, inForce)
 	}
-	for _, k := range all {
-		if k.InForce {
-			continue
-		}
-		list, err := c.Dynamic.Resource(k.Resource).List(ctx, metav1.ListOptions{Limit: 4})
-		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("list %s: %w", k.Resource.Resource, err)
-		}
-		if len(list.Items) == 0 {
-			continue
-		}
-		var names []string
-		for i := range list.Items {
-			if i == 3 {
-				names = append(names, "…")
-				break
-			}
-			names = append(names, strings.TrimPrefix(list.Items[i].GetNamespace()+"/"+list.Items[i].GetName(), "/"))
-		}
-		r.unsupported = append(r.unsupported, fmt.Sprintf("%s %s: stored, but this kind is not supported yet; it has no effect", k.Name, strings.Join(names, ", ")))
-	}
-	return nil
-}
-
-// readControllersConfiguration names the fields without effect of the object that no agent reads.
-func (r *report) readControllersConfiguration(ctx context.Context, c *clientset.Clients) error {
-	u, err := c.Dynamic.Resource(v3.SchemeGroupVersion.WithResource("kubecontrollersconfigurations")).Get(ctx, "default", metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("get KubeControllersConfiguration default: %w", err)
-	}
-	for _, p := range watch.Check(u) {
-		r.unsupported = append(r.unsupported, p.String())
-	}
-	return nil
-}
-
-// readLeftovers says where there are definitions of crd.projectcalico.org: clients may read these
-// in the place of those that Weir acts on.
-func (r *report) readLeftovers(c *clientset.Clients) error {
-	groups, err := c.Kube.Discovery().ServerGroups()
-	if err != nil {
-		return fmt.Errorf("read the groups of the API: %w", err)
-	}
-	for _, g := range groups.Groups {
-		if g.Name == "crd.projectcalico.org" {
-			r.unsupported = append(r.unsupported, "CustomResourceDefinitions of "+g.Name+" are left over: clients such as calicoctl may read them and show lists that are empty or old; when nothing else uses them, delete them (docs/guides/calicoctl.md)")
-		}
-	}
-	return nil
+	r.problems = append(r.problems, problems...)
+	return err
 }
 
 func (r *report) print(out io.Writer) error {

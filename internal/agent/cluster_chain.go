@@ -76,23 +76,37 @@ func (e *enforcer) hold(ctx context.Context, pod model.Name, uid string, addrs [
 	if p, err := e.pods.PodForAdd(ctx, pod, uid); err != nil || p.Pod.HostNetwork {
 		return err
 	}
+	if e.cluster.chain != nil { // a plugin that has ended may have made more than one interface
+		different, err := e.cluster.chain.Read()
+		if err != nil {
+			return err
+		}
+		if different {
+			e.cluster.noteLocal()
+		}
+	}
 	for {
 		var gen uint64
-		var ep *model.LocalEndpoint
+		var eps []*model.LocalEndpoint
 		if err := e.cluster.do(ctx, func() {
 			e.cluster.compute()
 			if len(addrs) == 0 {
 				addrs = e.cluster.results.AddrsOf(pod, uid)
 			}
-			gen, ep = e.cluster.gen, chain.EndpointOf(e.cluster.model.Local.Endpoints, pod, addrs)
+			gen, eps = e.cluster.gen, chain.EndpointsOf(e.cluster.model.Local.Endpoints, pod, addrs)
 		}); err != nil {
 			return err
 		}
-		if ep != nil {
+		for _, ep := range eps {
 			if err := e.loop.Wait(ctx, gen, concerning(*ep)); err != nil {
 				return err
 			}
-			return e.driver.Enforced(*ep)
+			if err := e.driver.Enforced(*ep); err != nil {
+				return err
+			}
+		}
+		if len(eps) > 0 {
+			return nil
 		}
 		select {
 		case <-ctx.Done():

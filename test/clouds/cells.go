@@ -3,21 +3,34 @@
 package main
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/weir-net/weir/test/cells"
 )
 
-// cluster is a lab with a CNI plugin, the test of package test/lab that runs in it, and the flag by
-// which that takes the lab.
-type cluster struct{ on, test, flag string }
+// cluster is a lab with a CNI plugin, of a family, the test of package test/lab that runs in it,
+// and the flag by which that takes the lab.
+type cluster struct{ on, family, test, flag string }
 
 var clusters = []cluster{
-	{"aws-vpc-cni", "TestOnAWS", "-aws-lab"},
-	{"azure-cni", "TestOnAzure", "-azure-lab"},
-	{"azure-cni-overlay", "TestOnAzureOverlay", "-azure-overlay-lab"},
-	{"generic", "TestOnGeneric", "-on-lab"},
+	{"aws-vpc-cni", "IPv4", "TestOnAWS", "-aws-lab"},
+	{"aws-vpc-cni", "IPv6", "TestOnAWSIPv6", "-aws-ipv6-lab"},
+	{"azure-cni", "IPv4", "TestOnAzure", "-azure-lab"},
+	{"azure-cni-overlay", "IPv4", "TestOnAzureOverlay", "-azure-overlay-lab"},
+	{"generic", "IPv4", "TestOnGeneric", "-on-lab"},
 }
+
+// name is what figures of it are of.
+func (c cluster) name() string {
+	if c.family == "IPv6" {
+		return c.on + ", IPv6"
+	}
+	return c.on
+}
+
+// specs reports whether upstream's specs, and latency, are run in such a lab.
+func (c cluster) specs() bool { return c.family == "IPv4" }
 
 // A specs is an argument of test/e2e that chooses specs.
 const (
@@ -44,8 +57,9 @@ func specs(on, which string) string { return "test/e2e --on=" + on + " " + which
 // asks are all cells.
 func asks() []cells.Cell {
 	var out []cells.Cell
+	of := ""
 	on := func(plane, mode, what, test, why string) {
-		family := "IPv4"
+		family := cmp.Or(of, "IPv4")
 		if strings.HasPrefix(what, "IPv6") {
 			family = "IPv6"
 		}
@@ -54,34 +68,35 @@ func asks() []cells.Cell {
 	add := func(mode, what, test, why string) { on("eBPF", mode, what, test, why) }
 	for _, c := range clusters {
 		test := "test/lab " + c.test
+		of = c.family
 		add(c.on, "pods that run are taken over, and kept when Weir goes", test, "")
-		of := map[string]string{
+		parts := map[string]string{
 			"pod": "network", "Service": "pods and Services", "NodePort": "node ports", "DSR": "DSR", "policy": "policy", "why": "why",
 			"new pods, isolated until their policy is in force": "new pods", "removal": "network without Weir",
-		}
-		if strings.HasPrefix(c.on, "azure-cni") {
-			of["Services alongside a kube-proxy"] = "alongside a kube-proxy"
+			"Services alongside a kube-proxy": "alongside a kube-proxy",
 		}
 		if c.on == "generic" {
-			of = map[string]string{
+			parts = map[string]string{
 				"pod": "taken over", "Service": "taken over", "NodePort": "taken over", "DSR": "taken over", "policy": "taken over",
 				"outside": "outside", "new pods": "new pods", "an agent is killed": "agents start again",
 			}
 		}
 		for _, what := range []string{"pod", "Service", "Services alongside a kube-proxy", "NodePort", "DSR", "policy", "why", "outside", "new pods", "new pods, isolated until their policy is in force",
 			"an agent is killed", "removal"} {
-			if sub := of[what]; sub != "" {
+			if sub := parts[what]; sub != "" {
 				add(c.on, what, test+"/"+strings.ReplaceAll(sub, " ", "_"), "")
 			}
 		}
-		if strings.HasPrefix(c.on, "azure-cni") {
-			on("nftables", c.on, "on nftables", "", "its test is of eBPF")
-		} else {
-			on("nftables", c.on, "on nftables, and from one data plane to the other", test+"/nftables", "")
+		if c.on != "generic" {
+			on("nftables", c.on, "on nftables alongside a kube-proxy, and from one data plane to the other", test+"/nftables_alongside_a_kube-proxy", "")
 		}
-		add(c.on, "upstream's specs: conformance, and Services", specs(c.on, conformance), "")
-		add(c.on, "upstream's specs: NetworkPolicy", specs(c.on, netpol), "")
+		on("nftables", c.on, "on nftables, and from one data plane to the other", test+"/nftables", "")
+		if c.specs() {
+			add(c.on, "upstream's specs: conformance, and Services", specs(c.on, conformance), "")
+			add(c.on, "upstream's specs: NetworkPolicy", specs(c.on, netpol), "")
+		}
 	}
+	of = ""
 	for _, m := range migrations {
 		out = append(out, cells.Cell{Mode: m.from, Family: "IPv4", Plane: "nftables", What: m.what, Test: "test/migrate " + m.test})
 	}
@@ -97,7 +112,6 @@ func asks() []cells.Cell {
 	on(both, aws, "IPv6, between namespaces", "test/netns TestOnAWSIPv6", "")
 	add(aws, "`awsSrcDstCheck`, by EC2's protocol", "internal/controller/srcdst TestChecks", "")
 	add(aws, "security groups for pods", "", "branch interfaces have no stand-in")
-	add(aws, "IPv6 in a lab, and IPv4 by `egress-cni`", "", "labs of Amazon's VPC CNI have IPv4 alone")
 	azure := "azure-cni"
 	add(azure, "multi-tenancy (`transparent-vlan`), and Windows", "", "no lab")
 	add(azure, "IPv6", "", "labs of Azure CNI have IPv4 alone")

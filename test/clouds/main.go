@@ -88,6 +88,9 @@ func (o options) run(ctx context.Context) error {
 		if slices.Contains(o.parts, "lab") && ctx.Err() == nil {
 			errs = append(errs, c.inLab(ctx, all, results, figures))
 		}
+		if !c.specs() {
+			continue
+		}
 		if slices.Contains(o.parts, "latency") && ctx.Err() == nil {
 			errs = append(errs, c.latency(ctx, figures))
 		}
@@ -189,7 +192,7 @@ func (c cluster) inLab(ctx context.Context, all []cells.Cell, results map[string
 	if err := c.labUp(ctx, "--no-install"); err != nil {
 		return err
 	}
-	return inLab(ctx, c.tests(all), results, c.test, c.on, figures, "-lab="+labName, c.flag+"="+labName)
+	return inLab(ctx, c.tests(all), results, c.test, c.name(), figures, "-lab="+labName, c.flag+"="+labName, "-clouds-all")
 }
 
 // inLab runs a test of package test/lab, and adds what it has measured to the figures, with the
@@ -267,7 +270,7 @@ const labName = "weir-clouds"
 
 // labUp brings up a lab with the plugin; labDown is to be called after an error, too.
 func (c cluster) labUp(ctx context.Context, args ...string) error {
-	if err := labProgram(ctx, append([]string{"--name", labName, "up", "--on", c.on}, args...)...).Run(); err != nil {
+	if err := labProgram(ctx, append([]string{"--name", labName, "up", "--on", c.on, "--ip-family", strings.ToLower(c.family)}, args...)...).Run(); err != nil {
 		return fmt.Errorf("bringing up a lab with %s: %w", c.on, err)
 	}
 	return nil

@@ -7,6 +7,7 @@ package lab
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -15,8 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// vpcNetwork is the subnet of the nodes, and of pods, in a lab with Amazon's VPC CNI.
-const vpcNetwork = "172.31.0.0/23"
+// vpcNetwork is the subnet of the nodes, and of pods, in a lab with Amazon's VPC CNI; vpcNetwork6
+// that of IPv6, in one of IPv6.
+const vpcNetwork, vpcNetwork6 = "172.31.0.0/23", "fd00:172:31::/63"
 
 // awsLab is a lab whose pods have addresses and interfaces of Amazon's VPC CNI, without Weir.
 func awsLab(t *testing.T) *lab {
@@ -42,70 +44,72 @@ func (l *lab) vpcInterfaces(t *testing.T, node string) (out [][]string) {
 func (l *lab) ofAWS(t *testing.T, node string) string {
 	t.Helper()
 	return l.must(t, node, "sh", "-ec", `sha256sum /etc/cni/net.d/*; ls /opt/cni/bin
-ip rule | grep -e fwmark -e 'lookup local' -e '^32'; ip route show table 2
-iptables-save | grep -e '-A.*AWS' -e '^:AWS' | sed 's/ \[.*//'`)
+(ip rule; ip -6 rule) | grep -e fwmark -e 'lookup local' -e '^32'; ip route show table 2 2>/dev/null || true # of a second interface
+(iptables-save; ip6tables-save) | (grep -e '-A.*AWS' -e '^:AWS' || true) | sed 's/ \[.*//'`)
 }
 
 // onAWS is a lab with Amazon's VPC CNI.
 type onAWS struct{ *onCloud }
 
-// TestOnAWS: with the real plugin of Amazon's VPC CNI, and two interfaces at each node, Weir takes
-// pods that run over without a restart, carries Services with the client's address and enforces
-// policy; when it goes, that network goes on as before. Connections are open all the time, of pods
-// with addresses of both interfaces and of a machine outside of the cluster.
+// TestOnAWS: with the real plugin of Amazon's VPC CNI, and two interfaces at each node, see
+// taken.over. Connections of pods with addresses of both interfaces, and of a machine outside of
+// the cluster, are open all the time.
 func TestOnAWS(t *testing.T) {
 	l := awsLab(t)
 	figures.begin(t)
 	o := &onAWS{newOnCloud(t, l, "aws")}
 	o.nri = true
-	p := o.pods()
 	for _, node := range []string{"worker1", "worker2"} {
 		for i, e := range l.vpcInterfaces(t, node) {
-			if !slices.ContainsFunc(p, func(p *place) bool { return slices.Contains(e, p.addr) }) {
+			if !slices.ContainsFunc(o.pods(), func(p *place) bool { return slices.Contains(e, p.addr) }) {
 				t.Fatalf("%s: no pod has an address of interface %d", node, i)
 			}
 		}
 	}
-	open := []*running{
-		o.cli1.begin(t, "stream", at(o.srv2.addr, echoPort)), o.cli2.begin(t, "stream", at(o.srv1.addr, echoPort)),
-		o.cli1.begin(t, "stream", at(o.srv1.addr, echoPort)), o.cli2.begin(t, "stream", at(o.srv2.addr, echoPort)),
-		l.client(1).begin(t, "stream", at(o.srv1.addr, echoPort)), l.client(1).begin(t, "stream", at(o.srv2.addr, echoPort)),
-		l.host("worker1", worker1Addr).begin(t, "stream", at(o.srv2.addr, echoPort)),
+	of := &taken{onCloud: o.onCloud, on: "aws-vpc-cni", podCIDR: vpcNetwork, network: o.network, wrote: l.ofAWS, before: o.waitsForAgent}
+	of.begins = func(t *testing.T) {
+		t.Run("pod that requires the agent", o.startsWithAgent)
+		t.Run("pools", o.pools)
 	}
-	before, written := o.stays(t, p...), map[string]string{}
-	for node := range nodes {
-		written[node] = l.ofAWS(t, node)
-	}
-	o.network(t)
-	o.startTime(t, "srv0", "start of a pod until it is ready, without Weir: median (s)")
-	o.waitsForAgent(t)
-	began := time.Now()
-	l.mustWeir(t, "install", "--image", "weir.local/weir:dev", "--on", "aws-vpc-cni", "--pod-cidr", vpcNetwork, "--api-server", at(cpAddr, 6443))
-	note(t, "installation until all agents are ready (s)", time.Since(began).Seconds())
-	t.Run("pod that requires the agent", o.startsWithAgent)
-	for node, was := range written {
-		if is := l.ofAWS(t, node); is != was {
-			t.Errorf("%s: what Amazon's VPC CNI wrote is other than before:\n%s\nbefore:\n%s", node, is, was)
+	of.over(t, o.cli2.begin(t, "stream", at(o.srv2.addr, echoPort)),
+		l.client(1).begin(t, "stream", at(o.srv1.addr, echoPort)), l.client(1).begin(t, "stream", at(o.srv2.addr, echoPort)))
+}
+
+// TestOnAWSIPv6 is the same in a cluster of IPv6: pods have addresses of their node's prefix, and
+// IPv4 by egress-cni for what they send out of the cluster.
+func TestOnAWSIPv6(t *testing.T) {
+	l := newCloudLab(t, *aws6Flag, "weir-aws6", "aws-vpc-cni", "--ip-family", "ipv6")
+	figures.begin(t)
+	o := &onAWS{newOnCloudOf(t, l, "aws", true)}
+	o.nri = true
+	for _, p := range o.pods() {
+		if a, err := netip.ParseAddr(p.addr); err != nil || !netip.MustParsePrefix(vpcNetwork6).Contains(a) || p.addr6 != "" {
+			t.Fatalf("%v has the addresses %q and %q", p, p.addr, p.addr6)
 		}
 	}
-	t.Run("pools", o.pools)
-	t.Run("pods and Services", o.services)
-	t.Run("network", o.network)
-	t.Run("node ports", o.nodePorts)
-	t.Run("DSR", o.direct)
-	t.Run("policy", o.policies)
-	t.Run("why", o.reasons)
-	t.Run("new pods", o.newPods)
-	t.Run("nftables", func(t *testing.T) { o.onNFTables(t, o.network) })
-	l.mustWeir(t, "uninstall")
-	t.Run("network without Weir", o.network)
-	for node, was := range written {
-		if is := l.ofAWS(t, node); is != was {
-			t.Errorf("%s: Weir left what Amazon's VPC CNI wrote other than before:\n%s\nbefore:\n%s", node, is, was)
+	of := &taken{onCloud: o.onCloud, on: "aws-vpc-cni", podCIDR: vpcNetwork6, network: o.network6, wrote: l.ofAWS}
+	of.over(t, o.client(1).begin(t, "stream", at(o.srv1.addr, echoPort)), o.cli1.begin(t, "stream", at(client1Addr, echoPort)))
+}
+
+// network6 is what Amazon's VPC CNI does in a cluster of IPv6, with Weir and without: pods have
+// their own addresses everywhere, and by IPv4 their node's.
+func (o *onAWS) network6(t *testing.T) {
+	for _, from := range []*place{o.cli1, o.cli2} {
+		for _, to := range []*place{o.srv1, o.srv2} {
+			from.reaches(t, at(to.addr, whoPort), to.pod, from.addr)
+			from.reaches(t, at(to.addr, udpPort), to.pod, from.addr, "--udp")
 		}
-		l.nothingOfWeir(t, node)
+		for _, client := range []string{client1Addr, client3Addr} {
+			from.reaches(t, at(six(client), whoPort), "", from.addr)
+			from.reaches(t, at(six(client), udpPort), "", from.addr, "--udp")
+		}
+		from.reaches(t, at(client1Addr, whoPort), "", nodes[from.machine])
+		from.reaches(t, at(client1Addr, udpPort), "", nodes[from.machine], "--udp")
 	}
-	o.kept(t, before, open)
+	for _, to := range []*place{o.srv1, o.srv2} {
+		o.client(1).reaches(t, at(to.addr, whoPort), to.pod, six(client1Addr))
+		o.host("worker1", worker1Addr).reaches(t, at(to.addr, whoPort), to.pod, six(worker1Addr))
+	}
 }
 
 // network is what Amazon's VPC CNI does, with Weir and without.

@@ -19,15 +19,15 @@ import (
 )
 
 // newCloudLab is a lab whose pods have addresses and interfaces of a cloud's CNI plugin, without
-// Weir: that of the name given, or one of its own.
-func newCloudLab(t *testing.T, name, own, on string) *lab {
+// Weir: that of the name given, or one of its own, which is started with args.
+func newCloudLab(t *testing.T, name, own, on string, args ...string) *lab {
 	t.Helper()
 	l := &lab{name: name, bin: all.bin, traffic: all.traffic, tests: 1}
 	clouds = append(clouds, l)
 	l.inParallel(t)
 	if l.name == "" {
 		l.name, l.own = fmt.Sprintf("%s-%d", own, os.Getpid()%1000000), true
-		if err := l.up(interrupted, "--on", on, "--no-install"); err != nil {
+		if err := l.up(interrupted, append(args, "--on", on, "--no-install")...); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -64,26 +64,46 @@ type onCloud struct {
 	srv1, srv2, cli1, cli2, closed, cli3 *place
 	svc1, svc2, svc3                     *corev1.Service
 	nri                                  bool   // the nodes' container runtime holds pods until their policy is in force
+	ipv6                                 bool   // pods, Services and nodes are reached by IPv6; pods have IPv4 for what they send alone
 	prefix                               string // of the names of pods that start while Weir runs, and of their figures
 }
 
 // nodePort3 is that of svc3.
 const nodePort3 = nodePort2 + 10
 
-// newOnCloud starts pods and Services in such a lab.
+// newOnCloud starts pods and Services in such a lab of IPv4, newOnCloudOf in one of either family.
 func newOnCloud(t *testing.T, l *lab, namespace string) *onCloud {
+	t.Helper()
+	return newOnCloudOf(t, l, namespace, false)
+}
+
+func newOnCloudOf(t *testing.T, l *lab, namespace string, ipv6 bool) *onCloud {
 	t.Helper()
 	s := l.newSpace(t, namespace)
 	p := s.start(t, s.server("srv1", "worker1", nil), s.server("srv2", "worker2", nil), s.idle("cli1", "worker1", nil), s.idle("cli2", "worker2", nil),
 		s.server("closed", "worker2", nil), s.idle("cli3", "worker2", nil))
-	o := &onCloud{space: s, srv1: p[0], srv2: p[1], cli1: p[2], cli2: p[3], closed: p[4], cli3: p[5]}
+	o := &onCloud{space: s, srv1: p[0], srv2: p[1], cli1: p[2], cli2: p[3], closed: p[4], cli3: p[5], ipv6: ipv6}
 	o.svc1 = s.service(t, "svc1", map[string]string{"pod": "srv1"}, nodePort1, nil)
 	o.svc2 = s.service(t, "svc2", map[string]string{"pod": "srv2"}, nodePort2, nil)
 	o.svc3 = s.service(t, "svc3", map[string]string{"pod": "closed"}, nodePort3, nil)
 	for _, client := range []int{1, 3} {
-		l.client(client).begin(t, "server", "--until-stdin-ends", fmt.Sprintf("--who=%d", whoPort), fmt.Sprintf("--udp=%d", udpPort))
+		l.client(client).begin(t, "server", "--until-stdin-ends", fmt.Sprintf("--who=%d", whoPort), fmt.Sprintf("--udp=%d", udpPort), fmt.Sprintf("--echo=%d", echoPort))
 	}
 	return o
+}
+
+// in is an address of a machine in the family of the cluster.
+func (o *onCloud) in(addr string) string {
+	if o.ipv6 {
+		return six(addr)
+	}
+	return addr
+}
+
+func (o *onCloud) client(i int) *place {
+	c := o.lab.client(i)
+	c.addr = o.in(c.addr)
+	return c
 }
 
 func (o *onCloud) pods() []*place {
@@ -137,11 +157,11 @@ func (o *onCloud) services(t *testing.T) {
 func (o *onCloud) nodePorts(t *testing.T) {
 	for _, from := range []*place{o.client(1), o.client(3)} {
 		for _, node := range nodes {
-			from.soon(t, at(node, nodePort1+nodeWho), true)
-			from.reaches(t, at(node, nodePort1+nodeWho), "srv1", from.addr)
-			from.reaches(t, at(node, nodePort2+nodeWho), "srv2", from.addr)
-			from.reaches(t, at(node, nodePort1+nodeUDP), "srv1", from.addr, "--udp")
-			from.reaches(t, at(node, nodePort2+nodeUDP), "srv2", from.addr, "--udp")
+			from.soon(t, at(o.in(node), nodePort1+nodeWho), true)
+			from.reaches(t, at(o.in(node), nodePort1+nodeWho), "srv1", from.addr)
+			from.reaches(t, at(o.in(node), nodePort2+nodeWho), "srv2", from.addr)
+			from.reaches(t, at(o.in(node), nodePort1+nodeUDP), "srv1", from.addr, "--udp")
+			from.reaches(t, at(o.in(node), nodePort2+nodeUDP), "srv2", from.addr, "--udp")
 		}
 	}
 }
@@ -149,6 +169,10 @@ func (o *onCloud) nodePorts(t *testing.T) {
 // check switches the source/destination check of all nodes' primary interfaces.
 func (o *onCloud) check(t *testing.T, on int) {
 	t.Helper()
+	if o.ipv6 {
+		o.must(t, "switch", "nft", map[int]string{0: "flush chain ip6 vpc sources", 1: "add rule ip6 vpc sources iifname != br1 ip6 saddr != fe80::/10 fib saddr . iif oif 0 drop"}[on])
+		return
+	}
 	for node := range nodes {
 		o.must(t, "switch", "sh", "-ec", fmt.Sprintf("echo %d > /proc/sys/net/ipv4/conf/%s/rp_filter", on, node))
 	}
@@ -160,15 +184,15 @@ func (o *onCloud) direct(t *testing.T) {
 	o.check(t, 0)
 	defer o.check(t, 1)
 	o.patchFelix(t, `{"bpfExternalServiceMode":"DSR"}`, "bpfExternalServiceMode")
-	o.client(1).awaitMode(t, "DSR", at(cpAddr, nodePort2+nodeEcho))
+	o.client(1).awaitMode(t, "DSR", at(o.in(cpAddr), nodePort2+nodeEcho))
 	o.nodePorts(t)
 	o.check(t, 1)
-	allRefused(t, o.client(1).to(at(cpAddr, nodePort2+nodeWho)), o.client(3).to(at(worker2Addr, nodePort1+nodeWho)))
-	o.client(1).reaches(t, at(worker2Addr, nodePort2+nodeWho), "srv2", client1Addr) // on its own node
+	allRefused(t, o.client(1).to(at(o.in(cpAddr), nodePort2+nodeWho)), o.client(3).to(at(o.in(worker2Addr), nodePort1+nodeWho)))
+	o.client(1).reaches(t, at(o.in(worker2Addr), nodePort2+nodeWho), "srv2", o.in(client1Addr)) // on its own node
 	if out, code := o.weir(t, "patch", "felixconfiguration", "default", "--patch", `{"spec":{"bpfExternalServiceMode":"Tunnel"}}`); code != 0 {
 		t.Fatal(out)
 	}
-	o.client(1).soon(t, at(cpAddr, nodePort2+nodeWho), true)
+	o.client(1).soon(t, at(o.in(cpAddr), nodePort2+nodeWho), true)
 }
 
 func (o *onCloud) policies(t *testing.T) {
@@ -178,12 +202,32 @@ func (o *onCloud) policies(t *testing.T) {
 	o.cli1.reaches(t, closed, "closed", o.cli1.addr)
 	o.cli1.reaches(t, at(o.svc3.Spec.ClusterIP, whoPort), "closed", o.cli1.addr)
 	allRefused(t, o.srv1.to(at(o.svc3.Spec.ClusterIP, whoPort)), o.cli2.to(closed), o.client(1).to(closed),
-		o.client(1).to(at(cpAddr, nodePort3+nodeWho)), o.client(3).to(at(worker2Addr, nodePort3+nodeWho)))
+		o.client(1).to(at(o.in(cpAddr), nodePort3+nodeWho)), o.client(3).to(at(o.in(worker2Addr), nodePort3+nodeWho)))
 	o.host("worker2", worker2Addr).reaches(t, closed, "closed", "") // as the kubelet's probes
 	o.policy(t, "no-way-out", `{podSelector: {matchLabels: {pod: cli3}}, policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {pod: srv1}}}]}]}`)
-	o.cli3.soon(t, at(client3Addr, whoPort), false)
-	allRefused(t, o.cli3.to(at(client1Addr, whoPort)), o.cli3.to(at(client3Addr, whoPort)))
+	o.cli3.soon(t, at(o.in(client3Addr), whoPort), false)
+	allRefused(t, o.cli3.to(at(o.in(client1Addr), whoPort)), o.cli3.to(at(o.in(client3Addr), whoPort)))
 	o.cli3.reaches(t, at(o.srv1.addr, whoPort), "srv1", o.cli3.addr)
+	if o.ipv6 {
+		o.egressIPv4(t)
+	}
+}
+
+// egressIPv4: policy binds what pods send by IPv4, too, for which they have an interface of their
+// own.
+func (o *onCloud) egressIPv4(t *testing.T) {
+	one := at(client1Addr, whoPort)
+	allRefused(t, o.cli3.to(one), o.cli3.to(at(client1Addr, udpPort), "--udp"))
+	o.policy(t, "no-way-out", `{podSelector: {matchLabels: {pod: cli3}}, policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {pod: srv1}}}]}, {to: [{ipBlock: {cidr: `+client1Addr+`/32}}]}]}`)
+	o.cli3.soon(t, one, true)
+	o.cli3.reaches(t, one, "", worker2Addr)
+	o.cli3.reaches(t, at(client1Addr, udpPort), "", worker2Addr, "--udp")
+	open := o.cli3.begin(t, "stream", at(client1Addr, echoPort))
+	o.policy(t, "no-way-out", `{podSelector: {matchLabels: {pod: cli3}}, policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {pod: srv1}}}]}]}`)
+	o.cli3.soon(t, one, false)
+	if res := stalled(t, open); res.GapMS < 0 {
+		t.Errorf("an open connection by IPv4 goes on against a policy: %+v", res)
+	}
 }
 
 // reasons: weir why agrees with the policies of the test before, and takes them away.
@@ -194,15 +238,15 @@ func (o *onCloud) reasons(t *testing.T) {
 		from *place
 		to   string
 	}{
-		{0, o.cli1, closed}, {1, o.srv1, closed}, {1, o.cli3, at(client3Addr, whoPort)},
-		{0, o.cli1, at(client3Addr, whoPort)}, {0, o.client(1), at(worker1Addr, nodePort1+nodeWho)}, {1, o.client(1), at(cpAddr, nodePort3+nodeWho)},
+		{0, o.cli1, closed}, {1, o.srv1, closed}, {1, o.cli3, at(o.in(client3Addr), whoPort)},
+		{0, o.cli1, at(o.in(client3Addr), whoPort)}, {0, o.client(1), at(o.in(worker1Addr), nodePort1+nodeWho)}, {1, o.client(1), at(o.in(cpAddr), nodePort3+nodeWho)},
 	} {
 		o.why(t, q.code, q.from, q.to)
 	}
 	o.noPolicy(t, "only-cli1")
 	o.noPolicy(t, "no-way-out")
 	o.srv1.soon(t, closed, true)
-	o.cli3.soon(t, at(client3Addr, whoPort), true)
+	o.cli3.soon(t, at(o.in(client3Addr), whoPort), true)
 }
 
 // startTime starts some pods one after the other, notes how long that takes, and returns the last
@@ -237,7 +281,11 @@ func (o *onCloud) newPods(t *testing.T) {
 			name, labels = fmt.Sprintf("%sasks-free-%d", o.prefix, i), nil
 		}
 		names = append(names, name)
-		o.create(t, o.podSpec(name, []string{"worker1", "worker2"}[i%2], []string{"/t/" + filepath.Base(o.traffic), "dial", at(o.srv2.addr, whoPort),
+		to := at(o.srv2.addr, whoPort)
+		if o.ipv6 && i%4 >= 2 {
+			to = at(client1Addr, whoPort)
+		}
+		o.create(t, o.podSpec(name, []string{"worker1", "worker2"}[i%2], []string{"/t/" + filepath.Base(o.traffic), "dial", to,
 			"--count", fmt.Sprint(each), "--every", every.String(), "--timeout", "1s"}, labels))
 	}
 	o.exitCodes(t, len(names), o.prefix+"asks-")
@@ -272,8 +320,8 @@ func (o *onCloud) newPods(t *testing.T) {
 // onNFTables is all of that on the nftables data plane. Connections that translation and the
 // network's source NAT are about are open when nodes go over to it, and back.
 func (o *onCloud) onNFTables(t *testing.T, network func(*testing.T)) {
-	open := []*running{o.client(3).begin(t, "stream", at(cpAddr, nodePort1+nodeEcho)), o.client(3).begin(t, "stream", at(worker1Addr, nodePort1+nodeEcho)),
-		o.client(1).begin(t, "stream", at(worker2Addr, nodePort2+nodeEcho)), o.cli1.begin(t, "stream", at(o.svc2.Spec.ClusterIP, echoPort)),
+	open := []*running{o.client(3).begin(t, "stream", at(o.in(cpAddr), nodePort1+nodeEcho)), o.client(3).begin(t, "stream", at(o.in(worker1Addr), nodePort1+nodeEcho)),
+		o.client(1).begin(t, "stream", at(o.in(worker2Addr), nodePort2+nodeEcho)), o.cli1.begin(t, "stream", at(o.svc2.Spec.ClusterIP, echoPort)),
 		o.cli2.begin(t, "stream", at(o.svc2.Spec.ClusterIP, echoPort))}
 	o.patchFelix(t, `{"bpfEnabled":false}`, "bpfEnabled")
 	o.awaitPlane(t, "nftables")

@@ -27,8 +27,10 @@ var (
 	bgpFlag     = flag.String("bgp-lab", "", "use this lab with racks (weir-lab up --bgp --ip-family dual), and leave it")
 	otherFlag   = flag.String("on-lab", "", "use this lab without Weir (weir-lab up --on generic --no-install), and leave it")
 	awsFlag     = flag.String("aws-lab", "", "use this lab without Weir (weir-lab up --on aws-vpc-cni --no-install), and leave it")
+	aws6Flag    = flag.String("aws-ipv6-lab", "", "use this lab without Weir (weir-lab up --on aws-vpc-cni --ip-family ipv6 --no-install), and leave it")
 	azureFlag   = flag.String("azure-lab", "", "use this lab without Weir (weir-lab up --on azure-cni --no-install), and leave it")
 	overlayFlag = flag.String("azure-overlay-lab", "", "use this lab without Weir (weir-lab up --on azure-cni-overlay --no-install), and leave it")
+	cloudsAll   = flag.Bool("clouds-all", false, "with the CNI plugins of clouds go to the nftables data plane and back, too, alongside a kube-proxy and in its place")
 	// That of TestFromKubeProxy.
 	proxyFlag = flag.String("proxy-lab", "", "use this lab of Weir and a kube-proxy (weir-lab up --proxy weir+kube-proxy-iptables), and leave it")
 	proxyAll  = flag.Bool("proxy-all", false, "go from each of kube-proxy's modes to Weir in each way; otherwise once from each")

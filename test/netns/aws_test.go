@@ -179,7 +179,8 @@ func (v *vpc) podStarts(t *testing.T, n *vpcNode, a, d *pod) *pod {
 
 // TestOnAWSIPv6: in clusters of IPv6 the plugin gives pods addresses of the primary interface, and
 // nothing is translated on the way out. Pods are reached, and reach others, with their own
-// addresses, and so are Services; policy is in force, and the network goes on when Weir goes.
+// addresses, and so are Services; policy is in force, for what they send by IPv4 (egress-cni) as
+// well, and the network goes on when Weir goes.
 func TestOnAWSIPv6(t *testing.T) {
 	t.Parallel()
 	for _, plane := range planesOnAWS() {
@@ -188,6 +189,9 @@ func TestOnAWSIPv6(t *testing.T) {
 			n1, n2 := v.newNode("n1", 1), v.newNode("n2", 2)
 			client, other := v.machine("client", "198.51.100.7"), v.machine("other", "10.0.0.250")
 			a, b, d := n1.newPod("a"), n1.newPod("b"), n2.newPod("d")
+			n1.byEgressCNI(a, 2)
+			n1.byEgressCNI(b, 3)
+			n2.byEgressCNI(d, 2)
 			for _, h := range []*host{client, other, &n1.host} {
 				for _, nw := range networks {
 					h.listen(nw, ":7000")
@@ -228,10 +232,12 @@ func TestOnAWSIPv6(t *testing.T) {
 			n2.reaches("d", "tcp", d.at("8080")) // as the kubelet's probes
 			delete(v.cluster.Policies, only.ID())
 			v.apply()
+			v.egressIPv4(t, n1, a, b, client, other)
 			v.podStarts(t, n1, a, d)
 			n1.clean(t)
 			n2.clean(t)
 			want(t, "a to d without Weir", a.reaches("d", "tcp", d.at("8080")), a.local.Addrs[0].String())
+			want(t, "a by IPv4 without Weir", a.getIPv4(other, "tcp", 0), "other 10.0.0.10")
 		})
 	}
 }

@@ -3,7 +3,8 @@
 // Package chain finds the interfaces of pods that another CNI plugin made (CNI chaining). It
 // follows the links of this network namespace and the host routes of its main table, which that
 // plugin writes: a pod's interface is the one that the route to its address leads to. Interfaces
-// that lead to no pod that is known are held: nothing passes them.
+// that lead to no pod that is known are held: nothing passes them. A further interface of a pod, by
+// which Amazon's egress-cni gives it the other IP family, is found by the pod's network namespace.
 package chain
 
 import (
@@ -48,7 +49,7 @@ type link struct {
 // New reads links and routes once.
 func New(log *slog.Logger) (*Watcher, error) {
 	w := &Watcher{log: log}
-	_, err := w.readAll()
+	_, err := w.Read()
 	return w, err
 }
 
@@ -96,15 +97,16 @@ func (w *Watcher) Run(ctx context.Context, changed func()) error {
 }
 
 func (w *Watcher) refresh(changed func()) error {
-	different, err := w.readAll()
+	different, err := w.Read()
 	if different {
 		changed()
 	}
 	return err
 }
 
-// readAll reports whether something is different from what was known.
-func (w *Watcher) readAll() (bool, error) {
+// Read reads links and routes, whose notices may come later, and reports whether something is
+// different from what was known.
+func (w *Watcher) Read() (bool, error) {
 	list, err := kernel.Dump(netlink.LinkList)
 	if err != nil {
 		return false, fmt.Errorf("listing interfaces: %w", err)
@@ -213,8 +215,17 @@ func (w *Watcher) Leads(a netip.Addr) bool {
 	return led
 }
 
+// perNode are what Amazon's egress-cni gives addresses of, on each node the same ones.
+var perNode = []netip.Prefix{netip.MustParsePrefix("169.254.172.0/22"), netip.MustParsePrefix("fd00::ac:0/118")}
+
+// isPerNode reports whether an address is a pod's on its own node alone.
+func isPerNode(a netip.Addr) bool {
+	return slices.ContainsFunc(perNode, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
 // Find returns the interfaces whose names begin with prefix: those to whose addresses pods has a
-// pod, and the others.
+// pod, and the others. Whatever their names, interfaces of egress-cni belong to those whose other
+// ends are in the same network namespace.
 func (w *Watcher) Find(prefix string, pods map[netip.Addr]model.Name) Found {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -228,12 +239,10 @@ func (w *Watcher) Find(prefix string, pods map[netip.Addr]model.Name) Found {
 		pod   model.Name
 		index int
 	}
-	made := map[owner]*model.LocalEndpoint{}
-	for a, pod := range pods {
-		index, led := w.routes[a]
-		l, there := w.links[index]
-		if !led || !there || !isPods(l.name, prefix) || !w.otherEnd(index, &l) {
-			continue
+	made, in := map[owner]*model.LocalEndpoint{}, map[int]model.Name{} // by network namespace
+	add := func(pod model.Name, a netip.Addr, index int, l *link) {
+		if !w.otherEnd(index, l) {
+			return
 		}
 		ep := made[owner{pod, index}]
 		if ep == nil {
@@ -244,20 +253,67 @@ func (w *Watcher) Find(prefix string, pods map[netip.Addr]model.Name) Found {
 		out.Endpoints[a] = ep
 		delete(out.Held, index)
 	}
+	for a, pod := range pods {
+		if l, index := w.to(a); isPods(l.name, prefix) {
+			add(pod, a, index, &l)
+			if l.nsid >= 0 {
+				in[l.nsid] = pod
+			}
+		}
+	}
+	unknown := map[int]bool{} // network namespaces of pods that are not known
+	for index := range out.Held {
+		unknown[w.links[index].nsid] = true
+	}
+	for a := range w.routes {
+		if !isPerNode(a) || out.Endpoints[a] != nil {
+			continue
+		}
+		l, index := w.to(a)
+		pod, known := in[l.nsid]
+		switch {
+		case l.nsid < 0:
+		case known:
+			add(pod, a, index, &l)
+		case unknown[l.nsid]:
+			out.Held[index] = l.name
+		}
+	}
 	for _, ep := range made {
 		slices.SortFunc(ep.Addrs, netip.Addr.Compare)
 	}
 	return out
 }
 
-// EndpointOf returns the endpoint of a pod that has one of the addresses; nil = there is none yet.
-func EndpointOf(endpoints map[netip.Addr]*model.LocalEndpoint, pod model.Name, addrs []netip.Addr) *model.LocalEndpoint {
+// to returns the interface that the route to an address leads to; one without a name = there is
+// none.
+func (w *Watcher) to(a netip.Addr) (link, int) {
+	index, led := w.routes[a]
+	l, there := w.links[index]
+	if !led || !there {
+		return link{nsid: -1}, 0
+	}
+	return l, index
+}
+
+// EndpointsOf returns the endpoint of a pod that has one of the addresses, and the pod's others
+// that egress-cni made; none = there is none yet.
+func EndpointsOf(endpoints map[netip.Addr]*model.LocalEndpoint, pod model.Name, addrs []netip.Addr) (out []*model.LocalEndpoint) {
 	for _, a := range addrs {
 		if ep := endpoints[a]; ep != nil && ep.Pod == pod {
-			return ep
+			out = append(out, ep)
+			break
 		}
 	}
-	return nil
+	if len(out) == 0 {
+		return nil
+	}
+	for a, ep := range endpoints {
+		if isPerNode(a) && ep.Pod == pod && !slices.Contains(out, ep) {
+			out = append(out, ep)
+		}
+	}
+	return out
 }
 
 func isPods(name, prefix string) bool { return prefix != "" && strings.HasPrefix(name, prefix) }

@@ -143,7 +143,7 @@ func TestFindMadeInTheNode(t *testing.T) {
 	look := func(what string, endpoints int, held ...string) {
 		t.Helper()
 		node.Do(t, what, func() error {
-			if _, err := w.readAll(); err != nil {
+			if _, err := w.Read(); err != nil {
 				return err
 			}
 			got := w.Find("azv", pods)
@@ -186,4 +186,42 @@ func TestFindMadeInTheNode(t *testing.T) {
 		return netlink.LinkSetNsFd(end, pod.FD)
 	})
 	look("the pod has its end", 1)
+}
+
+// TestFindFurther: an interface that Amazon's egress-cni made, whatever its name, is the pod's
+// whose network namespace it leads into, and held where that pod is not known; others with such
+// names are left alone.
+func TestFindFurther(t *testing.T) {
+	nettest.NeedRoot(t, "making network namespaces")
+	node, known, unknown := nettest.New(t, "node"), nettest.New(t, "a pod"), nettest.New(t, "another pod")
+	podLink(t, node, known, "eth0", "enione", nil, "fd00:10:1::2")
+	podLink(t, node, known, "v4if0", "veth0001", net.HardwareAddr{2, 0, 0, 0, 0, 4}, "169.254.172.2")
+	podLink(t, node, known, "net1", "veth0002", nil, "10.9.0.2")
+	podLink(t, node, unknown, "eth0", "enitwo", nil, "fd00:10:1::3")
+	podLink(t, node, unknown, "v4if0", "veth0003", nil, "169.254.172.3")
+	name, six, four := model.Name{Namespace: "a", Name: "one"}, netip.MustParseAddr("fd00:10:1::2"), netip.MustParseAddr("169.254.172.2")
+	node.Do(t, "looking", func() error {
+		w, err := New(slog.New(slog.DiscardHandler))
+		if err != nil {
+			return err
+		}
+		got := w.Find("eni", map[netip.Addr]model.Name{six: name})
+		ep := got.Endpoints[four]
+		if len(got.Endpoints) != 2 || ep == nil || ep.Pod != name || ep.Interface != "veth0001" || ep.MAC != [6]byte{2, 0, 0, 0, 0, 4} || got.Endpoints[six].Interface != "enione" {
+			t.Errorf("endpoints %+v", got.Endpoints)
+		}
+		if held := slices.Sorted(maps.Values(got.Held)); !slices.Equal(held, []string{"enitwo", "veth0003"}) {
+			t.Errorf("held: %v", held)
+		}
+		for what, of := range map[string]struct {
+			pod  model.Name
+			addr netip.Addr
+			want int
+		}{"the pod": {name, six, 2}, "an address that is not there": {name, netip.MustParseAddr("fd00:10:1::9"), 0}, "another pod": {model.Name{Namespace: "a", Name: "two"}, six, 0}} {
+			if n := len(EndpointsOf(got.Endpoints, of.pod, []netip.Addr{of.addr})); n != of.want {
+				t.Errorf("%s: %d endpoints, want %d", what, n, of.want)
+			}
+		}
+		return nil
+	})
 }

@@ -5,6 +5,7 @@ package route
 import (
 	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/weir-net/weir/internal/calc/cluster"
 	"github.com/weir-net/weir/internal/calc/table"
@@ -160,13 +161,19 @@ func Clients(c *cluster.View) map[uint64]nodestate.Client {
 	return out
 }
 
-// Held returns the interfaces of pods of which nothing is known yet, and of those that stand by, by
-// index: their names.
+// Held returns the interfaces of pods of which nothing is known yet, of those that stand by, and of
+// those whose addresses are all of a family that the node does not carry, by index: their names.
 func Held(c *cluster.View) map[int]string {
 	out := make(map[int]string, len(c.Local.Held)+len(c.StandBy))
 	maps.Copy(out, c.StandBy)
-	if c.Settings.Chained {
-		maps.Copy(out, c.Local.Held)
+	if !c.Settings.Chained {
+		return out
+	}
+	maps.Copy(out, c.Local.Held)
+	for _, ep := range c.Local.Endpoints {
+		if !slices.ContainsFunc(ep.Addrs, c.Carried) {
+			out[ep.IfIndex] = ep.Interface
+		}
 	}
 	return out
 }

@@ -8,13 +8,16 @@
 package srcdst
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"reflect"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -32,6 +35,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/weir-net/weir/internal/config"
+	"github.com/weir-net/weir/internal/controller/srcdst/status"
 	"github.com/weir-net/weir/internal/sleep"
 )
 
@@ -76,6 +80,7 @@ type Controller struct {
 	ec2     EC2
 	enable  bool                 // what settled is about
 	settled map[string]time.Time // by instance, when its check was as it has to be
+	said    *status.Status       // nil = nothing yet
 	now     func() time.Time
 
 	changed, failures prometheus.Counter
@@ -105,18 +110,42 @@ func (c *Controller) Run(ctx context.Context) {
 	}
 }
 
-// Look compares once.
+// Look compares once, and says what is in force.
 func (c *Controller) Look(ctx context.Context) error {
 	setting, err := c.setting(ctx)
-	if err != nil || setting == config.SrcDstDoNothing {
+	if err != nil {
 		clear(c.settled)
 		return err
 	}
-	if enable := setting == config.SrcDstEnable; enable != c.enable {
+	var say status.Status
+	if setting == config.SrcDstDoNothing {
+		clear(c.settled)
+	} else {
+		say.Setting = setting
+		say.Others, err = c.compare(ctx, setting == config.SrcDstEnable)
+		say.InForce = len(c.settled)
+		var all []string
+		say.Failed, all = failures(err)
+		say.Error = strings.Join(all, "; ")
+	}
+	if c.said != nil && reflect.DeepEqual(*c.said, say) {
+		return err
+	}
+	failed := status.Write(ctx, c.cfg.Kube, say)
+	if failed == nil {
+		c.said = &say
+	}
+	return errors.Join(err, failed)
+}
+
+// compare switches the checks that are other than they have to be, and returns how many Nodes are
+// no instances.
+func (c *Controller) compare(ctx context.Context, enable bool) (others int, err error) {
+	if enable != c.enable {
 		c.enable = enable
 		clear(c.settled)
 	}
-	nodes, err := c.nodes(ctx)
+	nodes, others, err := c.nodes(ctx)
 	maps.DeleteFunc(c.settled, func(id string, at time.Time) bool { return nodes[id] == nil || c.now().Sub(at) > again })
 	var due []string
 	for _, id := range slices.Sorted(maps.Keys(nodes)) {
@@ -125,19 +154,54 @@ func (c *Controller) Look(ctx context.Context) error {
 		}
 	}
 	if len(due) == 0 {
-		return err
+		return others, err
 	}
 	if c.ec2 == nil {
 		var failed error
 		if c.ec2, failed = c.cfg.Connect(ctx); failed != nil {
-			return errors.Join(err, failed)
+			return others, errors.Join(err, failed)
 		}
 	}
 	errs := []error{err}
 	for some := range slices.Chunk(due, batch) {
 		errs = append(errs, c.settle(ctx, nodes, some))
 	}
-	return errors.Join(errs...)
+	return others, errors.Join(errs...)
+}
+
+// nodeError is why a Node's check is not as it has to be.
+type nodeError struct {
+	node string
+	err  error
+}
+
+func (e *nodeError) Error() string { return "Node " + e.node + ": " + e.err.Error() }
+
+func (e *nodeError) Unwrap() error { return e.err }
+
+func ofNode(name, format string, args ...any) error {
+	return &nodeError{name, fmt.Errorf(format, args...)}
+}
+
+// failures separates what is about single Nodes, sorted, from what is about all.
+func failures(err error) (of []status.Failure, all []string) {
+	var one *nodeError
+	if joined, is := err.(interface{ Unwrap() []error }); is {
+		for _, e := range joined.Unwrap() {
+			more, rest := failures(e)
+			of, all = append(of, more...), append(all, rest...)
+		}
+		slices.SortFunc(of, func(a, b status.Failure) int { return cmp.Compare(a.Node, b.Node) })
+		return of, all
+	}
+	switch {
+	case err == nil:
+	case errors.As(err, &one):
+		of = append(of, status.Failure{Node: one.node, Why: one.err.Error()})
+	default:
+		all = append(all, err.Error())
+	}
+	return of, all
 }
 
 // setting reads awsSrcDstCheck as agents read settings.
@@ -159,24 +223,27 @@ func (c *Controller) setting(ctx context.Context) (string, error) {
 // instanceRE is the provider ID that Amazon's cloud controller gives a Node: its zone and instance.
 var instanceRE = regexp.MustCompile(`^aws:///[a-z0-9-]*/(i-[0-9a-f]{8,17})$`)
 
-// nodes are the Nodes that are instances of EC2, by instance. A kubelet says itself which instance
-// it is on: of two that name one, neither is believed.
-func (c *Controller) nodes(ctx context.Context) (map[string]*corev1.Node, error) {
+// nodes are the Nodes that are instances of EC2, by instance, and how many are none. A kubelet says
+// itself which instance it is on: of two that name one, neither is believed.
+func (c *Controller) nodes(ctx context.Context) (all map[string]*corev1.Node, others int, err error) {
 	out, twice := map[string]*corev1.Node{}, map[string]bool{}
 	var errs []error
 	for more := ""; ; {
 		list, err := c.cfg.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 250, Continue: more})
 		if err != nil {
-			return nil, fmt.Errorf("list Nodes: %w", err)
+			return nil, 0, fmt.Errorf("list Nodes: %w", err)
 		}
 		for i := range list.Items {
 			n := &list.Items[i]
 			m := instanceRE.FindStringSubmatch(n.Spec.ProviderID)
 			if m == nil {
+				others++
 				continue
 			}
 			if other := out[m[1]]; other != nil {
-				errs = append(errs, fmt.Errorf("Nodes %s and %s both name the instance %s: its check stays as it is", other.Name, n.Name, m[1]))
+				for _, name := range []string{other.Name, n.Name} {
+					errs = append(errs, ofNode(name, "Nodes %s and %s both name the instance %s: its check stays as it is", other.Name, n.Name, m[1]))
+				}
 				twice[m[1]] = true
 			}
 			out[m[1]] = n
@@ -186,7 +253,7 @@ func (c *Controller) nodes(ctx context.Context) (map[string]*corev1.Node, error)
 		}
 	}
 	maps.DeleteFunc(out, func(id string, _ *corev1.Node) bool { return twice[id] })
-	return out, errors.Join(errs...)
+	return out, others, errors.Join(errs...)
 }
 
 // settle asks for the primary interfaces of instances, and switches the checks that are other than
@@ -224,7 +291,7 @@ func (c *Controller) settle(ctx context.Context, nodes map[string]*corev1.Node, 
 	}
 	for _, id := range instances {
 		if !seen[id] {
-			errs = append(errs, fmt.Errorf("EC2 knows no primary interface of the instance %s of Node %s", id, nodes[id].Name))
+			errs = append(errs, ofNode(nodes[id].Name, "EC2 knows no primary interface of the instance %s", id))
 		}
 	}
 	return errors.Join(errs...)
@@ -235,7 +302,7 @@ func (c *Controller) settle(ctx context.Context, nodes map[string]*corev1.Node, 
 func (c *Controller) check(ctx context.Context, n *corev1.Node, e *types.NetworkInterface) error {
 	addr := aws.ToString(e.PrivateIpAddress)
 	if !slices.ContainsFunc(n.Status.Addresses, func(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP && a.Address == addr }) {
-		return fmt.Errorf("Node %s names the instance %s, and has not its address %s: its check stays as it is", n.Name, aws.ToString(e.Attachment.InstanceId), addr)
+		return ofNode(n.Name, "it names the instance %s, and has not its address %s: its check stays as it is", aws.ToString(e.Attachment.InstanceId), addr)
 	}
 	if e.SourceDestCheck != nil && *e.SourceDestCheck == c.enable {
 		return nil
@@ -243,7 +310,7 @@ func (c *Controller) check(ctx context.Context, n *corev1.Node, e *types.Network
 	_, err := c.ec2.ModifyNetworkInterfaceAttribute(ctx, &ec2.ModifyNetworkInterfaceAttributeInput{
 		NetworkInterfaceId: e.NetworkInterfaceId, SourceDestCheck: &types.AttributeBooleanValue{Value: aws.Bool(c.enable)}})
 	if err != nil {
-		return fmt.Errorf("switching the source/destination check of Node %s (%s): %w", n.Name, aws.ToString(e.NetworkInterfaceId), err)
+		return ofNode(n.Name, "switching the check of %s: %w", aws.ToString(e.NetworkInterfaceId), err)
 	}
 	c.changed.Inc()
 	c.cfg.Log.Info("switched a source/destination check", "node", n.Name, "interface", aws.ToString(e.NetworkInterfaceId), "enabled", c.enable)

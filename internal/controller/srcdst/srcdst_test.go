@@ -25,6 +25,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/weir-net/weir/internal/controller/srcdst/status"
 )
 
 // endpoint stands in for EC2's: it speaks the protocol that the SDK speaks (Query, XML).
@@ -102,6 +104,7 @@ func start(t *testing.T, e *endpoint, nodes ...runtime.Object) (*Controller, fun
 		t.Setenv(k, v)
 	}
 	d := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{felix: "FelixConfigurationList"})
+	nodes = append(nodes, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: status.Name}})
 	c := New(Config{Kube: fake.NewClientset(nodes...), Dynamic: d, Log: slog.New(slog.DiscardHandler), Interval: time.Second, Connect: Connect})
 	return c, func(value string) {
 		t.Helper()
@@ -110,6 +113,22 @@ func start(t *testing.T, e *endpoint, nodes ...runtime.Object) (*Controller, fun
 			"metadata": map[string]any{"name": "default"}, "spec": map[string]any{"awsSrcDstCheck": value}}}
 		if _, err := d.Resource(felix).Create(t.Context(), u, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// says fails the test unless the words of `weir status` are these, and problems have these words.
+func says(t *testing.T, c *Controller, what, inForce string, problems ...string) {
+	t.Helper()
+	s, err := status.Read(t.Context(), c.cfg.Kube)
+	have, all := s.Words()
+	if err != nil || have != inForce || len(all) != len(problems) {
+		t.Errorf("%s: %q, %q, %v; want %q, %q", what, have, all, err, inForce, problems)
+		return
+	}
+	for i, p := range problems {
+		if !strings.Contains(all[i], p) {
+			t.Errorf("%s: %q is not in %q", what, p, all[i])
 		}
 	}
 }
@@ -124,16 +143,17 @@ func TestChecks(t *testing.T) {
 	for _, step := range []struct {
 		what, value, said string
 		later             time.Duration
+		inForce           string // of two nodes
 	}{
-		{"nothing is set", "", "", 0},
-		{"nothing is to be done", "DoNothing", "", 0},
-		{"switched off", "Disable", "Describe, eni-" + a + " false, eni-" + b + " false", 0},
-		{"nothing changed", "Disable", "", 0},
-		{"looked at again", "Disable", "Describe", again + time.Second},
-		{"switched on", "Enable", "Describe, eni-" + a + " true, eni-" + b + " true", 0},
-		{"left", "DoNothing", "", 0},
-		{"as it was", "Enable", "Describe", 0},
-		{"not valid", "Perhaps", "", 0},
+		{"nothing is set", "", "", 0, ""},
+		{"nothing is to be done", "DoNothing", "", 0, ""},
+		{"switched off", "Disable", "Describe, eni-" + a + " false, eni-" + b + " false", 0, "Disable"},
+		{"nothing changed", "Disable", "", 0, "Disable"},
+		{"looked at again", "Disable", "Describe", again + time.Second, "Disable"},
+		{"switched on", "Enable", "Describe, eni-" + a + " true, eni-" + b + " true", 0, "Enable"},
+		{"left", "DoNothing", "", 0, ""},
+		{"as it was", "Enable", "Describe", 0, "Enable"},
+		{"not valid", "Perhaps", "", 0, ""},
 	} {
 		if now = now.Add(step.later); step.value != "" {
 			set(step.value)
@@ -144,6 +164,10 @@ func TestChecks(t *testing.T) {
 		if said := e.said(); said != step.said {
 			t.Errorf("%s: %q, want %q", step.what, said, step.said)
 		}
+		if step.inForce != "" {
+			step.inForce = "awsSrcDstCheck " + step.inForce + " on 2 nodes, 2 are no instances of EC2 (spec.providerID)"
+		}
+		says(t, c, step.what, step.inForce)
 	}
 }
 
@@ -165,6 +189,9 @@ func TestForeignInstances(t *testing.T) {
 	if said := e.said(); said != "Describe, eni-"+mine+" false" {
 		t.Errorf("EC2 was told %q", said)
 	}
+	const begin, both = "awsSrcDstCheck Disable: node ", "both name the instance " + twice
+	says(t, c, "foreign instances", "awsSrcDstCheck Disable on 1 nodes, 1 are no instances of EC2 (spec.providerID)",
+		begin+"b: it names the instance "+other, begin+"c: Nodes c and d "+both, begin+"d: Nodes c and d "+both, begin+"e: EC2 knows no primary interface")
 }
 
 func TestRefused(t *testing.T) {
@@ -175,18 +202,21 @@ func TestRefused(t *testing.T) {
 	if err := c.Look(t.Context()); err == nil || !strings.Contains(err.Error(), "UnauthorizedOperation") {
 		t.Errorf("without rights: %v", err)
 	}
+	says(t, c, "without rights", "awsSrcDstCheck Disable on 0 nodes", "UnauthorizedOperation")
 	e.mu.Lock()
 	e.refuse = false
 	e.mu.Unlock()
 	if err := c.Look(t.Context()); err != nil || e.said() != "Describe, eni-"+a+" false" {
 		t.Errorf("with rights again: %v", err)
 	}
+	says(t, c, "with rights again", "awsSrcDstCheck Disable on 1 nodes")
 	c, set = start(t, e, node("a", "aws:///eu-west-1a/"+a, "10.0.0.10"))
 	c.cfg.Connect = func(context.Context) (EC2, error) { return nil, errors.New("no region") }
 	set("Disable")
 	if err := c.Look(t.Context()); err == nil || !strings.Contains(err.Error(), "no region") {
 		t.Errorf("without a region: %v", err)
 	}
+	says(t, c, "without a region", "awsSrcDstCheck Disable on 0 nodes", "awsSrcDstCheck Disable: no region")
 }
 
 // Weir's image has no file with the authorities by which EC2's certificate is verified.

@@ -129,6 +129,26 @@ func TestAnotherFamilysPod(t *testing.T) {
 	}
 }
 
+// TestHeldByOtherNames: an interface of a pod that is not known has no addresses, and is told from
+// others by the set where its name does not say that it is a pod's.
+func TestHeldByOtherNames(t *testing.T) {
+	s := small()
+	s.Held = map[int]string{8: "cali8", 9: "veth9"}
+	for _, six := range []bool{false, true} {
+		rendered := chains.Render(s, six)
+		names := rendered.Elements[expr.SetWorkloads]
+		if _, is := names["veth9"]; !is || len(names) != 3 {
+			t.Errorf("IPv6 %v: workloads: %v", six, names)
+		}
+		rules := strings.Join(rendered.Chains["from-network"].Rules, "\n")
+		for _, want := range []string{"iifname @workloads goto from-workload", `iifname "cali*" drop`} {
+			if !strings.Contains(rules, want) {
+				t.Errorf("IPv6 %v: %q is not in\n%s", six, want, rules)
+			}
+		}
+	}
+}
+
 // First packets are evaluated as soon as one pod is isolated, by the maps that lead to the sets;
 // before, nothing is looked up for them.
 func TestFirstPacketsAreEvaluated(t *testing.T) {

@@ -302,7 +302,7 @@ func (t *familyTable) refresh(s *nodestate.State, connections func() (uint32, er
 // sameButServices reports whether two states differ in Services alone. Most changes of a cluster
 // are of endpoints, and all else is rendered as a whole.
 func sameButServices(a, b *nodestate.State) bool {
-	return sameMap(a.Addrs, b.Addrs) && sameMap(a.Routes, b.Routes) && sameMap(a.PeerCIDRs, b.PeerCIDRs) && sameMap(a.HostEndpoints, b.HostEndpoints) && maps.EqualFunc(a.Sources, b.Sources, slices.Equal) && sameMap(a.Floating, b.Floating) &&
+	return sameMap(a.Addrs, b.Addrs) && sameMap(a.Held, b.Held) && sameMap(a.Routes, b.Routes) && sameMap(a.PeerCIDRs, b.PeerCIDRs) && sameMap(a.HostEndpoints, b.HostEndpoints) && maps.EqualFunc(a.Sources, b.Sources, slices.Equal) && sameMap(a.Floating, b.Floating) &&
 		maps.EqualFunc(a.Gateways, b.Gateways, slices.Equal) && a.Egress.Equal(&b.Egress) && maps.Equal(a.Names.Sets, b.Names.Sets) && nodestate.EqualMaps(a.Policy, b.Policy) && nodestate.EqualMaps(a.Peers, b.Peers) && reflect.DeepEqual(a.Settings, b.Settings)
 }
 

@@ -108,7 +108,7 @@ func upCommand(name, cache *string) *cobra.Command {
 	f.IntVar(&o.Workers, "workers", 2, "number of worker nodes")
 	f.StringVar(&family, "ip-family", string(plan.IPv4), "IP families of the cluster: ipv4, ipv6, or dual for IPv4 and IPv6")
 	f.StringVar(&proxy, "proxy", string(plan.ProxyWeir), "who carries Service traffic: weir, kube-proxy-iptables, kube-proxy-nftables, none; or weir+kube-proxy-nftables, weir+kube-proxy-iptables: Weir for pods and policy alongside a kube-proxy; or calico+kube-proxy-iptables: Calico for these; or flannel+kube-proxy-iptables: flannel for pods")
-	f.StringVar(&on, "on", "", "the CNI plugin that Weir works with, in the place of its own: generic (the lab's: ptp, and a route to each node's pods), aws-vpc-cni (Amazon's, in a network like a VPC), azure-cni and azure-cni-overlay (Azure's, in a network like a VNet, with a kube-proxy)")
+	f.StringVar(&on, "on", "", "the CNI plugin that Weir works with, in the place of its own: generic (the lab's: ptp, and a route to each node's pods), aws-vpc-cni (Amazon's, in a network like a VPC), azure-cni and azure-cni-overlay (Azure's, in a network like a VNet), each with a kube-proxy")
 	f.BoolVar(&o.Racks, "racks", false, "every second worker is behind the router, in another subnet")
 	f.BoolVar(&o.BGP, "bgp", false, "every second worker is behind the router, which knows pods by BGP alone; no encapsulation")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "also write the administrator's kubeconfig to this file")

@@ -14,8 +14,8 @@ import (
 
 // checkOther is check for labs whose pods are another network's.
 func checkOther(o Options) error {
-	if (o.Proxy.Other() != "" || o.Proxy.VPC() || o.Proxy.VNet()) && o.Family.Has6() {
-		return errors.New("a lab with Calico or flannel, or with the CNI plugin of a cloud, has IPv4 alone")
+	if (o.Proxy.Other() != "" || o.Proxy.VNet()) && o.Family.Has6() {
+		return errors.New("a lab with Calico or flannel, or with Azure CNI, has IPv4 alone")
 	}
 	if o.Racks && (o.Proxy.VPC() || o.Proxy.VNet()) {
 		return errors.New("--racks: a lab with the CNI plugin of a cloud has one network for all nodes")

@@ -148,7 +148,7 @@ func Load(name string) (*State, error) {
 
 func (s *State) plan() (*plan.Lab, error) {
 	if s.Proxy.VPC() {
-		return plan.NewVPC(s.Name, s.Workers)
+		return plan.NewVPC(s.Name, s.Workers, s.Family)
 	}
 	if s.Proxy.VNet() {
 		return plan.NewVNet(s.Name, s.Workers, s.Proxy == plan.ProxyWeirOnAzureOverlay)

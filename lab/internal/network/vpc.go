@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 
 	"github.com/vishvananda/netlink"
@@ -22,9 +23,11 @@ type port struct {
 	name  string         // in the VPC's namespace
 	iface string         // in the machine's
 	mac   string         // empty = any
-	addr  netip.Prefix   // that the machine has there; none where its own daemon sets it
+	addrs []netip.Prefix // that the machine has there; none where its own daemon sets them
 	owned []netip.Addr   // that the network knows to be there
-	block netip.Prefix   // of an overlay, at the address of owned; none elsewhere
+	block netip.Prefix   // that it leads to the address via: of an overlay, or of IPv6; none elsewhere
+	via   netip.Addr
+	six   bool // it has IPv6
 }
 
 // addVPC makes a network like those of clouds in the namespace of the switch. Each interface has a
@@ -38,28 +41,44 @@ func addVPC(l *plan.Lab, at func(string) netns.NsHandle) error {
 	}
 	for _, m := range l.Machines {
 		for i, e := range m.Interfaces {
-			p := port{ns: at(m.Name), name: m.Name, iface: e.Name, mac: e.MAC, owned: append([]netip.Addr{e.Addr}, e.Pods...)}
-			if i == 0 {
-				p.addr = m.Addr
+			p := port{ns: at(m.Name), name: m.Name, iface: e.Name, mac: e.MAC, owned: []netip.Addr{e.Addr}, via: m.Addr.Addr(), six: l.Family.Has6()}
+			switch {
+			case i > 0:
+				p.name += "-" + e.Name
+			case p.six:
+				p.addrs = []netip.Prefix{netip.PrefixFrom(e.Addr, plan.VPC.Bits()), m.Addr}
+				p.owned, p.block = append(p.owned, m.Addr.Addr()), e.Prefix
+			default:
+				p.addrs = []netip.Prefix{m.Addr}
 				if l.Overlay && m.IsNode() {
 					p.block = m.Families[0].PodCIDR
 				}
-			} else {
-				p.name += "-" + e.Name
+			}
+			if !e.Prefix.IsValid() {
+				p.owned = append(p.owned, e.Pods...)
 			}
 			if err := p.attach(vpc); err != nil {
 				return fmt.Errorf("attach %s of %s: %w", e.Name, m.Name, err)
 			}
 		}
-		if len(m.Interfaces) > 0 {
-			gateway := m.Families[0].Gateway
-			if err := addRoute(at(m.Name), everything(gateway), gateway); err != nil {
+		if len(m.Interfaces) == 0 {
+			continue
+		}
+		gateways := []netip.Addr{m.Families[0].Gateway}
+		if l.Family.Has6() {
+			gateways = append(gateways, plan.VPCGateway)
+		}
+		for _, gateway := range gateways {
+			if err := addRouteBy(at(m.Name), plan.Uplink, everything(gateway), gateway); err != nil {
 				return fmt.Errorf("default route of %s: %w", m.Name, err)
 			}
 		}
 	}
 	// The router is the VPC's way out.
-	router := port{ns: at(plan.Router), name: plan.Router, iface: plan.Uplink, addr: l.Gateways(false)[0], owned: []netip.Addr{plan.Gateway}}
+	router := port{ns: at(plan.Router), name: plan.Router, iface: plan.Uplink, addrs: l.Gateways(false), owned: []netip.Addr{plan.Gateway}, six: l.Family.Has6()}
+	if router.six {
+		router.addrs, router.owned = append(router.addrs, netip.PrefixFrom(plan.Gateway, plan.VPC.Bits())), append(router.owned, plan.Gateway6)
+	}
 	if err := router.attach(vpc); err != nil {
 		return fmt.Errorf("attach the router: %w", err)
 	}
@@ -76,6 +95,52 @@ func addVPC(l *plan.Lab, at func(string) netns.NsHandle) error {
 	}
 	if l.Overlay {
 		return hideOverlay(l, n)
+	}
+	if l.Family.Has6() {
+		return addVPC6(n, vpc, at(plan.Router))
+	}
+	return nil
+}
+
+// sourceCheck6 is the source/destination check of IPv6, of which the kernel has no rp_filter. What
+// the switch behind the router carries in the same namespace is not the VPC's.
+const sourceCheck6 = "table ip6 vpc { chain sources { type filter hook prerouting priority raw; iifname " + farBridge + " accept; ip6 saddr fe80::/10 accept; fib saddr . iif oif 0 drop; }; }"
+
+// addVPC6 makes the router the way out of a VPC by IPv6, and has the VPC check sources.
+func addVPC6(n *netlink.Handle, vpc, router netns.NsHandle) error {
+	if err := addRouteBy(router, plan.Uplink, plan.VPC6, plan.VPCGateway6); err != nil {
+		return err
+	}
+	if err := n.RouteAdd(&netlink.Route{Dst: ipNet(everything(plan.Gateway6)), Gw: net.IP(plan.Gateway6.AsSlice())}); err != nil {
+		return fmt.Errorf("make the router the VPC's way out by IPv6: %w", err)
+	}
+	if err := n.RouteAdd(&netlink.Route{Dst: ipNet(plan.VPC6), Type: unix.RTN_UNREACHABLE}); err != nil {
+		return fmt.Errorf("have the VPC refuse addresses of IPv6 that nobody has: %w", err)
+	}
+	return onThread(func() error {
+		if err := netns.Set(vpc); err != nil {
+			return err
+		}
+		if out, err := exec.Command("nft", sourceCheck6).CombinedOutput(); err != nil {
+			return fmt.Errorf("have the VPC check sources of IPv6: %w: %s", err, out)
+		}
+		return nil
+	})
+}
+
+// addRouteBy adds a route by a link, on which the gateway is.
+func addRouteBy(ns netns.NsHandle, link string, dst netip.Prefix, via netip.Addr) error {
+	n, err := netlink.NewHandleAt(ns)
+	if err != nil {
+		return fmt.Errorf("reach the namespace: %w", err)
+	}
+	defer n.Close()
+	l, err := n.LinkByName(link)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", link, err)
+	}
+	if err := n.RouteAdd(&netlink.Route{Dst: ipNet(dst), Gw: net.IP(via.AsSlice()), LinkIndex: l.Attrs().Index}); err != nil {
+		return fmt.Errorf("add route %s via %s by %s: %w", dst, via, link, err)
 	}
 	return nil
 }
@@ -115,12 +180,13 @@ func (p port) attach(vpc netns.NsHandle) error {
 	if err := n.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: p.name, PeerNamespace: netlink.NsFd(int(vpc))}); err != nil {
 		return fmt.Errorf("make the link: %w", err)
 	}
-	var own []netip.Prefix
-	if p.addr.IsValid() {
-		own = []netip.Prefix{p.addr}
-	}
-	if err := addAddresses(p.ns, p.iface, own); err != nil {
+	if err := addAddresses(p.ns, p.iface, p.addrs); err != nil {
 		return err
+	}
+	if p.six {
+		if err := addAddresses(vpc, p.name, []netip.Prefix{netip.PrefixFrom(plan.VPCGateway6, 64)}); err != nil {
+			return err
+		}
 	}
 	mine, err := n.LinkByName(p.iface)
 	if err != nil {
@@ -157,18 +223,21 @@ func (p port) know(vpc netns.NsHandle, mac net.HardwareAddr) error {
 		return fmt.Errorf("start %s: %w", p.name, err)
 	}
 	for _, a := range p.owned {
-		to := netip.PrefixFrom(a, 32)
+		to, family := netip.PrefixFrom(a, a.BitLen()), unix.AF_INET
+		if a.Is6() {
+			family = unix.AF_INET6
+		}
 		if err := f.RouteAdd(&netlink.Route{Dst: ipNet(to), LinkIndex: end.Attrs().Index, Scope: netlink.SCOPE_LINK}); err != nil {
 			return fmt.Errorf("add route to %s: %w", a, err)
 		}
-		err := f.NeighSet(&netlink.Neigh{LinkIndex: end.Attrs().Index, Family: unix.AF_INET, State: netlink.NUD_PERMANENT,
+		err := f.NeighSet(&netlink.Neigh{LinkIndex: end.Attrs().Index, Family: family, State: netlink.NUD_PERMANENT,
 			IP: net.IP(a.AsSlice()), HardwareAddr: mac})
 		if err != nil {
 			return fmt.Errorf("add neighbour %s: %w", a, err)
 		}
 	}
 	if p.block.IsValid() {
-		if err := addRoute(vpc, p.block, p.owned[0]); err != nil {
+		if err := addRoute(vpc, p.block, p.via); err != nil {
 			return err
 		}
 	}

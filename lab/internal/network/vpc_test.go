@@ -44,7 +44,7 @@ func bringUp(t *testing.T, l *plan.Lab) func(machine, command string) (string, e
 // are at the interface that has them, and nothing passes another one with them.
 func TestVPC(t *testing.T) {
 	needsNamespaces(t)
-	l, err := plan.NewVPC(fmt.Sprintf("vpc-%d", os.Getpid()%1000000), 1)
+	l, err := plan.NewVPC(fmt.Sprintf("vpc-%d", os.Getpid()%1000000), 1, plan.IPv4)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,4 +123,43 @@ func TestVNet(t *testing.T) {
 		}
 		reach(false, "worker2", "-I "+pod+" 172.31.1.8")
 	}
+}
+
+// TestVPC6: in a VPC of IPv6 machines reach each other and the outside by IPv6, each other by IPv4
+// too, and a node's part of the network is led to it, with which nobody else sends.
+func TestVPC6(t *testing.T) {
+	needsNamespaces(t)
+	l, err := plan.NewVPC(fmt.Sprintf("vpc6-%d", os.Getpid()%1000000), 2, plan.IPv6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := bringUp(t, l)
+	reach := func(want bool, from string, to ...string) {
+		t.Helper()
+		for _, a := range to {
+			if out, err := run(from, "ping -c 1 -W 2 "+a); (err == nil) != want {
+				t.Errorf("%s to %s: %v\n%s", from, a, err, out)
+			}
+		}
+	}
+	six := []string{"fd00:172:31:1::8", "fd00:172:31:1::207", "fd00:172:31:1::55", "fd00:172:31:2::55", "fd00:172:31:1::1"}
+	for _, from := range []string{"cp", "worker1", "client1", "client3", plan.Router} {
+		reach(true, from, six...)
+	}
+	for _, from := range []string{"cp", "worker1", "client1"} {
+		reach(true, from, "172.31.1.8", "172.31.1.207", "172.31.1.55")
+	}
+	worker, _ := l.Machine("worker1")
+	pod := worker.Interfaces[0].Pods[0].String()
+	for _, machine := range []string{"worker1", "worker2"} {
+		if out, err := run(machine, "ip -6 address add "+pod+"/128 dev lo nodad"); err != nil {
+			t.Fatal(out)
+		}
+	}
+	for _, from := range []string{"cp", "client1", "client3"} {
+		reach(true, from, pod)
+	}
+	reach(true, "worker1", "-I "+pod+" fd00:172:31:1::8")
+	reach(false, "worker2", "-I "+pod+" fd00:172:31:1::8")
+	reach(false, "client1", "fd00:172:31::9:1")
 }

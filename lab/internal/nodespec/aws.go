@@ -26,6 +26,17 @@ const (
 // that gives addresses.
 func (s *Spec) aws(in Inputs, m plan.Machine) error {
 	mtu := strconv.Itoa(plan.MTU)
+	six := in.Lab.Family.Has6()
+	egress := object{
+		"name": "egress-cni", "type": "egress-cni", "mtu": mtu, "enabled": "false", "randomizeSNAT": "prng", "nodeIP": "",
+		"ipam":          egressIPAM("fd00::ac:00/118", "::/0", "/run/cni/v4pd/egress-v6-ipam"),
+		"pluginLogFile": awsLogs + "/egress-v6-plugin.log", "pluginLogLevel": "Debug",
+	}
+	if six { // pods have IPv4 besides, by the node's address
+		egress["enabled"], egress["nodeIP"] = "true", m.Interfaces[0].Addr.String()
+		egress["ipam"] = egressIPAM("169.254.172.0/22", "0.0.0.0/0", "/run/cni/v6pd/egress-v4-ipam")
+		egress["pluginLogFile"] = awsLogs + "/egress-v4-plugin.log"
+	}
 	conf, err := json.MarshalIndent(object{
 		"cniVersion": "0.4.0", "name": "aws-cni", "disableCheck": true,
 		"plugins": []object{
@@ -34,14 +45,7 @@ func (s *Spec) aws(in Inputs, m plan.Machine) error {
 				"pluginLogFile": awsLogs + "/plugin.log", "pluginLogLevel": "Debug",
 				"capabilities": object{"io.kubernetes.cri.pod-annotations": true},
 			},
-			{
-				"name": "egress-cni", "type": "egress-cni", "mtu": mtu, "enabled": "false", "randomizeSNAT": "prng", "nodeIP": "",
-				"ipam": object{
-					"type": "host-local", "ranges": [][]object{{{"subnet": "fd00::ac:00/118"}}},
-					"routes": []object{{"dst": "::/0"}}, "dataDir": "/run/cni/v4pd/egress-v6-ipam",
-				},
-				"pluginLogFile": awsLogs + "/egress-v6-plugin.log", "pluginLogLevel": "Debug",
-			},
+			egress,
 			{"type": "portmap", "capabilities": object{"portMappings": true}, "snat": true},
 		},
 	}, "", "  ")
@@ -56,12 +60,15 @@ func (s *Spec) aws(in Inputs, m plan.Machine) error {
 	var all []elastic
 	for _, e := range m.Interfaces {
 		of := elastic{MAC: e.MAC, Address: e.Addr.String(), Subnet: plan.VPC.String()}
+		if six {
+			of.Address = m.Addr.Addr().String()
+		}
 		for _, a := range e.Pods {
 			of.Pods = append(of.Pods, a.String())
 		}
 		all = append(all, of)
 	}
-	daemon, err := json.MarshalIndent(object{"Socket": awsSocket, "VPC": []string{plan.VPC.String()}, "Interfaces": all}, "", "  ")
+	daemon, err := json.MarshalIndent(object{"Socket": awsSocket, "VPC": []string{plan.VPC.String()}, "IPv6": six, "Interfaces": all}, "", "  ")
 	if err != nil {
 		return fmt.Errorf("addresses of %s: %w", m.Name, err)
 	}
@@ -77,6 +84,10 @@ func (s *Spec) aws(in Inputs, m plan.Machine) error {
 		WeirPrograms + "/awsvpc", "--config", awsConf,
 	}})
 	return nil
+}
+
+func egressIPAM(subnet, to, dir string) object {
+	return object{"type": "host-local", "ranges": [][]object{{{"subnet": subnet}}}, "routes": []object{{"dst": to}}, "dataDir": dir}
 }
 
 // maxPods is how many pods a node may have: on EKS, as many as its interfaces have addresses for,

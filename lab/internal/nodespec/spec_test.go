@@ -19,7 +19,7 @@ func renderFamily(t *testing.T, proxy plan.Proxy, family plan.Family) map[string
 	t.Helper()
 	l, err := plan.New("t", 2, family, false)
 	if proxy.VPC() {
-		l, err = plan.NewVPC("t", 2)
+		l, err = plan.NewVPC("t", 2, plan.IPv4)
 	}
 	if proxy.VNet() {
 		l, err = plan.NewVNet("t", 2, proxy == plan.ProxyWeirOnAzureOverlay)

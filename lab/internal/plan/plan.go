@@ -215,6 +215,9 @@ func (l *Lab) networks(far bool) []Network {
 // Gateways are the router's addresses on the switch, or behind itself.
 func (l *Lab) Gateways(far bool) []netip.Prefix {
 	if l.VPC && !far {
+		if l.Family == IPv6 {
+			return []netip.Prefix{netip.PrefixFrom(Gateway6, 128)}
+		}
 		return []netip.Prefix{netip.PrefixFrom(Gateway, VPC.Bits())}
 	}
 	var out []netip.Prefix
@@ -352,7 +355,7 @@ const (
 	ProxyNone Proxy = "none"
 	// ProxyWeirOnGeneric is Weir for Services and policy, where the lab itself routes pods.
 	ProxyWeirOnGeneric Proxy = "weir on generic"
-	// ProxyWeirOnAWS is the same with Amazon's VPC CNI.
+	// ProxyWeirOnAWS is the same with Amazon's VPC CNI. A kube-proxy is there, as on EKS.
 	ProxyWeirOnAWS Proxy = "weir on aws-vpc-cni"
 	// ProxyWeirOnAzure is the same with Azure CNI, pods having addresses of a subnet, and
 	// ProxyWeirOnAzureOverlay with those of an overlay. A kube-proxy is there, as on AKS.
@@ -396,7 +399,7 @@ func ParseOn(s string) (Proxy, error) {
 
 // KubeProxyMode is the mode of kube-proxy, or empty when there is none.
 func (p Proxy) KubeProxyMode() string {
-	if p.VNet() {
+	if p.VPC() || p.VNet() {
 		return "iptables"
 	}
 	_, mode, _ := strings.Cut(string(p), "kube-proxy-")

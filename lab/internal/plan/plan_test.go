@@ -159,7 +159,7 @@ func TestProxy(t *testing.T) {
 	if p, err := ParseOn("generic"); err != nil || !p.Weir() || !p.RoutesPods() || p.VPC() || p.On() != "generic" || p.Alongside() || p.KubeProxyMode() != "" {
 		t.Errorf("on generic: %q, %v", p, err)
 	}
-	if p, err := ParseOn("aws-vpc-cni"); err != nil || !p.Weir() || p.RoutesPods() || !p.VPC() || p.On() != "aws-vpc-cni" || p.Alongside() || p.KubeProxyMode() != "" {
+	if p, err := ParseOn("aws-vpc-cni"); err != nil || !p.Weir() || p.RoutesPods() || !p.VPC() || p.On() != "aws-vpc-cni" || p.Alongside() || p.KubeProxyMode() != "iptables" {
 		t.Errorf("on aws-vpc-cni: %q, %v", p, err)
 	}
 	for _, on := range []string{"azure-cni", "azure-cni-overlay"} {

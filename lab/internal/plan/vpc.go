@@ -14,6 +14,16 @@ var (
 	VPCGateway = netip.MustParseAddr("172.31.0.1")
 )
 
+// A lab with it of IPv6 has the same machines with IPv4 besides, as clusters of IPv6 on EKS: nodes
+// and pods have addresses of VPC6, each node a part of it for pods.
+var (
+	VPC6        = netip.MustParsePrefix("fd00:172:31::/63")
+	VPCGateway6 = netip.MustParseAddr("fe80::1") // on each link
+)
+
+// podsOfNode6 is how many addresses of its part a node gives to pods.
+const podsOfNode6 = 100
+
 // SecondUplink is the second interface of a node in a VPC.
 const SecondUplink = "eth1"
 
@@ -25,17 +35,26 @@ type Interface struct {
 	Name, MAC string
 	Addr      netip.Addr   // its primary address
 	Pods      []netip.Addr // its secondary addresses, which pods get
+	Prefix    netip.Prefix // what of IPv6 the network leads to it besides, of which Pods are; none in labs of IPv4
 }
 
-// NewVPC plans a lab in a VPC: the machines of New, of IPv4, where each node has two interfaces and
-// its share of the subnet's addresses for pods.
-func NewVPC(name string, workers int) (*Lab, error) {
-	l, err := New(name, workers, IPv4, false)
+// NewVPC plans a lab in a VPC: the machines of New, where each node has two interfaces and its
+// share of the subnet's addresses for pods; of IPv6 one interface and a part of the network of
+// IPv6.
+func NewVPC(name string, workers int, family Family) (*Lab, error) {
+	if family == Dual {
+		return nil, fmt.Errorf("a VPC has pods of %s or of %s", IPv4, IPv6)
+	}
+	l, err := New(name, workers, family, false)
 	if err != nil {
 		return nil, err
 	}
 	if workers > MaxVPCWorkers {
 		return nil, fmt.Errorf("%d workers: want 0 to %d in a VPC", workers, MaxVPCWorkers)
+	}
+	if family == IPv6 {
+		l.inVPC6()
+		return l, nil
 	}
 	l.VPC, l.Pods = true, VPC
 	next := VPCGateway.Next()
@@ -64,6 +83,39 @@ func NewVPC(name string, workers int) (*Lab, error) {
 		}
 	}
 	return l, nil
+}
+
+// inVPC6 puts a lab of IPv6 in a VPC.
+func (l *Lab) inVPC6() {
+	l.VPC, l.Pods = true, VPC6
+	nodes := byte(0)
+	for i := range l.Machines {
+		m := &l.Machines[i]
+		if m.Far {
+			continue
+		}
+		a := m.Addr.Addr()
+		m.Addr = netip.PrefixFrom(a, 128)
+		m.Families[0].Addr, m.Families[0].Gateway, m.Families[0].PodCIDR = m.Addr, VPCGateway6, netip.Prefix{}
+		four := hostAddr(LAN, hostOf6(a))
+		e := Interface{Name: Uplink, MAC: macOf(four), Addr: four}
+		if m.IsNode() {
+			nodes++
+			b := VPC6.Addr().As16()
+			b[9] = nodes
+			e.Prefix = netip.PrefixFrom(netip.AddrFrom16(b), 80)
+			for next := e.Prefix.Addr().Next(); len(e.Pods) < podsOfNode6; next = next.Next() {
+				e.Pods = append(e.Pods, next)
+			}
+		}
+		m.Interfaces = []Interface{e}
+	}
+}
+
+// hostOf6 is the number of a machine by its address, see hostAddr.
+func hostOf6(a netip.Addr) int {
+	b := a.As16()
+	return int(b[14])*100 + int(b[15]>>4)*10 + int(b[15]&15)
 }
 
 // second is the primary address of a node's second interface.

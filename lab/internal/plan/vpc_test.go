@@ -9,7 +9,7 @@ import (
 
 func TestVPC(t *testing.T) {
 	for _, workers := range []int{0, 2, MaxVPCWorkers} {
-		l, err := NewVPC("a", workers)
+		l, err := NewVPC("a", workers, IPv4)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,8 +51,48 @@ func TestVPC(t *testing.T) {
 		}
 	}
 	for _, n := range []int{-1, MaxVPCWorkers + 1} {
-		if _, err := NewVPC("a", n); err == nil {
+		if _, err := NewVPC("a", n, IPv4); err == nil {
 			t.Errorf("%d workers were accepted", n)
 		}
+	}
+}
+
+func TestVPC6(t *testing.T) {
+	l, err := NewVPC("a", 2, IPv6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[netip.Addr]string{}
+	for _, m := range l.Machines {
+		if m.Far {
+			if VPC6.Contains(m.Addr.Addr()) || len(m.Interfaces) > 0 {
+				t.Errorf("%s is in the VPC: %v", m.Name, m)
+			}
+			continue
+		}
+		e := m.Interfaces[0]
+		if len(m.Interfaces) != 1 || !VPC6.Contains(m.Addr.Addr()) || m.Addr.Bits() != 128 || !LAN.Contains(e.Addr) || m.Families[0].Gateway != VPCGateway6 {
+			t.Errorf("%s: %+v", m.Name, m)
+		}
+		if m.IsNode() != (len(e.Pods) == podsOfNode6) || m.IsNode() != e.Prefix.IsValid() {
+			t.Errorf("%s has the addresses %v of %s for pods", m.Name, e.Pods, e.Prefix)
+		}
+		for _, a := range append([]netip.Addr{m.Addr.Addr(), e.Addr}, e.Pods...) {
+			if other := seen[a]; other != "" {
+				t.Errorf("%s and %s have %s", m.Name, other, a)
+			}
+			if seen[a] = m.Name; a.Is6() && (!VPC6.Contains(a) || a != m.Addr.Addr() && !e.Prefix.Contains(a)) {
+				t.Errorf("%s is not at %s", a, m.Name)
+			}
+		}
+	}
+	if worker, _ := l.Machine("worker1"); worker.Addr.String() != "fd00:172:31:1::207/128" || worker.Interfaces[0].Addr.String() != "172.31.1.207" {
+		t.Errorf("worker1 is %+v", worker)
+	}
+	if l.PodCIDRs() != "fd00:172:31::/63" || l.Gateways(false)[0].String() != "fd00:172:31:1::1/128" || l.Gateways(true)[0].String() != "fd00:172:31:2::1/64" {
+		t.Errorf("pods %s, gateways %v and %v", l.PodCIDRs(), l.Gateways(false), l.Gateways(true))
+	}
+	if _, err := NewVPC("a", 2, Dual); err == nil {
+		t.Error("a VPC of both families was accepted")
 	}
 }

@@ -28,11 +28,9 @@ func RenderDisabled(f table.Family, t *table.Table, s *nodestate.State) {
 	addWorkloads(t, s)
 }
 
-// addWorkloads adds the interfaces of all pods, of whichever family their addresses are.
+// addWorkloads adds the interfaces of all pods.
 func addWorkloads(t *table.Table, s *nodestate.State) {
-	for _, v := range s.Addrs {
-		if v.Kind == nodestate.AddrEndpoint && v.Interface != "" {
-			t.Add(expr.SetWorkloads, v.Interface, "")
-		}
+	for _, name := range expr.Workloads(s) {
+		t.Add(expr.SetWorkloads, name, "")
 	}
 }

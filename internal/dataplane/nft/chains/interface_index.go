@@ -13,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
@@ -65,8 +66,11 @@ func indexesOf(s *nodestate.State, links []netlink.Link, addressed map[int]bool)
 	pods, names := map[int]bool{}, map[string]bool{}
 	for _, v := range s.Addrs {
 		if v.Kind == nodestate.AddrEndpoint {
-			pods[v.IfIndex], names[v.Interface] = true, true
+			pods[v.IfIndex] = true
 		}
+	}
+	for _, name := range expr.Workloads(s) {
+		names[name] = true
 	}
 	others := map[int]bool{}
 	for _, l := range links {

@@ -4,6 +4,8 @@ package expr
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
@@ -70,8 +72,31 @@ func FromPods(s *nodestate.State) string {
 	return "@" + SetWorkloads
 }
 
+// Workloads are the pods' interfaces that the state names, of whichever family their addresses are.
+// Those of pods that are not known are among them where their names do not say that they are pods':
+// they have no addresses.
+func Workloads(s *nodestate.State) []string {
+	names := map[string]bool{}
+	for _, v := range s.Addrs {
+		if v.Kind == nodestate.AddrEndpoint && v.Interface != "" {
+			names[v.Interface] = true
+		}
+	}
+	for _, name := range s.Held {
+		if !strings.HasPrefix(name, s.Settings.InterfacePrefix) {
+			names[name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
 // workloadsBegin reports whether all pods' interfaces have the names of such.
 func workloadsBegin(s *nodestate.State) bool {
+	for _, name := range s.Held {
+		if !strings.HasPrefix(name, s.Settings.InterfacePrefix) {
+			return false
+		}
+	}
 	for _, v := range s.Addrs {
 		if v.Kind == nodestate.AddrEndpoint && v.Interface != "" && !strings.HasPrefix(v.Interface, s.Settings.InterfacePrefix) {
 			return false
