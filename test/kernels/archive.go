@@ -19,6 +19,7 @@ var suites = []string{"bullseye", "bookworm", "trixie", "sid"}
 // archive is Debian's, as the machine's own apt reaches it, with state of its own.
 type archive struct {
 	dir     string
+	uri     string
 	options []string
 }
 
@@ -39,7 +40,7 @@ func openArchive(ctx context.Context, dir string) (*archive, error) {
 	if uri == "" {
 		return nil, errors.New("the machine's apt has no source of Debian's packages; the kernels come from where these do")
 	}
-	a := &archive{dir: dir, options: []string{"-o", "APT::Architecture=amd64", "-o", "APT::Sandbox::User=root", "-o", "Dir::Etc::sourceparts=-", "-o", "Acquire::Retries=3"}}
+	a := &archive{dir: dir, uri: uri, options: []string{"-o", "APT::Architecture=amd64", "-o", "APT::Sandbox::User=root", "-o", "Dir::Etc::sourceparts=-", "-o", "Acquire::Retries=3"}}
 	for option, name := range map[string]string{"Dir::State": "state", "Dir::Cache": "cache", "Dir::State::status": "status", "Dir::Etc::sourcelist": "sources.list"} {
 		a.options = append(a.options, "-o", option+"="+filepath.Join(dir, name))
 	}
