@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
 // suites are Debian's, from which kernels come.
@@ -53,8 +54,20 @@ func openArchive(ctx context.Context, dir string) (*archive, error) {
 	if err != nil {
 		return nil, err
 	}
+	return a, a.update(ctx)
+}
+
+// update reads which packages there are, unless that was done within the day.
+func (a *archive) update(ctx context.Context) error {
+	stamp := filepath.Join(a.dir, "updated")
+	if st, err := os.Stat(stamp); err == nil && time.Since(st.ModTime()) < 24*time.Hour {
+		return nil
+	}
 	fmt.Println("reading which kernels there are")
-	return a, a.apt(ctx, "apt-get", "-qq", "update")
+	if err := a.apt(ctx, "apt-get", "-qq", "update"); err != nil {
+		return err
+	}
+	return os.WriteFile(stamp, nil, 0o644)
 }
 
 func (a *archive) apt(ctx context.Context, tool string, args ...string) error {

@@ -116,8 +116,8 @@ exec runcon ` + engineContext + ` /bin/sh $0 labelled
 export PATH=/opt/weir:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root WEIR_CACHE=/var/cache/weir
 if [ -z "$1" ]; then
 ` + mounts + `mkdir -p /dev/pts /dev/shm; mount -t devpts devpts /dev/pts; mount -t tmpfs shm /dev/shm
-dmesg -n 1; hostname debian
+dmesg -n 1; hostname debian; blockdev --setra 16384 /dev/vda
 ` + labels + `fi
 logs() { tail -n 40 /var/cache/weir/labs/weir/cp/var/log/*.log; }
-` + script(append([]string{"overlay"}, loaded...), "2>&1; code=$?", checks) + "busybox poweroff -f\n"
+` + script(append([]string{"overlay"}, loaded...), shown, checks) + "busybox poweroff -f\n"
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -21,6 +22,22 @@ func TestRead(t *testing.T) {
 		}
 		if !slices.Equal(got, want) || all[1].Seconds != 31 || !strings.Contains(all[2].Output, "TestA") {
 			t.Errorf("%s: %+v", release, all)
+		}
+	}
+}
+
+// What a machine's first process prints is read for what the commands came to, whether their output
+// is shown as it comes or at the end.
+func TestScript(t *testing.T) {
+	list := []check{{name: "good", command: "{ echo all is well; }"}, {name: "bad", command: "(echo it broke; echo so it did >&2; exit 3)"}}
+	for _, output := range []string{kept, shown} {
+		console, err := exec.Command("sh", "-c", script(nil, strings.ReplaceAll(output, "/tmp", t.TempDir()), list)).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := (&kernel{release: "6.12.0"}).read(string(console), list)
+		if !got[0].Passed || got[1].Passed || !strings.Contains(got[1].Output, "it broke") || !strings.Contains(got[1].Output, "so it did") {
+			t.Errorf("%q: %+v", output, got)
 		}
 	}
 }

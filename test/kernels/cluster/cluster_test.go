@@ -143,7 +143,7 @@ var errNoAnswer = errors.New("no answer")
 
 // sees asks a server from where it is asked.
 func sees(from []string, to, source string) error {
-	out, err := lab("", from[0], slices.Concat(from[1:], []string{"curl", "-sS", "--connect-timeout", "15", "http://" + to + "/clientip"})...)
+	out, err := lab("", from[0], slices.Concat(from[1:], []string{"curl", "-sS", "--connect-timeout", "5", "http://" + to + "/clientip"})...)
 	if err != nil && (strings.Contains(err.Error(), "exit code 28") || strings.Contains(err.Error(), "exit status 28")) {
 		return errNoAnswer
 	}
