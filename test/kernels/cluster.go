@@ -37,7 +37,7 @@ var clusters = map[string]cluster{
 var oneNode = []check{
 	{name: "cgroup v2 alone", command: `{ test "$(awk '$3 ~ /^cgroup/ { print $2, $3 }' /proc/mounts)" = "/sys/fs/cgroup cgroup2"; }`},
 	{name: "lockdown", command: "grep -F '[integrity]' /sys/kernel/security/lockdown"},
-	{name: "cluster", command: "{ weir-lab up --workers 0 --timeout 20m --install-arg=--timeout=20m --keep-failed || { logs; false; }; }"},
+	{name: "cluster", vital: true, command: "{ weir-lab up --workers 0 --timeout 20m --install-arg=--timeout=20m --keep-failed || { logs; false; }; }"},
 	{name: "status", command: "{ weir-lab status && weir-lab exec cp -- weir status; }"},
 	{name: "on eBPF", dir: "cluster", command: passes("TestEBPF$", "", 1)},
 	{name: "on nftables", dir: "cluster", command: passes("TestNFT$", "", 1)},
@@ -118,6 +118,7 @@ if [ -z "$1" ]; then
 ` + mounts + `mkdir -p /dev/pts /dev/shm; mount -t devpts devpts /dev/pts; mount -t tmpfs shm /dev/shm
 dmesg -n 1; hostname debian; blockdev --setra 16384 /dev/vda
 ` + labels + `fi
+off() { busybox poweroff -f; }
 logs() { tail -n 40 /var/cache/weir/labs/weir/cp/var/log/*.log; }
-` + script(append([]string{"overlay"}, loaded...), shown, checks) + "busybox poweroff -f\n"
+` + script(append([]string{"overlay"}, loaded...), shown, checks)
 }

@@ -131,7 +131,8 @@ func (k *kernel) initramfs(ctx context.Context, work, files string, checks []che
 	init := `#!/bin/sh
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp
 mount -t devtmpfs dev /dev; mount -t tmpfs tmp /tmp
-` + mounts + script(loaded, kept, checks) + "poweroff -f\n"
+off() { poweroff -f; }
+` + mounts + script(loaded, kept, checks)
 	if err := k.busybox(ctx, root, init, modules); err != nil {
 		return boot{}, err
 	}
@@ -162,15 +163,19 @@ const (
 	shown = "2>&1; code=$?"
 )
 
-// script is the part of a machine's first process that loads modules and runs the checks.
+// script is the part of a machine's first process that loads modules, runs the checks, and then calls
+// off, which ends the machine.
 func script(modules []string, output string, checks []check) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "for m in %s; do modprobe $m; done\n", strings.Join(modules, " "))
 	for i, c := range checks {
 		fmt.Fprintf(&b, "cd /t/%s; echo '%s %d'; begun=$(date +%%s); %s %s; echo; echo \"%s %d $code $(($(date +%%s)-begun))\"\n",
 			c.dir, beginMark, i, c.command, output, endMark, i)
+		if c.vital {
+			b.WriteString("[ $code = 0 ] || off\n")
+		}
 	}
-	return b.String()
+	return b.String() + "off\n"
 }
 
 // busybox makes a root file system of busybox, the first process and modules.

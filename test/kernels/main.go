@@ -30,6 +30,8 @@ type check struct {
 	command string
 	// old is of kernels that lack what eBPF needs; others run the rest, too.
 	old bool
+	// vital is one without which the others have no sense.
+	vital bool
 	// refuses is what the output has to hold of the command, which has to fail, on old kernels.
 	refuses string
 }

@@ -29,14 +29,15 @@ func TestRead(t *testing.T) {
 // What a machine's first process prints is read for what the commands came to, whether their output
 // is shown as it comes or at the end.
 func TestScript(t *testing.T) {
-	list := []check{{name: "good", command: "{ echo all is well; }"}, {name: "bad", command: "(echo it broke; echo so it did >&2; exit 3)"}}
+	list := []check{{name: "good", command: "{ echo all is well; }", vital: true}, {name: "bad", command: "(echo it broke; echo so it did >&2; exit 3)", vital: true},
+		{name: "not reached", command: "true"}}
 	for _, output := range []string{kept, shown} {
-		console, err := exec.Command("sh", "-c", script(nil, strings.ReplaceAll(output, "/tmp", t.TempDir()), list)).Output()
+		console, err := exec.Command("sh", "-c", "off() { exit 0; }; "+script(nil, strings.ReplaceAll(output, "/tmp", t.TempDir()), list)).Output()
 		if err != nil {
 			t.Fatal(err)
 		}
 		got := (&kernel{release: "6.12.0"}).read(string(console), list)
-		if !got[0].Passed || got[1].Passed || !strings.Contains(got[1].Output, "it broke") || !strings.Contains(got[1].Output, "so it did") {
+		if !got[0].Passed || got[1].Passed || got[2].Passed || !strings.Contains(got[1].Output, "it broke") || !strings.Contains(got[1].Output, "so it did") {
 			t.Errorf("%q: %+v", output, got)
 		}
 	}
