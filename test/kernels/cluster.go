@@ -10,8 +10,8 @@ import (
 	"slices"
 )
 
-// cluster is what runs in a machine with a disk. weir-lab and Weir's programs are in /opt/weir and on
-// PATH there, and WEIR_CACHE holds what labs of one proxy need. A check runs a test, as those of
+// cluster is what runs in a machine with a disk. weir-lab and Weir's programs are in /opt/weir and
+// on PATH there, and WEIR_CACHE holds what labs of one proxy need. A check runs a test, as those of
 // make kernels do, or any other command.
 type cluster struct {
 	proxy    string            // of the labs, as weir-lab up has it

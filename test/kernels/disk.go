@@ -20,8 +20,8 @@ var (
 )
 
 // What a lab runs outside of containers is in the domain of a container runtime. Its files are not
-// where Debian's policy has those of one, so that domain, and that of a machine's first process, may
-// do what the policy does not allow; containers may not.
+// where Debian's policy has those of one, so that domain, and that of a machine's first process,
+// may do what the policy does not allow; containers may not.
 const (
 	engineContext = "system_u:system_r:container_engine_t:s0-s0:c0.c1023"
 	labPolicy     = "(typepermissive kernel_t)\n(typepermissive container_engine_t)\n"
@@ -59,8 +59,8 @@ func (a *archive) debian(ctx context.Context, suite string, selinux bool) (strin
 	return dir, os.Rename(part, dir)
 }
 
-// disk makes a machine whose root file system is on a disk: a folder of this machine for each of its
-// own, and its first process.
+// disk makes a machine whose root file system is on a disk: a folder of this machine for each of
+// its own, and its first process.
 func (k *kernel) disk(ctx context.Context, work string, folders map[string]string, init string, labels bool) (boot, error) {
 	root := filepath.Join(work, "disk-"+k.release)
 	defer os.RemoveAll(root)
@@ -78,7 +78,8 @@ func (k *kernel) disk(ctx context.Context, work string, folders map[string]strin
 	}
 	err := errors.Join(os.WriteFile(filepath.Join(root, firstProcess), []byte(init), 0o755), command(ctx, "", "depmod", "-b", root, k.release))
 	if err == nil && labels {
-		// Debian's own program: this machine may have none. -m: its file system need not show labels.
+		// Debian's own program: this machine may have none. -m: its file system need not show
+		// labels.
 		err = command(ctx, "", "chroot", root, "setfiles", "-mF", "/etc/selinux/default/contexts/files/file_contexts", "/")
 	}
 	if err != nil {

@@ -63,9 +63,9 @@ func (k *kernel) play(ctx context.Context, b boot, checks []check, limit time.Du
 	if b.disk == "" {
 		args = append(args, "-accel", "tcg,thread=multi", "-smp", "2")
 	} else {
-		// While the machine runs, its time is that of its instructions, a nanosecond each: a cluster's
-		// many timeouts are those of a slow processor, however much slower than that the emulated one
-		// is, and whatever else this machine does. What is written is forgotten.
+		// While the machine runs, its time is that of its instructions, a nanosecond each: a
+		// cluster's many timeouts are those of a slow processor, however much slower than that the
+		// emulated one is, and whatever else this machine does. What is written is forgotten.
 		args = append(args, "-accel", "tcg,thread=single", "-smp", "1", "-icount", "shift=0", "-rtc", "clock=vm",
 			"-drive", "if=virtio,format=raw,snapshot=on,cache=unsafe,file="+b.disk)
 	}
@@ -163,8 +163,8 @@ const (
 	shown = "2>&1; code=$?"
 )
 
-// script is the part of a machine's first process that loads modules, runs the checks, and then calls
-// off, which ends the machine.
+// script is the part of a machine's first process that loads modules, runs the checks, and then
+// calls off, which ends the machine.
 func script(modules []string, output string, checks []check) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "for m in %s; do modprobe $m; done\n", strings.Join(modules, " "))

@@ -31,8 +31,8 @@ const (
 	packedCalico = "calico"
 )
 
-// Pack makes a folder with what a lab of o's proxy needs, by hard links where that can be: it has to
-// be on the file system of the cache.
+// Pack makes a folder with what a lab of o's proxy needs, by hard links where that can be: it has
+// to be on the file system of the cache.
 func Pack(ctx context.Context, o Options, to string, p *progress.Reporter) error {
 	if err := os.Mkdir(to, 0o711); err != nil {
 		return fmt.Errorf("make a folder to pack into: %w", err)

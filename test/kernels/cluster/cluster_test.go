@@ -112,7 +112,8 @@ func try(t *testing.T, plane, bpf string) {
 		{from("client"), "web." + namespace + ".svc.cluster.local", client, true},
 		{from("stranger"), server + ":8080", stranger, false},
 		{from("stranger"), service, stranger, false},
-		// The node itself reaches its pods whatever policy says; Services by the programs of its sockets.
+		// The node itself reaches its pods whatever policy says; Services by the programs of its
+		// sockets.
 		{[]string{"exec", "cp", "--"}, service, nodeAddr, true},
 		{[]string{"exec", "client1", "--"}, outside, clientAddr, false},
 	}
