@@ -16,7 +16,7 @@ LDFLAGS := -s -w -X github.com/weir-net/weir/internal/version.Version=$(VERSION)
 GO_BUILD := GOGC=400 go build -trimpath -gcflags all=-dwarf=false -tags grpcnotrace
 BUILD_LAB := cd lab && $(GO_BUILD) -ldflags "-s -w" -o ../bin/weir-lab ./cmd/weir-lab
 
-.PHONY: all help check lint check-root soak house image setup build aws-vpc-cni azure-cni hubble-cli otelcol browser lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-bgp e2e-wireguard e2e-calicoctl e2e-clouds e2e-egress e2e-migrate e2e-policyapi e2e-routing e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate bench-flows clean
+.PHONY: all help check lint check-root soak house image setup build aws-vpc-cni azure-cni hubble-cli otelcol browser lab-build generate generated unit kernels differential lab-unit lab-e2e test mutation apiserver hostile fuzz e2e e2e-conformance e2e-bgp e2e-wireguard e2e-calicoctl e2e-clouds e2e-egress e2e-kernels e2e-migrate e2e-policyapi e2e-routing e2e-build demo demo-build demo-walk bench bench-services bench-backends bench-pods bench-scale bench-cluster bench-cluster-docs bench-policy bench-micro bench-gate bench-flows clean
 
 all: build
 
@@ -146,6 +146,14 @@ unit: apiserver hubble-cli otelcol browser ## lane 2: unit tests, scenarios, loa
 kernels: export WEIR_SETUP_MORE := qemu-system-x86 cpio kmod xz-utils
 kernels: generate ## tests on other kernels, in an emulator (root)
 	go run ./test/kernels $(KERNELS)
+
+# A whole cluster of one node, which the lab brings up in an emulated Debian with cgroup v2 alone and lockdown=integrity: on 6.12 and 6.1, and on 6.12
+# with SELinux in force; writes out/cluster.json and out/selinux.json, and consoles beside them. KERNELS="-kernels 7" has another kernel.
+e2e-kernels: export WEIR_SETUP_MORE := qemu-system-x86 cpio kmod xz-utils e2fsprogs
+e2e-kernels: lab-build ## a cluster of one node on other kernels, in an emulator (root)
+	go vet -tags lab ./test/kernels/cluster
+	go run ./test/kernels -cluster weir -out out/cluster.json $(KERNELS)
+	go run ./test/kernels -cluster selinux -out out/selinux.json $(KERNELS)
 
 # What works of BGP, IP in IP and WireGuard, by their tests, with BIRD 2 and 3, FRR 8 and 10 and OpenBGPD 7 and 8; writes out/routing.json. ROUTING="-doc docs/results/routing.md -out docs/results/routing.json" writes the results of the documents.
 e2e-routing: generate ## what works of BGP, IP in IP and WireGuard (root)

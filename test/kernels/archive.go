@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
 // suites are Debian's, from which kernels come.
@@ -19,6 +20,7 @@ var suites = []string{"bullseye", "bookworm", "trixie", "sid"}
 // archive is Debian's, as the machine's own apt reaches it, with state of its own.
 type archive struct {
 	dir     string
+	uri     string
 	options []string
 }
 
@@ -39,7 +41,7 @@ func openArchive(ctx context.Context, dir string) (*archive, error) {
 	if uri == "" {
 		return nil, errors.New("the machine's apt has no source of Debian's packages; the kernels come from where these do")
 	}
-	a := &archive{dir: dir, options: []string{"-o", "APT::Architecture=amd64", "-o", "APT::Sandbox::User=root", "-o", "Dir::Etc::sourceparts=-", "-o", "Acquire::Retries=3"}}
+	a := &archive{dir: dir, uri: uri, options: []string{"-o", "APT::Architecture=amd64", "-o", "APT::Sandbox::User=root", "-o", "Dir::Etc::sourceparts=-", "-o", "Acquire::Retries=3"}}
 	for option, name := range map[string]string{"Dir::State": "state", "Dir::Cache": "cache", "Dir::State::status": "status", "Dir::Etc::sourcelist": "sources.list"} {
 		a.options = append(a.options, "-o", option+"="+filepath.Join(dir, name))
 	}
@@ -52,8 +54,20 @@ func openArchive(ctx context.Context, dir string) (*archive, error) {
 	if err != nil {
 		return nil, err
 	}
+	return a, a.update(ctx)
+}
+
+// update reads which packages there are, unless that was done within the day.
+func (a *archive) update(ctx context.Context) error {
+	stamp := filepath.Join(a.dir, "updated")
+	if st, err := os.Stat(stamp); err == nil && time.Since(st.ModTime()) < 24*time.Hour {
+		return nil
+	}
 	fmt.Println("reading which kernels there are")
-	return a, a.apt(ctx, "apt-get", "-qq", "update")
+	if err := a.apt(ctx, "apt-get", "-qq", "update"); err != nil {
+		return err
+	}
+	return os.WriteFile(stamp, nil, 0o644)
 }
 
 func (a *archive) apt(ctx context.Context, tool string, args ...string) error {

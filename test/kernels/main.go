@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command kernels boots Debian's kernels in an emulator and runs Weir's tests on them: whether the
-// programs load, the scenarios, the drivers. `make kernels` calls it. Nothing of the machine is
-// changed but the cache; the emulated machines have no network.
+// programs load, the scenarios, the drivers. `make kernels` calls it. With -cluster the emulated
+// machine is a Debian with a disk, in which a lab brings up a cluster (`make e2e-kernels`). Nothing
+// of the machine is changed but the cache; the emulated machines have no network.
 package main
 
 import (
@@ -11,6 +12,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -28,6 +30,8 @@ type check struct {
 	command string
 	// old is of kernels that lack what eBPF needs; others run the rest, too.
 	old bool
+	// vital is one without which the others have no sense.
+	vital bool
 	// refuses is what the output has to hold of the command, which has to fail, on old kernels.
 	refuses string
 }
@@ -91,17 +95,30 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	versions := flag.String("kernels", "5.10,6.1,6.12,7", "kernels by the begin of their version, separated by commas")
+	versions := flag.String("kernels", "", "kernels by the begin of their version, separated by commas; by default 5.10,6.1,6.12,7, with -cluster 6.12,6.1, with -cluster selinux 6.12")
+	with := flag.String("cluster", "", "bring up a cluster in the machine, and run the checks of one: "+strings.Join(slices.Sorted(maps.Keys(clusters)), ", "))
+	bin := flag.String("bin", "bin", "with -cluster: folder with Weir's programs and weir-lab")
 	only := flag.String("only", "", "run the checks whose name has this alone")
 	limit := flag.Duration("limit", 40*time.Minute, "how long a kernel may take")
-	out := flag.String("out", "out/kernels.json", "where results are written")
+	out := flag.String("out", "out/kernels.json", "where results are written; consoles are beside it")
 	flag.Parse()
-	cache := filepath.Join(os.Getenv("WEIR_CACHE"), "kernels")
-	if os.Getenv("WEIR_CACHE") == "" {
-		return errors.New("WEIR_CACHE is not set; run this by make kernels")
+	cache := os.Getenv("WEIR_CACHE")
+	if cache == "" {
+		return errors.New("WEIR_CACHE is not set; run this by make kernels, or make e2e-kernels")
+	}
+	var m machines = &inMemory{}
+	if *with != "" {
+		c, ok := clusters[*with]
+		if !ok {
+			return fmt.Errorf("-cluster %q: want one of %s", *with, strings.Join(slices.Sorted(maps.Keys(clusters)), ", "))
+		}
+		m = &onDisk{cluster: c, bin: *bin, cache: cache}
+	}
+	if *versions == "" {
+		*versions = m.kernels()
 	}
 	var run []check
-	for _, c := range checks {
+	for _, c := range m.checks() {
 		if strings.Contains(c.name, *only) {
 			run = append(run, c)
 		}
@@ -115,12 +132,14 @@ func run(ctx context.Context) error {
 	}
 	defer os.RemoveAll(work)
 	fmt.Println("building the tests")
-	files, err := build(ctx, work)
+	if err := m.prepare(ctx, work); err != nil {
+		return err
+	}
+	repo, err := openArchive(ctx, filepath.Join(cache, "kernels"))
 	if err != nil {
 		return err
 	}
-	repo, err := openArchive(ctx, cache)
-	if err != nil {
+	if err := os.MkdirAll(filepath.Dir(*out), 0o755); err != nil {
 		return err
 	}
 	var all []outcome
@@ -131,8 +150,18 @@ func run(ctx context.Context) error {
 			return fmt.Errorf("kernel %s: %w", version, err)
 		}
 		begun := time.Now()
-		fmt.Printf("%s: booting\n", k.release)
-		got, err := k.play(ctx, work, files, run, *limit, func(o outcome) {
+		mine := k.mine(run)
+		b, err := m.make(ctx, repo, k, work, mine)
+		if err != nil {
+			return fmt.Errorf("kernel %s: make a machine: %w", k.release, err)
+		}
+		console := filepath.Join(filepath.Dir(*out), "console-"+k.release+".txt")
+		log, err := os.Create(console)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("%s: booting; its console is %s\n", k.release, console)
+		got, err := k.play(ctx, b, mine, *limit, log, func(o outcome) {
 			if o.Passed {
 				fmt.Printf("  %-24s passed (%d s)\n", o.Check, o.Seconds)
 				return
@@ -140,15 +169,20 @@ func run(ctx context.Context) error {
 			failed++
 			fmt.Printf("  %-24s FAILED (%d s)\n    %s\n", o.Check, o.Seconds, strings.ReplaceAll(strings.TrimSpace(o.Output), "\n", "\n    "))
 		})
-		if err != nil {
+		if err := errors.Join(err, log.Close(), os.Remove(b.initrd)); err != nil {
 			return fmt.Errorf("kernel %s: %w", k.release, err)
+		}
+		if b.disk != "" {
+			if err := os.Remove(b.disk); err != nil {
+				return err
+			}
 		}
 		fmt.Printf("%s: done in %s\n", k.release, time.Since(begun).Round(time.Second))
 		all = append(all, got...)
 	}
 	data, err := json.MarshalIndent(all, "", " ")
 	if err == nil {
-		err = errors.Join(os.MkdirAll(filepath.Dir(*out), 0o755), os.WriteFile(*out, append(data, '\n'), 0o644))
+		err = os.WriteFile(*out, append(data, '\n'), 0o644)
 	}
 	if err == nil && failed > 0 {
 		err = fmt.Errorf("%d of %d checks failed; see above, and %s", failed, len(all), *out)
@@ -159,31 +193,53 @@ func run(ctx context.Context) error {
 	return err
 }
 
-// build makes a folder with the agent and the tests, as the emulated machines have it at /t.
-func build(ctx context.Context, work string) (string, error) {
-	files := filepath.Join(work, "t")
-	if err := command(ctx, "", "go", "build", "-trimpath", "-o", filepath.Join(files, "weir-agent"), "./cmd/weir-agent"); err != nil {
-		return "", err
-	}
+// machines makes what kernels are booted with.
+type machines interface {
+	kernels() string // by default
+	checks() []check
+	// prepare makes what does not depend on the kernel.
+	prepare(ctx context.Context, work string) error
+	make(ctx context.Context, repo *archive, k *kernel, work string, checks []check) (boot, error)
+}
+
+// inMemory are machines whose only file system is in memory.
+type inMemory struct{ files string }
+
+func (*inMemory) kernels() string { return "5.10,6.1,6.12,7" }
+
+func (*inMemory) checks() []check { return checks }
+
+func (m *inMemory) prepare(ctx context.Context, work string) error {
+	m.files = filepath.Join(work, "t")
+	return errors.Join(command(ctx, "", "go", "build", "-trimpath", "-o", filepath.Join(m.files, "weir-agent"), "./cmd/weir-agent"),
+		build(ctx, m.files, packages))
+}
+
+func (m *inMemory) make(ctx context.Context, _ *archive, k *kernel, work string, checks []check) (boot, error) {
+	return k.initramfs(ctx, work, m.files, checks)
+}
+
+// build makes a folder with tests, as the emulated machines have it at /t.
+func build(ctx context.Context, files string, packages map[string]string) error {
 	for name, p := range packages {
 		dir := filepath.Join(files, name)
-		if err := errors.Join(os.MkdirAll(dir, 0o755), command(ctx, "", "go", "test", "-c", "-trimpath", "-o", filepath.Join(dir, "test"), p)); err != nil {
-			return "", err
+		if err := errors.Join(os.MkdirAll(dir, 0o755), command(ctx, "", "go", "test", "-c", "-tags", "lab", "-trimpath", "-o", filepath.Join(dir, "test"), p)); err != nil {
+			return err
 		}
 		entries, err := os.ReadDir(p)
 		if err != nil {
-			return "", err
+			return err
 		}
 		for _, e := range entries { // what tests read
 			if strings.HasSuffix(e.Name(), ".go") || e.Name() == "programs" || e.Name() == "scenario" {
 				continue
 			}
 			if err := command(ctx, "", "cp", "-r", filepath.Join(p, e.Name()), dir); err != nil {
-				return "", err
+				return err
 			}
 		}
 	}
-	return files, nil
+	return nil
 }
 
 // command runs a command and says what it printed when it failed.

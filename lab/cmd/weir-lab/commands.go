@@ -42,7 +42,7 @@ func root() *cobra.Command {
 	c.PersistentFlags().StringVar(&cache, "cache", defaultCache(), "folder for what is built once and for the nodes' files")
 	c.AddCommand(
 		upCommand(&name, &cache), downCommand(&name), statusCommand(&name), listCommand(), execCommand(&name), kubectlCommand(&name),
-		loadCommand(&name), buildCommand(&cache), imageCommand(), launchCommand(), initCommand(),
+		loadCommand(&name), buildCommand(&cache), packCommand(&cache), imageCommand(), launchCommand(), initCommand(),
 	)
 	return c
 }
@@ -81,16 +81,8 @@ func upCommand(name, cache *string) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
-			if o.Proxy, err = plan.ParseProxy(proxy); err != nil {
+			if o.Proxy, err = proxyOf(proxy, on); err != nil {
 				return err
-			}
-			if on != "" {
-				if o.Proxy != plan.ProxyWeir {
-					return errors.New("--on is a lab of Weir with another CNI plugin: leave --proxy out")
-				}
-				if o.Proxy, err = plan.ParseOn(on); err != nil {
-					return err
-				}
 			}
 			if o.Family, err = plan.ParseFamily(family); err != nil {
 				return err
@@ -118,7 +110,40 @@ func upCommand(name, cache *string) *cobra.Command {
 	f.StringVar(&o.FeatureGates, "feature-gates", "", "Kubernetes' feature gates for the API server and its controllers, as NAME=true,NAME=false")
 	f.BoolVar(&o.ReadOnlyRoot, "read-only-root", false, "mount the nodes' root file systems read-only, as container operating systems do")
 	f.BoolVar(&o.KeepFailed, "keep-failed", false, "leave a lab that did not come up as it is, to look into it")
-	f.DurationVar(&o.Timeout, "timeout", 10*time.Minute, "how long nodes, and then cluster DNS, may take to become ready")
+	f.DurationVar(&o.Timeout, "timeout", 10*time.Minute, "how long the API server, then the nodes, and then cluster DNS may take to become ready")
+	return c
+}
+
+// proxyOf is who carries Service traffic, by the flags --proxy and --on.
+func proxyOf(proxy, on string) (plan.Proxy, error) {
+	p, err := plan.ParseProxy(proxy)
+	if err != nil || on == "" {
+		return p, err
+	}
+	if p != plan.ProxyWeir {
+		return "", errors.New("--on is a lab of Weir with another CNI plugin: leave --proxy out")
+	}
+	return plan.ParseOn(on)
+}
+
+func packCommand(cache *string) *cobra.Command {
+	o := cluster.Options{}
+	var proxy string
+	c := &cobra.Command{
+		Use:   "pack FOLDER",
+		Short: "Make a folder that is the --cache of labs on a machine with neither Go nor a network",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var err error
+			if o.Proxy, err = proxyOf(proxy, ""); err != nil {
+				return err
+			}
+			o.Cache = *cache
+			return cluster.Pack(cmd.Context(), o, args[0], progress.New(cmd.OutOrStdout()))
+		},
+	}
+	c.Flags().StringVar(&proxy, "proxy", string(plan.ProxyWeir), "as up has it: of which labs")
+	c.Flags().StringVar(&o.Weir, "weir-bin", besideThis(), "folder with Weir's programs")
 	return c
 }
 

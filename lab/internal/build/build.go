@@ -105,6 +105,22 @@ type Set struct {
 	dirs map[string]string // program → folder below Dir
 }
 
+// Open is the set in a folder whose programs are there already, by their folders below it.
+func Open(dir string, folders map[string]string) *Set { return &Set{Dir: dir, dirs: folders} }
+
+// Selected is the folder below Dir of each program that is selected.
+func (s *Set) Selected(selected func(Program) bool) map[string]string {
+	out := map[string]string{}
+	for _, g := range Groups() {
+		for _, p := range g.Programs {
+			if selected(p) {
+				out[p.Name] = s.dirs[p.Name]
+			}
+		}
+	}
+	return out
+}
+
 // Rel is a program's path below Dir.
 func (s *Set) Rel(program string) string { return filepath.Join(s.dirs[program], program) }
 

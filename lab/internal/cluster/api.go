@@ -96,9 +96,9 @@ func nodeReady(n *corev1.Node) (bool, string) {
 // register waits for each node to appear and completes it: the control plane's
 // label, which a kubelet may not give itself, and the pod network where the lab
 // routes pods.
-func register(ctx context.Context, c *kubernetes.Clientset, l *plan.Lab, routePods bool) error {
+func register(ctx context.Context, c *kubernetes.Clientset, l *plan.Lab, routePods bool, timeout time.Duration) error {
 	for _, m := range l.Nodes() {
-		err := until(ctx, "node "+m.Name+" registers", 5*time.Minute, func(ctx context.Context) error {
+		err := until(ctx, "node "+m.Name+" registers", timeout, func(ctx context.Context) error {
 			_, err := c.CoreV1().Nodes().Get(ctx, m.Name, metav1.GetOptions{})
 			return err
 		})

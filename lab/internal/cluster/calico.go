@@ -16,14 +16,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
-	"github.com/weir-net/weir/lab/internal/build"
 	"github.com/weir-net/weir/lab/internal/images"
 	"github.com/weir-net/weir/lab/internal/plan"
 )
 
 // calico deploys Calico from its own manifest.
 func (u *starter) calico(ctx context.Context) error {
-	src, err := (&build.Builder{Cache: u.o.Cache, Progress: u.p}).CalicoSource(ctx)
+	src, err := calicoSource(ctx, u.o, u.p)
 	if err != nil {
 		return err
 	}
@@ -53,7 +52,7 @@ func withCalico(ctx context.Context, o Options, i *images.Builder, seed string) 
 	if !o.BGP {
 		return i.SeedWithCalico(ctx, seed, nil)
 	}
-	src, err := (&build.Builder{Cache: o.Cache, Progress: i.Progress}).CalicoSource(ctx)
+	src, err := calicoSource(ctx, o, i.Progress)
 	if err != nil {
 		return "", err
 	}

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,32 +46,13 @@ type Options struct {
 	FeatureGates string // of the API server and its controllers
 	ReadOnlyRoot bool
 	KeepFailed   bool          // leave a lab that did not come up for inspection
-	Timeout      time.Duration // for nodes and DNS to become ready
+	Timeout      time.Duration // for each of the API server, the nodes and DNS to become ready
 	// LaunchStage is the argument that makes this program run Launch.
 	LaunchStage string
 }
 
 //go:embed coredns.yaml
 var corednsYAML string
-
-// Prepare builds what a lab needs and is missing in the cache.
-func Prepare(ctx context.Context, cache string, p *progress.Reporter, programs func(build.Program) bool) (set *build.Set, seed string, err error) {
-	b := &build.Builder{Cache: cache, Progress: p}
-	if set, err = b.Build(ctx, programs); err != nil {
-		return nil, "", err
-	}
-	src, err := b.KubernetesSource(ctx)
-	if err != nil {
-		return nil, "", err
-	}
-	i := &images.Builder{Cache: cache, Progress: p, Programs: set, KubernetesSource: src}
-	archives, err := i.Build(ctx)
-	if err != nil {
-		return nil, "", err
-	}
-	seed, err = i.Seed(ctx, archives)
-	return set, seed, err
-}
 
 // Up starts a lab. If that fails or ctx ends, what was started is removed again.
 func Up(ctx context.Context, o Options, p *progress.Reporter) error {
@@ -81,15 +63,11 @@ func Up(ctx context.Context, o Options, p *progress.Reporter) error {
 	if err := check(o); err != nil {
 		return err
 	}
-	programs := build.ForLab
-	if other := o.Proxy.Other(); other != "" {
-		programs = build.ForOther(other)
+	set, seed, err := unpack(o)
+	if errors.Is(err, fs.ErrNotExist) {
+		set, seed, err = prepare(ctx, o, p)
 	}
-	set, seed, err := Prepare(ctx, o.Cache, p, programs)
 	if err != nil {
-		return err
-	}
-	if seed, err = withImages(ctx, o, &images.Builder{Cache: o.Cache, Progress: p, Programs: set}, seed); err != nil {
 		return err
 	}
 	me, err := self()
@@ -112,20 +90,6 @@ func Up(ctx context.Context, o Options, p *progress.Reporter) error {
 		return up.giveUp(ctx, err)
 	}
 	return nil
-}
-
-// withImages adds to a seed what the nodes of this lab have besides: Weir's image, or that of its
-// benchmarks alone, and those of another network plugin.
-func withImages(ctx context.Context, o Options, i *images.Builder, seed string) (string, error) {
-	with := i.SeedWithBench
-	if o.Proxy.Weir() {
-		with = i.SeedWithWeir
-	}
-	seed, err := with(ctx, seed, o.Weir)
-	if err != nil {
-		return "", err
-	}
-	return withOther(ctx, o, i, seed)
 }
 
 // check finds what would make a start fail half-way.
@@ -304,7 +268,7 @@ func (u *starter) inputs() (nodespec.Inputs, error) {
 	return nodespec.Inputs{
 		Lab: u.l, Proxy: u.o.Proxy, Data: u.s.Data, Programs: u.set.Dir, Program: u.set.Rel, Folders: u.set.Folders(),
 		Weir: u.s.Weir, MaxFiles: min(lim.Max, 1_000_000), ReadOnlyRoot: u.o.ReadOnlyRoot,
-		FeatureGates: u.o.FeatureGates,
+		FeatureGates: u.o.FeatureGates, SELinux: nodeinit.SELinux(),
 	}, nil
 }
 
@@ -356,7 +320,7 @@ func (u *starter) initLog(m plan.Machine) string {
 
 func (u *starter) api(ctx context.Context, client *kubernetes.Clientset) error {
 	err := u.p.Step("API server ready", func() error {
-		return until(ctx, "API server ready", 5*time.Minute, func(ctx context.Context) error {
+		return until(ctx, "API server ready", u.o.Timeout, func(ctx context.Context) error {
 			if err := u.nodesAlive(); err != nil {
 				return err
 			}
@@ -367,7 +331,7 @@ func (u *starter) api(ctx context.Context, client *kubernetes.Clientset) error {
 	if err != nil {
 		return err
 	}
-	return u.p.Step("nodes registered", func() error { return register(ctx, client, u.l, u.o.Proxy.RoutesPods()) })
+	return u.p.Step("nodes registered", func() error { return register(ctx, client, u.l, u.o.Proxy.RoutesPods(), u.o.Timeout) })
 }
 
 func (u *starter) nodesAlive() error {

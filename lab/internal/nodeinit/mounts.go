@@ -179,8 +179,17 @@ func overlay() error {
 	return nil
 }
 
+const selinux = "/sys/fs/selinux"
+
+// SELinux says whether the machine has a policy of SELinux loaded: its file system is mounted then.
+func SELinux() bool {
+	_, err := os.Stat(selinux + "/enforce")
+	return err == nil
+}
+
 func mountKernel(hs []cgroup.Hierarchy) error {
 	const common = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	labels := SELinux() // the mounts hide the machine's
 	for _, m := range []struct {
 		fstype, at, opts string
 		flags            uintptr
@@ -198,6 +207,11 @@ func mountKernel(hs []cgroup.Hierarchy) error {
 	}
 	if err := unix.Mount("bpf", "/sys/fs/bpf", "bpf", common, "mode=700"); err != nil {
 		return fmt.Errorf("mount the node's BPF file system: %w", err)
+	}
+	if labels {
+		if err := unix.Mount("selinuxfs", selinux, "selinuxfs", unix.MS_NOSUID|unix.MS_NOEXEC, ""); err != nil {
+			return fmt.Errorf("mount SELinux' file system: %w", err)
+		}
 	}
 	for _, d := range []string{"/run/lock", "/run/netns"} {
 		if err := os.MkdirAll(d, 0o755); err != nil {

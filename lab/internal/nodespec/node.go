@@ -29,6 +29,9 @@ const (
 // the CNI plugins.
 func (s *Spec) node(in Inputs, c *Credentials, m plan.Machine) error {
 	runtime, config := "containerd", containerdConfig // the machine's
+	if in.SELinux {
+		config = strings.Replace(config, criSettings, criSettings+"  enable_selinux = true\n", 1)
+	}
 	if in.Proxy.VPC() {
 		runtime = WeirPrograms + "/containerd2/containerd" // it looks for its shim in the same folder
 		config += nriValidator
@@ -95,6 +98,9 @@ const nriValidator = `
   enable = true
 `
 
+const criSettings = `[plugins."io.containerd.grpc.v1.cri"]
+`
+
 // containerdConfig is for a machine whose root may not lower OOM scores, and
 // leaves out the parts of containerd that a lab has no use for.
 const containerdConfig = `version = 2
@@ -112,8 +118,7 @@ disabled_plugins = [
 [grpc]
   address = "` + containerdSocket + `"
 
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "` + PauseImage + `"
+` + criSettings + `  sandbox_image = "` + PauseImage + `"
   restrict_oom_score_adj = true
   enable_unprivileged_ports = true
   enable_unprivileged_icmp = true

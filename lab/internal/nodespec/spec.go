@@ -86,6 +86,8 @@ type Inputs struct {
 	// FeatureGates are for the API server and its controllers, as their flag has it; empty leaves
 	// the defaults.
 	FeatureGates string
+	// SELinux says that it is in force on the machine.
+	SELinux bool
 	// ReadOnlyRoot asks for nodes like those of container operating systems.
 	ReadOnlyRoot bool
 }

@@ -250,3 +250,24 @@ func TestAWS(t *testing.T) {
 		}
 	}
 }
+
+// Where SELinux is in force, containerd gives containers their labels.
+func TestSELinux(t *testing.T) {
+	l, err := plan.New("t", 0, plan.IPv4, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := NewCredentials(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, on := range []bool{false, true} {
+		s, err := Render(Inputs{Lab: l, Proxy: plan.ProxyWeir, SELinux: on, Program: func(name string) string { return name }}, c, l.Nodes()[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f, _ := s.find(containerdTOML); strings.Contains(f.Content, "\n"+criSettings+"  enable_selinux = true\n") != on {
+			t.Errorf("SELinux %t: %s", on, f.Content)
+		}
+	}
+}
