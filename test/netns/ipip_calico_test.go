@@ -315,7 +315,7 @@ func (f *besideCalico) plainly() (count func() string) {
 	if f.mode == model.EncapCrossSubnet {
 		what = "ip saddr 10.244.2.0/26 ip daddr 10.244.0.0/16 counter; ip saddr 10.244.0.0/16 ip daddr 10.244.2.0/26 counter"
 	}
-	run(f.t, "ip netns exec %s-sw nft 'table bridge seen { chain all { type filter hook forward priority 0; ether type ip %s; }; }'", f.prefix, strings.ReplaceAll(what, "; ", "; ether type ip "))
+	run(f.t, "ip netns exec %s-sw nft 'table bridge seen { chain forwarded { type filter hook forward priority 0; ether type ip %s; }; }'", f.prefix, strings.ReplaceAll(what, "; ", "; ether type ip "))
 	return func() string {
 		return run(f.t, "ip netns exec %s-sw nft list table bridge seen | grep -o 'counter packets .*' | grep -v 'packets 0 ' || true", f.prefix)
 	}
