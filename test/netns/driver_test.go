@@ -53,9 +53,9 @@ type driverProcess struct {
 	crypt string // folder of keys where it encrypts
 	why   string // socket at which it answers weir why
 	leads bool   // its programs lead pods out by egress gateways
-	// takesFrom is the address of Calico's device on a node that it takes over; empty = it does not.
+	runs  bool   // it repairs what it finds broken, as an agent's does (of the eBPF driver; the other one always does)
+	// takesFrom is the address of Calico's device on a node that it takes over; empty = none.
 	takesFrom string
-	runs      bool // it repairs what it finds broken, as an agent's does (of the eBPF driver; the other one always does)
 }
 
 type applied struct {

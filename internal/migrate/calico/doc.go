@@ -144,7 +144,7 @@ type planner struct {
 	// environ is what Calico's DaemonSet sets for Felix, as FELIX_NAME=value.
 	environ []string
 	inPlace bool // pods keep running
-	// vxlan, ipip: a pool in use has that; crossSubnet: one has neither between nodes of one network.
+	// vxlan, ipip: a pool in use has that; crossSubnet: one has it between networks alone.
 	vxlan, ipip, crossSubnet bool
 }
 
