@@ -23,6 +23,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/nodelock"
 	"github.com/weir-net/weir/internal/agent/source"
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
+	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/gctuner"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/peerauth/trust"
@@ -127,11 +128,15 @@ func run(ctx context.Context, o agent.Options) error {
 
 // probeCommand reports what the kernel can do, without starting anything.
 func probeCommand() *cobra.Command {
-	return &cobra.Command{
+	var ipip bool
+	cmd := &cobra.Command{
 		Use:   "probe",
 		Short: "Report which of the features that Weir needs this kernel has",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if ipip {
+				return hostnet.ProbeIPIP()
+			}
 			findings, err := kernel.Probe()
 			for _, f := range findings {
 				state := "yes"
@@ -157,6 +162,8 @@ func probeCommand() *cobra.Command {
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&ipip, "ipip", false, "ask for the device of IP in IP alone, which the data plane nftables needs for pools with an ipipMode")
+	return cmd
 }
 
 func newLogger(level string) (*slog.Logger, error) {

@@ -65,7 +65,7 @@ func CleanUp(ctx context.Context, o CleanUpOptions) error {
 	}
 	step("removing the network configuration", errors.Join(removeFiles(filepath.Join(o.CNIConfDir, conflist.Name)), fromcalico.Forget(o.CNIConfDir)))
 	if o.KeepPods {
-		step("leaving the interfaces of pods to another plugin", fromcalico.Leave())
+		step("leaving the interfaces of pods, and routes, to another plugin", errors.Join(fromcalico.Leave(), fromcalico.HandBack()))
 	} else { // Pods go first: none is reached, or reaches anybody, without its policy.
 		step("removing the interfaces of pods", removeInterfaces(func(l *netlink.LinkAttrs) bool { return strings.HasPrefix(l.Alias, kernel.DeviceAlias+":") }))
 	}

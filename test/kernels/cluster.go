@@ -58,9 +58,9 @@ func (m *onDisk) kernels() string {
 
 func (m *onDisk) checks() []check { return m.cluster.checks }
 
-func (m *onDisk) prepare(ctx context.Context, work string) error {
+func (m *onDisk) prepare(ctx context.Context, work string, checks []check) error {
 	m.tests, m.packed = filepath.Join(work, "t"), filepath.Join(work, "packed")
-	if err := build(ctx, m.tests, m.packages); err != nil {
+	if err := build(ctx, m.tests, m.packages, checks); err != nil {
 		return err
 	}
 	// What is packed is linked, so it is packed within the cache.

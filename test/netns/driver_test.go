@@ -28,6 +28,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/ebpf"
 	"github.com/weir-net/weir/internal/dataplane/ebpf/flowhandover"
 	"github.com/weir-net/weir/internal/dataplane/nft"
+	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 	"github.com/weir-net/weir/internal/reason"
@@ -54,6 +55,8 @@ type driverProcess struct {
 	leads bool   // its programs lead pods out by egress gateways
 	times bool   // what pods send is held to their bandwidth by departure times
 	runs  bool   // it repairs what it finds broken, as an agent's does (of the eBPF driver; the other one always does)
+	// takesFrom is the address of Calico's device on a node that it takes over; empty = none.
+	takesFrom string
 }
 
 type applied struct {
@@ -112,7 +115,7 @@ func (d *driverProcess) spawn(env ...string) {
 	d.t.Helper()
 	d.cmd = exec.Command("nsenter", "--net=/run/netns/"+d.node.netns, os.Args[0])
 	d.cmd.Env = append(append(os.Environ(), "WEIR_TEST_BPFFS="+filepath.Join(d.bpffs, "weir"), "WEIR_TEST_CGROUP="+d.node.cgroup,
-		fmt.Sprintf("WEIR_TEST_FLOWS=%d", d.flows), "WEIR_TEST_CRYPT="+d.crypt, "WEIR_TEST_WHY="+d.why, fmt.Sprintf("WEIR_TEST_GATEWAYS=%t", d.leads), fmt.Sprintf("WEIR_TEST_DEPARTURES=%t", d.times), "WEIR_TEST_NODE="+d.node.name), env...)
+		fmt.Sprintf("WEIR_TEST_FLOWS=%d", d.flows), "WEIR_TEST_CRYPT="+d.crypt, "WEIR_TEST_WHY="+d.why, fmt.Sprintf("WEIR_TEST_GATEWAYS=%t", d.leads), fmt.Sprintf("WEIR_TEST_DEPARTURES=%t", d.times), "WEIR_TEST_NODE="+d.node.name, "WEIR_TEST_CALICO="+d.takesFrom), env...)
 	d.cmd.Stderr = os.Stderr
 	stdin, err := d.cmd.StdinPipe()
 	if err != nil {
@@ -183,6 +186,8 @@ func driverMain() error {
 		return bgpMain(log)
 	case "live":
 		return liveMain(log)
+	case "leave":
+		return leaveMain()
 	}
 	return ebpfMain(log)
 }
@@ -214,11 +219,15 @@ func openNFT(log *slog.Logger, takesOver bool) (*nft.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nft.New(nft.Options{Logger: log, Connections: uint32(flows), Before: func() {
+	o := nft.Options{Logger: log, Connections: uint32(flows), Before: func() {
 		if err := flowhandover.ExportEarly(os.Getenv("WEIR_TEST_BPFFS"), log); takesOver && err != nil {
 			panic(err)
 		}
-	}})
+	}}
+	if os.Getenv("WEIR_TEST_CALICO") != "" {
+		o.Beside = hostnet.CalicoMAC
+	}
+	return nft.New(o)
 }
 
 // applyWhole applies a state in as many pieces as the driver likes.
@@ -297,10 +306,19 @@ func nftMain(log *slog.Logger) error {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	go drv.Run(ctx)
+	calico, err := openBefore(log)
+	if err != nil {
+		return err
+	}
 	explain := answersWhy(nftPlane{drv})
 	return serveStates(func(s *nodestate.State, a *applied) error {
 		defer explain(s)
+		if err := calico.begin(); err != nil {
+			return err
+		}
 		if err := drv.Apply(context.Background(), s, nodestate.All()); err != nil {
+			a.Err = err.Error()
+		} else if err := calico.end(); err != nil {
 			a.Err = err.Error()
 		} else if err := removeOther(func() error { return giveWay(drv, log) }); err != nil {
 			a.Err = err.Error()

@@ -98,6 +98,14 @@ func (n *Node) Begin(ctx context.Context, s *cni.Server) error {
 	if err != nil {
 		return fmt.Errorf("take the pods of Calico over: %w", err)
 	}
+	return n.TakeNetwork(ctx)
+}
+
+// TakeNetwork is the part of Begin that is about the ways to other nodes.
+func (n *Node) TakeNetwork(ctx context.Context) error {
+	if err := n.takeIPIP(ctx); err != nil {
+		return err
+	}
 	if err := n.adoptRoutes(ctx); err != nil {
 		return err
 	}

@@ -35,6 +35,11 @@ func Open(environ []string, node, confDir string, api dynamic.Interface, log *sl
 // Begin has the node be Weir's. It is called before the endpoints of the node are restored, and
 // before anything is written that the other plugin would write otherwise.
 func (n *Node) Begin(ctx context.Context, s *cni.Server) error {
+	if n.calico == nil {
+		if err := fromcalico.EndIPIP(); err != nil {
+			return err
+		}
+	}
 	return errors.Join(n.flannel.Begin(ctx), n.calico.Begin(ctx, s))
 }
 

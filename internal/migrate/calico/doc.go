@@ -144,8 +144,8 @@ type planner struct {
 	// environ is what Calico's DaemonSet sets for Felix, as FELIX_NAME=value.
 	environ []string
 	inPlace bool // pods keep running
-	// vxlan: a pool in use has VXLAN; crossSubnet: one has none between nodes of one network.
-	vxlan, crossSubnet bool
+	// vxlan, ipip: a pool in use has that; crossSubnet: one has it between networks alone.
+	vxlan, ipip, crossSubnet bool
 }
 
 // stop says what has to be changed first.

@@ -17,14 +17,38 @@ import (
 // Annotations by which a Node says what Calico knows of it.
 const (
 	annotationTunnel    = "projectcalico.org/IPv4VXLANTunnelAddr"
+	annotationIPIP      = "projectcalico.org/IPv4IPIPTunnelAddr"
 	annotationTunnelMAC = "projectcalico.org/VXLANTunnelMACAddr"
 	annotationAddress   = "projectcalico.org/IPv4Address"
 )
 
-// TunnelAddr is the address of a node's tunnel with Calico; invalid = it has none.
-func TunnelAddr(n *corev1.Node) netip.Addr {
-	a, _ := netip.ParseAddr(n.Annotations[annotationTunnel])
+// tunnelAddr is the address that an annotation of a node has; invalid = none.
+func tunnelAddr(n *corev1.Node, annotation string) netip.Addr {
+	a, _ := netip.ParseAddr(n.Annotations[annotation])
 	return a
+}
+
+// IPIPAddr is the address of a node's device of IP in IP with Calico; invalid = it has none.
+func IPIPAddr(n *corev1.Node) netip.Addr { return tunnelAddr(n, annotationIPIP) }
+
+// TunnelAddrs are the addresses of a node's tunnels with Calico.
+func TunnelAddrs(n *corev1.Node) []netip.Addr {
+	return slices.DeleteFunc([]netip.Addr{tunnelAddr(n, annotationTunnel), IPIPAddr(n)}, func(a netip.Addr) bool { return !a.IsValid() })
+}
+
+// UsesIPIP reports whether nodes send by IP in IP for a pool in use.
+func (c *Cluster) UsesIPIP() bool {
+	return slices.ContainsFunc(c.Objects, func(u *unstructured.Unstructured) bool {
+		return u.GetKind() == "IPPool" && !flag(u, "spec", "disabled") && mode(u, "ipipMode") != never
+	})
+}
+
+// mode is one of the modes of a pool's encapsulations.
+func mode(pool *unstructured.Unstructured, field string) string {
+	if m := text(pool, "spec", field); m != "" {
+		return m
+	}
+	return never
 }
 
 // NewInPlace makes a plan of a change in which pods keep running: nodes are taken over as they are.
@@ -49,6 +73,9 @@ func (p *planner) takenOver() {
 	for _, u := range p.plan.Copies {
 		if u.GetKind() != "FelixConfiguration" {
 			continue
+		}
+		if enabled, set, _ := unstructured.NestedBool(u.Object, "spec", "ipipEnabled"); set && !enabled && p.ipip {
+			p.stop("FelixConfiguration "+u.GetName(), "spec.ipipEnabled", "false", "while a pool in use has an ipipMode, BIRD sends by a device that Felix does not make", "remove it, or set ipipMode: Never")
 		}
 		for _, field := range []string{"bpfEnabled", "wireguardEnabled", "wireguardEnabledV6", "ipv6Support"} {
 			if flag(u, "spec", field) {
@@ -95,9 +122,14 @@ func (p *planner) nodeInPlace(n *corev1.Node) {
 		p.stop(object, "metadata.labels["+corev1.LabelOSStable+"]", "windows", "Weir runs on Linux alone", "change node by node, without this one")
 		return
 	}
-	if p.vxlan && !TunnelAddr(n).Is4() {
-		p.stop(object, "metadata.annotations["+annotationTunnel+"]", n.Annotations[annotationTunnel], "is not the IPv4 address of a tunnel: Calico does not run there with VXLAN",
-			"see whether pod calico-node is ready on that node")
+	for _, t := range []struct {
+		inUse            bool
+		annotation, what string
+	}{{p.vxlan, annotationTunnel, "VXLAN"}, {p.ipip, annotationIPIP, "IP in IP"}} {
+		if t.inUse && !tunnelAddr(n, t.annotation).Is4() {
+			p.stop(object, "metadata.annotations["+t.annotation+"]", n.Annotations[t.annotation], "is not the IPv4 address of a tunnel: Calico does not run there with "+t.what,
+				"see whether pod calico-node is ready on that node")
+		}
 	}
 	if v := n.Annotations[annotationTunnelMAC]; v != "" {
 		p.stop(object, "metadata.annotations["+annotationTunnelMAC+"]", v, "nodes with Weir send to the MAC address that Felix makes of the node's name", "remove it, and restart calico-node")
@@ -124,20 +156,28 @@ func (p *planner) poolInPlace(u *unstructured.Unstructured, cidr netip.Prefix) {
 	if !cidr.Addr().Is4() {
 		p.stop(object, "spec.cidr", cidr.String(), "only IPv4 can be changed in place", "change node by node by drain")
 	}
-	if mode := text(u, "spec", "ipipMode"); mode != "" && mode != never {
-		p.stop(object, "spec.ipipMode", mode, "IP in IP cannot be changed in place", "set vxlanMode in its place before (docs/guides/migrate-from-calico.md#with-ip-in-ip), or change node by node by drain")
-	}
-	switch mode := text(u, "spec", "vxlanMode"); mode {
-	case "Always":
-		p.vxlan = true
-	case "CrossSubnet":
-		p.vxlan, p.crossSubnet = true, true
-	case "", never:
-		if p.backend() != bird && p.Daemon != nil {
-			p.stop(object, "spec.vxlanMode", mode, "without an encapsulation only what BIRD routes can be changed in place", "set it to Always or CrossSubnet while nodes change, or change node by node by drain")
+	routed := p.backend() == bird || p.Daemon == nil
+	vxlan, ipip := mode(u, "vxlanMode"), mode(u, "ipipMode")
+	p.vxlan, p.ipip = p.vxlan || vxlan != never, p.ipip || ipip != never
+	for _, field := range []string{"vxlanMode", "ipipMode"} {
+		switch mode(u, field) {
+		case "Always", never:
+		case "CrossSubnet":
+			p.crossSubnet = true
+		default:
+			p.stop(object, "spec."+field, mode(u, field), "is none of Always, CrossSubnet and Never", "correct it")
 		}
-	default:
-		p.stop(object, "spec.vxlanMode", mode, "is none of Always, CrossSubnet and Never", "correct it")
+	}
+	switch {
+	case ipip != never && vxlan != never:
+		p.stop(object, "spec.ipipMode", ipip, "the pool has a vxlanMode, too", "set one of both to Never")
+	case ipip != never && !routed:
+		p.stop(object, "spec.ipipMode", ipip, "with IP in IP only what BIRD routes can be changed in place",
+			"set vxlanMode in its place before (docs/guides/migrate-from-calico.md#vxlan-in-the-place-of-ip-in-ip), or change node by node by drain")
+	case ipip != never:
+		p.differs(object, "spec.ipipMode", ipip, "nodes that are changed need a device of IP in IP in external mode: each kernel is asked for it before Calico ends there", "")
+	case vxlan == never && !routed:
+		p.stop(object, "spec.vxlanMode", text(u, "spec", "vxlanMode"), "without an encapsulation only what BIRD routes can be changed in place", "set it to Always or CrossSubnet while nodes change, or change node by node by drain")
 	}
 }
 
@@ -157,7 +197,7 @@ func (p *planner) links() {
 		network, err := netip.ParsePrefix(n.Annotations[annotationAddress])
 		if err != nil {
 			p.stop("Node "+n.Name, "metadata.annotations["+annotationAddress+"]", n.Annotations[annotationAddress],
-				"is not an address with the length of its network, by which pools with CrossSubnet tell neighbours", "see whether pod calico-node is ready on that node, or set vxlanMode: Always while nodes change")
+				"is not an address with the length of its network, by which pools with CrossSubnet tell neighbours", "see whether pod calico-node is ready on that node, or set the mode Always while nodes change")
 			continue
 		}
 		networks[n.Name] = network
@@ -167,7 +207,7 @@ func (p *planner) links() {
 			if networks[name].Contains(networks[other].Addr()) && !networks[other].Contains(networks[name].Addr()) {
 				p.stop("Node "+other, "metadata.annotations["+annotationAddress+"]", networks[other].String(),
 					"is in the network "+networks[name].Masked().String()+" of node "+name+", which is not in its own: only one of them sends without encapsulation",
-					"correct the length of their networks, or set vxlanMode: Always while nodes change")
+					"correct the length of their networks, or set the mode Always while nodes change")
 			}
 		}
 	}

@@ -31,6 +31,32 @@ func across(change func(*unstructured.Unstructured)) func(*unstructured.Unstruct
 	}
 }
 
+// overBIRD is one in which BIRD routes, and pools have no encapsulation.
+func overBIRD(u *unstructured.Unstructured) {
+	overVXLAN(u)
+	set("ConfigMap", "calico-config", "bird", "data", "calico_backend")(u)
+	set("IPPool", "default-ipv4-ippool", "Never", "spec", "vxlanMode")(u)
+	if u.GetKind() == "Node" {
+		all := u.GetAnnotations()
+		delete(all, annotationTunnel)
+		u.SetAnnotations(all)
+	}
+}
+
+// overIPIP is one whose pool has IP in IP, as Calico's manifest makes it.
+func overIPIP(mode string) func(*unstructured.Unstructured) {
+	return func(u *unstructured.Unstructured) {
+		tunnel := u.GetAnnotations()[annotationTunnel]
+		overBIRD(u)
+		set("IPPool", "default-ipv4-ippool", mode, "spec", "ipipMode")(u)
+		if u.GetKind() == "Node" {
+			all := u.GetAnnotations()
+			all[annotationIPIP] = tunnel
+			u.SetAnnotations(all)
+		}
+	}
+}
+
 func TestInPlace(t *testing.T) {
 	p := NewInPlace(recorded(t, across(unchanged)))
 	if v := p.copyOf("IPPool", "default-ipv4-ippool").Object["spec"].(map[string]any)["vxlanMode"]; p.Stopped() || v != "CrossSubnet" {
@@ -51,17 +77,7 @@ func TestInPlace(t *testing.T) {
 // TestInPlaceWithBIRD: pools need no encapsulation, nodes no address of a tunnel, and Weir is told
 // to do what Calico does without a BGPConfiguration.
 func TestInPlaceWithBIRD(t *testing.T) {
-	routed := func(u *unstructured.Unstructured) {
-		overVXLAN(u)
-		set("ConfigMap", "calico-config", "bird", "data", "calico_backend")(u)
-		set("IPPool", "default-ipv4-ippool", "Never", "spec", "vxlanMode")(u)
-		if u.GetKind() == "Node" {
-			all := u.GetAnnotations()
-			delete(all, annotationTunnel)
-			u.SetAnnotations(all)
-		}
-	}
-	p := NewInPlace(recorded(t, routed))
+	p := NewInPlace(recorded(t, overBIRD))
 	if p.Stopped() {
 		t.Fatalf("%+v", p.Findings)
 	}
@@ -73,7 +89,7 @@ func TestInPlaceWithBIRD(t *testing.T) {
 		t.Errorf("BGPConfiguration default is %v", spec)
 	}
 	// An object of the user's keeps what it says.
-	c := recorded(t, routed)
+	c := recorded(t, overBIRD)
 	c.Objects = append(c.Objects, &unstructured.Unstructured{Object: map[string]any{"apiVersion": Group + "/v1", "kind": "BGPConfiguration",
 		"metadata": map[string]any{"name": "default"}, "spec": map[string]any{"nodeToNodeMeshEnabled": false}}})
 	spec = NewInPlace(c).copyOf("BGPConfiguration", "default").Object["spec"].(map[string]any)
@@ -84,6 +100,33 @@ func TestInPlaceWithBIRD(t *testing.T) {
 	c.Objects = append(c.Objects, &unstructured.Unstructured{Object: map[string]any{"apiVersion": Group + "/v1", "kind": "BGPConfiguration", "metadata": map[string]any{"name": "default"}}})
 	if p := NewInPlace(c); p.copyOf("BGPConfiguration", "default") != nil || p.find("BGPConfiguration default", "") == nil {
 		t.Errorf("BGP is switched on where Calico has none: %+v", p.Findings)
+	}
+}
+
+// TestInPlaceWithIPIP: nodes with IP in IP are taken over as they are, and whoever changes them is
+// told what their kernels need. The addresses of their devices are known.
+func TestInPlaceWithIPIP(t *testing.T) {
+	for _, mode := range []string{"Always", "CrossSubnet"} {
+		c := recorded(t, overIPIP(mode))
+		p := NewInPlace(c)
+		if p.Stopped() || !c.UsesIPIP() {
+			t.Fatalf("%s: %+v", mode, p.Findings)
+		}
+		if v := p.copyOf("IPPool", "default-ipv4-ippool").Object["spec"].(map[string]any)["ipipMode"]; v != mode {
+			t.Errorf("the copy of the pool has ipipMode %v, want %s", v, mode)
+		}
+		if f := p.find("IPPool default-ipv4-ippool", "spec.ipipMode"); f == nil || f.Stops {
+			t.Errorf("%s: nothing is said of kernels: %+v", mode, p.Findings)
+		}
+		if a := TunnelAddrs(&c.Nodes[0]); len(a) != 1 || a[0] != IPIPAddr(&c.Nodes[0]) || !a[0].Is4() {
+			t.Errorf("%s: the node's tunnels have %v", mode, a)
+		}
+	}
+	if recorded(t, overVXLAN).UsesIPIP() || recorded(t, func(u *unstructured.Unstructured) {
+		overIPIP("Always")(u)
+		set("IPPool", "default-ipv4-ippool", true, "spec", "disabled")(u)
+	}).UsesIPIP() {
+		t.Error("IP in IP is in use where no pool in use has it")
 	}
 }
 
@@ -109,7 +152,26 @@ func TestWhatStopsInPlace(t *testing.T) {
 		{"a network of one node alone", "Node node-b", "metadata.annotations[" + annotationAddress + "]", across(annotated("Node", "node-b", annotationAddress, "192.0.2.12/32"))},
 		{"no network", "Node node-b", "metadata.annotations[" + annotationAddress + "]", across(annotated("Node", "node-b", annotationAddress, "192.0.2.12"))},
 		{"nobody who routes", "IPPool default-ipv4-ippool", "spec.vxlanMode", set("IPPool", "default-ipv4-ippool", "Never", "spec", "vxlanMode")},
-		{"IP in IP", "IPPool default-ipv4-ippool", "spec.ipipMode", set("IPPool", "default-ipv4-ippool", "CrossSubnet", "spec", "ipipMode")},
+		{"IP in IP and VXLAN", "IPPool default-ipv4-ippool", "spec.ipipMode", set("IPPool", "default-ipv4-ippool", "CrossSubnet", "spec", "ipipMode")},
+		{"IP in IP that nobody routes", "IPPool default-ipv4-ippool", "spec.ipipMode", func(u *unstructured.Unstructured) {
+			overIPIP("Always")(u)
+			set("ConfigMap", "calico-config", "vxlan", "data", "calico_backend")(u)
+		}},
+		{"IP in IP that Felix does not do", "FelixConfiguration default", "spec.ipipEnabled", func(u *unstructured.Unstructured) {
+			overIPIP("Always")(u)
+			set("FelixConfiguration", "default", false, "spec", "ipipEnabled")(u)
+		}},
+		{"IP in IP within a network of one node alone", "Node node-b", "metadata.annotations[" + annotationAddress + "]", func(u *unstructured.Unstructured) {
+			overIPIP("CrossSubnet")(u)
+			annotated("Node", "node-b", annotationAddress, "192.0.2.12/32")(u)
+		}},
+		{"no device of IP in IP", "Node node-a", "metadata.annotations[" + annotationIPIP + "]", func(u *unstructured.Unstructured) {
+			overIPIP("Always")(u)
+			annotated("Node", "node-a", annotationIPIP, "")(u)
+		}},
+		{"a mode that there is not", "IPPool default-ipv4-ippool", "spec.ipipMode", func(u *unstructured.Unstructured) {
+			overIPIP("Sometimes")(u)
+		}},
 		{"IPv6", "IPPool default-ipv4-ippool", "spec.cidr", set("IPPool", "default-ipv4-ippool", "fd00:1::/48", "spec", "cidr")},
 		{"eBPF", "FelixConfiguration default", "spec.bpfEnabled", set("FelixConfiguration", "default", true, "spec", "bpfEnabled")},
 		{"WireGuard", "FelixConfiguration default", "spec.wireguardEnabled", set("FelixConfiguration", "default", true, "spec", "wireguardEnabled")},

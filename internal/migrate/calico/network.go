@@ -122,9 +122,8 @@ func (p *planner) pool(u *unstructured.Unstructured) {
 		p.differs(object, "spec.disabled", "false", "is copied with true: while Calico gives addresses of "+cidr.String()+", Weir would give the same ones",
 			"install Weir with another --pod-cidr, and enable the pool when no node has Calico any more")
 	}
-	vxlan, ipip := text(u, "spec", "vxlanMode"), text(u, "spec", "ipipMode")
-	if (vxlan == "" || vxlan == "Never") && (ipip == "" || ipip == "Never") {
-		p.differs(object, "spec.vxlanMode", vxlan, "nodes on one link reach each other's pods by Weir's own routes; across links it needs BGP",
+	if mode(u, "vxlanMode") == never && mode(u, "ipipMode") == never {
+		p.differs(object, "spec.vxlanMode", text(u, "spec", "vxlanMode"), "nodes on one link reach each other's pods by Weir's own routes; across links it needs BGP",
 			"set vxlanMode: CrossSubnet where nodes are in several subnets, or see docs/guides/bgp.md")
 	}
 }

@@ -40,7 +40,7 @@ func (c *Change) Back(ctx context.Context, name string) error {
 	if err := c.endWeir(ctx, name); err != nil {
 		return err
 	}
-	if err := c.giveBack(ctx, name, calico.TunnelAddr(n)); err != nil {
+	if err := c.giveBack(ctx, n); err != nil {
 		return err
 	}
 	if err := c.label(ctx, name, ""); err != nil {
@@ -76,7 +76,8 @@ func (c *Change) image(ctx context.Context, from string) (string, error) {
 }
 
 // giveBack makes a node's blocks Calico's alone, with the addresses of the pods that run there.
-func (c *Change) giveBack(ctx context.Context, name string, tunnel netip.Addr) error {
+func (c *Change) giveBack(ctx context.Context, n *corev1.Node) error {
+	name := n.Name
 	list, err := c.Clients.Kube.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + name})
 	if err != nil {
 		return fmt.Errorf("look for the pods of node %s: %w", name, err)
@@ -128,10 +129,7 @@ func (c *Change) giveBack(ctx context.Context, name string, tunnel netip.Addr) e
 			}
 		}
 	}
-	if tunnel.IsValid() {
-		return c.makeBlock(ctx, netip.PrefixFrom(tunnel, tunnel.BitLen()), name)
-	}
-	return nil
+	return c.makeTunnelBlocks(ctx, n)
 }
 
 // handle is the IPAMHandle by which Calico finds the addresses of a pod.

@@ -75,10 +75,11 @@ func (c *Change) Prepare(ctx context.Context) error {
 	}
 	for i := range c.Cluster.Nodes {
 		n := &c.Cluster.Nodes[i]
-		if a := calico.TunnelAddr(n); Network(n) == "" && a.IsValid() {
-			if err := c.makeBlock(ctx, netip.PrefixFrom(a, a.BitLen()), n.Name); err != nil {
-				return err
-			}
+		if Network(n) != "" {
+			continue
+		}
+		if err := c.makeTunnelBlocks(ctx, n); err != nil {
+			return err
 		}
 	}
 	return c.stayAway(ctx, c.Cluster.Daemon.Namespace, calico.NodeDaemon)
@@ -116,7 +117,7 @@ func (c *Change) strictAffinity(ctx context.Context) error {
 func (c *Change) reserveTunnels(ctx context.Context) error {
 	var cidrs []any
 	for i := range c.Cluster.Nodes {
-		if a := calico.TunnelAddr(&c.Cluster.Nodes[i]); a.IsValid() {
+		for _, a := range calico.TunnelAddrs(&c.Cluster.Nodes[i]) {
 			cidrs = append(cidrs, netip.PrefixFrom(a, a.BitLen()).String())
 		}
 	}
@@ -169,6 +170,17 @@ func (c *Change) stayAway(ctx context.Context, namespace, daemon string) error {
 	return nil
 }
 
+// makeTunnelBlocks makes blocks of the addresses of a node's tunnels with Calico, by which nodes with
+// Weir know them.
+func (c *Change) makeTunnelBlocks(ctx context.Context, n *corev1.Node) error {
+	for _, a := range calico.TunnelAddrs(n) {
+		if err := c.makeBlock(ctx, netip.PrefixFrom(a, a.BitLen()), n.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // makeBlock makes a block of a node with Weir; one that is there has to be that node's.
 func (c *Change) makeBlock(ctx context.Context, cidr netip.Prefix, node string) error {
 	err := ipam.NewAPIBlocks(c.Clients.Dynamic, node).Claim(ctx, cidr, "")
@@ -194,6 +206,11 @@ func (c *Change) Forward(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
+	if c.Cluster.UsesIPIP() {
+		if err := c.kernelHasIPIP(ctx, name); err != nil {
+			return err
+		}
+	}
 	c.say("%s: %d pods; Calico ends", name, len(before))
 	if err := c.label(ctx, name, deploy.NetworkChanging); err != nil {
 		return err
@@ -203,7 +220,7 @@ func (c *Change) Forward(ctx context.Context, name string) error {
 	}); err != nil {
 		return err
 	}
-	if a := calico.TunnelAddr(n); a.IsValid() {
+	for _, a := range calico.TunnelAddrs(n) {
 		if err := ipam.NewAPIBlocks(c.Clients.Dynamic, name).Release(ctx, netip.PrefixFrom(a, a.BitLen())); err != nil {
 			return err
 		}

@@ -4,11 +4,14 @@ package hostnet
 
 import (
 	"crypto/sha1"
+	"fmt"
+	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/weir-net/weir/internal/dataplane"
+	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -55,4 +58,47 @@ func (m *Network) tunnelNeighbours(s *nodestate.State) []error {
 		m.neighbours[a] = mac
 	}
 	return errs
+}
+
+// haveBeside gives the device of IP in IP the address that this node has inside of the tunnel with
+// the other plugin. What a kube-proxy masquerades has it, as it is the device's, and what the
+// node's own processes send to nodes with that plugin (sourceBeside): these answer it through the
+// tunnel, and would answer the node's address past it.
+func haveBeside(d *device, own netip.Addr) error {
+	l, err := netlink.LinkByIndex(d.index)
+	if err == nil {
+		err = netlink.AddrReplace(l, &netlink.Addr{IPNet: &net.IPNet{IP: own.AsSlice(), Mask: net.CIDRMask(own.BitLen(), own.BitLen())}})
+	}
+	if err != nil {
+		return fmt.Errorf("giving %s the address %s: %w", IPIPDevice, own, err)
+	}
+	return nil
+}
+
+// addressBeside is that address; invalid = the device has none.
+func addressBeside(d *device) (netip.Addr, error) {
+	l, err := netlink.LinkByIndex(d.index)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("looking at %s: %w", IPIPDevice, err)
+	}
+	found, err := kernel.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(l, netlink.FAMILY_V4) })
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("listing the addresses of %s: %w", IPIPDevice, err)
+	}
+	for _, a := range found {
+		if own, ok := netip.AddrFromSlice(a.IP); ok && !own.Unmap().IsLinkLocalUnicast() { // TrustDevice's
+			return own.Unmap(), nil
+		}
+	}
+	return netip.Addr{}, nil
+}
+
+// sourceBeside is the source of what this node's own processes send by IP in IP to a node with the
+// other plugin, and to pods there; invalid = the node's address. Nodes with Weir publish a MAC
+// address.
+func (m *Network) sourceBeside(s *nodestate.State, node netip.Addr) netip.Addr {
+	if s.Addrs[node].MAC != [6]byte{} {
+		return netip.Addr{}
+	}
+	return m.ownBeside
 }

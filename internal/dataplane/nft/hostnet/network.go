@@ -42,6 +42,7 @@ type Network struct {
 
 	beside     func(node string) ([6]byte, error) // Beside; nil = all nodes have Weir
 	neighbours map[netip.Addr][6]byte             // at the tunnel's device, as written
+	ownBeside  netip.Addr                         // of the device of IP in IP; invalid = it has none
 }
 
 // Prepare makes what tables and routes refer to.

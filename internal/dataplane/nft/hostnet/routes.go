@@ -35,6 +35,7 @@ type route struct {
 	via    netip.Addr // invalid: on the link
 	mtu    int        // bytes, 0 = the link's
 	src    netip.Addr // preferred source
+	inner  netip.Addr // the same inside of the tunnel, where it is not src
 	remote netip.Addr // the other end of the tunnel; invalid: none
 	vni    uint32
 	any    bool // that somebody routes the prefix is enough
@@ -73,13 +74,6 @@ func (r *routes) ensure(want map[netip.Prefix]route, log *slog.Logger) []error {
 			}
 		}
 	}
-	for p, all := range have {
-		if _, ok := want[p]; ok {
-			continue
-		}
-		remove(p, all)
-		delete(r.written, p)
-	}
 	if r.written == nil {
 		r.written = map[netip.Prefix]route{}
 	}
@@ -99,6 +93,13 @@ func (r *routes) ensure(want map[netip.Prefix]route, log *slog.Logger) []error {
 		remove(p, others)
 		r.written[p] = one
 		r.changes++
+	}
+	// Nor does one where a route of another length takes the place of this one.
+	for p, all := range have {
+		if _, ok := want[p]; !ok {
+			remove(p, all)
+			delete(r.written, p)
+		}
 	}
 	return errs
 }
@@ -131,6 +132,9 @@ func (r route) put(p netip.Prefix, replace bool) error {
 func (r route) netlink(p netip.Prefix) *netlink.Route {
 	out := &netlink.Route{LinkIndex: r.link, Protocol: routeProtocol, Priority: r.metric, MTU: r.mtu, Src: r.src.AsSlice(),
 		Dst: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
+	if r.inner.IsValid() {
+		out.Src = r.inner.AsSlice()
+	}
 	switch {
 	case r.remote.IsValid():
 		out.Encap = &tunnelEncap{id: r.vni, dst: r.remote, src: r.src}

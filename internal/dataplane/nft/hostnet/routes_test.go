@@ -8,13 +8,55 @@ import (
 	"log/slog"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/nettest"
 	"github.com/weir-net/weir/internal/nodestate"
 )
+
+// TestRoutesInTheirPlace: where routes of another length take the place of one, and where one that
+// was taken over from somebody else is replaced, the new ones are there before the old one goes.
+func TestRoutesInTheirPlace(t *testing.T) {
+	nettest.Run(t, func(string) error {
+		for _, line := range []string{
+			"ip link add eth0 type veth peer name far0", "ip link set eth0 up", "ip link set far0 up", "ip addr add 192.0.2.1/24 dev eth0",
+			"ip route add 10.65.1.0/26 via 192.0.2.9 dev eth0 proto 87", "ip route add 10.65.2.0/26 via 192.0.2.9 dev eth0 proto 87",
+		} {
+			if out, err := exec.Command("sh", "-c", line).CombinedOutput(); err != nil {
+				return fmt.Errorf("%s: %w: %s", line, err, out)
+			}
+		}
+		seen, done := make(chan netlink.RouteUpdate, 100), make(chan struct{})
+		defer close(done)
+		if err := netlink.RouteSubscribe(seen, done); err != nil {
+			return err
+		}
+		l, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		via := route{link: l.Attrs().Index, via: netip.MustParseAddr("192.0.2.10")}
+		var r routes
+		if err := errors.Join(r.ensure(map[netip.Prefix]route{netip.MustParsePrefix("10.65.1.7/32"): via, netip.MustParsePrefix("10.65.2.0/26"): via}, slog.New(slog.DiscardHandler))...); err != nil {
+			return err
+		}
+		var got []string
+		for len(got) < 3 {
+			u := <-seen
+			got = append(got, fmt.Sprintf("%s %s", map[uint16]string{unix.RTM_NEWROUTE: "new", unix.RTM_DELROUTE: "gone"}[u.Type], u.Dst))
+		}
+		if slices.Sort(got[:2]); !slices.Equal(got, []string{"new 10.65.1.7/32", "new 10.65.2.0/26", "gone 10.65.1.0/26"}) {
+			t.Errorf("%q", got)
+		}
+		return nil
+	})
+}
 
 // TestLearnedRoutes: routes to pods of other nodes are before what BGP told the kernel (metric 512)
 // on one link, and behind it where learned routes count, which may change at any time: then one of
