@@ -79,7 +79,8 @@ int weir_from_limited(struct __sk_buff *skb)
 {
 	int ret;
 
-	depart_forget(skb);
+	if (departures_enabled) /* a pod's own time is none: see forgetTimes of package object */
+		skb->tstamp = 0;
 	limited_family(skb, LIMITED_FROM);
 	ret = limited_before(skb);
 	if (ret >= 0)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* workload.c: both sides of a pod's interface, seen from the host. */
 #include "datapath.h"
-#include "departures.h"
 
 static __always_inline int workload_sent(struct __sk_buff *skb)
 {
@@ -13,7 +12,6 @@ static __always_inline int workload_sent(struct __sk_buff *skb)
 SEC("tc")
 int weir_from_workload(struct __sk_buff *skb)
 {
-	depart_forget(skb);
 	return workload_sent(skb);
 }
 
