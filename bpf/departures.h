@@ -71,8 +71,8 @@ static __noinline int depart_leaves(struct __sk_buff *skb)
 }
 
 /* Gives what a pod sends its time of departure, and says where it waits, enum depart. The rate is
- * used up to a time that moves on by the time that each packet takes, and is never further back than
- * the burst. */
+ * used up to a time that moves on by the time that each packet takes, and is never further back
+ * than the burst. */
 __noinline int depart(struct __sk_buff *skb)
 {
 	__u32 from = skb->ifindex;

@@ -159,8 +159,8 @@ func run(ctx context.Context) error {
 	return err
 }
 
-// build makes a folder with the agent and the tests of some checks, as the emulated machines have it
-// at /t.
+// build makes a folder with the agent and the tests of some checks, as the emulated machines have
+// it at /t.
 func build(ctx context.Context, work string, checks []check) (string, error) {
 	files := filepath.Join(work, "t")
 	if slices.ContainsFunc(checks, func(c check) bool { return strings.Contains(c.command, "weir-agent") }) {
