@@ -37,7 +37,7 @@ struct drop_value {
 /* --- events: map weir_events, ring buffer of struct event, one for both families -------------- */
 
 enum event_flag {
-	/* by policy, and no limit of a pod's; `reason` may still say that the packet was dropped for another reason */
+	/* by policy and limits; `reason` may say that it was dropped for another reason */
 	EVENT_ALLOWED = 1,
 	EVENT_LOG = 2, /* a rule with action Log matched */
 	EVENT_AGAIN = 4, /* a flow that was there is evaluated again */

@@ -25,14 +25,6 @@ enum depart {
 	DEPART_LATE = 2, /* nowhere: it would have to wait too long */
 };
 
-/* Takes away a time of departure that a pod gave its packet (SO_TXTIME): where fq is at the uplink,
- * such packets would fill it. */
-static __always_inline void depart_forget(struct __sk_buff *skb)
-{
-	if (departures_enabled)
-		skb->tstamp = 0;
-}
-
 /* The bytes that the packet has on the wire: the kernel may carry many segments in one buffer, each
  * of which gets its own headers (of TCP with timestamps, which is what sends at full speed). */
 static __always_inline __u64 depart_bytes(const struct __sk_buff *skb)
@@ -79,8 +71,8 @@ static __noinline int depart_leaves(struct __sk_buff *skb)
 }
 
 /* Gives what a pod sends its time of departure, and says where it waits, enum depart. The rate is
- * used up to a time that moves on by the time that each packet takes, and is never further back than
- * the burst. */
+ * used up to a time that moves on by the time that each packet takes, and is never further back
+ * than the burst. */
 __noinline int depart(struct __sk_buff *skb)
 {
 	__u32 from = skb->ifindex;

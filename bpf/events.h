@@ -202,19 +202,24 @@ static __noinline int event_fill(struct event *e, const struct scratch *w, __u32
 	return 0;
 }
 
-/* Is it policy that drops for this reason, or a limit? */
+/* Is it policy that drops for this reason? */
 static __always_inline int event_denies(__u32 reason)
 {
 	return reason == DROP_POLICY_EGRESS || reason == DROP_POLICY_INGRESS ||
-	       (reason >= DROP_HOST_INGRESS && reason <= DROP_UNTRACKED_EGRESS) ||
-	       (reason >= DROP_PACKET_RATE && reason <= DROP_BANDWIDTH);
+	       (reason >= DROP_HOST_INGRESS && reason <= DROP_UNTRACKED_EGRESS);
+}
+
+/* Is it a limit of a pod's? */
+static __always_inline int event_limits(__u32 reason)
+{
+	return reason >= DROP_PACKET_RATE && reason <= DROP_BANDWIDTH;
 }
 
 /* Writes the event of scratch.policy, at a hook of an interface; the packet was dropped for reason,
  * 0 = it goes on. */
 __noinline int event_put(__u32 ifindex, __u32 reason)
 {
-	int denied = event_denies(reason);
+	int denied = event_denies(reason) || event_limits(reason);
 	struct scratch *w = scratch_get();
 	struct event *e;
 	__u32 flags;

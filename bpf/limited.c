@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* limited.c: both sides of the interface of a pod whose traffic is limited, in the place of
- * workload.c, and the egress of uplinks whose host endpoints have a DSCP. docs/design/datapath.md, "Limited pods". */
+/* limited.c: both sides of the interface of a limited pod, and the egress of uplinks whose host
+ * endpoints have a DSCP. docs/design/datapath.md, "Limited pods". */
 #include "datapath.h"
 #include "limits.h"
 #include "conns.h"
@@ -79,7 +79,8 @@ int weir_from_limited(struct __sk_buff *skb)
 {
 	int ret;
 
-	depart_forget(skb);
+	if (departures_enabled) /* a pod's own time is none: see forgetTimes of package object */
+		skb->tstamp = 0;
 	limited_family(skb, LIMITED_FROM);
 	ret = limited_before(skb);
 	if (ret >= 0)

@@ -2,7 +2,6 @@
 /* workload.c: both sides of a pod's interface, seen from the host. */
 #include "datapath.h"
 #include "slow.h"
-#include "departures.h"
 
 static __always_inline int workload_sent(struct __sk_buff *skb)
 {
@@ -14,7 +13,6 @@ static __always_inline int workload_sent(struct __sk_buff *skb)
 SEC("tc")
 int weir_from_workload(struct __sk_buff *skb)
 {
-	depart_forget(skb);
 	return workload_sent(skb);
 }
 

@@ -224,13 +224,18 @@ func testOlderConnections(t *testing.T, fam family) {
 	f.n1.driver.runs = true
 	f.n1.driver.start()
 	f.apply()
-	next := 100
+	next, open := 100, map[int]*worker{}
 	opens := func(from *worker, addr string) (id int, err error) {
 		next++
 		if a := from.call(request{Op: "open", Net: "tcp", Addr: addr, ID: next, Timeout: 5000}); a.Err != "" {
 			return next, errors.New(a.Err)
 		}
+		open[next] = from
 		return next, nil
+	}
+	closes := func(id int) {
+		open[id].call(request{Op: "close", ID: id})
+		delete(open, id)
 	}
 	for what, d := range map[string][2]*worker{"egress": {f.a.worker, f.c.worker}, "ingress": {f.c.worker, f.a.worker}} {
 		from, at, q := d[0], f.c.at("8080"), &model.QoS{Egress: model.Limits{Connections: most}}
@@ -252,7 +257,7 @@ func testOlderConnections(t *testing.T, fam family) {
 		await.That(t, what+": one more is refused", func() error {
 			id, err := opens(from, at)
 			if err == nil {
-				from.call(request{Op: "close", ID: id})
+				closes(id)
 				return errors.New("it was opened")
 			}
 			if !strings.Contains(err.Error(), "connection refused") {
@@ -260,7 +265,7 @@ func testOlderConnections(t *testing.T, fam family) {
 			}
 			return nil
 		})
-		from.call(request{Op: "close", ID: ids[0]})
+		closes(ids[0])
 		await.That(t, what+": one more, when one of them is over", func() error {
 			_, err := opens(from, at)
 			return err
@@ -271,8 +276,8 @@ func testOlderConnections(t *testing.T, fam family) {
 			}
 		}
 		f.limited(nil)
-		for id := 100; id <= next; id++ {
-			from.call(request{Op: "close", ID: id})
+		for id := range open {
+			closes(id)
 		}
 	}
 }

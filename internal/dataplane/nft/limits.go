@@ -4,13 +4,13 @@ package nft
 
 import (
 	"context"
+	"time"
 
 	"github.com/weir-net/weir/internal/conntrack"
 	"github.com/weir-net/weir/internal/dataplane/nft/expr"
 	"github.com/weir-net/weir/internal/dataplane/nft/limits"
 	"github.com/weir-net/weir/internal/dataplane/nft/services"
 	"github.com/weir-net/weir/internal/nodestate"
-	"github.com/weir-net/weir/internal/sleep"
 )
 
 // tracked hands on the connections of a family that the kernel tracks.
@@ -24,7 +24,14 @@ func (d *Driver) tracked(six bool, each func(conntrack.Entry)) error {
 // recountConnections looks until ctx ends which connections are over that were open when a limit
 // came.
 func (d *Driver) recountConnections(ctx context.Context) {
-	for sleep.For(ctx, limits.CountEvery) == nil {
+	tick := time.NewTicker(limits.CountEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
 		if err := d.recountOnce(ctx); err != nil {
 			d.log.Error("connections of pods that are over still count", "error", err)
 		}

@@ -301,6 +301,11 @@ func Specialize(spec *ebpf.CollectionSpec, sizes map[string]uint32, c Constants)
 			return fmt.Errorf("setting the programs' constant %s: %w", name, err)
 		}
 	}
+	if c.Departures {
+		if err := forgetTimes(spec); err != nil {
+			return err
+		}
+	}
 	if c.Unlimited || c.EventInterval > 0 {
 		if err := spec.Variables["event_interval_ns"].Set(uint64(c.EventInterval)); err != nil {
 			return fmt.Errorf("setting the rate of events: %w", err)

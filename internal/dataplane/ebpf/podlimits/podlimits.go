@@ -37,8 +37,8 @@ func (l Limits) Add(ifindex int, q model.QoS) {
 	}
 }
 
-// Write adds and changes what differs; what is not wanted stays until Remove. begins reports whether
-// connections are counted that were not.
+// Write adds and changes what differs; what is not wanted stays until Remove. begins reports
+// whether connections are counted that were not.
 func Write(l *object.Collection, want Limits) (begins bool, _ error) {
 	have, err := read(l.Maps[object.Limits])
 	if err != nil {
