@@ -214,8 +214,8 @@ func sourceChains(f table.Family, t *table.Table, s *nodestate.State, at Indexes
 		"drop")
 }
 
-// fromNobody drops what pods send with addresses of egress-cni by interfaces that are not known yet:
-// their names do not say that they are pods'.
+// fromNobody drops what pods send with addresses of egress-cni by interfaces that are not known
+// yet: their names do not say that they are pods'.
 func fromNobody(f table.Family, s *nodestate.State) (rules []string) {
 	for _, p := range model.PerNode {
 		if s.Settings.Chained && p.Addr().Is6() == f.Six {
