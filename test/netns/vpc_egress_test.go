@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weir-net/weir/internal/model"
 )
@@ -135,5 +136,37 @@ ip -n %[1]s -6 route add default via fe80::99 dev v6if0`, v.prefix+"-a", n.netns
 			v.apply()
 			is("isolated", false)
 		})
+	}
+}
+
+// TestSwitchOnAWSIPv6: nodes change their data planes in a cluster of IPv6, in both directions, and
+// connections go on that are open since before Weir, those that egress-cni translates among them.
+func TestSwitchOnAWSIPv6(t *testing.T) {
+	t.Parallel()
+	v := newVPC(t, ipv6)
+	n1, n2 := v.newNode("n1", 1), v.newNode("n2", 2)
+	client, other := v.machine("client", "198.51.100.7"), v.machine("other", "10.0.0.250")
+	a, b, d := n1.newPod("a"), n1.newPod("b"), n2.newPod("d")
+	n1.byEgressCNI(a, 2)
+	for _, w := range []*worker{a.worker, d.worker, client.worker} {
+		w.lines(":6000")
+	}
+	const every = 50 * time.Millisecond
+	var open []*running
+	for i, nw := range networks {
+		open = append(open, a.stream(t, 10*i+1, 2, every, nw, d.at("6000")), d.stream(t, 10*i+1, 2, every, nw, a.at("6000")), b.stream(t, 10*i+1, 2, every, nw, a.at("6000")),
+			a.stream(t, 10*i+2, 2, every, nw, "198.51.100.7:6000"), other.stream(t, 10*i+1, 2, every, nw, a.at("6000")), n1.stream(t, 10*i+1, 2, every, nw, d.at("6000")))
+	}
+	broken := 0
+	allGoOn(t, open, "without Weir", &broken)
+	v.apply()
+	allGoOn(t, open, "taken over", &broken)
+	for _, plane := range []string{"nft", "ebpf", "nft", "ebpf"} {
+		for _, n := range []*vpcNode{n1, n2} {
+			allGoOn(t, open, n.goOver(t, plane), &broken)
+		}
+	}
+	for _, s := range open {
+		s.end(t)
 	}
 }

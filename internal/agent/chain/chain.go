@@ -215,14 +215,6 @@ func (w *Watcher) Leads(a netip.Addr) bool {
 	return led
 }
 
-// perNode are what Amazon's egress-cni gives addresses of, on each node the same ones.
-var perNode = []netip.Prefix{netip.MustParsePrefix("169.254.172.0/22"), netip.MustParsePrefix("fd00::ac:0/118")}
-
-// isPerNode reports whether an address is a pod's on its own node alone.
-func isPerNode(a netip.Addr) bool {
-	return slices.ContainsFunc(perNode, func(p netip.Prefix) bool { return p.Contains(a) })
-}
-
 // Find returns the interfaces whose names begin with prefix: those to whose addresses pods has a
 // pod, and the others. Whatever their names, interfaces of egress-cni belong to those whose other
 // ends are in the same network namespace.
@@ -266,7 +258,7 @@ func (w *Watcher) Find(prefix string, pods map[netip.Addr]model.Name) Found {
 		unknown[w.links[index].nsid] = true
 	}
 	for a := range w.routes {
-		if !isPerNode(a) || out.Endpoints[a] != nil {
+		if !model.IsPerNode(a) || out.Endpoints[a] != nil {
 			continue
 		}
 		l, index := w.to(a)
@@ -309,7 +301,7 @@ func EndpointsOf(endpoints map[netip.Addr]*model.LocalEndpoint, pod model.Name, 
 		return nil
 	}
 	for a, ep := range endpoints {
-		if isPerNode(a) && ep.Pod == pod && !slices.Contains(out, ep) {
+		if model.IsPerNode(a) && ep.Pod == pod && !slices.Contains(out, ep) {
 			out = append(out, ep)
 		}
 	}

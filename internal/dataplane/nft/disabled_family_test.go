@@ -133,7 +133,7 @@ func TestAnotherFamilysPod(t *testing.T) {
 // others by the set where its name does not say that it is a pod's.
 func TestHeldByOtherNames(t *testing.T) {
 	s := small()
-	s.Held = map[int]string{8: "cali8", 9: "veth9"}
+	s.Settings.Chained, s.Held = true, map[int]string{8: "cali8", 9: "veth9"}
 	for _, six := range []bool{false, true} {
 		rendered := chains.Render(s, six)
 		names := rendered.Elements[expr.SetWorkloads]
@@ -141,7 +141,7 @@ func TestHeldByOtherNames(t *testing.T) {
 			t.Errorf("IPv6 %v: workloads: %v", six, names)
 		}
 		rules := strings.Join(rendered.Chains["from-network"].Rules, "\n")
-		for _, want := range []string{"iifname @workloads goto from-workload", `iifname "cali*" drop`} {
+		for _, want := range []string{"iifname @workloads goto from-workload", `iifname "cali*" drop`, map[bool]string{false: "ip saddr 169.254.172.0/22 drop", true: "ip6 saddr fd00::ac:0/118 drop"}[six]} {
 			if !strings.Contains(rules, want) {
 				t.Errorf("IPv6 %v: %q is not in\n%s", six, want, rules)
 			}

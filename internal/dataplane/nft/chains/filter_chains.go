@@ -15,6 +15,7 @@ import (
 	"github.com/weir-net/weir/internal/dataplane/nft/policy"
 	"github.com/weir-net/weir/internal/dataplane/nft/table"
 	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/nodestate"
 )
 
@@ -184,7 +185,7 @@ func sourceChains(f table.Family, t *table.Table, s *nodestate.State, at Indexes
 		// it was that sent it.
 		any = append(any, "iifname $tunnel meta mark and $mask == 0 drop")
 	}
-	rules := append([]string{"$ip saddr vmap @" + expr.MapSenders}, slices.Concat(fromPools(f, s), reversePathRules(f, s), ipip)...)
+	rules := append([]string{"$ip saddr vmap @" + expr.MapSenders}, slices.Concat(fromNobody(f, s), fromPools(f, s), reversePathRules(f, s), ipip)...)
 	if at.uplink > 0 {
 		rules = append(rules, fmt.Sprintf("iif %d @th,16,16 != $vxlan accept", at.uplink))
 	}
@@ -211,6 +212,17 @@ func sourceChains(f table.Family, t *table.Table, s *nodestate.State, at Indexes
 		"$ip saddr @"+setNodesFar+outer,
 		"$ip saddr @"+setNodesBare+outer,
 		"drop")
+}
+
+// fromNobody drops what pods send with addresses of egress-cni by interfaces that are not known
+// yet: their names do not say that they are pods'.
+func fromNobody(f table.Family, s *nodestate.State) (rules []string) {
+	for _, p := range model.PerNode {
+		if s.Settings.Chained && p.Addr().Is6() == f.Six {
+			rules = append(rules, "$ip saddr "+table.PrefixText(p)+" drop")
+		}
+	}
+	return rules
 }
 
 // addSender lets an address be sent from by a pod's interface alone.
