@@ -2,8 +2,9 @@
 
 // Package fromcalico takes a node over from Calico while its pods run: whether Felix is gone, which
 // pods Calico's CNI plugin has started, its network configuration set aside, and, when the data
-// plane of Weir is in force, what Felix left in the kernel removed. What is in force until then is
-// what Felix wrote last, so that no pod is without policy. See docs/design/migration.md.
+// plane of Weir is in force, what Felix left in the kernel (package remains) removed. What is in
+// force until then is what Felix wrote last, so that no pod is without policy. See
+// docs/design/migration.md.
 package fromcalico
 
 import (
