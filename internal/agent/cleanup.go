@@ -19,6 +19,7 @@ import (
 	"github.com/weir-net/weir/internal/agent/chain"
 	"github.com/weir-net/weir/internal/agent/conflist"
 	"github.com/weir-net/weir/internal/agent/fromcalico"
+	"github.com/weir-net/weir/internal/agent/fromcalico/remains"
 	"github.com/weir-net/weir/internal/agent/nodelock"
 	"github.com/weir-net/weir/internal/bgp/fib"
 	"github.com/weir-net/weir/internal/cni/wire"
@@ -65,7 +66,7 @@ func CleanUp(ctx context.Context, o CleanUpOptions) error {
 	}
 	step("removing the network configuration", errors.Join(removeFiles(filepath.Join(o.CNIConfDir, conflist.Name)), fromcalico.Forget(o.CNIConfDir)))
 	if o.KeepPods {
-		step("leaving the interfaces of pods, and routes, to another plugin", errors.Join(fromcalico.Leave(), fromcalico.HandBack()))
+		step("leaving the interfaces of pods, and routes, to another plugin", errors.Join(fromcalico.Leave(), remains.HandBack()))
 	} else { // Pods go first: none is reached, or reaches anybody, without its policy.
 		step("removing the interfaces of pods", removeInterfaces(func(l *netlink.LinkAttrs) bool { return strings.HasPrefix(l.Alias, kernel.DeviceAlias+":") }))
 	}

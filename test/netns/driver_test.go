@@ -306,7 +306,7 @@ func nftMain(log *slog.Logger) error {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	go drv.Run(ctx)
-	calico, err := openBefore(log)
+	calico, err := openBefore()
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -15,14 +14,9 @@ import (
 	"testing"
 	"time"
 
-	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"github.com/vishvananda/netlink"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/dynamic/fake"
 
-	"github.com/weir-net/weir/internal/agent/fromcalico"
+	"github.com/weir-net/weir/internal/agent/fromcalico/remains"
 	"github.com/weir-net/weir/internal/dataplane/nft"
 	"github.com/weir-net/weir/internal/kernel"
 	"github.com/weir-net/weir/internal/model"
@@ -252,7 +246,7 @@ func (f *besideCalico) back(n *node) {
 
 // leaveMain does what the clean-up of a node does that Calico has by now.
 func leaveMain() error {
-	if err := errors.Join(fromcalico.HandBack(), nft.Remove(context.Background())); err != nil {
+	if err := errors.Join(remains.HandBack(), nft.Remove(context.Background())); err != nil {
 		return err
 	}
 	links, err := kernel.Dump(netlink.LinkList)
@@ -268,25 +262,18 @@ func leaveMain() error {
 
 // before is the node that a driver takes over; nil = it takes over none.
 type before struct {
-	*fromcalico.Node
-	begun bool
+	tunnel netip.Addr // of Calico's device
+	begun  bool
 }
 
 // openBefore reads from the environment which address the device of Calico has.
-func openBefore(log *slog.Logger) (*before, error) {
+func openBefore() (*before, error) {
 	tunnel := os.Getenv("WEIR_TEST_CALICO")
 	if tunnel == "" {
-		return nil, fromcalico.EndIPIP()
+		return nil, remains.EndIPIP()
 	}
-	object := func(version, kind, name string, annotations map[string]any) *unstructured.Unstructured {
-		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": version, "kind": kind, "metadata": map[string]any{"name": name, "annotations": annotations}}}
-	}
-	name := os.Getenv("WEIR_TEST_NODE")
-	scheme := runtime.NewScheme()
-	metav1.AddToGroupVersion(scheme, v3.SchemeGroupVersion)
-	api := fake.NewSimpleDynamicClient(scheme, object("v1", "Node", name, map[string]any{"projectcalico.org/IPv4IPIPTunnelAddr": tunnel}),
-		object(v3.SchemeGroupVersion.String(), "BGPConfiguration", "default", nil))
-	return &before{Node: fromcalico.Open([]string{fromcalico.Environment + "=" + fromcalico.Plugin}, name, "", api, log)}, nil
+	a, err := netip.ParseAddr(tunnel)
+	return &before{tunnel: a}, err
 }
 
 // begin takes over what leads to other nodes, and end removes what Felix left: before and after the
@@ -296,7 +283,7 @@ func (b *before) begin() error {
 		return nil
 	}
 	b.begun = true
-	err := b.TakeNetwork(context.Background())
+	err := errors.Join(remains.TakeIPIP(b.tunnel), remains.AdoptRoutes(), remains.RemoveVXLAN())
 	time.Sleep(300 * time.Millisecond) // as long as an agent may take until it has a state
 	return err
 }
@@ -305,7 +292,8 @@ func (b *before) end() error {
 	if b == nil {
 		return nil
 	}
-	return b.Run(context.Background(), func() error { return nil })
+	_, err := remains.Remove(true)
+	return err
 }
 
 // plainly counts packets from pods to pods that are on a wire without a tunnel: between pods of all

@@ -11,12 +11,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/weir-net/weir/internal/bgp/fib"
+	"github.com/weir-net/weir/internal/agent/fromcalico/remains"
 	"github.com/weir-net/weir/internal/nodestate"
 )
-
-// birdProtocol is that of BIRD's routes, RTPROT_BIRD.
-const birdProtocol = 12
 
 // adoptRoutes has what BIRD has learned stay until weir-bgp has learned it again. Where Calico
 // speaks BGP there is a BGPConfiguration by now (weir install --from calico); elsewhere BIRD's
@@ -29,8 +26,8 @@ func (n *Node) adoptRoutes(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("see whether Calico speaks BGP: %w", err)
 	}
-	if err := fib.Adopt(birdProtocol); err != nil {
-		return fmt.Errorf("take the routes of BIRD over: %w", err)
+	if err := remains.AdoptRoutes(); err != nil {
+		return err
 	}
 	n.routed.Store(true)
 	return nil

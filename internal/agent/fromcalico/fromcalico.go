@@ -2,8 +2,9 @@
 
 // Package fromcalico takes a node over from Calico while its pods run: whether Felix is gone, which
 // pods Calico's CNI plugin has started, its network configuration set aside, and, when the data
-// plane of Weir is in force, what Felix left in the kernel removed. What is in force until then is
-// what Felix wrote last, so that no pod is without policy. See docs/design/migration.md.
+// plane of Weir is in force, what Felix left in the kernel (package remains) removed. What is in
+// force until then is what Felix wrote last, so that no pod is without policy. See
+// docs/design/migration.md.
 package fromcalico
 
 import (
@@ -21,16 +22,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/weir-net/weir/internal/agent/fromcalico/remains"
 	"github.com/weir-net/weir/internal/cni"
-	"github.com/weir-net/weir/internal/iptables"
-	"github.com/weir-net/weir/internal/kernel"
+	"github.com/weir-net/weir/internal/migrate/calico"
 	"github.com/weir-net/weir/internal/model"
 	"github.com/weir-net/weir/internal/sleep"
 )
@@ -51,8 +50,7 @@ const (
 	nodeDaemon = "calico-node" // label k8s-app of Felix's pods
 	// InterfacePrefix is that of Calico's interfaces of pods, and of Weir's.
 	InterfacePrefix = "cali"
-	podProtocol     = 3  // of Felix's routes to pods (deviceRouteProtocol) and of Weir's
-	felixProtocol   = 80 // of its other routes
+	podProtocol     = 3 // of Felix's routes to pods (deviceRouteProtocol) and of Weir's
 	// Aside ends the name of a network configuration that is not in force: runtimes read .conf,
 	// .conflist and .json.
 	Aside = ".before-weir"
@@ -98,39 +96,26 @@ func (n *Node) Begin(ctx context.Context, s *cni.Server) error {
 	if err != nil {
 		return fmt.Errorf("take the pods of Calico over: %w", err)
 	}
-	return n.TakeNetwork(ctx)
-}
-
-// TakeNetwork is the part of Begin that is about the ways to other nodes.
-func (n *Node) TakeNetwork(ctx context.Context) error {
 	if err := n.takeIPIP(ctx); err != nil {
 		return err
 	}
 	if err := n.adoptRoutes(ctx); err != nil {
 		return err
 	}
-	return removeTunnel()
+	return remains.RemoveVXLAN()
 }
 
-// removeTunnel removes Calico's tunnel, whose device has the name and the port of Weir's. The first
-// state makes that, some tenths of a second later. Until then a peer's address there counts as a
-// gateway, which no pool may cover.
-func removeTunnel() error {
-	_, err := kernel.FindDevice(kernel.TunnelDevice)
-	if !errors.Is(err, kernel.ErrForeignDevice) {
-		return err
-	}
-	l, err := netlink.LinkByName(kernel.TunnelDevice)
+// takeIPIP takes IP in IP over where Calico uses it.
+func (n *Node) takeIPIP(ctx context.Context) error {
+	u, err := n.api.Resource(corev1.SchemeGroupVersion.WithResource("nodes")).Get(ctx, n.name, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("look at device %s: %w", kernel.TunnelDevice, err)
+		return fmt.Errorf("look at this node: %w", err)
 	}
-	if v, ok := l.(*netlink.Vxlan); !ok || v.FlowBased {
-		return fmt.Errorf("device %s is not one that Calico makes: it is left alone", kernel.TunnelDevice)
+	node := &corev1.Node{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, node); err != nil {
+		return fmt.Errorf("read this node: %w", err)
 	}
-	if err := netlink.LinkDel(l); err != nil {
-		return fmt.Errorf("remove the device %s of Calico: %w", kernel.TunnelDevice, err)
-	}
-	return nil
+	return remains.TakeIPIP(calico.IPIPAddr(node))
 }
 
 // pods returns those that Calico's plugin has given an address. It is an error while Felix runs.
@@ -230,65 +215,14 @@ func (n *Node) Ready() error {
 	return nil
 }
 
-// felix are Felix's chains, and its rules in chains of others, which bear its comments.
-var felix = iptables.Owner{
-	Chain:   func(name string) bool { return strings.HasPrefix(name, "cali-") },
-	Comment: func(text string) bool { return strings.HasPrefix(text, "cali:") },
-}
-
 func (n *Node) finish() error {
-	removed, err := iptables.Remove(felix)
-	errs := []error{err, n.removeSets(), n.removeRoutes()}
+	removed, err := remains.Remove(n.routed.Load())
 	if removed.Chains > 0 {
 		n.log.Info("removed what Felix had written", "rules", removed.Rules, "chains", removed.Chains)
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err != nil {
 		return err
 	}
 	n.done.Store(true)
 	return nil
-}
-
-func (n *Node) removeSets() error {
-	all, err := netlink.IpsetListAll()
-	if err != nil {
-		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOENT) {
-			return nil // no ipset in this kernel
-		}
-		return fmt.Errorf("list ipsets: %w", err)
-	}
-	var errs []error
-	for _, s := range all {
-		if strings.HasPrefix(s.SetName, "cali40") || strings.HasPrefix(s.SetName, "cali4t") || strings.HasPrefix(s.SetName, "cali60") || strings.HasPrefix(s.SetName, "cali6t") {
-			if err := netlink.IpsetDestroy(s.SetName); err != nil && !errors.Is(err, unix.ENOENT) {
-				errs = append(errs, fmt.Errorf("destroy ipset %s: %w", s.SetName, err))
-			}
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// removeRoutes removes those that are no pod's: of the node's blocks, which drop, and to others'.
-// Of Calico's BIRD there are the former by now.
-func (n *Node) removeRoutes() error {
-	var errs []error
-	protocols := []netlink.RouteProtocol{felixProtocol}
-	if n.routed.Load() {
-		protocols = append(protocols, birdProtocol)
-	}
-	for _, protocol := range protocols {
-		found, err := kernel.Dump(func() ([]netlink.Route, error) {
-			return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: protocol}, netlink.RT_FILTER_PROTOCOL)
-		})
-		if err != nil {
-			errs = append(errs, fmt.Errorf("list routes: %w", err))
-			continue
-		}
-		for i := range found {
-			if err := netlink.RouteDel(&found[i]); err != nil && !errors.Is(err, unix.ESRCH) {
-				errs = append(errs, fmt.Errorf("remove route %s: %w", found[i].Dst, err))
-			}
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/weir-net/weir/internal/agent/fromcalico"
+	"github.com/weir-net/weir/internal/agent/fromcalico/remains"
 	"github.com/weir-net/weir/internal/agent/fromflannel"
 	"github.com/weir-net/weir/internal/cni"
 	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
@@ -36,7 +37,7 @@ func Open(environ []string, node, confDir string, api dynamic.Interface, log *sl
 // before anything is written that the other plugin would write otherwise.
 func (n *Node) Begin(ctx context.Context, s *cni.Server) error {
 	if n.calico == nil {
-		if err := fromcalico.EndIPIP(); err != nil {
+		if err := remains.EndIPIP(); err != nil {
 			return err
 		}
 	}

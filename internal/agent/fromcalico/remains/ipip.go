@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fromcalico
+package remains
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -11,13 +10,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/kernel"
-	"github.com/weir-net/weir/internal/migrate/calico"
 )
 
 // ipipDevice is Calico's device of IP in IP: the one that the kernel has by itself once its module
@@ -57,20 +52,12 @@ func addresses(l netlink.Link) ([]netlink.Addr, error) {
 	return found, nil
 }
 
-// takeIPIP has Weir's device take IP in IP from here on, by Felix's rules, and makes the routes by
+// TakeIPIP has Weir's device take IP in IP from here on, by Felix's rules, and makes the routes by
 // which BIRD sends Weir's own, as they are: the first state replaces each of them at once. So there
 // is no moment without a route or a device, and tables that are in force later find what they
-// expect.
-func (n *Node) takeIPIP(ctx context.Context) error {
-	u, err := n.api.Resource(corev1.SchemeGroupVersion.WithResource("nodes")).Get(ctx, n.name, metav1.GetOptions{})
-	if err != nil {
-		return fmt.Errorf("look at this node: %w", err)
-	}
-	node := &corev1.Node{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, node); err != nil {
-		return fmt.Errorf("read this node: %w", err)
-	}
-	own := calico.IPIPAddr(node)
+// expect. own is the address that Calico gives its device; invalid, or of no such device = Calico
+// does not use it.
+func TakeIPIP(own netip.Addr) error {
 	l, err := calicosIPIP(own)
 	if l == nil || err != nil || l.Attrs().Flags&net.FlagUp == 0 {
 		return err

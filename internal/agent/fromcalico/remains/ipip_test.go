@@ -1,23 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fromcalico
+package remains
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
+	"net/netip"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
-
-	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/dynamic/fake"
-	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/weir-net/weir/internal/dataplane/nft/hostnet"
 	"github.com/weir-net/weir/internal/nettest"
@@ -57,18 +49,19 @@ var calicoNode = []string{
 // TestTakeIPIP: BIRD's routes through Calico's device are Weir's from one moment to the next, those
 // on the link are learned ones, and the device's address is the node's until no node has Calico.
 func TestTakeIPIP(t *testing.T) {
-	open := func(address string) *Node {
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{"projectcalico.org/IPv4IPIPTunnelAddr": address}}}
-		bgp := &unstructured.Unstructured{Object: map[string]any{"apiVersion": v3.SchemeGroupVersion.String(), "kind": "BGPConfiguration", "metadata": map[string]any{"name": "default"}}}
-		return Open([]string{Environment + "=" + Plugin}, "n1", t.TempDir(), fake.NewSimpleDynamicClient(scheme.Scheme, node, bgp), slog.New(slog.DiscardHandler))
+	take := func(address string) error {
+		return errors.Join(TakeIPIP(netip.MustParseAddr(address)), AdoptRoutes())
+	}
+	remove := func() error {
+		_, err := Remove(true)
+		return err
 	}
 	t.Run("of somebody else", func(t *testing.T) {
 		nettest.Run(t, func(string) error {
 			if _, err := commands(calicoNode...); err != nil {
 				return err
 			}
-			n := open("10.244.1.9")
-			if err := errors.Join(n.TakeNetwork(context.Background()), n.finish(), EndIPIP()); err != nil {
+			if err := errors.Join(take("10.244.1.9"), remove(), EndIPIP()); err != nil {
 				return err
 			}
 			out, err := commands("ip -o addr show dev tunl0 up")
@@ -82,9 +75,8 @@ func TestTakeIPIP(t *testing.T) {
 		if _, err := commands(calicoNode...); err != nil {
 			return err
 		}
-		n := open("10.244.1.1")
 		for range 2 { // an agent may start again
-			if err := n.TakeNetwork(context.Background()); err != nil {
+			if err := take("10.244.1.1"); err != nil {
 				return err
 			}
 		}
@@ -95,7 +87,7 @@ func TestTakeIPIP(t *testing.T) {
 		if out, err := commands("ip -o link show dev weir-ipip up"); err != nil || out == "" {
 			t.Errorf("Weir's device does not take packets yet: %v", err)
 		}
-		if err := n.Run(context.Background(), func() error { return nil }); err != nil {
+		if err := remove(); err != nil {
 			return err
 		}
 		out, err := commands("ip route show proto bird")
