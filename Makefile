@@ -152,8 +152,8 @@ kernels: generate ## tests on other kernels, in an emulator (root)
 e2e-kernels: export WEIR_SETUP_MORE := qemu-system-x86 cpio kmod xz-utils e2fsprogs
 e2e-kernels: lab-build ## a cluster of one node on other kernels, in an emulator (root)
 	go vet -tags lab ./test/kernels/cluster
-	go run ./test/kernels -cluster weir -out out/cluster.json $(KERNELS)
-	go run ./test/kernels -cluster selinux -out out/selinux.json $(KERNELS)
+	go run ./test/kernels -cluster weir -limit 2h -out out/cluster.json $(KERNELS)
+	go run ./test/kernels -cluster selinux -limit 2h -out out/selinux.json $(KERNELS)
 
 # What works of BGP, IP in IP and WireGuard, by their tests, with BIRD 2 and 3, FRR 8 and 10 and OpenBGPD 7 and 8; writes out/routing.json. ROUTING="-doc docs/results/routing.md -out docs/results/routing.json" writes the results of the documents.
 e2e-routing: generate ## what works of BGP, IP in IP and WireGuard (root)
