@@ -84,6 +84,19 @@ type Weir6ConnWork struct {
 	Len       uint32
 }
 
+type Weir6Departure struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Flags uint32
+	Used  uint64
+	Rate  uint64
+	Burst uint64
+	Wait  uint64
+}
+
 type Weir6DropKey struct {
 	_      structs.HostLayout
 	Reason uint32
@@ -763,99 +776,102 @@ type Weir6SvcValue struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	Weir6MapWeirAddrs          = "weir_addrs"
-	Weir6MapWeirAffinity       = "weir_affinity"
-	Weir6MapWeirAnnounced      = "weir_announced"
-	Weir6MapWeirAnswers        = "weir_answers"
-	Weir6MapWeirBackends       = "weir_backends"
-	Weir6MapWeirClients        = "weir_clients"
-	Weir6MapWeirConnWork       = "weir_conn_work"
-	Weir6MapWeirConns          = "weir_conns"
-	Weir6MapWeirCounts         = "weir_counts"
-	Weir6MapWeirDrops          = "weir_drops"
-	Weir6MapWeirDsrFallen      = "weir_dsr_fallen"
-	Weir6MapWeirDsrOptout      = "weir_dsr_optout"
-	Weir6MapWeirDsrTries       = "weir_dsr_tries"
-	Weir6MapWeirEgressPolicies = "weir_egress_policies"
-	Weir6MapWeirEgressRules    = "weir_egress_rules"
-	Weir6MapWeirEventRate      = "weir_event_rate"
-	Weir6MapWeirEvents         = "weir_events"
-	Weir6MapWeirFloating       = "weir_floating"
-	Weir6MapWeirFlows          = "weir_flows"
-	Weir6MapWeirFlowsNew       = "weir_flows_new"
-	Weir6MapWeirFragRings      = "weir_frag_rings"
-	Weir6MapWeirFragSaved      = "weir_frag_saved"
-	Weir6MapWeirFragSlots      = "weir_frag_slots"
-	Weir6MapWeirFrags          = "weir_frags"
-	Weir6MapWeirGateways       = "weir_gateways"
-	Weir6MapWeirHosts          = "weir_hosts"
-	Weir6MapWeirHostsStaged    = "weir_hosts_staged"
-	Weir6MapWeirIpv6           = "weir_ipv6"
-	Weir6MapWeirLimitStates    = "weir_limit_states"
-	Weir6MapWeirLimitedCalls   = "weir_limited_calls"
-	Weir6MapWeirLimits         = "weir_limits"
-	Weir6MapWeirLinks          = "weir_links"
-	Weir6MapWeirLive           = "weir_live"
-	Weir6MapWeirMaglev         = "weir_maglev"
-	Weir6MapWeirNameAsked      = "weir_name_asked"
-	Weir6MapWeirNameCalls      = "weir_name_calls"
-	Weir6MapWeirNameCounts     = "weir_name_counts"
-	Weir6MapWeirNameHanded     = "weir_name_handed"
-	Weir6MapWeirNamePatterns   = "weir_name_patterns"
-	Weir6MapWeirNamePods       = "weir_name_pods"
-	Weir6MapWeirNameReader     = "weir_name_reader"
-	Weir6MapWeirNameSaid       = "weir_name_said"
-	Weir6MapWeirNameServers    = "weir_name_servers"
-	Weir6MapWeirNameSets       = "weir_name_sets"
-	Weir6MapWeirNameStreams    = "weir_name_streams"
-	Weir6MapWeirNameUsed       = "weir_name_used"
-	Weir6MapWeirNameWaits      = "weir_name_waits"
-	Weir6MapWeirNames          = "weir_names"
-	Weir6MapWeirPeerCidrs      = "weir_peer_cidrs"
-	Weir6MapWeirPeers          = "weir_peers"
-	Weir6MapWeirPolicy         = "weir_policy"
-	Weir6MapWeirPorts          = "weir_ports"
-	Weir6MapWeirQueues         = "weir_queues"
-	Weir6MapWeirRanges         = "weir_ranges"
-	Weir6MapWeirRecords        = "weir_records"
-	Weir6MapWeirReply          = "weir_reply"
-	Weir6MapWeirResolves       = "weir_resolves"
-	Weir6MapWeirRoutes         = "weir_routes"
-	Weir6MapWeirScratch        = "weir_scratch"
-	Weir6MapWeirServices       = "weir_services"
-	Weir6MapWeirSettings       = "weir_settings"
-	Weir6MapWeirShares         = "weir_shares"
-	Weir6MapWeirSlowCalls      = "weir_slow_calls"
-	Weir6MapWeirSockets        = "weir_sockets"
-	Weir6MapWeirSources        = "weir_sources"
-	Weir6MapWeirSpent          = "weir_spent"
-	Weir6MapWeirStaged         = "weir_staged"
-	Weir6MapWeirStreams        = "weir_streams"
-	Weir6MapWeirTrace          = "weir_trace"
-	Weir6MapWeirTraceRule      = "weir_trace_rule"
-	Weir6MapWeirUplinks        = "weir_uplinks"
-	Weir6MapWeirXdpIpv6        = "weir_xdp_ipv6"
-	Weir6ProgWeirArrive        = "weir_arrive"
-	Weir6ProgWeirConnect6      = "weir_connect6"
-	Weir6ProgWeirFromLimited   = "weir_from_limited"
-	Weir6ProgWeirFromTunnel    = "weir_from_tunnel"
-	Weir6ProgWeirFromUplink    = "weir_from_uplink"
-	Weir6ProgWeirFromWorkload  = "weir_from_workload"
-	Weir6ProgWeirGetpeername6  = "weir_getpeername6"
-	Weir6ProgWeirRecvmsg6      = "weir_recvmsg6"
-	Weir6ProgWeirSendmsg6      = "weir_sendmsg6"
-	Weir6ProgWeirToLimited     = "weir_to_limited"
-	Weir6ProgWeirToUplink      = "weir_to_uplink"
-	Weir6ProgWeirToUplinkEach  = "weir_to_uplink_each"
-	Weir6ProgWeirToWorkload    = "weir_to_workload"
-	Weir6VarAccountInterval    = "account_interval"
-	Weir6VarCanSetRetval       = "can_set_retval"
-	Weir6VarEgressEnabled      = "egress_enabled"
-	Weir6VarEventBurst         = "event_burst"
-	Weir6VarEventIntervalNs    = "event_interval_ns"
-	Weir6VarReplyBurst         = "reply_burst"
-	Weir6VarReplyIntervalNs    = "reply_interval_ns"
-	Weir6VarTraceEnabled       = "trace_enabled"
+	Weir6MapWeirAddrs           = "weir_addrs"
+	Weir6MapWeirAffinity        = "weir_affinity"
+	Weir6MapWeirAnnounced       = "weir_announced"
+	Weir6MapWeirAnswers         = "weir_answers"
+	Weir6MapWeirBackends        = "weir_backends"
+	Weir6MapWeirClients         = "weir_clients"
+	Weir6MapWeirConnWork        = "weir_conn_work"
+	Weir6MapWeirConns           = "weir_conns"
+	Weir6MapWeirCounts          = "weir_counts"
+	Weir6MapWeirDepartures      = "weir_departures"
+	Weir6MapWeirDrops           = "weir_drops"
+	Weir6MapWeirDsrFallen       = "weir_dsr_fallen"
+	Weir6MapWeirDsrOptout       = "weir_dsr_optout"
+	Weir6MapWeirDsrTries        = "weir_dsr_tries"
+	Weir6MapWeirEgressPolicies  = "weir_egress_policies"
+	Weir6MapWeirEgressRules     = "weir_egress_rules"
+	Weir6MapWeirEventRate       = "weir_event_rate"
+	Weir6MapWeirEvents          = "weir_events"
+	Weir6MapWeirFloating        = "weir_floating"
+	Weir6MapWeirFlows           = "weir_flows"
+	Weir6MapWeirFlowsNew        = "weir_flows_new"
+	Weir6MapWeirFragRings       = "weir_frag_rings"
+	Weir6MapWeirFragSaved       = "weir_frag_saved"
+	Weir6MapWeirFragSlots       = "weir_frag_slots"
+	Weir6MapWeirFrags           = "weir_frags"
+	Weir6MapWeirGateways        = "weir_gateways"
+	Weir6MapWeirHosts           = "weir_hosts"
+	Weir6MapWeirHostsStaged     = "weir_hosts_staged"
+	Weir6MapWeirIpv6            = "weir_ipv6"
+	Weir6MapWeirLimitStates     = "weir_limit_states"
+	Weir6MapWeirLimitedCalls    = "weir_limited_calls"
+	Weir6MapWeirLimits          = "weir_limits"
+	Weir6MapWeirLinks           = "weir_links"
+	Weir6MapWeirLive            = "weir_live"
+	Weir6MapWeirMaglev          = "weir_maglev"
+	Weir6MapWeirNameAsked       = "weir_name_asked"
+	Weir6MapWeirNameCalls       = "weir_name_calls"
+	Weir6MapWeirNameCounts      = "weir_name_counts"
+	Weir6MapWeirNameHanded      = "weir_name_handed"
+	Weir6MapWeirNamePatterns    = "weir_name_patterns"
+	Weir6MapWeirNamePods        = "weir_name_pods"
+	Weir6MapWeirNameReader      = "weir_name_reader"
+	Weir6MapWeirNameSaid        = "weir_name_said"
+	Weir6MapWeirNameServers     = "weir_name_servers"
+	Weir6MapWeirNameSets        = "weir_name_sets"
+	Weir6MapWeirNameStreams     = "weir_name_streams"
+	Weir6MapWeirNameUsed        = "weir_name_used"
+	Weir6MapWeirNameWaits       = "weir_name_waits"
+	Weir6MapWeirNames           = "weir_names"
+	Weir6MapWeirPeerCidrs       = "weir_peer_cidrs"
+	Weir6MapWeirPeers           = "weir_peers"
+	Weir6MapWeirPolicy          = "weir_policy"
+	Weir6MapWeirPorts           = "weir_ports"
+	Weir6MapWeirQueues          = "weir_queues"
+	Weir6MapWeirRanges          = "weir_ranges"
+	Weir6MapWeirRecords         = "weir_records"
+	Weir6MapWeirReply           = "weir_reply"
+	Weir6MapWeirResolves        = "weir_resolves"
+	Weir6MapWeirRoutes          = "weir_routes"
+	Weir6MapWeirScratch         = "weir_scratch"
+	Weir6MapWeirServices        = "weir_services"
+	Weir6MapWeirSettings        = "weir_settings"
+	Weir6MapWeirShares          = "weir_shares"
+	Weir6MapWeirSlowCalls       = "weir_slow_calls"
+	Weir6MapWeirSockets         = "weir_sockets"
+	Weir6MapWeirSources         = "weir_sources"
+	Weir6MapWeirSpent           = "weir_spent"
+	Weir6MapWeirStaged          = "weir_staged"
+	Weir6MapWeirStreams         = "weir_streams"
+	Weir6MapWeirTrace           = "weir_trace"
+	Weir6MapWeirTraceRule       = "weir_trace_rule"
+	Weir6MapWeirUplinks         = "weir_uplinks"
+	Weir6MapWeirXdpIpv6         = "weir_xdp_ipv6"
+	Weir6ProgWeirArrive         = "weir_arrive"
+	Weir6ProgWeirConnect6       = "weir_connect6"
+	Weir6ProgWeirFromLimited    = "weir_from_limited"
+	Weir6ProgWeirFromTunnel     = "weir_from_tunnel"
+	Weir6ProgWeirFromUplink     = "weir_from_uplink"
+	Weir6ProgWeirFromWorkload   = "weir_from_workload"
+	Weir6ProgWeirGetpeername6   = "weir_getpeername6"
+	Weir6ProgWeirRecvmsg6       = "weir_recvmsg6"
+	Weir6ProgWeirSendmsg6       = "weir_sendmsg6"
+	Weir6ProgWeirToLimited      = "weir_to_limited"
+	Weir6ProgWeirToUplink       = "weir_to_uplink"
+	Weir6ProgWeirToUplinkEach   = "weir_to_uplink_each"
+	Weir6ProgWeirToUplinkMarked = "weir_to_uplink_marked"
+	Weir6ProgWeirToWorkload     = "weir_to_workload"
+	Weir6VarAccountInterval     = "account_interval"
+	Weir6VarCanSetRetval        = "can_set_retval"
+	Weir6VarDeparturesEnabled   = "departures_enabled"
+	Weir6VarEgressEnabled       = "egress_enabled"
+	Weir6VarEventBurst          = "event_burst"
+	Weir6VarEventIntervalNs     = "event_interval_ns"
+	Weir6VarReplyBurst          = "reply_burst"
+	Weir6VarReplyIntervalNs     = "reply_interval_ns"
+	Weir6VarTraceEnabled        = "trace_enabled"
 )
 
 // LoadWeir6 returns the embedded CollectionSpec for Weir6.
@@ -900,19 +916,20 @@ type Weir6Specs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type Weir6ProgramSpecs struct {
-	WeirArrive       *ebpf.ProgramSpec `ebpf:"weir_arrive"`
-	WeirConnect6     *ebpf.ProgramSpec `ebpf:"weir_connect6"`
-	WeirFromLimited  *ebpf.ProgramSpec `ebpf:"weir_from_limited"`
-	WeirFromTunnel   *ebpf.ProgramSpec `ebpf:"weir_from_tunnel"`
-	WeirFromUplink   *ebpf.ProgramSpec `ebpf:"weir_from_uplink"`
-	WeirFromWorkload *ebpf.ProgramSpec `ebpf:"weir_from_workload"`
-	WeirGetpeername6 *ebpf.ProgramSpec `ebpf:"weir_getpeername6"`
-	WeirRecvmsg6     *ebpf.ProgramSpec `ebpf:"weir_recvmsg6"`
-	WeirSendmsg6     *ebpf.ProgramSpec `ebpf:"weir_sendmsg6"`
-	WeirToLimited    *ebpf.ProgramSpec `ebpf:"weir_to_limited"`
-	WeirToUplink     *ebpf.ProgramSpec `ebpf:"weir_to_uplink"`
-	WeirToUplinkEach *ebpf.ProgramSpec `ebpf:"weir_to_uplink_each"`
-	WeirToWorkload   *ebpf.ProgramSpec `ebpf:"weir_to_workload"`
+	WeirArrive         *ebpf.ProgramSpec `ebpf:"weir_arrive"`
+	WeirConnect6       *ebpf.ProgramSpec `ebpf:"weir_connect6"`
+	WeirFromLimited    *ebpf.ProgramSpec `ebpf:"weir_from_limited"`
+	WeirFromTunnel     *ebpf.ProgramSpec `ebpf:"weir_from_tunnel"`
+	WeirFromUplink     *ebpf.ProgramSpec `ebpf:"weir_from_uplink"`
+	WeirFromWorkload   *ebpf.ProgramSpec `ebpf:"weir_from_workload"`
+	WeirGetpeername6   *ebpf.ProgramSpec `ebpf:"weir_getpeername6"`
+	WeirRecvmsg6       *ebpf.ProgramSpec `ebpf:"weir_recvmsg6"`
+	WeirSendmsg6       *ebpf.ProgramSpec `ebpf:"weir_sendmsg6"`
+	WeirToLimited      *ebpf.ProgramSpec `ebpf:"weir_to_limited"`
+	WeirToUplink       *ebpf.ProgramSpec `ebpf:"weir_to_uplink"`
+	WeirToUplinkEach   *ebpf.ProgramSpec `ebpf:"weir_to_uplink_each"`
+	WeirToUplinkMarked *ebpf.ProgramSpec `ebpf:"weir_to_uplink_marked"`
+	WeirToWorkload     *ebpf.ProgramSpec `ebpf:"weir_to_workload"`
 }
 
 // Weir6MapSpecs contains maps before they are loaded into the kernel.
@@ -928,6 +945,7 @@ type Weir6MapSpecs struct {
 	WeirConnWork       *ebpf.MapSpec `ebpf:"weir_conn_work"`
 	WeirConns          *ebpf.MapSpec `ebpf:"weir_conns"`
 	WeirCounts         *ebpf.MapSpec `ebpf:"weir_counts"`
+	WeirDepartures     *ebpf.MapSpec `ebpf:"weir_departures"`
 	WeirDrops          *ebpf.MapSpec `ebpf:"weir_drops"`
 	WeirDsrFallen      *ebpf.MapSpec `ebpf:"weir_dsr_fallen"`
 	WeirDsrOptout      *ebpf.MapSpec `ebpf:"weir_dsr_optout"`
@@ -997,14 +1015,15 @@ type Weir6MapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type Weir6VariableSpecs struct {
-	AccountInterval *ebpf.VariableSpec `ebpf:"account_interval"`
-	CanSetRetval    *ebpf.VariableSpec `ebpf:"can_set_retval"`
-	EgressEnabled   *ebpf.VariableSpec `ebpf:"egress_enabled"`
-	EventBurst      *ebpf.VariableSpec `ebpf:"event_burst"`
-	EventIntervalNs *ebpf.VariableSpec `ebpf:"event_interval_ns"`
-	ReplyBurst      *ebpf.VariableSpec `ebpf:"reply_burst"`
-	ReplyIntervalNs *ebpf.VariableSpec `ebpf:"reply_interval_ns"`
-	TraceEnabled    *ebpf.VariableSpec `ebpf:"trace_enabled"`
+	AccountInterval   *ebpf.VariableSpec `ebpf:"account_interval"`
+	CanSetRetval      *ebpf.VariableSpec `ebpf:"can_set_retval"`
+	DeparturesEnabled *ebpf.VariableSpec `ebpf:"departures_enabled"`
+	EgressEnabled     *ebpf.VariableSpec `ebpf:"egress_enabled"`
+	EventBurst        *ebpf.VariableSpec `ebpf:"event_burst"`
+	EventIntervalNs   *ebpf.VariableSpec `ebpf:"event_interval_ns"`
+	ReplyBurst        *ebpf.VariableSpec `ebpf:"reply_burst"`
+	ReplyIntervalNs   *ebpf.VariableSpec `ebpf:"reply_interval_ns"`
+	TraceEnabled      *ebpf.VariableSpec `ebpf:"trace_enabled"`
 }
 
 // Weir6Objects contains all objects after they have been loaded into the kernel.
@@ -1036,6 +1055,7 @@ type Weir6Maps struct {
 	WeirConnWork       *ebpf.Map `ebpf:"weir_conn_work"`
 	WeirConns          *ebpf.Map `ebpf:"weir_conns"`
 	WeirCounts         *ebpf.Map `ebpf:"weir_counts"`
+	WeirDepartures     *ebpf.Map `ebpf:"weir_departures"`
 	WeirDrops          *ebpf.Map `ebpf:"weir_drops"`
 	WeirDsrFallen      *ebpf.Map `ebpf:"weir_dsr_fallen"`
 	WeirDsrOptout      *ebpf.Map `ebpf:"weir_dsr_optout"`
@@ -1112,6 +1132,7 @@ func (m *Weir6Maps) Close() error {
 		m.WeirConnWork,
 		m.WeirConns,
 		m.WeirCounts,
+		m.WeirDepartures,
 		m.WeirDrops,
 		m.WeirDsrFallen,
 		m.WeirDsrOptout,
@@ -1182,33 +1203,35 @@ func (m *Weir6Maps) Close() error {
 //
 // It can be passed to LoadWeir6Objects or ebpf.CollectionSpec.LoadAndAssign.
 type Weir6Variables struct {
-	AccountInterval *ebpf.Variable `ebpf:"account_interval"`
-	CanSetRetval    *ebpf.Variable `ebpf:"can_set_retval"`
-	EgressEnabled   *ebpf.Variable `ebpf:"egress_enabled"`
-	EventBurst      *ebpf.Variable `ebpf:"event_burst"`
-	EventIntervalNs *ebpf.Variable `ebpf:"event_interval_ns"`
-	ReplyBurst      *ebpf.Variable `ebpf:"reply_burst"`
-	ReplyIntervalNs *ebpf.Variable `ebpf:"reply_interval_ns"`
-	TraceEnabled    *ebpf.Variable `ebpf:"trace_enabled"`
+	AccountInterval   *ebpf.Variable `ebpf:"account_interval"`
+	CanSetRetval      *ebpf.Variable `ebpf:"can_set_retval"`
+	DeparturesEnabled *ebpf.Variable `ebpf:"departures_enabled"`
+	EgressEnabled     *ebpf.Variable `ebpf:"egress_enabled"`
+	EventBurst        *ebpf.Variable `ebpf:"event_burst"`
+	EventIntervalNs   *ebpf.Variable `ebpf:"event_interval_ns"`
+	ReplyBurst        *ebpf.Variable `ebpf:"reply_burst"`
+	ReplyIntervalNs   *ebpf.Variable `ebpf:"reply_interval_ns"`
+	TraceEnabled      *ebpf.Variable `ebpf:"trace_enabled"`
 }
 
 // Weir6Programs contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to LoadWeir6Objects or ebpf.CollectionSpec.LoadAndAssign.
 type Weir6Programs struct {
-	WeirArrive       *ebpf.Program `ebpf:"weir_arrive"`
-	WeirConnect6     *ebpf.Program `ebpf:"weir_connect6"`
-	WeirFromLimited  *ebpf.Program `ebpf:"weir_from_limited"`
-	WeirFromTunnel   *ebpf.Program `ebpf:"weir_from_tunnel"`
-	WeirFromUplink   *ebpf.Program `ebpf:"weir_from_uplink"`
-	WeirFromWorkload *ebpf.Program `ebpf:"weir_from_workload"`
-	WeirGetpeername6 *ebpf.Program `ebpf:"weir_getpeername6"`
-	WeirRecvmsg6     *ebpf.Program `ebpf:"weir_recvmsg6"`
-	WeirSendmsg6     *ebpf.Program `ebpf:"weir_sendmsg6"`
-	WeirToLimited    *ebpf.Program `ebpf:"weir_to_limited"`
-	WeirToUplink     *ebpf.Program `ebpf:"weir_to_uplink"`
-	WeirToUplinkEach *ebpf.Program `ebpf:"weir_to_uplink_each"`
-	WeirToWorkload   *ebpf.Program `ebpf:"weir_to_workload"`
+	WeirArrive         *ebpf.Program `ebpf:"weir_arrive"`
+	WeirConnect6       *ebpf.Program `ebpf:"weir_connect6"`
+	WeirFromLimited    *ebpf.Program `ebpf:"weir_from_limited"`
+	WeirFromTunnel     *ebpf.Program `ebpf:"weir_from_tunnel"`
+	WeirFromUplink     *ebpf.Program `ebpf:"weir_from_uplink"`
+	WeirFromWorkload   *ebpf.Program `ebpf:"weir_from_workload"`
+	WeirGetpeername6   *ebpf.Program `ebpf:"weir_getpeername6"`
+	WeirRecvmsg6       *ebpf.Program `ebpf:"weir_recvmsg6"`
+	WeirSendmsg6       *ebpf.Program `ebpf:"weir_sendmsg6"`
+	WeirToLimited      *ebpf.Program `ebpf:"weir_to_limited"`
+	WeirToUplink       *ebpf.Program `ebpf:"weir_to_uplink"`
+	WeirToUplinkEach   *ebpf.Program `ebpf:"weir_to_uplink_each"`
+	WeirToUplinkMarked *ebpf.Program `ebpf:"weir_to_uplink_marked"`
+	WeirToWorkload     *ebpf.Program `ebpf:"weir_to_workload"`
 }
 
 func (p *Weir6Programs) Close() error {
@@ -1225,6 +1248,7 @@ func (p *Weir6Programs) Close() error {
 		p.WeirToLimited,
 		p.WeirToUplink,
 		p.WeirToUplinkEach,
+		p.WeirToUplinkMarked,
 		p.WeirToWorkload,
 	)
 }

@@ -83,6 +83,19 @@ type WeirConnWork struct {
 	Len       uint32
 }
 
+type WeirDeparture struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Flags uint32
+	Used  uint64
+	Rate  uint64
+	Burst uint64
+	Wait  uint64
+}
+
 type WeirDropKey struct {
 	_      structs.HostLayout
 	Reason uint32
@@ -795,108 +808,111 @@ type WeirSvcValue struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	WeirMapWeirAddrs          = "weir_addrs"
-	WeirMapWeirAffinity       = "weir_affinity"
-	WeirMapWeirAnnounced      = "weir_announced"
-	WeirMapWeirAnswers        = "weir_answers"
-	WeirMapWeirBackends       = "weir_backends"
-	WeirMapWeirClients        = "weir_clients"
-	WeirMapWeirConnWork       = "weir_conn_work"
-	WeirMapWeirConns          = "weir_conns"
-	WeirMapWeirCounts         = "weir_counts"
-	WeirMapWeirDrops          = "weir_drops"
-	WeirMapWeirDsrFallen      = "weir_dsr_fallen"
-	WeirMapWeirDsrOptout      = "weir_dsr_optout"
-	WeirMapWeirDsrTries       = "weir_dsr_tries"
-	WeirMapWeirEgressPolicies = "weir_egress_policies"
-	WeirMapWeirEgressRules    = "weir_egress_rules"
-	WeirMapWeirEventRate      = "weir_event_rate"
-	WeirMapWeirEvents         = "weir_events"
-	WeirMapWeirFloating       = "weir_floating"
-	WeirMapWeirFlows          = "weir_flows"
-	WeirMapWeirFlowsNew       = "weir_flows_new"
-	WeirMapWeirFragRings      = "weir_frag_rings"
-	WeirMapWeirFragSaved      = "weir_frag_saved"
-	WeirMapWeirFragSlots      = "weir_frag_slots"
-	WeirMapWeirFrags          = "weir_frags"
-	WeirMapWeirGateways       = "weir_gateways"
-	WeirMapWeirHosts          = "weir_hosts"
-	WeirMapWeirHostsStaged    = "weir_hosts_staged"
-	WeirMapWeirIpip           = "weir_ipip"
-	WeirMapWeirIpv6           = "weir_ipv6"
-	WeirMapWeirLimitStates    = "weir_limit_states"
-	WeirMapWeirLimitedCalls   = "weir_limited_calls"
-	WeirMapWeirLimits         = "weir_limits"
-	WeirMapWeirLinks          = "weir_links"
-	WeirMapWeirLive           = "weir_live"
-	WeirMapWeirMaglev         = "weir_maglev"
-	WeirMapWeirNameAsked      = "weir_name_asked"
-	WeirMapWeirNameCalls      = "weir_name_calls"
-	WeirMapWeirNameCounts     = "weir_name_counts"
-	WeirMapWeirNameHanded     = "weir_name_handed"
-	WeirMapWeirNamePatterns   = "weir_name_patterns"
-	WeirMapWeirNamePods       = "weir_name_pods"
-	WeirMapWeirNameReader     = "weir_name_reader"
-	WeirMapWeirNameSaid       = "weir_name_said"
-	WeirMapWeirNameServers    = "weir_name_servers"
-	WeirMapWeirNameSets       = "weir_name_sets"
-	WeirMapWeirNameStreams    = "weir_name_streams"
-	WeirMapWeirNameUsed       = "weir_name_used"
-	WeirMapWeirNameWaits      = "weir_name_waits"
-	WeirMapWeirNameWork       = "weir_name_work"
-	WeirMapWeirNames          = "weir_names"
-	WeirMapWeirPeerCidrs      = "weir_peer_cidrs"
-	WeirMapWeirPeers          = "weir_peers"
-	WeirMapWeirPolicy         = "weir_policy"
-	WeirMapWeirPorts          = "weir_ports"
-	WeirMapWeirQueues         = "weir_queues"
-	WeirMapWeirRanges         = "weir_ranges"
-	WeirMapWeirRecords        = "weir_records"
-	WeirMapWeirReply          = "weir_reply"
-	WeirMapWeirResolves       = "weir_resolves"
-	WeirMapWeirRoutes         = "weir_routes"
-	WeirMapWeirScratch        = "weir_scratch"
-	WeirMapWeirServices       = "weir_services"
-	WeirMapWeirSettings       = "weir_settings"
-	WeirMapWeirShares         = "weir_shares"
-	WeirMapWeirSlowCalls      = "weir_slow_calls"
-	WeirMapWeirSockets        = "weir_sockets"
-	WeirMapWeirSources        = "weir_sources"
-	WeirMapWeirSpent          = "weir_spent"
-	WeirMapWeirStaged         = "weir_staged"
-	WeirMapWeirStreams        = "weir_streams"
-	WeirMapWeirTrace          = "weir_trace"
-	WeirMapWeirTraceRule      = "weir_trace_rule"
-	WeirMapWeirUplinks        = "weir_uplinks"
-	WeirMapWeirXdpIpv6        = "weir_xdp_ipv6"
-	WeirProgWeirArrive        = "weir_arrive"
-	WeirProgWeirConnect4      = "weir_connect4"
-	WeirProgWeirConnect6      = "weir_connect6"
-	WeirProgWeirFromIpip      = "weir_from_ipip"
-	WeirProgWeirFromLimited   = "weir_from_limited"
-	WeirProgWeirFromQueue     = "weir_from_queue"
-	WeirProgWeirFromTunnel    = "weir_from_tunnel"
-	WeirProgWeirFromUplink    = "weir_from_uplink"
-	WeirProgWeirFromWorkload  = "weir_from_workload"
-	WeirProgWeirGetpeername4  = "weir_getpeername4"
-	WeirProgWeirGetpeername6  = "weir_getpeername6"
-	WeirProgWeirNamesLearn    = "weir_names_learn"
-	WeirProgWeirRecvmsg4      = "weir_recvmsg4"
-	WeirProgWeirRecvmsg6      = "weir_recvmsg6"
-	WeirProgWeirSendmsg4      = "weir_sendmsg4"
-	WeirProgWeirSendmsg6      = "weir_sendmsg6"
-	WeirProgWeirToLimited     = "weir_to_limited"
-	WeirProgWeirToUplink      = "weir_to_uplink"
-	WeirProgWeirToUplinkEach  = "weir_to_uplink_each"
-	WeirProgWeirToWorkload    = "weir_to_workload"
-	WeirVarAccountInterval    = "account_interval"
-	WeirVarCanSetRetval       = "can_set_retval"
-	WeirVarEgressEnabled      = "egress_enabled"
-	WeirVarEventBurst         = "event_burst"
-	WeirVarEventIntervalNs    = "event_interval_ns"
-	WeirVarReplyBurst         = "reply_burst"
-	WeirVarReplyIntervalNs    = "reply_interval_ns"
-	WeirVarTraceEnabled       = "trace_enabled"
+	WeirMapWeirAddrs           = "weir_addrs"
+	WeirMapWeirAffinity        = "weir_affinity"
+	WeirMapWeirAnnounced       = "weir_announced"
+	WeirMapWeirAnswers         = "weir_answers"
+	WeirMapWeirBackends        = "weir_backends"
+	WeirMapWeirClients         = "weir_clients"
+	WeirMapWeirConnWork        = "weir_conn_work"
+	WeirMapWeirConns           = "weir_conns"
+	WeirMapWeirCounts          = "weir_counts"
+	WeirMapWeirDepartures      = "weir_departures"
+	WeirMapWeirDrops           = "weir_drops"
+	WeirMapWeirDsrFallen       = "weir_dsr_fallen"
+	WeirMapWeirDsrOptout       = "weir_dsr_optout"
+	WeirMapWeirDsrTries        = "weir_dsr_tries"
+	WeirMapWeirEgressPolicies  = "weir_egress_policies"
+	WeirMapWeirEgressRules     = "weir_egress_rules"
+	WeirMapWeirEventRate       = "weir_event_rate"
+	WeirMapWeirEvents          = "weir_events"
+	WeirMapWeirFloating        = "weir_floating"
+	WeirMapWeirFlows           = "weir_flows"
+	WeirMapWeirFlowsNew        = "weir_flows_new"
+	WeirMapWeirFragRings       = "weir_frag_rings"
+	WeirMapWeirFragSaved       = "weir_frag_saved"
+	WeirMapWeirFragSlots       = "weir_frag_slots"
+	WeirMapWeirFrags           = "weir_frags"
+	WeirMapWeirGateways        = "weir_gateways"
+	WeirMapWeirHosts           = "weir_hosts"
+	WeirMapWeirHostsStaged     = "weir_hosts_staged"
+	WeirMapWeirIpip            = "weir_ipip"
+	WeirMapWeirIpv6            = "weir_ipv6"
+	WeirMapWeirLimitStates     = "weir_limit_states"
+	WeirMapWeirLimitedCalls    = "weir_limited_calls"
+	WeirMapWeirLimits          = "weir_limits"
+	WeirMapWeirLinks           = "weir_links"
+	WeirMapWeirLive            = "weir_live"
+	WeirMapWeirMaglev          = "weir_maglev"
+	WeirMapWeirNameAsked       = "weir_name_asked"
+	WeirMapWeirNameCalls       = "weir_name_calls"
+	WeirMapWeirNameCounts      = "weir_name_counts"
+	WeirMapWeirNameHanded      = "weir_name_handed"
+	WeirMapWeirNamePatterns    = "weir_name_patterns"
+	WeirMapWeirNamePods        = "weir_name_pods"
+	WeirMapWeirNameReader      = "weir_name_reader"
+	WeirMapWeirNameSaid        = "weir_name_said"
+	WeirMapWeirNameServers     = "weir_name_servers"
+	WeirMapWeirNameSets        = "weir_name_sets"
+	WeirMapWeirNameStreams     = "weir_name_streams"
+	WeirMapWeirNameUsed        = "weir_name_used"
+	WeirMapWeirNameWaits       = "weir_name_waits"
+	WeirMapWeirNameWork        = "weir_name_work"
+	WeirMapWeirNames           = "weir_names"
+	WeirMapWeirPeerCidrs       = "weir_peer_cidrs"
+	WeirMapWeirPeers           = "weir_peers"
+	WeirMapWeirPolicy          = "weir_policy"
+	WeirMapWeirPorts           = "weir_ports"
+	WeirMapWeirQueues          = "weir_queues"
+	WeirMapWeirRanges          = "weir_ranges"
+	WeirMapWeirRecords         = "weir_records"
+	WeirMapWeirReply           = "weir_reply"
+	WeirMapWeirResolves        = "weir_resolves"
+	WeirMapWeirRoutes          = "weir_routes"
+	WeirMapWeirScratch         = "weir_scratch"
+	WeirMapWeirServices        = "weir_services"
+	WeirMapWeirSettings        = "weir_settings"
+	WeirMapWeirShares          = "weir_shares"
+	WeirMapWeirSlowCalls       = "weir_slow_calls"
+	WeirMapWeirSockets         = "weir_sockets"
+	WeirMapWeirSources         = "weir_sources"
+	WeirMapWeirSpent           = "weir_spent"
+	WeirMapWeirStaged          = "weir_staged"
+	WeirMapWeirStreams         = "weir_streams"
+	WeirMapWeirTrace           = "weir_trace"
+	WeirMapWeirTraceRule       = "weir_trace_rule"
+	WeirMapWeirUplinks         = "weir_uplinks"
+	WeirMapWeirXdpIpv6         = "weir_xdp_ipv6"
+	WeirProgWeirArrive         = "weir_arrive"
+	WeirProgWeirConnect4       = "weir_connect4"
+	WeirProgWeirConnect6       = "weir_connect6"
+	WeirProgWeirFromIpip       = "weir_from_ipip"
+	WeirProgWeirFromLimited    = "weir_from_limited"
+	WeirProgWeirFromQueue      = "weir_from_queue"
+	WeirProgWeirFromTunnel     = "weir_from_tunnel"
+	WeirProgWeirFromUplink     = "weir_from_uplink"
+	WeirProgWeirFromWorkload   = "weir_from_workload"
+	WeirProgWeirGetpeername4   = "weir_getpeername4"
+	WeirProgWeirGetpeername6   = "weir_getpeername6"
+	WeirProgWeirNamesLearn     = "weir_names_learn"
+	WeirProgWeirRecvmsg4       = "weir_recvmsg4"
+	WeirProgWeirRecvmsg6       = "weir_recvmsg6"
+	WeirProgWeirSendmsg4       = "weir_sendmsg4"
+	WeirProgWeirSendmsg6       = "weir_sendmsg6"
+	WeirProgWeirToLimited      = "weir_to_limited"
+	WeirProgWeirToUplink       = "weir_to_uplink"
+	WeirProgWeirToUplinkEach   = "weir_to_uplink_each"
+	WeirProgWeirToUplinkMarked = "weir_to_uplink_marked"
+	WeirProgWeirToWorkload     = "weir_to_workload"
+	WeirVarAccountInterval     = "account_interval"
+	WeirVarCanSetRetval        = "can_set_retval"
+	WeirVarDeparturesEnabled   = "departures_enabled"
+	WeirVarEgressEnabled       = "egress_enabled"
+	WeirVarEventBurst          = "event_burst"
+	WeirVarEventIntervalNs     = "event_interval_ns"
+	WeirVarReplyBurst          = "reply_burst"
+	WeirVarReplyIntervalNs     = "reply_interval_ns"
+	WeirVarTraceEnabled        = "trace_enabled"
 )
 
 // LoadWeir returns the embedded CollectionSpec for Weir.
@@ -941,26 +957,27 @@ type WeirSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type WeirProgramSpecs struct {
-	WeirArrive       *ebpf.ProgramSpec `ebpf:"weir_arrive"`
-	WeirConnect4     *ebpf.ProgramSpec `ebpf:"weir_connect4"`
-	WeirConnect6     *ebpf.ProgramSpec `ebpf:"weir_connect6"`
-	WeirFromIpip     *ebpf.ProgramSpec `ebpf:"weir_from_ipip"`
-	WeirFromLimited  *ebpf.ProgramSpec `ebpf:"weir_from_limited"`
-	WeirFromQueue    *ebpf.ProgramSpec `ebpf:"weir_from_queue"`
-	WeirFromTunnel   *ebpf.ProgramSpec `ebpf:"weir_from_tunnel"`
-	WeirFromUplink   *ebpf.ProgramSpec `ebpf:"weir_from_uplink"`
-	WeirFromWorkload *ebpf.ProgramSpec `ebpf:"weir_from_workload"`
-	WeirGetpeername4 *ebpf.ProgramSpec `ebpf:"weir_getpeername4"`
-	WeirGetpeername6 *ebpf.ProgramSpec `ebpf:"weir_getpeername6"`
-	WeirNamesLearn   *ebpf.ProgramSpec `ebpf:"weir_names_learn"`
-	WeirRecvmsg4     *ebpf.ProgramSpec `ebpf:"weir_recvmsg4"`
-	WeirRecvmsg6     *ebpf.ProgramSpec `ebpf:"weir_recvmsg6"`
-	WeirSendmsg4     *ebpf.ProgramSpec `ebpf:"weir_sendmsg4"`
-	WeirSendmsg6     *ebpf.ProgramSpec `ebpf:"weir_sendmsg6"`
-	WeirToLimited    *ebpf.ProgramSpec `ebpf:"weir_to_limited"`
-	WeirToUplink     *ebpf.ProgramSpec `ebpf:"weir_to_uplink"`
-	WeirToUplinkEach *ebpf.ProgramSpec `ebpf:"weir_to_uplink_each"`
-	WeirToWorkload   *ebpf.ProgramSpec `ebpf:"weir_to_workload"`
+	WeirArrive         *ebpf.ProgramSpec `ebpf:"weir_arrive"`
+	WeirConnect4       *ebpf.ProgramSpec `ebpf:"weir_connect4"`
+	WeirConnect6       *ebpf.ProgramSpec `ebpf:"weir_connect6"`
+	WeirFromIpip       *ebpf.ProgramSpec `ebpf:"weir_from_ipip"`
+	WeirFromLimited    *ebpf.ProgramSpec `ebpf:"weir_from_limited"`
+	WeirFromQueue      *ebpf.ProgramSpec `ebpf:"weir_from_queue"`
+	WeirFromTunnel     *ebpf.ProgramSpec `ebpf:"weir_from_tunnel"`
+	WeirFromUplink     *ebpf.ProgramSpec `ebpf:"weir_from_uplink"`
+	WeirFromWorkload   *ebpf.ProgramSpec `ebpf:"weir_from_workload"`
+	WeirGetpeername4   *ebpf.ProgramSpec `ebpf:"weir_getpeername4"`
+	WeirGetpeername6   *ebpf.ProgramSpec `ebpf:"weir_getpeername6"`
+	WeirNamesLearn     *ebpf.ProgramSpec `ebpf:"weir_names_learn"`
+	WeirRecvmsg4       *ebpf.ProgramSpec `ebpf:"weir_recvmsg4"`
+	WeirRecvmsg6       *ebpf.ProgramSpec `ebpf:"weir_recvmsg6"`
+	WeirSendmsg4       *ebpf.ProgramSpec `ebpf:"weir_sendmsg4"`
+	WeirSendmsg6       *ebpf.ProgramSpec `ebpf:"weir_sendmsg6"`
+	WeirToLimited      *ebpf.ProgramSpec `ebpf:"weir_to_limited"`
+	WeirToUplink       *ebpf.ProgramSpec `ebpf:"weir_to_uplink"`
+	WeirToUplinkEach   *ebpf.ProgramSpec `ebpf:"weir_to_uplink_each"`
+	WeirToUplinkMarked *ebpf.ProgramSpec `ebpf:"weir_to_uplink_marked"`
+	WeirToWorkload     *ebpf.ProgramSpec `ebpf:"weir_to_workload"`
 }
 
 // WeirMapSpecs contains maps before they are loaded into the kernel.
@@ -976,6 +993,7 @@ type WeirMapSpecs struct {
 	WeirConnWork       *ebpf.MapSpec `ebpf:"weir_conn_work"`
 	WeirConns          *ebpf.MapSpec `ebpf:"weir_conns"`
 	WeirCounts         *ebpf.MapSpec `ebpf:"weir_counts"`
+	WeirDepartures     *ebpf.MapSpec `ebpf:"weir_departures"`
 	WeirDrops          *ebpf.MapSpec `ebpf:"weir_drops"`
 	WeirDsrFallen      *ebpf.MapSpec `ebpf:"weir_dsr_fallen"`
 	WeirDsrOptout      *ebpf.MapSpec `ebpf:"weir_dsr_optout"`
@@ -1047,14 +1065,15 @@ type WeirMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type WeirVariableSpecs struct {
-	AccountInterval *ebpf.VariableSpec `ebpf:"account_interval"`
-	CanSetRetval    *ebpf.VariableSpec `ebpf:"can_set_retval"`
-	EgressEnabled   *ebpf.VariableSpec `ebpf:"egress_enabled"`
-	EventBurst      *ebpf.VariableSpec `ebpf:"event_burst"`
-	EventIntervalNs *ebpf.VariableSpec `ebpf:"event_interval_ns"`
-	ReplyBurst      *ebpf.VariableSpec `ebpf:"reply_burst"`
-	ReplyIntervalNs *ebpf.VariableSpec `ebpf:"reply_interval_ns"`
-	TraceEnabled    *ebpf.VariableSpec `ebpf:"trace_enabled"`
+	AccountInterval   *ebpf.VariableSpec `ebpf:"account_interval"`
+	CanSetRetval      *ebpf.VariableSpec `ebpf:"can_set_retval"`
+	DeparturesEnabled *ebpf.VariableSpec `ebpf:"departures_enabled"`
+	EgressEnabled     *ebpf.VariableSpec `ebpf:"egress_enabled"`
+	EventBurst        *ebpf.VariableSpec `ebpf:"event_burst"`
+	EventIntervalNs   *ebpf.VariableSpec `ebpf:"event_interval_ns"`
+	ReplyBurst        *ebpf.VariableSpec `ebpf:"reply_burst"`
+	ReplyIntervalNs   *ebpf.VariableSpec `ebpf:"reply_interval_ns"`
+	TraceEnabled      *ebpf.VariableSpec `ebpf:"trace_enabled"`
 }
 
 // WeirObjects contains all objects after they have been loaded into the kernel.
@@ -1086,6 +1105,7 @@ type WeirMaps struct {
 	WeirConnWork       *ebpf.Map `ebpf:"weir_conn_work"`
 	WeirConns          *ebpf.Map `ebpf:"weir_conns"`
 	WeirCounts         *ebpf.Map `ebpf:"weir_counts"`
+	WeirDepartures     *ebpf.Map `ebpf:"weir_departures"`
 	WeirDrops          *ebpf.Map `ebpf:"weir_drops"`
 	WeirDsrFallen      *ebpf.Map `ebpf:"weir_dsr_fallen"`
 	WeirDsrOptout      *ebpf.Map `ebpf:"weir_dsr_optout"`
@@ -1164,6 +1184,7 @@ func (m *WeirMaps) Close() error {
 		m.WeirConnWork,
 		m.WeirConns,
 		m.WeirCounts,
+		m.WeirDepartures,
 		m.WeirDrops,
 		m.WeirDsrFallen,
 		m.WeirDsrOptout,
@@ -1236,40 +1257,42 @@ func (m *WeirMaps) Close() error {
 //
 // It can be passed to LoadWeirObjects or ebpf.CollectionSpec.LoadAndAssign.
 type WeirVariables struct {
-	AccountInterval *ebpf.Variable `ebpf:"account_interval"`
-	CanSetRetval    *ebpf.Variable `ebpf:"can_set_retval"`
-	EgressEnabled   *ebpf.Variable `ebpf:"egress_enabled"`
-	EventBurst      *ebpf.Variable `ebpf:"event_burst"`
-	EventIntervalNs *ebpf.Variable `ebpf:"event_interval_ns"`
-	ReplyBurst      *ebpf.Variable `ebpf:"reply_burst"`
-	ReplyIntervalNs *ebpf.Variable `ebpf:"reply_interval_ns"`
-	TraceEnabled    *ebpf.Variable `ebpf:"trace_enabled"`
+	AccountInterval   *ebpf.Variable `ebpf:"account_interval"`
+	CanSetRetval      *ebpf.Variable `ebpf:"can_set_retval"`
+	DeparturesEnabled *ebpf.Variable `ebpf:"departures_enabled"`
+	EgressEnabled     *ebpf.Variable `ebpf:"egress_enabled"`
+	EventBurst        *ebpf.Variable `ebpf:"event_burst"`
+	EventIntervalNs   *ebpf.Variable `ebpf:"event_interval_ns"`
+	ReplyBurst        *ebpf.Variable `ebpf:"reply_burst"`
+	ReplyIntervalNs   *ebpf.Variable `ebpf:"reply_interval_ns"`
+	TraceEnabled      *ebpf.Variable `ebpf:"trace_enabled"`
 }
 
 // WeirPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to LoadWeirObjects or ebpf.CollectionSpec.LoadAndAssign.
 type WeirPrograms struct {
-	WeirArrive       *ebpf.Program `ebpf:"weir_arrive"`
-	WeirConnect4     *ebpf.Program `ebpf:"weir_connect4"`
-	WeirConnect6     *ebpf.Program `ebpf:"weir_connect6"`
-	WeirFromIpip     *ebpf.Program `ebpf:"weir_from_ipip"`
-	WeirFromLimited  *ebpf.Program `ebpf:"weir_from_limited"`
-	WeirFromQueue    *ebpf.Program `ebpf:"weir_from_queue"`
-	WeirFromTunnel   *ebpf.Program `ebpf:"weir_from_tunnel"`
-	WeirFromUplink   *ebpf.Program `ebpf:"weir_from_uplink"`
-	WeirFromWorkload *ebpf.Program `ebpf:"weir_from_workload"`
-	WeirGetpeername4 *ebpf.Program `ebpf:"weir_getpeername4"`
-	WeirGetpeername6 *ebpf.Program `ebpf:"weir_getpeername6"`
-	WeirNamesLearn   *ebpf.Program `ebpf:"weir_names_learn"`
-	WeirRecvmsg4     *ebpf.Program `ebpf:"weir_recvmsg4"`
-	WeirRecvmsg6     *ebpf.Program `ebpf:"weir_recvmsg6"`
-	WeirSendmsg4     *ebpf.Program `ebpf:"weir_sendmsg4"`
-	WeirSendmsg6     *ebpf.Program `ebpf:"weir_sendmsg6"`
-	WeirToLimited    *ebpf.Program `ebpf:"weir_to_limited"`
-	WeirToUplink     *ebpf.Program `ebpf:"weir_to_uplink"`
-	WeirToUplinkEach *ebpf.Program `ebpf:"weir_to_uplink_each"`
-	WeirToWorkload   *ebpf.Program `ebpf:"weir_to_workload"`
+	WeirArrive         *ebpf.Program `ebpf:"weir_arrive"`
+	WeirConnect4       *ebpf.Program `ebpf:"weir_connect4"`
+	WeirConnect6       *ebpf.Program `ebpf:"weir_connect6"`
+	WeirFromIpip       *ebpf.Program `ebpf:"weir_from_ipip"`
+	WeirFromLimited    *ebpf.Program `ebpf:"weir_from_limited"`
+	WeirFromQueue      *ebpf.Program `ebpf:"weir_from_queue"`
+	WeirFromTunnel     *ebpf.Program `ebpf:"weir_from_tunnel"`
+	WeirFromUplink     *ebpf.Program `ebpf:"weir_from_uplink"`
+	WeirFromWorkload   *ebpf.Program `ebpf:"weir_from_workload"`
+	WeirGetpeername4   *ebpf.Program `ebpf:"weir_getpeername4"`
+	WeirGetpeername6   *ebpf.Program `ebpf:"weir_getpeername6"`
+	WeirNamesLearn     *ebpf.Program `ebpf:"weir_names_learn"`
+	WeirRecvmsg4       *ebpf.Program `ebpf:"weir_recvmsg4"`
+	WeirRecvmsg6       *ebpf.Program `ebpf:"weir_recvmsg6"`
+	WeirSendmsg4       *ebpf.Program `ebpf:"weir_sendmsg4"`
+	WeirSendmsg6       *ebpf.Program `ebpf:"weir_sendmsg6"`
+	WeirToLimited      *ebpf.Program `ebpf:"weir_to_limited"`
+	WeirToUplink       *ebpf.Program `ebpf:"weir_to_uplink"`
+	WeirToUplinkEach   *ebpf.Program `ebpf:"weir_to_uplink_each"`
+	WeirToUplinkMarked *ebpf.Program `ebpf:"weir_to_uplink_marked"`
+	WeirToWorkload     *ebpf.Program `ebpf:"weir_to_workload"`
 }
 
 func (p *WeirPrograms) Close() error {
@@ -1293,6 +1316,7 @@ func (p *WeirPrograms) Close() error {
 		p.WeirToLimited,
 		p.WeirToUplink,
 		p.WeirToUplinkEach,
+		p.WeirToUplinkMarked,
 		p.WeirToWorkload,
 	)
 }
