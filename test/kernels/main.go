@@ -50,7 +50,7 @@ var checks = []check{
 	{name: "IP in IP", dir: "netns", command: passes("TestIPIPKernel", "    ", 1)},
 	{name: "IP in IP, nftables", dir: "netns", command: "{ " + passes("TestIPIP$/(nft|mixed)", "    ", 4) + " && " + passes("TestIPIPLive/(nft|mixed)", "    ", 2) + " && " +
 		passes("TestIPIPSources/nft", "    ", 1) + " && " + passes("TestIPIPWhy", "    ", 2) + "; }"},
-	{name: "IP in IP, from Calico", dir: "netns", command: passes("TestIPIPFromCalico", "    ", 3)},
+	{name: "IP in IP, from Calico", dir: "netns", command: passes("TestIPIPFromCalico", "    ", 2)},
 	// Nor WireGuard: the tests use that of the kernel where it is.
 	{name: "WireGuard between nodes", dir: "wireguard", command: "{ test -d /sys/module/wireguard && " + passes("TestEncryptsBetweenNodes|TestRotate|TestLeavesOthersAlone", "", 3) + "; }"},
 	{name: "WireGuard between pods", dir: "netns", command: "{ test -d /sys/module/wireguard && " + passes("TestWireGuard(Hosts)?$/(IPv4|nft-IPv4)$", "    ", 4) + "; }"},
