@@ -389,7 +389,7 @@ func TestIPIPFromCalico(t *testing.T) {
 				to   string
 			}{{f.a, f.c.at("8081")}, {f.c, f.a.at("8081")}, {f.a, f.e.at("8081")}, {f.e, f.c.at("8081")}, {f.a, f.b.at("8081")}, {f.a, "172.30.0.55:8081"}} {
 				for _, nw := range networks {
-					all = append(all, s.from.stream(t, len(all)+1, 2, 20*time.Millisecond, nw, s.to))
+					all = append(all, s.from.stream(t, len(all)+1, 1, 100*time.Millisecond, nw, s.to))
 				}
 			}
 			dropped, none := queueDrops(t), 0

@@ -170,8 +170,8 @@ func (c *Change) stayAway(ctx context.Context, namespace, daemon string) error {
 	return nil
 }
 
-// makeTunnelBlocks makes blocks of the addresses of a node's tunnels with Calico, by which nodes with
-// Weir know them.
+// makeTunnelBlocks makes blocks of the addresses of a node's tunnels with Calico, by which nodes
+// with Weir know them.
 func (c *Change) makeTunnelBlocks(ctx context.Context, n *corev1.Node) error {
 	for _, a := range calico.TunnelAddrs(n) {
 		if err := c.makeBlock(ctx, netip.PrefixFrom(a, a.BitLen()), n.Name); err != nil {

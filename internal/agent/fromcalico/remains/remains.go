@@ -61,8 +61,8 @@ var felix = iptables.Owner{
 	Comment: func(text string) bool { return strings.HasPrefix(text, "cali:") },
 }
 
-// Remove removes Felix's rules, sets and routes, and with routed what is left of BIRD's. Weir's have
-// to be in force.
+// Remove removes Felix's rules, sets and routes, and with routed what is left of BIRD's. Weir's
+// have to be in force.
 func Remove(routed bool) (iptables.Removed, error) {
 	removed, err := iptables.Remove(felix)
 	return removed, errors.Join(err, removeSets(), removeRoutes(routed))
