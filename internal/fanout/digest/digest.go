@@ -18,7 +18,7 @@ import (
 
 // Version is that of digests. It is raised with each change of what they are made of, a field of
 // the model among it: who gets digests of another version sends everything.
-const Version = 12
+const Version = 13
 
 // Kind is a kind of objects. The numbers are sent.
 type Kind uint8
