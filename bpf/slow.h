@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* slow.h: all but the fast path, for the hooks that do not have it themselves: weir_to_workload does
- * it for them when they call it (slow_call.h). */
+/* slow.h: all but the fast path, for the hooks that do not have it themselves: weir_to_workload
+ * does it for them when they call it (slow_call.h). */
 #ifndef WEIR_SLOW_H
 #define WEIR_SLOW_H
 

@@ -23,7 +23,8 @@ func TestEpochs(t *testing.T) {
 		last[n] = i
 		return n
 	}
-	for i := range 200_000 {
+	const many = 5 * halfOfEpochs // both halves are filled again
+	for i := range many {
 		n := assign(i, table.Hash("policy", strconv.Itoa(i)))
 		if i%1000 == 0 {
 			if again := e.of(table.Hash("policy", strconv.Itoa(i))); again != n {
@@ -33,6 +34,6 @@ func TestEpochs(t *testing.T) {
 	}
 	for i := range 100 { // that would like the number in force
 		n := uint64(e.current)
-		assign(200_000+i, uint64(i+1)<<48|uint64(i+1)<<32|n)
+		assign(many+i, uint64(i+1)<<48|uint64(i+1)<<32|n)
 	}
 }
