@@ -199,7 +199,8 @@ func testMaxConnections(t *testing.T, fam family) {
 	f.limited(&model.QoS{Ingress: limit})
 	ids = nil
 	for range most {
-		// What was closed a moment ago may count as older than the limit until it is looked for again.
+		// What was closed a moment ago may count as older than the limit until it is looked for
+		// again.
 		await.That(t, "ingress, as many as it may", func() error {
 			next++
 			if a := c.call(request{Op: "open", Net: "tcp", Addr: f.a.at("8080"), ID: next, Timeout: 5000}); a.Err != "" {

@@ -113,7 +113,8 @@ func TestTry(t *testing.T) {
 		spec, err := load()
 		nettest.Must(t, err)
 		want += len(spec.Programs)
-		// These are loaded where policy, a limited pod, or a DSCP of a host endpoint, asks for them.
+		// These are loaded where policy, a limited pod, or a DSCP of a host endpoint, asks for
+		// them.
 		for _, name := range []string{object.ArriveProgram, object.EachProgram, object.LimitedProgram, object.LimitedToProgram, object.MarkedProgram, object.QueueProgram} {
 			if spec.Programs[name] != nil {
 				want--
