@@ -59,7 +59,7 @@ func TestDryRunsShareDesiredState(t *testing.T) {
 		spec, err := read()
 		nettest.Must(t, err)
 		for m := range spec.Maps {
-			if m == object.Queues || m == object.Limits || m == object.LimitedOfIPv6 {
+			if m == object.Queues || m == object.Limits || m == object.Departures || m == object.LimitedOfIPv6 {
 				continue // of the programs of limited pods, which are not run
 			}
 			left := object.IsStateful(m) || object.IsUnpinned(m) || m == object.ProgramsOfIPv6 || m == object.UntrackedOfIPv6 || m == object.ProgramOfIPIP || m == object.CallsOfNames
