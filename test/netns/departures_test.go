@@ -61,9 +61,13 @@ func testDepartures(t *testing.T, fam family) {
 	f.apply()
 	free := func(from, to *pod) {
 		t.Helper()
-		if got := from.gbits(to.at("8091"), 300) * 1e9; got < 3*rate {
-			t.Errorf("%.3g bit/s from %s to %s, whom nothing limits", got, from.name, to.name)
+		best := 0.0 // of some tries: an emulated processor stands still now and then
+		for range 10 {
+			if best = max(best, from.gbits(to.at("8091"), 300)*1e9); best >= 3*rate {
+				return
+			}
 		}
+		t.Errorf("%.3g bit/s from %s to %s, whom nothing limits", best, from.name, to.name)
 	}
 	// With link packets wait at the uplink alone.
 	held := func(what, addr string, link bool) {
@@ -88,8 +92,9 @@ func testDepartures(t *testing.T, fam family) {
 	run(t, "tc -n %s qdisc del dev eth0 root", f.n1.netns)
 
 	f.limited(&model.QoS{Egress: model.Limits{Bandwidth: rate}})
-	if got := f.n1.rootQueue(t); !strings.Contains(got, "qdisc fq 5e1d:") {
-		t.Errorf("the uplink's queue is %q", got)
+	// Of a device with several queues each has fq, below mq.
+	if root, all := f.n1.rootQueue(t), run(t, "tc -n %s qdisc show dev eth0", f.n1.netns); !strings.Contains(root, " 5e1d: root") || !strings.Contains(all, "qdisc fq ") {
+		t.Errorf("the uplink's queues are\n%s", all)
 	}
 	held("egress to another node", f.c.at("8091"), true)
 	held("egress on one node", f.b.at("8091"), false)
