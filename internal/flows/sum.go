@@ -4,6 +4,7 @@ package flows
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/weir-net/weir/internal/events"
@@ -23,17 +24,20 @@ const (
 
 // sumKey is what connections have in common that become one record.
 type sumKey struct {
-	source, destination       peerKey
-	protocol, icmp            string
-	port                      uint16
-	service, asked            string
-	egress, ingress           endKey
-	path, returns             string
-	handedOn, dsr, snat       bool
-	retransmissionsAreCounted bool
+	source, destination peerKey
+	protocol, icmp      string
+	port                uint16
+	service, asked      string
+	egress, ingress     endKey
+	path, returnPath    string
+	handedOn, dsr, snat bool
+	retransmitted       bool // is counted
 }
 
-type peerKey struct{ address, namespace, pod string }
+type peerKey struct {
+	address        netip.Addr
+	namespace, pod string
+}
 
 // endKey is an events.End by value.
 type endKey struct {
@@ -47,12 +51,12 @@ func keyOf(f *Flow) sumKey {
 	return sumKey{
 		source: peerKeyOf(&f.Source), destination: peerKeyOf(&f.Destination), protocol: f.Protocol, icmp: f.ICMP, port: f.Destination.Port,
 		service: f.Service, asked: f.Asked, egress: endKeyOf(f.Egress), ingress: endKeyOf(f.Ingress),
-		path: f.Path, returns: f.Return, handedOn: f.HandedOn, dsr: f.DSR, snat: f.SNAT, retransmissionsAreCounted: f.Retransmitted != nil,
+		path: f.Path, returnPath: f.Return, handedOn: f.HandedOn, dsr: f.DSR, snat: f.SNAT, retransmitted: f.Retransmitted != nil,
 	}
 }
 
 func peerKeyOf(p *Peer) peerKey {
-	return peerKey{address: p.Address.String(), namespace: p.Namespace, pod: p.Pod}
+	return peerKey{address: p.Address, namespace: p.Namespace, pod: p.Pod}
 }
 
 func endKeyOf(e *events.End) (k endKey) {
@@ -92,7 +96,7 @@ func summed(open map[key]*Flow, by Aggregation) []*Flow {
 			sums[k] = sum
 			out = append(out, sum)
 		} else {
-			sum.addSent(f)
+			sum.merge(f)
 		}
 		sum.Records++
 		if f.Ended != "" {
@@ -103,8 +107,8 @@ func summed(open map[key]*Flow, by Aggregation) []*Flow {
 	return out
 }
 
-// addSent adds what another record of the same ends carried.
-func (f *Flow) addSent(o *Flow) {
+// merge adds what another record with the same sumKey says.
+func (f *Flow) merge(o *Flow) {
 	if o.Start.Before(f.Start) {
 		f.Start = o.Start
 	}
