@@ -87,17 +87,26 @@ func addVPC(l *plan.Lab, at func(string) netns.NsHandle) error {
 		return fmt.Errorf("reach the VPC: %w", err)
 	}
 	defer n.Close()
-	if err := n.RouteAdd(&netlink.Route{Dst: ipNet(everything(plan.Gateway)), Gw: net.IP(plan.Gateway.AsSlice())}); err != nil {
-		return fmt.Errorf("make the router the VPC's way out: %w", err)
-	}
-	if err := n.RouteAdd(&netlink.Route{Dst: ipNet(plan.VPC), Type: unix.RTN_UNREACHABLE}); err != nil {
-		return fmt.Errorf("have the VPC refuse addresses that nobody has: %w", err)
+	if err := addWayOut(n, plan.VPC, plan.Gateway); err != nil {
+		return err
 	}
 	if l.Overlay {
 		return hideOverlay(l, n)
 	}
 	if l.Family.Has6() {
 		return addVPC6(n, vpc, at(plan.Router))
+	}
+	return nil
+}
+
+// addWayOut makes a gateway the way out of a VPC with these addresses, and has the VPC refuse those
+// of them that nobody has.
+func addWayOut(n *netlink.Handle, all netip.Prefix, gateway netip.Addr) error {
+	if err := n.RouteAdd(&netlink.Route{Dst: ipNet(everything(gateway)), Gw: net.IP(gateway.AsSlice())}); err != nil {
+		return fmt.Errorf("make %s the VPC's way out: %w", gateway, err)
+	}
+	if err := n.RouteAdd(&netlink.Route{Dst: ipNet(all), Type: unix.RTN_UNREACHABLE}); err != nil {
+		return fmt.Errorf("have the VPC refuse addresses of %s that nobody has: %w", all, err)
 	}
 	return nil
 }
@@ -111,11 +120,8 @@ func addVPC6(n *netlink.Handle, vpc, router netns.NsHandle) error {
 	if err := addRouteBy(router, plan.Uplink, plan.VPC6, plan.VPCGateway6); err != nil {
 		return err
 	}
-	if err := n.RouteAdd(&netlink.Route{Dst: ipNet(everything(plan.Gateway6)), Gw: net.IP(plan.Gateway6.AsSlice())}); err != nil {
-		return fmt.Errorf("make the router the VPC's way out by IPv6: %w", err)
-	}
-	if err := n.RouteAdd(&netlink.Route{Dst: ipNet(plan.VPC6), Type: unix.RTN_UNREACHABLE}); err != nil {
-		return fmt.Errorf("have the VPC refuse addresses of IPv6 that nobody has: %w", err)
+	if err := addWayOut(n, plan.VPC6, plan.Gateway6); err != nil {
+		return err
 	}
 	return onThread(func() error {
 		if err := netns.Set(vpc); err != nil {
